@@ -6,7 +6,7 @@
 //! The state machine is pure: its functions map a state, a key and a time to a new state. The state machine reads no
 //! clock, starts no thread, wakes no task and draws no random number; times and seeds are parameters.
 //!
-//! A module imports only modules of lines above it:
+//! A module imports only modules that are above it in this table:
 //!
 //! | module | contents |
 //! |---|---|
@@ -46,7 +46,8 @@ pub use crate::types::{
     ReaddPolicy, Time,
 };
 
-// The values of an `Add` and of an `Entry` are public only for the models that tests compare.
+// The values of an `Add` and of an `Entry` are public only for the models with which the tests
+// compare the queue.
 #[doc(hidden)]
 pub use crate::queue::Circumstances;
 #[doc(hidden)]

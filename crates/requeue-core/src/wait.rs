@@ -1,18 +1,18 @@
 //! Backoff and jitter, as in apimachinery's `wait`. This module computes delays, and does not wait.
 //!
-//! No function here sleeps, reads a clock or draws a random number. The caller provides
-//! `now`, and a [`JitterSource`] made from a seed. The loops that wait for the delays are in the
-//! crate `requeue`.
+//! No function here sleeps, reads a clock or draws a random number. The caller provides `now`, and
+//! a [`JitterSource`] with a seed. The loops that wait for the delays are in the crate `requeue`.
 //!
-//! [`Backoff`] and [`jitter`] are always available, because other crates of the project use them. The rest needs the
-//! feature `wait`.
+//! [`Backoff`] and [`jitter`] are always available, because other crates of the project use them. All other items need
+//! the feature `wait`.
 //!
 //! | purpose | function or type |
 //! |---|---|
 //! | the next delay of a backoff that the caller keeps | [`Backoff::step`] |
 //! | the delays of a backoff, until its steps are used up | [`Backoff::delays`] |
 //! | the delays of a backoff, without end | [`Backoff::delay_func`] |
-//! | the same, with a restart at intervals | [`Backoff::delay_with_reset`] |
+//! | the delays of a backoff, without end, with a restart at intervals |
+//! [`Backoff::delay_with_reset`] |
 //! | a backoff that restarts after a quiet time | [`ExponentialBackoffManager`] |
 //! | a period with jitter | [`JitteredBackoffManager`] |
 

@@ -1,4 +1,4 @@
-//! The time at which a key entered its state.
+//! The times at which keys entered their states.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! Custom orders: the keys that they get, and where keys are dropped.
+//! Custom orders: the keys that an order gets, and the places where keys are dropped.
 
 use std::cell::Cell;
 use std::sync::{Arc, Mutex};
@@ -101,12 +101,13 @@ fn no_copy_of_a_key_is_dropped_inside() {
 }
 
 /// The order loses the keys of a group that it returns while the group is at its limit. When the
-/// group is below its limit again, they are delivered, although the order never becomes empty.
+/// group is below its limit again, the queue delivers the lost keys, although the order never
+/// becomes empty.
 #[test]
 fn keys_given_in_vain_are_shown_again_when_their_group_has_room() {
     let (mut queue, _keys) = queue::<u32>(ReaddPolicy::KeepBoth, Some(2), true);
     let add = |queue: &mut Queue<u32>, key: u32| {
-        // Each key from 100 on has its own group.
+        // Each key from 100 on has a separate group.
         let group = GroupId::new(if key < 100 { 0 } else { u64::from(key) });
         let _ = queue.add(key, u64::from(key), Add::now(), group, NOW);
     };
@@ -165,7 +166,7 @@ fn a_call_that_finds_only_what_was_cancelled_is_made_again() {
     assert!(!second.again);
 }
 
-/// The order has no copy of the key then, so the key is delivered by age.
+/// After such a completion, the order has no copy of the key, so the key is delivered by age.
 #[test]
 fn a_run_that_ends_without_copies_is_served_by_age() {
     let (mut queue, keys) = queue::<u32>(ReaddPolicy::KeepBoth, None, false);
@@ -219,7 +220,7 @@ thread_local! {
     static FAILS: Cell<bool> = const { Cell::new(false) };
 }
 
-/// A key whose `clone` panics if a test requests it.
+/// A key whose `clone` panics if a test asks for a panic.
 #[derive(PartialEq, Eq, Debug)]
 struct Fragile(u32);
 
@@ -239,7 +240,8 @@ fn fails<T>(f: impl FnOnce() -> T) {
     assert!(outcome.is_err(), "no key was copied");
 }
 
-/// Whichever copy fails, a group with a limit of 2 can have 2 keys in flight, and no more.
+/// For any copy that fails, a group with a limit of 2 still has up to 2 keys in flight, and never
+/// more.
 #[test]
 fn a_copy_that_fails_takes_no_place_in_its_group() {
     let (mut queue, keys) = queue::<Fragile>(ReaddPolicy::KeepBoth, Some(2), false);
@@ -247,7 +249,7 @@ fn a_copy_that_fails_takes_no_place_in_its_group() {
     for key in 0..4 {
         let _ = queue.add(Fragile(key), key.into(), Add::now(), GroupId::default(), NOW);
     }
-    // The order has lost all keys, so that they are copied when they are delivered.
+    // The order loses all keys, so that each key is copied at its delivery.
     keys.lock().expect("no panic").clear();
     for _ in 0..5 {
         fails(|| queue.get_by_order(NOW, hash));

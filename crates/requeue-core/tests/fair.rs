@@ -38,7 +38,7 @@ fn a_group_comes_back_from_its_limit_with_a_whole_turn() {
     assert_eq!(turns[back..back + 3], [true; 3]);
 }
 
-/// This holds for any number of groups at their limit.
+/// The shutdown drops all throttled keys, for any number of groups at their limit.
 #[test]
 fn what_groups_at_their_limit_hold_back_is_dropped_with_a_paused_queue() {
     let mut queue = Queue::new(Config { group_limit: Some(1), ..Config::default() });
@@ -52,7 +52,7 @@ fn what_groups_at_their_limit_hold_back_is_dropped_with_a_paused_queue() {
     queue.end(Ending::ShutDown);
     let mut dropped = Vec::new();
     while queue.drop_some(256, &mut dropped) {}
-    // The keys come by age, so that the queue need not search for them.
+    // The keys are dropped by age, so that the queue does not have to search for them.
     assert_eq!(dropped, (1000..3000).collect::<Vec<_>>());
     assert_eq!((queue.len(), queue.in_flight()), (0, 1000));
 }

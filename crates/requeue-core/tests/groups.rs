@@ -6,7 +6,7 @@ use requeue_core::{Add, Config, CustomOrder, Finish, GroupId, Order, Queue, Time
 
 const NOW: Time = Time::ZERO;
 
-/// Last in, first out.
+/// A custom order: last in, first out.
 struct Stack<K>(Vec<K>);
 
 impl<K: Send> CustomOrder<K> for Stack<K> {

@@ -1,4 +1,4 @@
-//! `ReaddPolicy::Hold`: no run starts before the backoff of a failure is over.
+//! `ReaddPolicy::Hold`: no run starts before the backoff of a failure ends.
 
 use std::time::Duration;
 
@@ -33,7 +33,7 @@ fn a_rate_limited_add_and_done_are_a_retry() {
     let out = get(&mut queue);
     assert_eq!(add(&mut queue, Add::now()), Added::Dirty);
 
-    // client-go's `AddRateLimited` comes while the key is in flight.
+    // A retry is added (client-go's `AddRateLimited`) while the key is in flight.
     assert_eq!(add(&mut queue, Add::after(SECOND).failed()), Added::Coalesced);
     assert!(!queue.is_dirty(&out.ticket), "one run serves the failure and the adds before it");
     assert_eq!(add(&mut queue, Add::now()), Added::BackingOff);

@@ -98,8 +98,8 @@ fn the_end_of_a_run_needs_now_where_its_key_has_a_delayed_add() {
     assert!(finish_needs_now(&queue, &one.ticket, Finish::Done));
     assert!(!finish_needs_now(&queue, &two.ticket, Finish::Done));
 
-    // The delayed add fell due, and made the key dirty, before the completion. The key goes to the
-    // tail.
+    // The delayed add became due before the completion, and made the key dirty. The key therefore
+    // goes to the tail.
     let later = Time::ZERO + 3 * second;
     let finished = queue.finish(&one.ticket, Finish::Done, later).expect("it is live");
     assert!(finished.was_dirty);
@@ -108,7 +108,8 @@ fn the_end_of_a_run_needs_now_where_its_key_has_a_delayed_add() {
     let _ = queue.finish(&two.ticket, Finish::Done, later);
 }
 
-/// The completion frees a group at its limit. Keys of other groups that were due before come first.
+/// The completion frees a group at its limit. Keys of other groups that were due earlier come
+/// first.
 #[test]
 fn a_completion_needs_now_if_it_may_free_a_group() {
     let second = core::time::Duration::from_secs(1);

@@ -1,4 +1,4 @@
-//! The pace in the state machine: its memory, and the reason that a snapshot gives.
+//! The pace in the state machine: its memory, and its explanation in a snapshot.
 
 use std::time::Duration;
 
@@ -20,7 +20,7 @@ fn run(queue: &mut Queue<u32>, now: Time) -> Option<u32> {
     Some(out.key)
 }
 
-/// Each delivery inserts at most one key, and a sweep examines four. No sweep is long.
+/// Each delivery inserts at most one key, and each sweep examines only four keys.
 #[test]
 fn starts_are_forgotten_in_small_steps() {
     let mut queue = queue(Pace::new(3, SECOND));
@@ -72,7 +72,7 @@ fn a_snapshot_says_that_a_key_waits_for_its_pace() {
         "waiting for its pace; ready in 6.0s; it ran 2 times in 10s"
     );
     assert_eq!(entry.explain(now + 6 * SECOND).to_string(), "waiting; ready in 0.0ns");
-    // A key that asked for a later time waits for that.
+    // A key that asked for a time after the pace's time waits for the later time.
     let _ = queue.cancel(&1, 1);
     let _ = queue.add(1, 1, Add::after(20 * SECOND), GroupId::default(), now);
     let entry = queue.look_up(&1, 1).expect("it waits");
@@ -106,7 +106,8 @@ fn the_copies_of_keys_are_given_back_at_the_end() {
     assert!(queue.into_keys().eq([1]));
 }
 
-/// A worker that has nothing to do takes its start back. One that begins later counts from then on.
+/// A worker that has nothing to do takes its start back. If the worker begins later, the start
+/// counts from that time on.
 #[test]
 fn a_start_is_taken_back_once_and_can_count_later() {
     let mut queue = queue(Pace::new(2, 10 * SECOND));
@@ -117,7 +118,7 @@ fn a_start_is_taken_back_once_and_can_count_later() {
     let until =
         |queue: &Queue<u32>| queue.look_up(&1, 1).and_then(|entry| entry.around.paced_until);
     assert_eq!(until(&queue), Some(Time::ZERO + 10 * SECOND));
-    // A release would take the start back, too.
+    // A release would also take the start back.
     queue.uncount_start(&out.ticket);
     queue.uncount_start(&out.ticket);
     assert_eq!(until(&queue), Some(Time::ZERO));
@@ -135,7 +136,7 @@ fn a_start_is_taken_back_once_and_can_count_later() {
     assert_eq!(queue.next_due(), Some(Time::ZERO + 14 * SECOND));
 }
 
-/// The debounced run is due before the pace permits it, or after that.
+/// The debounced run is due before the time from which the pace permits it, or after that time.
 #[test]
 fn a_flush_to_the_time_of_the_pace_is_counted_once() {
     for quiet in [2, 20] {

@@ -1,6 +1,6 @@
 //! The controller of client-go's tutorials: `process_next_item`, `handle_err` and five retries.
 //!
-//! It is written by hand. `requeue::workers::Workers` does all of this.
+//! This controller is written by hand. `requeue::workers::Workers` does the same work.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -21,15 +21,16 @@ impl Controller {
     }
 
     async fn process_next_item(&self) -> bool {
-        // No other worker gets this key until its completion. Other keys can be in flight in
-        // parallel, so several workers run.
+        // No other worker gets this key until its completion. Other keys can be in flight at the
+        // same time, so several workers can run.
         let Some(item) = self.queue.get().await else { return false };
         let result = self.sync(&item).await;
         self.handle_err(item, result);
         true
     }
 
-    /// Reconciles one key. It receives only the key, and looks up the desired state *now*.
+    /// Reconciles one key. The method receives only the key, and looks up the present desired
+    /// state.
     async fn sync(&self, item: &Item<'_, String>) -> Result<String, &'static str> {
         let wanted = self.store.lock().expect("no panic under the lock").get(item.key()).copied();
         match wanted {
@@ -47,8 +48,8 @@ impl Controller {
                 println!("{key} {done}");
                 item.succeed();
             }
-            // client-go calls `NumRequeues`. This crate has it, too, but it returns 0 with some
-            // limiters.
+            // client-go calls `NumRequeues`. This crate also has that method, but with some
+            // limiters the method returns 0.
             Err(_) if item.attempt() <= MAX_RETRIES => {
                 item.retry();
             }
@@ -67,13 +68,13 @@ async fn main() {
     let store = Mutex::new(wanted.map(|(key, replicas)| (key.to_owned(), replicas)).into());
     let controller = Arc::new(Controller { queue: Queue::new(), store });
 
-    // The adds that an informer's handlers make on add, update and delete.
+    // An informer's handlers make these adds when objects are added, updated and deleted.
     for key in ["default/web", "default/db", "default/web", "default/broken", "default/deleted"] {
         controller.queue.add_ref(key);
     }
 
     let workers: Vec<_> = (0..2).map(|_| tokio::spawn(controller.clone().run_worker())).collect();
-    // An informer's input never ends, but this input does.
+    // The input of an informer never ends, but the input of this example does.
     controller.queue.close();
     for worker in workers {
         worker.await.expect("a worker does not panic");

@@ -1,4 +1,4 @@
-//! Delays and backoff on a fake clock: minutes pass in no time, with the same output in each run.
+//! Delays and backoff on a fake clock: minutes pass immediately, and each run has the same output.
 
 use std::time::Duration;
 
@@ -30,7 +30,7 @@ fn main() -> Result<(), requeue::BuildError> {
     say(&format!("deploy failed: {}", queue.explain("deploy")));
     say(&format!("deploy is added again: {:?}, until the backoff is over", queue.add("deploy")));
 
-    // The clock moves on until no key waits. `deploy` fails twice more.
+    // The loop advances the clock until no key waits. `deploy` fails twice more.
     while queue.waiting() > 0 {
         clock.advance(SECOND);
         while let Some(item) = queue.try_get() {

@@ -6,7 +6,7 @@ use requeue::{Add, BuildError, GroupId, Order, Queue};
 type Key = (&'static str, u32);
 
 fn main() -> Result<(), BuildError> {
-    // A user waits for the `urgent` keys. The others are a resync of all objects.
+    // A user waits for the `urgent` keys. The other keys come from a resync of all objects.
     let queue = Queue::builder().order(Order::Priority { oldest_every: 4 }).build()?;
     for n in 0..3 {
         queue.add_with(("resync", n), Add::now().priority(-100));

@@ -1,11 +1,12 @@
-//! A loop without threads or a runtime: a sheet of cells that are computed again after a change.
+//! A loop without threads or a runtime: a spreadsheet whose cells are computed again after a
+//! change.
 //!
-//! A cell that changes adds the cells that depend on it. A cell that is added twice before its turn
-//! is computed once. A cell that cannot be computed yet is retried.
+//! A cell that changes adds the cells that depend on it. A cell that is added twice before its
+//! delivery is computed once. A cell that cannot be computed yet is retried.
 
 use requeue::Queue;
 
-/// Each cell, and the cells that depend on it.
+/// Each cell, with the cells that depend on it.
 const SHEET: [(&str, &[&str]); 4] =
     [("price", &["tax", "total"]), ("rate", &["tax"]), ("tax", &["total"]), ("total", &[])];
 
@@ -13,8 +14,8 @@ fn main() {
     let queue = Queue::new();
     queue.add_all(["price", "rate"]);
 
-    // Handles the ready keys, the keys that they add, and the retries. `close` would end such a
-    // loop, but it refuses new keys, and here the runs add them.
+    // Handles the ready keys, the keys that they add, and the retries. The loop cannot use `close`,
+    // because `close` refuses new keys, and these runs add new keys.
     while queue.states().total() > 0 {
         if queue.len() == 0 {
             println!("no key is ready: {}", queue.explain("rate"));

@@ -19,7 +19,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         .metrics(&metrics)
         .build()?;
 
-    // Each key is added twice. The second add becomes part of the first, or causes one more run.
+    // Each key is added twice. The second add becomes part of the run of the first add, or causes
+    // one more run.
     let pods = || (0..20).map(|n| format!("default/web-{n}"));
     thread::scope(|scope| {
         for _ in 0..2 {

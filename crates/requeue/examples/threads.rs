@@ -1,5 +1,4 @@
-//! Workers on threads, without a runtime. No two of them have the same key, however often it is
-//! added.
+//! Workers on threads, without a runtime. No two workers have the same key at the same time.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};

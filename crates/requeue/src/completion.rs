@@ -1,4 +1,4 @@
-//! The ways to complete a delivery. Items, workers, stores and controllers all use these.
+//! The ways to complete a delivery. Items, workers, stores and controllers all use this type.
 
 use std::time::Duration;
 
@@ -7,19 +7,21 @@ use std::time::Duration;
 /// An item that is dropped before its completion counts as [`Retry`](Self::Retry), or as
 /// [`Cancelled`](Self::Cancelled) if its run was cancelled.
 ///
-/// | completion | failures in a row | next run | client-go | controller-runtime | kube-rs |
+/// | completion | consecutive failures | next run | client-go | controller-runtime | kube-rs |
 /// |---|---|---|---|---|---|
 /// | [`Succeed`](Self::Succeed) | reset | when the key is added | `Forget`, `Done` | `Result{}` | `Action::await_change()` |
 /// | [`RequeueAfter`](Self::RequeueAfter) | reset | after the delay | `Forget`, `AddAfter`, `Done` | `Result{RequeueAfter: d}` | `Action::requeue(d)` |
-/// | [`Retry`](Self::Retry) | one more | after the limiter's backoff | `AddRateLimited`, `Done` | an error | `Err`, with a backoff in `error_policy` |
-/// | [`RetryAfter`](Self::RetryAfter) | one more, not for the limiter | after the delay | `AddAfter`, `Done` | none | `Err`, with `Action::requeue(d)` in `error_policy` |
+/// | [`Retry`](Self::Retry) | counted | after the limiter's backoff | `AddRateLimited`, `Done` | an error | `Err`, with
+/// a backoff in `error_policy` |
+/// | [`RetryAfter`](Self::RetryAfter) | counted, but not by the limiter | after the delay | `AddAfter`, `Done` | none |
+/// `Err`, with `Action::requeue(d)` in `error_policy` |
 /// | [`GiveUp`](Self::GiveUp) | reset | when the key is added | `Forget`, `Done` | `reconcile.TerminalError` | `Err`, with `Action::await_change()` in `error_policy` |
 /// | [`Release`](Self::Release) | unchanged | now, at the tail | `Add`, `Done` | none | none |
 /// | [`ReleaseAfter`](Self::ReleaseAfter) | unchanged | after the delay, or when the key is added | `AddAfter`, `Done` | none | none |
 /// | [`Cancelled`](Self::Cancelled) | unchanged | when the key is added | `Done` | none | none |
 ///
 /// In each case, a key that was added again during the run runs once more. The state table in
-/// `docs/concepts/semantics.md` has the exact rules.
+/// `docs/concepts/semantics.md` contains the exact rules.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
 #[non_exhaustive]
 pub enum Completion {
@@ -56,12 +58,11 @@ pub enum Completion {
     /// # Ok::<(), requeue::BuildError>(())
     /// ```
     GiveUp,
-    /// The delivery is undone. No failure is counted and none is forgotten; the key is ready
-    /// immediately, at the tail. This is for a worker that must not continue, because it is paused or has
-    /// lost its leadership.
+    /// The delivery is undone. The number of failures does not change, and the key is ready immediately, at the tail.
+    /// This completion is for a worker that must not continue, because it is paused or has lost its leadership.
     Release,
-    /// Like [`Release`](Self::Release), but the key waits for this delay, or until it is added again.
-    /// [`Duration::MAX`] waits only for an add. This is for a worker that finds that the run cannot
+    /// Like [`Release`](Self::Release), but the key waits for this delay, or until it is added again. With
+    /// [`Duration::MAX`], the key waits only for an add. This completion is for a worker that finds that the run cannot
     /// begin yet. A queue in a store releases the key immediately.
     ///
     /// # Examples
@@ -84,8 +85,8 @@ pub enum Completion {
     /// # Ok::<(), requeue::BuildError>(())
     /// ```
     ReleaseAfter(Duration),
-    /// The run was cancelled, and has stopped before its end. No failure is counted and none is
-    /// forgotten; the key runs again only if it was added again. The next run of a key that was
+    /// The run was cancelled, and has stopped before its end. The number of failures does not
+    /// change, and the key runs again only if it was added again. The next run of a key that was
     /// [restarted](crate::CancelReason::Restarted) also serves the adds of this run.
     Cancelled,
 }

@@ -3,9 +3,9 @@
 //!
 //! - **Deduplicated**: a key that is added ten times before a worker takes it is delivered once.
 //! - **Exclusive**: a key is never delivered to two workers at the same time. There are two exceptions: blocking code
-//!   that continues after its time limit, and a worker of a store that stalls for longer than its lease.
-//! - **Never lost**: a key that is added while it is in flight is delivered once more afterwards. A
-//!   worker that panics, is cancelled or returns early has failed, and its key is retried.
+//!   that continues after its time limit, and a store's worker that stalls for longer than its lease.
+//! - **Never lost**: a key that is added while it is in flight is delivered once more afterwards.
+//!   If a worker panics, is cancelled or returns early, its run has failed, and the key is retried.
 //! - **Delayed and retried**: [`add_after`](Queue::add_after) delivers a key no earlier than its due time. Each failing
 //!   key has a separate backoff, until a run succeeds.
 //! - **Fair**: keys are delivered first in, first out; by [priority](Order::Priority), without starvation; or in [fair
@@ -41,14 +41,14 @@
 //!
 //! - [`Queue`] adds and delivers keys. [`Builder`] configures a queue. An [`Item`] is a delivered
 //!   key, and completes its delivery.
-//! - [`workers`] runs a handler for each key, on tasks or on threads. Workers are the loop above, with retries, panics
-//!   and shutdown.
-//! - [`clock`] has the sources of time: the system, a tokio runtime, the processor, or a test.
-//! - [`history`] has the recorded events of keys, which [`Queue::history`] returns.
-//! - [`limiter`] has the limiters, which compute how long a key waits after a failure.
-//! - [`metrics`] has hooks and collectors for metrics backends.
-//! - [`trace`] has spans of OpenTelemetry, with the feature `opentelemetry`.
-//! - [`wait`] has loops that wait: until, poll, backoff. These loops need the feature `wait`, but no queue.
+//! - [`workers`] runs a handler for each key, on tasks or on threads. Workers extend the loop above by retries, the
+//!   handling of panics, and shutdown.
+//! - [`clock`] contains the sources of time: the system, a tokio runtime, the processor, or a test.
+//! - [`history`] contains the recorded events of keys, which [`Queue::history`] returns.
+//! - [`limiter`] contains the limiters, which compute how long a key waits after a failure.
+//! - [`metrics`] contains hooks and collectors for metrics backends.
+//! - [`trace`] contains the spans of OpenTelemetry. It needs the feature `opentelemetry`.
+//! - [`wait`] contains loops that wait: until, poll and backoff. They need the feature `wait`, but no queue.
 //!
 //! # Workers
 //!
@@ -137,14 +137,15 @@
 //!
 //! # Shutdown
 //!
-//! There are three ways to stop a queue. After each of them [`get`](Queue::get) returns `None` when
-//! the queue has no more keys, and workers that loop on it return.
+//! There are three ways to stop a queue. After each of these calls, [`get`](Queue::get) returns
+//! `None` when the queue has no more keys. Workers that call `get` in a loop then return.
 //!
 //! | call | new keys | waiting keys | ready keys | use |
 //! |---|---|---|---|---|
 //! | [`close`](Queue::close) | refused | delivered when due | delivered | the end of the input |
 //! | [`shut_down`](Queue::shut_down) | refused | dropped and returned | delivered | a signal |
-//! | [`shut_down_with_drain`](Queue::shut_down_with_drain) | refused | dropped and reported | delivered | the same; it also waits until no key is ready or in flight |
+//! | [`shut_down_with_drain`](Queue::shut_down_with_drain) | refused | dropped and reported | delivered | a signal, if
+//! the program waits until no key is ready or in flight |
 //!
 //! [`Workers::run_until`](workers) shuts the queue down when a future is ready, and drains it:
 //!
@@ -173,11 +174,10 @@
 //!
 //! # Re-add policies
 //!
-//! [`ReaddPolicy`] is the rule for an add of a key that already waits, or that backs off after a failure.
-//! The default is `Hold`: one run is pending, and no event makes a failing key run before its
-//! backoff is over. With `Replace`, an event cuts the backoff short. `KeepBoth` is client-go's
-//! rule, under which a key can have two pending runs. [`Queue::client_go`] uses it, for code that
-//! comes from client-go.
+//! [`ReaddPolicy`] is the rule for an add of a key that already waits, or that backs off after a failure. The default
+//! is `Hold`: one run is pending, and no event makes a failing key run before its backoff ends. With `Replace`, an
+//! event ends the backoff. `KeepBoth` is client-go's rule, under which a key can have two pending runs.
+//! [`Queue::client_go`] uses `KeepBoth`, for code that comes from client-go.
 //!
 //! # Limiters
 //!
@@ -190,11 +190,11 @@
 //!
 //! Each feature adds items. No feature changes a default, or the result of a call.
 //!
-//! - `tokio` (default): [`workers`] on tasks, and a clock for tests that pause a runtime's time.
-//!   The queue itself needs no runtime: [`get`](Queue::get) works in any runtime, and
-//!   [`Get::blocking`] on any thread. In tasks of tokio, getters also yield to
-//!   other tasks when the task's cooperative budget is used up. With `wait`, `wait::handle_crash`
-//!   also emits a `tracing` event.
+//! - `tokio` (default): [`workers`] on tasks, and a clock for tests that pause the time of a
+//!   runtime. The queue itself needs no runtime: [`get`](Queue::get) works in any runtime, and
+//!   [`Get::blocking`] on any thread. In tasks of tokio, getters also yield to other tasks when the
+//!   task's cooperative budget is used up. With `wait`, `wait::handle_crash` also emits a `tracing`
+//!   event.
 //! - `prometheus`: a collector for `prometheus-client`.
 //! - `opentelemetry`: [`trace`], the spans of keys.
 //! - `tsc`: a clock that reads the processor's counter, for queues with metrics.

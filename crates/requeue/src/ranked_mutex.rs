@@ -1,11 +1,11 @@
 //! Mutexes that cannot deadlock although user code runs under them.
 //!
 //! The queue calls a key's `eq` and `clone` and a custom order while it holds its lock. The limiter and a scrape have
-//! separate locks. All of this user code may call any queue again. Two threads that took two such locks in opposite
-//! order would wait for each other forever.
+//! separate locks. This user code may call any queue. Two threads that acquired two such locks in opposite order would
+//! wait for each other forever.
 //!
 //! Therefore each mutex has a [`Rank`], and a thread that holds a mutex may only lock a mutex of a higher rank. Any
-//! other attempt fails with [`Reentered`] immediately, even for a mutex of another queue.
+//! other attempt immediately fails with [`Reentered`], even for a mutex of another queue.
 
 use std::cell::Cell;
 
@@ -14,7 +14,7 @@ use crate::sync::{Mutex, MutexGuard, PoisonError, thread_local};
 /// The order in which a thread may take locks. Lower ranks come first.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(crate) enum Rank {
-    /// The thread holds no ranked mutex.
+    /// The rank of a thread that holds no ranked mutex.
     Nothing,
     /// A scrape of a metrics registry, which calls its queues.
     #[cfg(feature = "prometheus")]
@@ -39,15 +39,15 @@ thread_local!(static HELD: Cell<Rank> = Cell::new(Rank::Nothing));
 /// has returned.
 pub(crate) struct RankedMutex<T>(Mutex<Ranked<T>>);
 
-/// This thread holds a mutex of the same rank or of a higher rank.
+/// The error if this thread already holds a mutex of the same rank or of a higher rank.
 #[derive(Debug)]
 pub(crate) struct Reentered;
 
 /// The guarded value.
 struct Ranked<T> {
     value: T,
-    /// The rank of the locking thread before it locked this mutex. `None` if this mutex has no rank. The rank is here
-    /// and not in the guard, because a guard of two words is passed in registers.
+    /// The rank of the locking thread before it locked this mutex. `None` if this mutex has no rank. The rank is stored
+    /// here and not in the guard, because a guard of only two words is passed in registers.
     restore: Option<Rank>,
 }
 
@@ -59,8 +59,8 @@ impl<T> RankedMutex<T> {
         Self(Mutex::new(Ranked { value, restore: None }))
     }
 
-    /// Locks the mutex. The rank of a mutex is always the same, and `None` if no user code runs under it. Such a mutex
-    /// needs no check, because its holder takes no further lock.
+    /// Locks the mutex. Each call for a mutex must pass the same rank. The rank is `None` if no user code runs under
+    /// the mutex. A mutex without a rank needs no check, because its holder acquires no further lock.
     #[inline(always)]
     pub(crate) fn lock(&self, rank: Option<Rank>) -> Result<RankedGuard<'_, T>, Reentered> {
         match rank {
@@ -97,7 +97,7 @@ impl<T> Drop for RankedGuard<'_, T> {
     #[inline]
     fn drop(&mut self) {
         if let Some(rank) = self.0.restore {
-            // The mutex is still locked here. This is no race, because only this thread reads its rank.
+            // The mutex is still locked here. There is no race, because only this thread reads its rank.
             HELD.with(|held| held.set(rank));
         }
     }

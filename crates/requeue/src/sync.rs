@@ -1,4 +1,4 @@
-//! The synchronization primitives of this crate. The primitives are in one place, so that loom can replace them.
+//! The synchronization primitives of this crate. They are in one module, so that loom can replace them.
 
 pub(crate) use std::sync::atomic::Ordering;
 pub(crate) use std::sync::{Arc, OnceLock, PoisonError, Weak};
@@ -31,7 +31,7 @@ mod real {
     }
 }
 
-/// loom's primitives, with which it tries every interleaving. Reference counts, and cells that are written once, come
+/// The primitives with which loom tries every interleaving. Reference counts, and cells that are written once, come
 /// from the standard library, because no thread waits for them.
 #[cfg(requeue_loom)]
 mod under_loom {
@@ -74,12 +74,12 @@ mod under_loom {
         *unparked = false;
     }
 
-    /// The time may have passed as soon as another thread has run.
+    /// Returns after another thread has run, because the time may have passed by then.
     pub(crate) fn park_timeout(_: std::time::Duration) {
         loom::thread::yield_now();
     }
 
-    /// Without a limit, because under loom the wake must arrive.
+    /// Parks without a time limit, because under loom the wake must arrive.
     pub(crate) fn park_warily(_: std::time::Duration) {
         park();
     }
@@ -90,10 +90,10 @@ pub(crate) fn quietly<R>(f: impl FnOnce() -> R) -> Option<R> {
     catch_unwind(AssertUnwindSafe(f)).map_err(drop_payload).ok()
 }
 
-/// Drops the payload of a panic. The drop of the payload may also panic.
+/// Drops the payload of a panic. A panic of this drop is discarded.
 pub(crate) fn drop_payload(payload: Box<dyn Any + Send>) {
     if let Err(another) = catch_unwind(AssertUnwindSafe(|| drop(payload))) {
-        // Dropping this payload could panic again, without end.
+        // The new payload is not dropped, because each drop could panic again.
         std::mem::forget(another);
     }
 }

@@ -20,7 +20,7 @@ const fn is_static<T: 'static>() {}
 
 fn send_value<T: Send>(_: &T) {}
 
-/// `Send` but not `Sync`: the minimum for a key.
+/// A key that is `Send` but not `Sync`, the minimum for a key.
 type Lone = CellKey;
 
 #[derive(Clone, PartialEq, Eq)]
@@ -55,7 +55,7 @@ const _: () = {
     all!(send: Queue<u32>, Queue<Lone>, Builder<u32>, Builder<Lone>);
     all!(sync: Queue<u32>, Queue<Lone>);
     all!(is_static: Queue<u32>, Item<'static, u32>);
-    // A guard can be sent if its key can be.
+    // A guard can be sent if its key can be sent.
     all!(send: Item<'static, u32>, Item<'static, Lone>, Ticket);
     all!(sync: Item<'static, u32>, Ticket);
     assert!(Probe::<Item<'static, u32>>::IS_SYNC);
@@ -90,7 +90,7 @@ const _: () = {
     all!(sync: requeue::clock::TscClock);
 };
 
-/// The unnamed futures of `async fn`s.
+/// The futures of `async fn`s have no names, so they are passed as values.
 #[test]
 fn every_future_of_a_queue_can_be_sent() {
     let queue: Queue<CellKey> = Queue::new();
@@ -106,8 +106,8 @@ fn every_future_of_a_queue_can_be_sent() {
     });
 }
 
-/// A local future may hold values that cannot be sent. The queue's futures inside it do not forbid
-/// that.
+/// A future that stays on its thread may contain values that cannot be sent, and also futures of
+/// the queue.
 #[test]
 fn a_local_future_may_use_a_queue() {
     let queue: Queue<u32> = Queue::new();

@@ -151,7 +151,7 @@ fn keys_that_are_not_there_have_no_state() {
     assert_eq!(queue.explain("a"), "not in the queue");
 }
 
-/// A future that has returned an item can be polled again; it then waits for another key, like a
+/// A future that has returned an item can be polled again. It then waits for another key, like a
 /// new future.
 #[test]
 fn a_getter_that_has_answered_may_be_polled_again() {

@@ -1,4 +1,5 @@
-//! Keys whose code panics or calls the queue. No such key may lose another one, or block the queue.
+//! Keys whose code panics or calls the queue. No such key may cause the loss of another key, or
+//! block the queue.
 #![allow(clippy::unwrap_used, reason = "tests say what they expect by unwrapping it")]
 
 mod common;
@@ -157,7 +158,7 @@ fn a_panic_in_clone_reaches_the_caller_and_leaves_the_queue_as_it_was() {
         setup.orders.panic_in_clone.store(false, Ordering::Relaxed);
         assert_eq!(queue.states().in_flight, 0);
         queue.add(setup.key(3));
-        // A worker that could not complete its delivery has failed.
+        // The run of a worker that could not complete its delivery has failed.
         setup.clock.advance(secs(600));
         let mut keys = setup.take_all();
         keys.sort_unstable();
@@ -201,7 +202,7 @@ fn a_panic_in_clone_during_a_completion_leaves_no_key_stuck() {
     }
 }
 
-/// The completed delivery stays completed, and the next key is left for another worker.
+/// The completed delivery stays completed, and another worker can take the next key.
 #[test]
 fn a_panic_in_clone_while_the_next_key_is_taken_leaves_it_where_it_is() {
     for order in [Order::Fifo, Order::Priority { oldest_every: 10 }] {
@@ -241,7 +242,7 @@ fn a_panic_in_drop_ends_in_the_queue() {
         queue.cancel(&*query);
         queue.forget(&*query);
         assert_eq!(queue.len(), 2);
-        // The keys of a report belong to its receiver.
+        // The receiver of a report owns its keys, so their drops are not caught.
         setup.orders.panic_in_drop.store(false, Ordering::Relaxed);
         queue.shut_down();
     }
@@ -266,7 +267,7 @@ fn a_queue_full_of_keys_that_panic_in_drop_is_dropped_quietly() {
     }
 }
 
-/// Keys that failed after the shutdown, and that no caller has taken.
+/// The keys failed after the shutdown, and no caller has taken them.
 #[test]
 fn reports_that_are_not_taken_are_dropped_quietly() {
     let setup = Setup::new(Order::Fifo);
@@ -311,7 +312,7 @@ fn keys_may_call_the_queue() {
 static QUEUE: Mutex<Option<Queue<Plain>>> = Mutex::new(None);
 static CALLED: AtomicBool = AtomicBool::new(false);
 
-/// A key without a drop, which still calls the queue, through a static.
+/// A key without a `Drop`, which calls the queue through a static.
 #[derive(Clone, Copy, Eq)]
 struct Plain(u32);
 

@@ -18,7 +18,7 @@ fn with(limiter: impl RateLimiter<&'static str> + 'static) -> (Queue<&'static st
     (Queue::builder().clock(clock.clone()).limiter(limiter).build().unwrap(), clock)
 }
 
-/// Returns the delays with which it was created.
+/// A limiter that returns the delays with which it was created.
 struct Says(Vec<Duration>);
 
 impl RateLimiter<&'static str> for Says {
@@ -49,7 +49,7 @@ fn any_delay_is_honoured() {
     assert_eq!(queue.failures("a"), 3, "the record's count is not the limiter's");
 }
 
-/// A payload that panics when it is dropped.
+/// The payload of a panic, which panics when it is dropped.
 struct Payload;
 
 impl Drop for Payload {
@@ -60,7 +60,7 @@ impl Drop for Payload {
     }
 }
 
-/// Panics in each call, and when it is dropped.
+/// A limiter that panics in each call, and when it is dropped.
 struct Panics(Option<Duration>);
 
 impl RateLimiter<&'static str> for Panics {
@@ -105,7 +105,7 @@ fn a_limiter_that_panics_yields_its_longest_delay() {
     }
 }
 
-/// Makes every possible call of the queue in each of the calls that it receives.
+/// A limiter that makes every possible call of the queue in each of its methods.
 struct Calls(Arc<OnceLock<Queue<&'static str>>>);
 
 impl Calls {
@@ -127,7 +127,7 @@ impl RateLimiter<&'static str> for Calls {
     }
 
     fn forget(&mut self, key: &&'static str) {
-        // It makes no calls for the success of the key itself, because they would recurse without end.
+        // The limiter makes no calls for the success of the key itself, because such calls would recurse without end.
         if *key == "a" {
             self.call();
         }

@@ -93,7 +93,7 @@ fn an_order_that_panics_loses_no_key() {
     }
 }
 
-/// Pops keys that were never pushed, then each pushed key twice.
+/// An order that returns keys that were never pushed, and then each pushed key twice.
 struct Lies(Vec<u32>);
 
 impl CustomOrder<u32> for Lies {
@@ -125,7 +125,7 @@ fn an_order_that_lies_delivers_each_key_once() {
     assert_eq!(keys, (0..500).collect::<Vec<_>>());
 }
 
-/// Loses every third key.
+/// An order that loses every third key.
 struct Loses(Vec<u32>);
 
 impl CustomOrder<u32> for Loses {
@@ -158,7 +158,7 @@ fn keys_that_an_order_loses_are_delivered_by_age() {
     assert_eq!(take_all(&queue), (0..9).collect::<Vec<_>>());
 }
 
-/// Holds its keys until it has several of them, as an order by batches would.
+/// The order returns no key until it has several keys, as an order by batches would.
 #[test]
 fn an_order_that_holds_keys_back_loses_none() {
     struct Holds(Vec<u32>);
@@ -188,7 +188,7 @@ fn an_order_that_holds_keys_back_loses_none() {
     assert_eq!(keys, (0..10).collect::<Vec<_>>());
 }
 
-/// Calls the queue that it is part of. The queue refuses the calls.
+/// An order that calls its queue. The queue refuses the calls.
 struct Calls {
     keys: Vec<u32>,
     queue: Arc<OnceLock<Queue<u32>>>,

@@ -192,7 +192,7 @@ fn a_drain_keeps_its_deadline_by_alarms_that_go_off_early() {
     });
 }
 
-/// A clock without a waking thread: its alarms go off while they are armed.
+/// A clock without a waking thread, whose alarms go off while they are being armed.
 struct AtOnce(FakeClock);
 
 impl Clock for AtOnce {
@@ -206,7 +206,7 @@ impl Clock for AtOnce {
     }
 }
 
-/// A waiting getter polls the clock continuously; a thread that adds does not.
+/// A waiting getter polls the clock continuously, but a thread that adds does not.
 #[test]
 fn an_add_returns_where_alarms_go_off_as_they_are_armed() {
     let clock = FakeClock::new();

@@ -10,7 +10,8 @@ use std::task::{Poll, Wake, Waker};
 use common::{Wakes, fake, poll, ready, secs};
 use requeue::{Completion, Queue};
 
-/// Panics when it is woken and when it is dropped. Its payload panics, too.
+/// A waker that panics when it is woken and when it is dropped. The payload of its panic also
+/// panics.
 struct Panics;
 
 struct Payload;
@@ -41,12 +42,12 @@ impl Drop for Panics {
     }
 }
 
-/// Polls with a waker whose only remaining owner is the queue.
+/// Polls a future with a waker whose only remaining owner is then the queue.
 fn poll_with<W: Wake + Send + Sync + 'static, F: Future + Unpin>(future: &mut F, waker: W) -> bool {
     let waker = std::mem::ManuallyDrop::new(Waker::from(Arc::new(waker)));
     let pending = poll(future, &waker).is_pending();
-    // The waker is not dropped here, where the test would panic. The test is about the queue's
-    // copy.
+    // This copy of the waker is forgotten, because its drop would panic in the test. The test is
+    // about the queue's copy.
     pending
 }
 
@@ -103,7 +104,7 @@ fn a_waker_that_panics_harms_no_ending() {
     assert_eq!(wakes.count(), 1);
 }
 
-/// Counts its drops, and panics in each of them.
+/// A waker that counts its drops, and panics in each drop.
 struct Drops(Arc<AtomicUsize>);
 
 impl Wake for Drops {
@@ -119,7 +120,7 @@ impl Drop for Drops {
     }
 }
 
-/// Polls with a waker of which only the queue has copies afterwards.
+/// Polls a future with a waker of which only the queue has copies afterwards.
 fn poll_dropping<F: Future + Unpin>(future: &mut F, drops: &Arc<AtomicUsize>) {
     let waker = Waker::from(Arc::new(Drops(Arc::clone(drops))));
     assert!(poll(future, &waker).is_pending());
@@ -154,7 +155,7 @@ fn a_waker_whose_drop_panics_is_dropped_quietly() {
     item.succeed();
 }
 
-/// Makes every possible call of the queue, when it is woken and when it is dropped.
+/// A waker that makes every possible call of the queue when it is woken and when it is dropped.
 struct Calls(Queue<&'static str>);
 
 impl Calls {

@@ -1,5 +1,5 @@
-//! Runs in flight that are cancelled, by name or by an add that restarts them: items, and workers
-//! on threads. The worked examples are in `semantics.rs`.
+//! Runs in flight that are cancelled, by name or by an add that restarts them. The tests use items,
+//! and workers on threads. The worked examples are in `semantics.rs`.
 #![allow(clippy::unwrap_used, reason = "tests say what they expect by unwrapping it")]
 
 mod common;
@@ -54,7 +54,8 @@ fn a_key_that_changes_all_the_time_completes_under_a_pace_too() {
     item.succeed();
 }
 
-/// A series would otherwise continue to its old bound, and leave the next run alone.
+/// Otherwise, the series would continue until its old bound, and adds would no longer restart the
+/// next run.
 #[test]
 fn a_cancel_of_a_key_in_flight_ends_its_series() {
     let (queue, clock) = restarting_for(secs(10));
@@ -95,7 +96,8 @@ fn everyone_who_waits_for_the_cancellation_of_a_run_is_notified() {
     assert_eq!(poll(&mut a.cancelled(), &waker), Poll::Ready(CancelReason::Cancelled), "late");
 }
 
-/// The limiter runs between the decision that the run has failed and its completion.
+/// The limiter is called after the decision that the run has failed, and before the completion of
+/// the run.
 #[test]
 fn a_run_is_not_cancelled_while_its_item_is_dropped() {
     struct Cancels(Arc<OnceLock<Queue<&'static str>>>, Arc<Mutex<Vec<CancelledRun>>>);
@@ -120,7 +122,7 @@ fn a_run_is_not_cancelled_while_its_item_is_dropped() {
     assert_eq!((queue.failures("a"), queue.waiting()), (1, 1));
 }
 
-/// A future that outlives its run, for example in a task that was not aborted.
+/// A future can outlive its run, for example in a task that was not aborted.
 #[test]
 fn a_future_that_waits_keeps_neither_the_queue_nor_its_waker() {
     struct Ignores;
@@ -157,7 +159,7 @@ fn a_future_that_waits_keeps_neither_the_queue_nor_its_waker() {
     }
 }
 
-/// An owned item keeps the queue alive; the future alone does not.
+/// An owned item keeps the queue alive. The future alone does not.
 #[test]
 fn a_future_of_a_run_in_flight_does_not_keep_the_queue() {
     let (queue, key) = (Queue::new(), Arc::new(1));
@@ -237,7 +239,7 @@ fn a_cancelled_run_ends_no_backoff() {
     let (queue, clock) = fake();
     queue.add("a");
     let item = queue.try_get().unwrap();
-    // client-go's `AddRateLimited`, while the key is in flight.
+    // `AddRateLimited` of client-go is called while the key is in flight.
     queue.add_rate_limited("a");
     let _ = queue.cancel_running("a");
     drop(item);

@@ -101,7 +101,7 @@ async fn a_run_can_be_cancelled_after_its_time_limit_and_at_a_shutdown() {
     }
 }
 
-/// The panic is counted, but not as a failure, as for an item that is dropped while a run panics.
+/// The panic is counted, but the run does not count as a failure, as if its item had been dropped.
 #[tokio::test(start_paused = true)]
 async fn a_panic_in_a_cancelled_run_counts_as_its_cancellation() {
     let queue = on_tokio();
@@ -202,7 +202,7 @@ async fn a_key_that_changes_all_the_time_still_completes() {
         queue.close();
     };
     tokio::join!(Workers::new(queue.clone(), handler).run(), adds);
-    // The first restart is at 1 s, so that runs are left alone from 31 s on.
+    // The first restart is at 1 s, so no run is restarted from 31 s on.
     assert_eq!(completed.lock().unwrap()[0], secs(35));
 }
 

@@ -49,15 +49,16 @@ fn a_getter_with_a_deadline_that_is_dropped_disarms() {
     assert_eq!(clock.armed(), 0);
 }
 
-/// A key is delivered once, however a dropped getter races with its add.
+/// A key is delivered once, in any interleaving of its add and the drop of a getter.
 #[test]
 fn getters_dropped_while_keys_come_lose_none() {
-    // The key of a dropped item is retried by the machine's clock, at any later time.
+    // The queue has the machine's clock, so the key of a dropped item can be retried at any later
+    // time.
     let queue: Queue<u32> = Queue::builder().clock(SystemClock).build().unwrap();
     thread::scope(|scope| {
         let dropper = scope.spawn(|| {
             while !queue.is_closed() {
-                // The item is dropped immediately, and its key is retried.
+                // The item, if any, is dropped immediately, and its key is retried.
                 let _ = poll(&mut queue.get(), Waker::noop());
             }
         });
@@ -187,7 +188,7 @@ fn a_ticket_of_an_earlier_delivery_does_not_affect_a_later_one() {
     assert_eq!(queue.states().in_flight, 0);
 }
 
-/// This holds even if the numbers of the two deliveries have the same lower 16 bits.
+/// The ticket is stale even if the numbers of the two deliveries have the same lower 16 bits.
 #[test]
 fn a_ticket_stays_stale_after_any_number_of_deliveries() {
     let (queue, _clock) = fake();
@@ -284,7 +285,7 @@ fn cancelling_clears_failures() {
     assert_eq!(queue.try_get().unwrap().attempt(), 1);
 }
 
-/// A getter that was woken for a key keeps waiting if the key is cancelled before the getter
+/// A getter that was woken for a key continues to wait if the key is cancelled before the getter
 /// checks.
 #[test]
 fn a_getter_woken_for_a_cancelled_key_waits_on() {

@@ -1,4 +1,4 @@
-//! The promises of client-go's `delaying_queue_test.go`, and those that it does not test.
+//! The promises of client-go's `delaying_queue_test.go`, and promises that this file does not test.
 
 mod common;
 

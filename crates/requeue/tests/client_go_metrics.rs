@@ -1,8 +1,8 @@
-//! client-go's `util/workqueue/metrics_test.go`: for each test there is one here with the same
-//! name, promise and numbers.
+//! client-go's `util/workqueue/metrics_test.go`: for each of its tests, this file has a test with
+//! the same name, promise and numbers.
 //!
-//! One thing differs. client-go's queue keeps two gauges up to date with a ticker; here a scrape
-//! reads them from the queue.
+//! There is one difference. client-go's queue updates two gauges with a ticker. Here, a scrape
+//! reads their values from the queue.
 
 #![allow(clippy::unwrap_used)]
 
@@ -21,7 +21,7 @@ struct TestMetrics(Mutex<Seen>);
 struct Seen {
     adds: u64,
     depth: i64,
-    /// The sum in seconds, and the number of observations.
+    /// The sum of the latencies in seconds, and the number of observations.
     latency: (f64, u64),
     duration: (f64, u64),
     retries: u64,
@@ -87,7 +87,7 @@ fn get<'q>(queue: &'q Queue<&'static str>) -> Item<'q, &'static str> {
 }
 
 /// `TestMetricShutdown`: after a shutdown, no metric changes as time passes. There is no ticker to
-/// stop: nothing is armed on the clock before the shutdown either, and no hook is called without an
+/// stop. Even before the shutdown, no alarm is armed on the clock, and no hook is called without an
 /// event.
 #[test]
 fn test_metric_shutdown() {
@@ -111,7 +111,7 @@ fn test_metric_shutdown() {
     queue.add_rate_limited("foo");
     assert_eq!(*metrics.seen(), before);
 
-    // The queue's own values are still correct.
+    // The values of the queue are still correct.
     assert_eq!(queue.sample().times.unfinished_work, Duration::from_millis(3_600_001));
     item.retry();
     let after = metrics.seen().clone();
@@ -120,7 +120,7 @@ fn test_metric_shutdown() {
     assert_eq!(queue.totals().retries, 1);
 }
 
-/// `TestMetrics`
+/// `TestMetrics`.
 #[test]
 fn test_metrics() {
     let clock = FakeClock::new();
@@ -163,7 +163,7 @@ fn test_metrics() {
     item.done();
     assert_eq!(metrics.seen().duration, (0.001, 2));
 
-    // The same values, from the queue's own histograms.
+    // The histograms of the queue have the same values.
     let times = queue.sample().times;
     assert_eq!((times.queued.sum, times.queued.count()), (75_000, 2));
     assert_eq!((times.worked.sum, times.worked.count()), (1_025_000, 2));

@@ -1,6 +1,6 @@
-//! The promises of client-go's `queue_test.go`, and those that it does not test.
+//! The promises of client-go's `queue_test.go`, and promises that this file does not test.
 //!
-//! Where client-go completes by key, this file does, too: [`take`] detaches the item, and
+//! client-go completes deliveries by key, and so do these tests: [`take`] detaches the item, and
 //! `done(&key)` completes the delivery.
 #![allow(clippy::unwrap_used, reason = "tests say what they expect by unwrapping it")]
 
@@ -215,8 +215,8 @@ fn test_force_queue_shutdown_using_shut_down() {
         let drain = scope.spawn(|| queue.shut_down_with_drain().blocking());
         while queue.get().blocking().is_some() {}
         assert!(queue.shutting_down());
-        // The test cannot see whether the drain has begun to wait. This call ends it in either
-        // case.
+        // The test cannot determine whether the drain has begun to wait. Repeated calls of
+        // `shut_down` end the drain in either case.
         while !drain.is_finished() {
             queue.shut_down();
             thread::yield_now();
@@ -353,7 +353,7 @@ fn two_drains_at_once_both_end() {
     assert!(ready(second).finished);
 }
 
-/// client-go's depth counts dirty keys in flight; its `Len` does not.
+/// client-go's depth counts dirty keys in flight. Its `Len` does not.
 #[test]
 fn depth_counts_dirty_keys_and_len_does_not() {
     let (queue, _clock) = fake_client_go();

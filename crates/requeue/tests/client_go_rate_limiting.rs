@@ -1,4 +1,5 @@
-//! The promises of client-go's `rate_limiting_queue_test.go`, and those that it does not test.
+//! The promises of client-go's `rate_limiting_queue_test.go`, and promises that this file does not
+//! test.
 
 mod common;
 
@@ -15,7 +16,7 @@ fn test_rate_limiting_queue() {
         let before = clock.now();
         assert_eq!(queue.add_rate_limited(key), Added::New);
         let due = queue.look_up(&key).and_then(|entry| entry.due).expect("the key waits");
-        // The Go test receives the key from a channel. Here it becomes due, and is processed.
+        // The Go test receives the key from a channel. Here, the key becomes due, and is processed.
         clock.set(due);
         assert_eq!(take(&queue), key);
         assert!(queue.done(&key));
@@ -47,7 +48,7 @@ fn forget_forgets_one_key_and_no_other() {
     assert_eq!((queue.num_requeues(&"b"), queue.failures(&"b")), (2, 2));
 }
 
-/// As in client-go, `forget` clears failures, not the queue.
+/// As in client-go, `forget` clears failures, but keeps the pending run.
 #[test]
 fn forget_leaves_a_pending_run_alone() {
     let (queue, clock) = fake_client_go();
@@ -86,7 +87,7 @@ fn done_does_not_forget() {
     assert_eq!(retry(&queue, item), ms(2));
 }
 
-/// Not in client-go: `Forget` and `Done` in one call.
+/// client-go has no such call: `Forget` and `Done` in one step.
 #[test]
 fn succeed_forgets() {
     let (queue, clock) = fake_client_go();
@@ -99,7 +100,7 @@ fn succeed_forgets() {
     assert_eq!(retry(&queue, queue.try_get().unwrap()), ms(1));
 }
 
-/// The idiom of every controller: `AddRateLimited` while the key is in flight, then `Done`.
+/// The common pattern of controllers: `AddRateLimited` while the key is in flight, then `Done`.
 #[test]
 fn a_rate_limited_add_during_a_run_waits_for_its_time_and_for_the_run() {
     let (queue, clock) = fake_client_go();
@@ -194,7 +195,7 @@ fn failures_add_up_until_two_of_the_longest_delays_have_passed() {
     }
 }
 
-/// The bucket of that limiter never has anything to forget.
+/// The bucket in that limiter never has failures to forget.
 #[test]
 fn a_success_is_forgotten_by_every_member_of_the_default_limiter() {
     let clock = FakeClock::new();

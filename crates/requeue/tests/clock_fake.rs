@@ -1,4 +1,4 @@
-//! The promises of `FakeClock` to tests.
+//! The behaviour that `FakeClock` guarantees to tests.
 // Tests and their helpers state their expectations by unwrapping.
 #![allow(clippy::unwrap_used)]
 
@@ -166,8 +166,8 @@ fn wait_armed_returns_when_others_have_armed() {
     assert_eq!(clock.armed(), 0);
 }
 
-/// The alarm can be armed before or after the clock moves. In apimachinery's fake clock this is a
-/// race.
+/// The alarm can be armed before or after the clock moves. In apimachinery's fake clock, the two
+/// actions race.
 #[test]
 fn an_alarm_armed_while_the_clock_moves_is_not_missed() {
     for _ in 0..200 {

@@ -1,5 +1,5 @@
-//! The promises of `SystemClock`. Its thread is global to the process, so this is one test in its
-//! own binary.
+//! The promises of `SystemClock`. Its thread is global to the process, so this file is a separate
+//! binary with one test.
 // Tests and their helpers state their expectations by unwrapping.
 #![allow(clippy::unwrap_used)]
 
@@ -13,7 +13,7 @@ use std::time::Duration;
 use requeue::Time;
 use requeue::clock::{Alarm, Clock, SystemClock};
 
-/// Reports the thread that woke it, and the time.
+/// A waker that reports the thread that woke it, and the time.
 struct Tell {
     to: Sender<(Option<String>, Time)>,
     then_panic: bool,
@@ -27,7 +27,7 @@ impl Wake for Tell {
     }
 }
 
-/// Returns the number of the timer's threads.
+/// Returns the number of timer threads in the process.
 #[cfg(target_os = "linux")]
 fn timer_threads() -> usize {
     let tasks = std::fs::read_dir("/proc/self/task").unwrap();

@@ -1,4 +1,4 @@
-//! The default limiter. A run that starts before its key's wait is over does not inflate the
+//! The default limiter. A run that starts before the wait of its key is over does not inflate the
 //! backoff.
 
 use core::hash::{BuildHasher, Hash};
@@ -15,16 +15,17 @@ use crate::wait::JitterSource;
 /// Backs off per key, with jitter, and counts one failure per wait.
 ///
 /// With [`ExponentialFailure`](super::ExponentialFailure), every failed run counts. Events that run a failing key
-/// before its time therefore drive its delay to the maximum within seconds. With this limiter, the key waits after the
-/// n-th failure that *counts* (n from 0). The time is random, from d/2 to d, where d = min(base · 2ⁿ, max), and at least
-/// 1 ns. A failure before that wait is over does not count, and the key waits for the rest of the wait. A failure at the
-/// exact end of the wait counts.
+/// before its time therefore increase its delay to the maximum within seconds. With this limiter, the key waits after
+/// the n-th failure that *counts* (n from 0). The time is random, from d/2 to d, where d = min(base · 2ⁿ, max), and at
+/// least 1 ns. A failure before the end of that wait does not count, and the key waits until that end. A failure
+/// exactly at the end of the wait counts.
 ///
-/// A key starts again at `base` if it has not failed for twice `max` after its wait. The limiter needs no calls of
-/// `forget` to bound its memory: each call of [`delay`] checks two entries, in turn, and removes expired entries.
+/// If a key has not failed for twice `max` after its wait, its next delay starts again at `base`. The limiter needs no
+/// calls of `forget` to bound its memory: each call of [`delay`] checks two entries, in turn, and removes expired
+/// entries.
 ///
-/// If the clock goes back, a key waits no longer than its last delay, and its failures do not count until the clock has
-/// caught up. An expired key starts again only if its entry was checked before the clock went back.
+/// If the clock goes back, a key waits at most its last delay. Its failures do not count until the clock reaches the
+/// earlier time again. An expired key starts again at `base` only if its entry was checked before the clock went back.
 ///
 /// Source of the jitter: M. Brooker, *Exponential backoff and jitter*, 2015 ("equal jitter").
 ///
@@ -74,7 +75,7 @@ pub struct BackoffLimiter<K, S = RandomState> {
 struct Wait {
     until: Time,
     last: Duration,
-    /// The number of failures that counted. The number is 0 only before the first failure.
+    /// The number of failures that counted. It is 0 only before the first failure.
     failures: u32,
 }
 
@@ -96,8 +97,8 @@ struct Wait {
 pub const DEFAULT_BACKOFF: (Duration, Duration) =
     (Duration::from_secs(1), Duration::from_secs(300));
 
-/// The number of entries that a call of `delay` checks. The number exceeds the one entry that the call can add, so that
-/// expired entries do not accumulate.
+/// The number of entries that a call of `delay` checks. A call adds at most one entry, so expired entries do not
+/// accumulate.
 const LOOKS: usize = 2;
 
 impl<K> BackoffLimiter<K> {
@@ -105,7 +106,7 @@ impl<K> BackoffLimiter<K> {
     ///
     /// If `base` is zero, every delay is 1 ns. If `base` is above `max`, every delay is from half
     /// of `max` to `max`. With a `max` of more than about 292 years, keys never expire, and the
-    /// memory grows without bound unless the caller forgets keys.
+    /// memory grows without bound until the caller forgets keys.
     ///
     /// # Examples
     ///
@@ -143,7 +144,7 @@ impl<K, S> BackoffLimiter<K, S> {
     #[must_use]
     pub fn with_hasher(base: Duration, max: Duration, hasher: S) -> Self {
         // The seed of a hasher differs in each process and limiter. Keys that failed together in
-        // several processes therefore do not come back together.
+        // several processes therefore are not retried at the same time.
         let source = JitterSource::new(RandomState::default().hash_one(0));
         let waits = KeyTable::with_hasher(hasher);
         Self { waits, base, max, source, hand: 0, now: Time::ZERO }
@@ -177,8 +178,8 @@ impl<K, S> BackoffLimiter<K, S> {
 
 /// The delays grow from 1 s to 5 min.
 ///
-/// Ten retries then take at least 6 min 45 s, so that a key survives the restart of a service that
-/// it needs. With client-go's base of 5 ms they take a few seconds.
+/// Ten retries then take at least 6 min 45 s, so a service that the handler needs can restart in
+/// that time. With client-go's base of 5 ms, ten retries take a few seconds.
 impl<K> Default for BackoffLimiter<K> {
     fn default() -> Self {
         let (base, max) = DEFAULT_BACKOFF;
@@ -187,7 +188,7 @@ impl<K> Default for BackoffLimiter<K> {
 }
 
 impl Wait {
-    /// Returns true if the wait ended more than twice `max` ago.
+    /// Returns true if the wait was over for more than twice `max`.
     fn is_expired(&self, now: Time, max: Duration) -> bool {
         now > self.expires_at(max)
     }

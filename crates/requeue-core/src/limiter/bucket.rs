@@ -8,7 +8,8 @@ use crate::types::Time;
 /// A token bucket that limits the rate of failures of all keys together.
 ///
 /// The bucket starts full and is refilled at a steady rate. Each failure takes one token. Keys that fail while the
-/// bucket is empty form a line: each key waits until its token has been added. The length of the line is unlimited.
+/// bucket is empty form a line: each key waits until the bucket has gained the key's token. The number of keys in the
+/// line is unlimited.
 ///
 /// This is client-go's `TypedBucketRateLimiter`, which is a `Limiter` of `golang.org/x/time/rate`. The delays equal the
 /// delays of that limiter to the nanosecond. The bucket remembers no key: [`num_requeues`] is 0, and [`forget`] returns
@@ -41,7 +42,7 @@ pub struct Bucket {
     /// Tokens per second. [`f64::MAX`] and above mean no limit.
     rate: f64,
     burst: u32,
-    /// The number of tokens in the bucket. Each key that waits counts as -1, so the number may be negative.
+    /// The number of tokens in the bucket. Each key that waits counts as -1, so the number can be negative.
     tokens: f64,
     last: Time,
 }
@@ -90,8 +91,8 @@ impl Bucket {
         let gained = now.since(self.last).as_secs_f64() * self.rate;
         // A key that waits has already taken its token, so the next key waits longer.
         self.tokens = (self.tokens + gained).min(f64::from(self.burst)) - 1.0;
-        // The time is set even if it went back. Otherwise no token would be added until it has
-        // caught up.
+        // The time is set even if the clock went back. Otherwise, no token would be added until the
+        // clock reaches the old time.
         self.last = now;
         if self.tokens < 0.0 { self.time_to_gain(-self.tokens) } else { Duration::ZERO }
     }
@@ -120,7 +121,7 @@ impl<K> RateLimiter<K> for Bucket {
     }
 
     /// Returns the time in which the empty bucket fills. The delays have no maximum, because the
-    /// length of the line is unlimited.
+    /// number of keys in the line is unlimited.
     fn longest_delay(&self) -> Duration {
         if self.is_unlimited() {
             Duration::ZERO

@@ -57,7 +57,7 @@ impl<K> MaxOf<K> {
 
 impl<K> RateLimiter<K> for MaxOf<K> {
     fn delay(&mut self, key: &K, now: Time) -> Duration {
-        // Each member must count the failure, so the iterator may not stop early.
+        // Each member must count the failure, so the iterator must not stop early.
         self.limiters.iter_mut().map(|l| l.delay(key, now)).max().unwrap_or_default()
     }
 
@@ -90,9 +90,9 @@ impl<K> fmt::Debug for MaxOf<K> {
 /// Returns client-go's default limiter. The delay of each key starts at 5 ms and doubles up to 1000
 /// s. All keys together get 10 retries per second after the first 100.
 ///
-/// This is its `DefaultTypedControllerRateLimiter`, for programs that move from client-go. This limiter keeps every key
-/// that failed until the key is forgotten. The length of the line at the bucket is unlimited: if 10,000 keys fail at
-/// the same time, the last key waits 16 minutes. The default of this crate is
+/// This is client-go's `DefaultTypedControllerRateLimiter`, for programs that move from client-go. This limiter keeps
+/// every key that failed until the key is forgotten. The number of keys that wait for tokens is unlimited. If 10,000
+/// keys fail at the same time, the last key waits 16 minutes. The default of this crate is
 /// [`BackoffLimiter`](super::BackoffLimiter).
 ///
 /// # Examples

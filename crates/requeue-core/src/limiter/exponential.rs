@@ -14,7 +14,7 @@ use crate::rule::backoff::longest_delay;
 /// before the key's wait is over. If events can run a key early, use
 /// [`BackoffLimiter`](super::BackoffLimiter).
 ///
-/// **Unbounded**: it remembers each failed key until the key is forgotten.
+/// **Unbounded**: the limiter remembers each failed key until the key is forgotten.
 ///
 /// # Examples
 ///
@@ -97,7 +97,7 @@ impl Delays for Doubling {
 
 /// Returns client-go's default limiter per key. The delays start at 1 ms and double up to 1000 s.
 ///
-/// This is its `DefaultTypedItemBasedRateLimiter`.
+/// This is client-go's `DefaultTypedItemBasedRateLimiter`.
 ///
 /// # Examples
 ///

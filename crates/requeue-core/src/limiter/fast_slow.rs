@@ -12,7 +12,7 @@ use super::table::KeyTable;
 ///
 /// This is client-go's `NewTypedItemFastSlowRateLimiter`.
 ///
-/// **Unbounded**: it remembers each failed key until the key is forgotten.
+/// **Unbounded**: the limiter remembers each failed key until the key is forgotten.
 ///
 /// # Examples
 ///

@@ -4,13 +4,13 @@
 //! |---|---|
 //! | [`BackoffLimiter`] | base · 2ⁿ up to a maximum, with jitter; a failure before the wait is over does not count |
 //! | [`ExponentialFailure`] | base · 2ⁿ up to a maximum |
-//! | [`FastSlow`] | a fast delay for some attempts, then a slow one |
-//! | [`Bucket`] | the wait for a token from the bucket that all keys share |
+//! | [`FastSlow`] | a fast delay for some attempts, then a slow delay |
+//! | [`Bucket`] | the time until a token arrives in the bucket that all keys share |
 //! | [`MaxOf`] | the longest delay of its members |
 //! | [`WithMaxWait`] | another limiter's delay, up to a maximum |
 //!
-//! All but the first come from client-go. [`default_controller`] and [`default_item_based`] are its defaults. The
-//! default of this crate is [`BackoffLimiter`].
+//! All but the first come from client-go. [`default_controller`] and [`default_item_based`] are the defaults of
+//! client-go. The default of this crate is [`BackoffLimiter`].
 //!
 //! No parameters make a limiter panic or overflow: sums and products saturate. If the clock goes
 //! back, a limiter acts as if the clock stood still, unless the limiter's docs say otherwise.

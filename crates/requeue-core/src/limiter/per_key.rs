@@ -12,7 +12,7 @@ use crate::types::Time;
 /// A limiter whose delay depends only on the number of a key's failures.
 /// [`ExponentialFailure`](super::ExponentialFailure) and [`FastSlow`](super::FastSlow) are based on this limiter.
 ///
-/// **Unbounded**: it remembers each failed key until the key is forgotten.
+/// **Unbounded**: the limiter remembers each failed key until the key is forgotten.
 #[derive(Debug)]
 pub struct PerKey<K, D, S = RandomState> {
     pub(super) failures: KeyTable<K, u32, S>,
@@ -37,7 +37,8 @@ where
     fn delay(&mut self, key: &K, _now: Time) -> Duration {
         let failures = self.failures.get_or_default(key);
         let before = *failures;
-        // The count saturates, so the delays of a key that always fails do not start again.
+        // The count saturates, so the delays of a key that always fails do not start again at the
+        // first delay.
         *failures = before.saturating_add(1);
         self.delays.delay_after(before)
     }

@@ -49,8 +49,8 @@ pub trait RateLimiter<K>: Send {
 
     /// Returns the longest delay of this limiter, or a long delay if there is no maximum.
     ///
-    /// A queue calls this once. The queue uses the result when [`delay`](Self::delay) panics or cannot be called. The
-    /// default is 300 s.
+    /// A queue calls this method one time, and uses the result when [`delay`](Self::delay) panics or cannot be called.
+    /// The default is 300 s.
     fn longest_delay(&self) -> Duration {
         Duration::from_secs(300)
     }

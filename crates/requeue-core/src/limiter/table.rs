@@ -8,10 +8,10 @@ use crate::memory::{KeyMap, fold, key_map};
 
 /// A [`KeyMap`] that hashes its keys.
 ///
-/// Each call hashes its key once, and never while the table changes. If the `Hash`, `Eq` or `Clone`
-/// of a key panics, the table is therefore unchanged.
+/// Each call hashes its key one time, before the table changes. If the `Hash`, `Eq` or `Clone` of a
+/// key panics, the table is therefore unchanged.
 pub(super) struct KeyTable<K, V, S> {
-    /// Allocated with the first key. Most queues are idle, and in most of them no key ever fails.
+    /// Allocated when the first key fails. In most queues, no key ever fails.
     noted: Option<Box<KeyMap<K, V>>>,
     hasher: S,
 }
@@ -29,9 +29,9 @@ impl<K, V, S> KeyTable<K, V, S> {
         self.noted.iter().flat_map(|noted| noted.entries())
     }
 
-    /// Visits the next `looks` entries from slot `hand` on, cyclically, and removes the entries for which `keep`
-    /// returns false. Returns the slot at which to continue. If `looks` is at least the number of entries, each entry
-    /// is visited once.
+    /// Visits the next `looks` entries from slot `hand` on, continuing at slot 0 after the last slot, and removes the
+    /// entries for which `keep` returns false. Returns the slot at which to continue. If `looks` is at least the number
+    /// of entries, each entry is visited once.
     pub(super) fn sweep(
         &mut self,
         hand: usize,

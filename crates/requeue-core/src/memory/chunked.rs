@@ -11,8 +11,8 @@ use super::prefetch::prefetch;
 pub(crate) const CHUNK: usize = 512;
 
 pub(crate) struct Chunked<T> {
-    /// Every chunk but the last holds exactly `CHUNK` entries. An empty last chunk is kept, so that a
-    /// length that swings around a boundary does not allocate each time.
+    /// Every chunk but the last holds exactly `CHUNK` entries. An empty last chunk is kept, so that a length that
+    /// repeatedly crosses a boundary does not allocate each time.
     chunks: Vec<Vec<T>>,
     len: usize,
 }
@@ -34,7 +34,8 @@ impl<T> Chunked<T> {
         &mut self.chunks[at / CHUNK][at % CHUNK]
     }
 
-    /// Returns the entries of a chunk from `at` on, or nothing if there is no entry at `at`.
+    /// Returns the entries from `at` to the end of its chunk, or an empty slice if there is no
+    /// entry at `at`.
     #[inline]
     pub(crate) fn rest_of_chunk(&self, at: usize) -> &[T] {
         let chunk = self.chunks.get(at / CHUNK);
@@ -125,7 +126,7 @@ mod tests {
         *ours.get_mut(CHUNK + 1) -= 1;
         for i in (0..3 * CHUNK).rev() {
             assert_eq!((ours.pop(), ours.len()), (Some(i), i));
-            // One empty chunk is kept, for a length that swings around a boundary.
+            // One empty chunk is kept, for a length that repeatedly crosses a boundary.
             let chunks = if i == 0 { 0 } else { (i.div_ceil(CHUNK) + 1).min(3) };
             assert_eq!(ours.chunks.len(), chunks);
         }

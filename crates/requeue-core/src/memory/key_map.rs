@@ -4,7 +4,7 @@
 //! entries, for a map of any size, and memory is freed as entries are removed.
 //!
 //! Entries are visited in the order of their slots. This order reveals nothing about the hashes:
-//! slots are assigned and moved according to the calls of the map alone.
+//! slots are assigned and moved only by calls of the map.
 
 use super::index::{Found, Index, Indexed, Position};
 use super::slab::Slab;
@@ -78,9 +78,9 @@ impl<K, V> KeyMap<K, V> {
         self.entries.into_values().map(|entry| entry.key)
     }
 
-    /// Visits the next `looks` entries from slot `hand` on, cyclically, and removes the entries for which `keep`
-    /// returns false. `removed` gets their hashes and keys. Returns the slot at which to continue. If `looks` is at least the
-    /// number of entries, each entry is visited once.
+    /// Visits the next `looks` entries from slot `hand` on, continuing at slot 0 after the last slot, and removes the
+    /// entries for which `keep` returns false. `removed` gets their hashes and keys. Returns the slot at which to
+    /// continue. If `looks` is at least the number of entries, each entry is visited once.
     pub(crate) fn sweep(
         &mut self,
         mut hand: usize,
@@ -110,7 +110,8 @@ impl<K, V> KeyMap<K, V> {
                 }
             }
         }
-        // Compaction comes last, because it moves entries to slots that the sweep has passed.
+        // Compaction comes last, because it moves entries to slots that the sweep has already
+        // visited.
         for _ in self.entries.len()..before {
             self.compact_if_sparse();
         }
@@ -158,7 +159,7 @@ impl<K: Eq, V> KeyMap<K, V> {
         match self.index.find_in_first_bucket(&self.entries, hash, is) {
             Found::Slot(slot) => slot,
             Found::Free(free) => {
-                // The map is still unchanged here, because the `clone` may panic.
+                // The `clone` may panic, so it runs before the map changes.
                 let key = key.clone();
                 let entry = || Entry::new(key, V::default(), hash, free.position());
                 let slot = self.entries.insert_with(entry);
@@ -176,7 +177,7 @@ impl<K: Eq, V> KeyMap<K, V> {
         let Self { entries, index } = self;
         let slot = index.take_slot(entries, hash, |entry| entry.is_key(key, hash))?;
         let Entry { key, value, .. } = entries.remove(slot);
-        // The index asks for the number of entries, so the entry must be gone.
+        // The index reads the number of entries, so the entry must be removed first.
         index.shrink_if_sparse(entries);
         self.compact_if_sparse();
         Some((key, value))

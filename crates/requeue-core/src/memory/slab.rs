@@ -69,7 +69,7 @@ pub(crate) struct Slab<T, I = Slot> {
     live: usize,
     /// The slab is sparse while it has fewer records than this.
     floor: usize,
-    /// The number of chunks with memory.
+    /// The number of chunks for which memory is allocated.
     held: u32,
     /// True if side tables have an entry for each slot up to the last.
     has_side_tables: bool,
@@ -90,7 +90,7 @@ pub(crate) struct Slab<T, I = Slot> {
 
 impl<T, I: Id> Slab<T, I> {
     /// Creates an empty slab. With `has_side_tables`, other containers have an entry for each slot up to the last, so
-    /// that slots without memory here also cost memory.
+    /// that slots without memory in the slab also cost memory.
     pub(crate) const fn new(has_side_tables: bool) -> Self {
         Self {
             chunks: Vec::new(),
@@ -170,8 +170,8 @@ impl<T, I: Id> Slab<T, I> {
         self.insert_with(|| value)
     }
 
-    /// Inserts a record that `make` creates in place. If the record were written elsewhere and then
-    /// copied in larger pieces, the copy would have to wait for the writes.
+    /// Inserts a record that `make` creates in its slot. A record that is written elsewhere and
+    /// then copied in larger pieces would make the copy wait for the writes.
     #[inline(always)]
     pub(crate) fn insert_with(&mut self, make: impl FnOnce() -> T) -> I {
         let Some(slot) = self.spare else { return self.insert_in_chunk(make()) };
@@ -190,7 +190,7 @@ impl<T, I: Id> Slab<T, I> {
     /// Inserts a record when there is no spare slot.
     #[inline(never)]
     fn insert_in_chunk(&mut self, value: T) -> I {
-        // Chunks with memory come first, so that chunks without memory stay empty and can be dropped.
+        // Chunks with memory are filled first, so that chunks without memory stay empty and can be dropped.
         let number = match self.roomy.head() {
             Some(first) => first.index(),
             None => self.add_roomy_chunk(),
@@ -202,7 +202,7 @@ impl<T, I: Id> Slab<T, I> {
             None => {
                 let at = chunk.entries.len();
                 if at == 0 && number > 0 {
-                    // The first chunk grows as any vector: a small queue stays small.
+                    // The first chunk grows like any vector, so that a small queue stays small.
                     chunk.entries.reserve_exact(CHUNK);
                 }
                 chunk.entries.push(Entry::Live(value));
@@ -328,7 +328,7 @@ impl<T, I: Id> Slab<T, I> {
     /// Moves up to [`MAX_MOVES`] records of the last chunk to lower slots. After each move, calls
     /// `moved` with the old and the new slot.
     pub(crate) fn compact(&mut self, mut moved: impl FnMut(&mut Self, I, I)) {
-        // Chunks count their spare slots as live, so the spare slots are given back first. The counts are then exact.
+        // Chunks count their spare slots as live, so the spare slots are freed first. The counts are then exact.
         while let Some(slot) = self.spare {
             let (chunk, at) = split_slot(slot);
             let Entry::Vacant { next } = self.chunks[chunk].entries[at] else { break };
@@ -352,7 +352,7 @@ impl<T, I: Id> Slab<T, I> {
             self.unexamined -= 1;
             let at = self.unexamined as usize;
             let chunk = &mut self.chunks[last];
-            // A chunk that has lost its last record since then has no entries.
+            // A chunk whose last record was removed since then has no entries.
             let Some(entry) = chunk.entries.get_mut(at) else { continue };
             if matches!(entry, Entry::Vacant { .. }) {
                 continue;
@@ -447,7 +447,7 @@ fn split_slot<I: Id>(slot: I) -> (usize, usize) {
     (slot.index() / CHUNK, slot.index() % CHUNK)
 }
 
-/// Panics. The function is separate, so that its callers need no stack for the message.
+/// Panics. The function is separate, so that its callers need no stack space for the message.
 #[cold]
 #[inline(never)]
 #[track_caller]

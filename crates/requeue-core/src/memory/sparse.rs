@@ -1,9 +1,9 @@
 //! A map from slots to small values, for tables in which few slots have a value.
 //!
 //! The map is a vector in chunks, and a chunk without a value takes no memory. Unlike
-//! [`Chunked`](super::chunked::Chunked), it counts the values of each chunk, which costs each insertion and removal an
-//! instruction or two. A value needs no entries for lower slots: in a `Chunked`, one deadline would cost four bytes for
-//! every key.
+//! [`Chunked`](super::chunked::Chunked), the map counts the values of each chunk. The count costs each insertion and
+//! removal one or two instructions. A value needs no entries for lower slots: in a `Chunked`, one deadline would cost
+//! four bytes for every key.
 
 use alloc::vec;
 use alloc::vec::Vec;
@@ -72,7 +72,7 @@ impl<V: Copy> Sparse<V> {
         Some(value)
     }
 
-    /// Moves the value of `from`, if any, to `to`, which has no value. Returns it.
+    /// Moves the value of `from`, if any, to `to`, which has no value. Returns the value.
     pub(crate) fn move_slot(&mut self, from: Slot, to: Slot) -> Option<V> {
         let value = self.take(from)?;
         self.insert(to, value);
@@ -125,7 +125,7 @@ mod tests {
                         model.insert(slot, number);
                     }
                     0..3 => {
-                        // The nearest slot with a value, at or below the chosen slot.
+                        // Chooses the nearest slot with a value, at or below the given slot.
                         if let Some((&slot, old)) = model.range_mut(..=slot).next_back() {
                             sparse.set(at(slot), number);
                             *old = number;

@@ -26,8 +26,8 @@ ids! {
 #[derive(Clone, Copy)]
 struct Entry {
     at: Time,
-    /// The order of arrival among equal deadlines. The number may wrap around. The order of two keys can be wrong only
-    /// if they are due in the same nanosecond and two billion delays were added between them.
+    /// The order of arrival among equal deadlines. The number may wrap around. The order of two entries can be wrong
+    /// only if they are due in the same nanosecond and two billion delays were added between them.
     seq: u32,
     slot: Slot,
 }
@@ -110,7 +110,7 @@ impl TimerHeap {
         if end > 0 && entry.is_before(self.heap.get(end / ARITY)) {
             self.move_up(end, entry);
         }
-        // The copy saves each operation a read of the heap, when it asks for due keys.
+        // The copy saves each operation that asks for due keys a read of the heap.
         self.next = self.next.min(at);
     }
 
@@ -119,7 +119,8 @@ impl TimerHeap {
     /// the same keeps its place among equal deadlines.
     #[inline(always)]
     pub(crate) fn update(&mut self, slot: Slot, rule: impl Fn(Wait<Time>) -> Wait<Time>) {
-        // A queue without bounds takes the short path, which saves no registers for the long path.
+        // In a queue without bounds, the short path does not have to save registers for the long
+        // path.
         match self.bounds {
             None => self.update_deadline(slot, |due| rule(Wait { due, bound: None }).due),
             Some(_) => self.update_bounded(slot, rule),
@@ -165,7 +166,7 @@ impl TimerHeap {
         if let Some(last) = self.heap.pop()
             && position < self.heap.len()
         {
-            // The last entry may be earlier than the parent of the gap, if the parent is in another branch.
+            // The last entry may be earlier than the parent of the gap, because the two may be in different branches.
             if position > 0 && last.is_before(self.heap.get(position / ARITY)) {
                 self.move_up(position, last);
             } else {
@@ -179,7 +180,7 @@ impl TimerHeap {
     /// Returns the slot with the earliest deadline, if this deadline is at or before `now`.
     pub(crate) fn first_due(&self, now: Time) -> Option<Slot> {
         let at = self.next_time()?;
-        // A delay that saturates is never due, even when the clock reaches its end.
+        // A delay that saturates is never due, even when the clock reaches the latest time.
         (at <= now && at < Time::NEVER).then(|| self.heap.get(0).slot)
     }
 
@@ -279,7 +280,7 @@ impl TimerHeap {
             if !below.is_before(&entry) {
                 break;
             }
-            // The next rounds read the grandchildren, which are far apart in a large heap.
+            // The next iterations read the grandchildren, which are far apart in a large heap.
             if position > NEAR {
                 (0..ARITY).for_each(|child| self.heap.prefetch((least * ARITY + child) * ARITY));
             }
@@ -406,7 +407,7 @@ mod tests {
         }
     }
 
-    /// The heap is several levels high, and few keys are inserted in the order of their deadlines.
+    /// The heap is several levels high. Only few keys are inserted in the order of their deadlines.
     #[test]
     fn many_leave_in_order() {
         let mut timers = TimerHeap::new();

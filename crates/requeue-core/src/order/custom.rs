@@ -8,8 +8,8 @@ use super::{CustomOrder, Fair};
 pub(crate) struct Custom<K> {
     pub(crate) order: Box<dyn CustomOrder<K>>,
     pub(crate) by_age: Fair,
-    /// The number of keys that were pushed and not popped. After an order has returned this number of keys, it is not
-    /// called again.
+    /// The number of keys that were pushed and not popped. An order that has returned this number of keys is not called
+    /// again.
     entries: usize,
 }
 
@@ -27,7 +27,7 @@ impl<K> Custom<K> {
     pub(crate) fn pop(&mut self) -> Option<K> {
         self.entries = self.entries.checked_sub(1)?;
         let key = self.order.pop();
-        // The order has lost keys. The order is not called again before the next push.
+        // The order has lost keys, so it is not called again before the next push.
         if key.is_none() {
             self.entries = 0;
         }

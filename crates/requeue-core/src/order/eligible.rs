@@ -45,7 +45,7 @@ impl EligibleLanes {
         }
     }
 
-    /// Ends the turn of `lane`, if lanes take turns.
+    /// Moves `lane` to the end, if lanes take turns.
     pub(super) fn end_turn(&mut self, groups: &mut Groups, lane: LaneId) {
         if let Self::InTurn(lists) = self {
             let LaneId { group, priority } = lane;

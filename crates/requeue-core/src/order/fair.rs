@@ -3,9 +3,9 @@
 //!
 //! A *lane* holds the ready keys of one group at one priority, first in, first out. The eligible
 //! lanes of a priority take turns (fair), or are in the order of their first keys. For aging, each
-//! group also has all its ready keys in a list by age. An order by age alone has no lanes. A group
-//! that reaches its limit is removed from all of these in one step, so that no delivery ever visits
-//! a throttled key. A paused group is a group whose limit is 0.
+//! group also has all its ready keys in a list by age. An order that depends only on age has no
+//! lanes. A group that reaches its limit is removed from all these lists in one step, so that no
+//! delivery ever visits a throttled key. A paused group is a group whose limit is 0.
 
 use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
@@ -64,13 +64,14 @@ impl Place {
 pub(crate) struct Fair {
     policy: Policy,
     places: Chunked<Place>,
-    /// Groups never move. Groups are in boxes, so that the gap that a removed group leaves is small.
+    /// Groups never move. They are in boxes, so that a removed group leaves only a small gap.
     groups: Groups,
-    /// The groups by their public numbers. A hash table would grow and shrink in one long step.
+    /// The groups by their public numbers. The map is not a hash table, which would grow and shrink
+    /// in one long step.
     by_id: BTreeMap<u64, GroupIndex>,
     eligible_lanes: EligibleLanes,
-    /// For each [`Standing`], the groups that have it and ready keys, by the tick at which their oldest
-    /// key became ready.
+    /// For each [`Standing`], the groups with ready keys that have this standing, by the tick at which their oldest key
+    /// became ready.
     by_age: [BTreeMap<u64, GroupIndex>; 3],
     /// The number of ready keys in paused groups.
     paused_ready: usize,
@@ -201,7 +202,7 @@ impl Fair {
         let state = self.groups.get_mut(group);
         state.counts.ready += 1;
         state.by_age.push_back(&mut ByAge(&mut self.places), slot);
-        // A throttled key is ready, but no getter can take it. A throttled key does not count as eligible.
+        // A throttled key is ready, but no getter can take it. It therefore does not count as eligible.
         if state.is_eligible() {
             self.eligible += 1;
         } else if state.is_paused() {
@@ -217,8 +218,8 @@ impl Fair {
         if self.place(slot).priority == priority {
             return;
         }
-        // The new tick puts the key behind the other keys of its new priority. The age of the key is in `ready`, and
-        // stays.
+        // The new tick puts the key behind the other keys of its new priority. The age of the key, in `ready`, does not
+        // change.
         self.leave_lane(slot);
         self.place_mut(slot).entered = self.next_tick();
         self.enter_lane(slot, priority);
@@ -236,11 +237,11 @@ impl Fair {
         self.update_group(group);
     }
 
-    /// Removes a ready key from the lists of its group. The caller then updates the group.
+    /// Removes a ready key from the lists of its group. The caller must then update the group.
     fn take_out(&mut self, slot: Slot) -> GroupIndex {
         self.leave_lane(slot);
         let place = self.place_mut(slot);
-        // 0 marks the key as not ready, so a move of its record leaves the lists alone.
+        // 0 marks the key as not ready, so that a move of its record does not change the lists.
         let (group, ready) = (place.group, core::mem::take(&mut place.ready));
         let state = self.groups.get_mut(group);
         state.counts.ready -= 1;
@@ -295,8 +296,7 @@ impl Fair {
 
     /// Removes a ready key that is delivered.
     pub(crate) fn start_delivery(&mut self, slot: Slot) {
-        // The aging is read before its count changes. A delivery for the age of its key uses no
-        // turn.
+        // The aging is read before its count changes. A delivery by age uses no turn.
         let is_out_of_turn = self.aging.is_due();
         self.aging.count_delivery(self.oldest_eligible() == Some(slot));
         if self.policy.fair && !is_out_of_turn {
@@ -305,11 +305,12 @@ impl Fair {
         self.eligible -= 1;
         let group = self.place(slot).group;
         self.groups.get_mut(group).counts.in_flight += 1;
-        // The delivery is counted first, because the lane is judged by the state of its group.
+        // The delivery is counted first, because the position of the lane depends on the counts of
+        // its group.
         self.take_out(slot);
         let state = self.groups.get(group);
-        // The group has reached its limit. The group's ready keys leave the orders in this step, so no later delivery
-        // visits them.
+        // The group has reached its limit. Its ready keys are removed from the orders now, so no later delivery visits
+        // them.
         if state.counts.in_flight == state.limit {
             self.eligible -= state.counts.ready as usize;
             self.update_lanes(group);
@@ -335,7 +336,7 @@ impl Fair {
     pub(crate) fn end_delivery(&mut self, slot: Slot) {
         let group = self.place(slot).group;
         let state = self.groups.get_mut(group);
-        // A paused group has the limit 0. Completions of a paused group therefore make no key eligible.
+        // A paused group has the limit 0, so completions of its runs make no key eligible.
         let was_full = state.counts.in_flight == state.limit;
         state.counts.in_flight -= 1;
         if was_full {
@@ -356,7 +357,8 @@ impl Fair {
         self.group_state(slot).skipped.first_key_value().map(|(_, &slot)| slot)
     }
 
-    /// Removes the key in `slot` from the skipped keys: it is pushed to the custom order again.
+    /// Removes the key in `slot` from the skipped keys, because it is pushed to the custom order
+    /// again.
     pub(crate) fn unskip_key(&mut self, slot: Slot) {
         let place = self.places.get(slot.index());
         self.groups.get_mut(place.group).skipped.remove(&place.ready);
@@ -404,7 +406,7 @@ impl Fair {
         let was_first = lane.keys.head() == Some(slot);
         lane.keys.remove(&mut InLane(&mut self.places), slot);
         let is_empty = lane.keys.is_empty();
-        // Lanes that take turns are not ordered by their first keys.
+        // Lanes that take turns do not depend on their first keys.
         if is_empty || (was_first && !self.policy.fair) {
             self.update_lane(id);
         }
@@ -413,7 +415,7 @@ impl Fair {
         }
     }
 
-    /// Moves a lane to its position among the eligible lanes. In a fair order, it keeps its
+    /// Moves a lane to its position among the eligible lanes. In a fair order, the lane keeps its
     /// position or goes to the end.
     fn update_lane(&mut self, id: LaneId) {
         let state = self.groups.get_mut(id.group);
@@ -423,13 +425,13 @@ impl Fair {
         let since = first.map(|slot| self.places.get(slot.index()).entered);
         let was = core::mem::replace(&mut lane.eligible_since, since);
         if since.is_none() {
-            // The lane comes back with a full turn.
+            // A lane that returns gets a full turn.
             lane.credit = weight;
         }
         self.eligible_lanes.update(&mut self.groups, id, was, since);
     }
 
-    /// Updates all lanes of a group that may deliver from now on, or may no longer deliver.
+    /// Updates all lanes of a group that has become eligible, or is no longer eligible.
     fn update_lanes(&mut self, group: GroupIndex) {
         let mut last = None;
         while let Some(priority) = self.groups.get(group).priority_after(last) {
@@ -445,7 +447,7 @@ impl Fair {
         let first = state.by_age.head();
         let age = first.map(|slot| Age { ready: self.places.get(slot.index()).ready, standing });
         let old = core::mem::replace(&mut state.age, age);
-        // Most changes concern neither the oldest key nor the standing, and touch no tree.
+        // Most changes change neither the oldest key nor the standing, and therefore no tree.
         if old == age {
             return;
         }
@@ -464,7 +466,7 @@ impl Fair {
     pub(crate) fn set_paused(&mut self, group: GroupId, paused: bool) {
         let id = match self.by_id.get(&group.id) {
             Some(&id) => id,
-            // The pause must be remembered until the group has keys.
+            // The group must exist, so that it stays paused until it has keys.
             None if paused => self.group_id(group),
             None => return,
         };
@@ -511,13 +513,13 @@ impl Fair {
         self.group_state(slot).group
     }
 
-    /// Returns the group of the key in `slot`, if the delivery of this key makes it reach its limit.
+    /// Returns the group of the key in `slot`, if the group reaches its limit by the delivery of this key.
     pub(crate) fn filled_by(&self, slot: Slot) -> Option<GroupId> {
         let state = self.group_state(slot);
         (state.counts.in_flight + 1 == self.policy.limit).then_some(state.group)
     }
 
-    /// Returns the group of the key in `slot`, if the completion of this key makes it leave its limit.
+    /// Returns the group of the key in `slot`, if the group falls below its limit by the completion of this key.
     pub(crate) fn freed_by(&self, slot: Slot) -> Option<GroupId> {
         let state = self.group_state(slot);
         (state.counts.in_flight == self.policy.limit).then_some(state.group)
@@ -545,8 +547,8 @@ impl Fair {
     }
 
     /// Counts that the key in `slot`, which is in flight, has become dirty or is no longer dirty.
-    // This and the next two functions are not inlined, so that queues without groups save no
-    // registers for them.
+    // This function and the next two are not inlined, so that queues without groups do not have to
+    // save registers for them.
     #[inline(never)]
     pub(crate) fn mark_dirty(&mut self, slot: Slot, dirty: bool) {
         let state = self.state_mut(slot);

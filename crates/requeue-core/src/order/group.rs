@@ -5,8 +5,8 @@ use core::hash::{BuildHasher, Hash};
 /// The group of a key. The keys of a group share its turns in the fair order and its limit of keys in
 /// flight.
 ///
-/// A group is identified by a number of 64 bits, usually a hash. Two groups with the same number
-/// would be one group. A collision by chance is practically impossible.
+/// A group is identified by a number of 64 bits, usually a hash. Two names with the same number
+/// would be one group, but such a collision is practically impossible.
 ///
 /// # Examples
 ///
@@ -43,7 +43,7 @@ impl GroupId {
     }
 
     /// Returns the number of the group.
-    // `requeue` compares groups by this number. Users have the number or the name from which they
+    // `requeue` compares groups by this number. Users know the number or the name from which they
     // made the group.
     #[doc(hidden)]
     #[must_use]

@@ -58,7 +58,7 @@ pub(crate) struct GroupCounts {
     pub(crate) dirty: u32,
     /// The number of keys that wait and are neither ready nor in flight.
     pub(crate) waiting: u32,
-    /// The number of these that have failed.
+    /// The number of waiting keys that have failed.
     pub(crate) backing_off: u32,
 }
 
@@ -74,11 +74,11 @@ pub(super) struct GroupState {
     pub(super) age: Option<Age>,
     /// One of the lanes. Most groups have no other lane, so that a group is one allocation.
     lane: Option<Lane>,
-    /// The other lanes, by priority.
+    /// The lanes at other priorities.
     more: BTreeMap<i32, Lane>,
     /// Keys that a custom order returned while the group was at its limit or paused, by age. The order no longer
-    /// contains these keys. When a delivery of the group is completed, one of these keys is pushed again. At the end of
-    /// a pause, all of them are pushed again.
+    /// contains these keys. When a delivery of the group is completed, one of these keys is pushed again; at the end of
+    /// a pause, all of them.
     pub(super) skipped: BTreeMap<u64, Slot>,
 }
 
@@ -118,7 +118,7 @@ impl GroupState {
         }
     }
 
-    /// Returns true if there is no reason to keep this state.
+    /// Returns true if nothing requires this state to be kept.
     pub(super) const fn is_unused(&self) -> bool {
         self.records == 0 && !self.is_paused()
     }
@@ -149,7 +149,7 @@ impl GroupState {
         let credit = self.group.weight;
         let keys = List::new();
         let new = || Lane { priority, keys, eligible_since: None, turn: [None; 2], credit };
-        // The lane in place is used first, so a group with one priority allocates no tree.
+        // The lane inside the group is used first, so a group with one priority allocates no tree.
         let is_here = match &self.lane {
             Some(lane) => lane.priority == priority,
             None => !self.more.contains_key(&priority),

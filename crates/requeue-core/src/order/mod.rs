@@ -50,9 +50,9 @@ impl<K> core::fmt::Debug for Order<K> {
 
 /// An order that the user implements: client-go's `Queue` interface (`Push`, `Touch`, `Pop`, `Len`).
 ///
-/// The queue calls the order under its lock, and the order must not call the queue. The order need
-/// not know which keys are ready. The queue skips a key that was cancelled. Once the order returns
-/// no further key, the queue delivers the keys that the order lost, oldest first.
+/// The queue calls the order under its lock, and the order must not call the queue. The order does
+/// not have to know which keys are ready. The queue skips a key that was cancelled. Once the order
+/// returns no further key, the queue delivers the keys that the order lost, oldest first.
 ///
 /// # Examples
 ///
@@ -81,7 +81,7 @@ pub trait CustomOrder<K>: Send {
     /// Adds a key that has become ready.
     fn push(&mut self, key: K);
 
-    /// Updates the order after a ready key was added again.
+    /// Informs the order that a ready key was added again.
     fn touch(&mut self, key: &K);
 
     /// Removes and returns the key to deliver next.
@@ -91,7 +91,8 @@ pub trait CustomOrder<K>: Send {
     fn len(&self) -> usize;
 }
 
-/// The records of the keys, as an order uses them: each has a priority, and the links of one list.
+/// The records of the keys, as an order uses them. Each record has a priority, and the links of one
+/// list.
 pub(crate) trait Ranked: Links {
     fn priority(&self, slot: Slot) -> i32;
 }
@@ -120,7 +121,7 @@ impl<K> Ready<K> {
             Order::Priority { oldest_every } if !has_groups => {
                 Self::Priority(Box::new(ByPriority::new(oldest_every)))
             }
-            // Aging would undo the fair shares.
+            // Aging would undo the fair turns.
             Order::Fifo if fair => groups(Policy { oldest_every: u32::MAX, ..policy }),
             Order::Fifo => groups(policy),
             Order::Priority { oldest_every } => {
@@ -152,7 +153,8 @@ impl<K> Ready<K> {
         }
     }
 
-    /// Appends the key in `slot`, which has become ready and is linked to the [`tail`](Self::tail).
+    /// Appends the key in `slot`, which has become ready, and which the caller has linked to the
+    /// [`tail`](Self::tail).
     #[inline(always)]
     pub(crate) fn append(&mut self, records: &mut impl Ranked, slot: Slot) {
         match self {
@@ -201,8 +203,8 @@ impl<K> Ready<K> {
         }
     }
 
-    /// Removes a ready key. A custom order still has the key, which is skipped when the order
-    /// returns it.
+    /// Removes a ready key. A custom order still contains the key. The key is skipped when the
+    /// order returns it.
     pub(crate) fn remove(&mut self, records: &mut impl Ranked, slot: Slot) {
         match self {
             Self::Fifo(list) => list.remove(records, slot),

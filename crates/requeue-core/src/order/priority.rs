@@ -10,8 +10,8 @@ use crate::types::{Id, Slot};
 #[derive(Clone)]
 struct Place {
     by_age: [Option<Slot>; 2],
-    /// The priority of the list that the key is in. The priority of the record may have changed
-    /// since.
+    /// The priority of the list that contains the key. The priority in the record may have changed
+    /// since the key entered the list.
     priority: i32,
 }
 

@@ -94,15 +94,15 @@ impl<I: Id> PriorityLists<I> {
     }
 
     /// Inserts an empty list at `at`, and returns its index. A full array is cleared first if all
-    /// its lists are empty. If some list is not, returns `None`.
+    /// its lists are empty. Returns `None` if the array is full and one of its lists is not empty.
     #[cold]
     fn make_place(&mut self, priority: i32, at: usize) -> Option<usize> {
         if self.near.len() == NEAR {
             if self.occupied > 0 || !self.far.is_empty() {
                 return None;
             }
-            // Empty lists are kept until then, because a priority that was used is likely to be
-            // used again.
+            // Empty lists are kept until the array is full, because a priority that was used is
+            // likely to be used again.
             self.near.clear();
         }
         let at = at.min(self.near.len());
@@ -142,7 +142,7 @@ mod tests {
             let mut links = beside(ops.len());
             let mut model: BTreeMap<i32, VecDeque<Slot>> = BTreeMap::new();
             for (slot, (op, priority, pick)) in (0..).map(Slot::new).zip(ops) {
-                // Priorities up to the limits of `i32`.
+                // Spreads the priorities up to the limits of `i32`.
                 let priority = (priority % distinct) * (i32::MAX / 100);
                 let some = model.iter().nth(pick % model.len().max(1)).map(|(&priority, _)| priority);
                 let highest = model.last_key_value().map(|(&priority, _)| priority);

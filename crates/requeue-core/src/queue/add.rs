@@ -9,7 +9,7 @@ use crate::rule::{self, KeyState, Wish};
 use crate::types::{Add, Added, Asked, Cancelled, Ending, Merge, Phase, Slot, Time};
 
 impl<K: Eq + Clone> Queue<K> {
-    /// Adds `key`. Returns the key if the queue has it already or refuses it.
+    /// Adds `key`. Returns the key if the queue already has a record of it, or refuses the add.
     #[inline(always)]
     pub fn add(
         &mut self,
@@ -62,7 +62,8 @@ impl<K: Eq + Clone> Queue<K> {
             return (added, Some(key));
         }
         let folded = fold(hash);
-        // The starts outlive the record, because a key without a record may have run a moment ago.
+        // The starts are kept longer than the record, because a key without a record may have run a
+        // moment ago.
         let until = self.pace.as_ref().map(|pace| pace.permitted_from(&key, folded));
         let paced = until.filter(|&until| until > now && add.due(now).is_none());
         let due = add.due(now).or(paced);
@@ -78,7 +79,8 @@ impl<K: Eq + Clone> Queue<K> {
             self.count_paced(slot);
             self.record_slot(slot, now, Transition::Paced { until });
         }
-        // The order is user code. If the order panics here, the queue is complete, and delivers the key by age.
+        // The order is user code. If the order panics here, the queue has already added the key, and delivers it by
+        // age.
         if let (Ready::Custom(custom), Some(key)) = (&mut self.ready, order_key) {
             custom.push(key);
         }
@@ -135,7 +137,7 @@ impl<K: Eq + Clone> Queue<K> {
     fn add_again(&mut self, slot: Slot, add: &Add, now: Time) -> Added {
         let order_key = self.key_if(slot, || self.makes_ready(slot, add, now));
         let event = self.begin_add(slot, add, now);
-        // Without a pending run, the add merges with nothing.
+        // The key has no pending run with which the add could merge.
         if add.merge == Merge::Exactly {
             let _ = self.clear_pending(slot);
         }
@@ -144,7 +146,7 @@ impl<K: Eq + Clone> Queue<K> {
         added
     }
 
-    /// Returns true if the add makes a key ready that was not ready before, or whose pending run the add cancels first.
+    /// Returns true if the add makes a key ready that was not ready, or a key whose pending run the add cancels first.
     fn makes_ready(&self, slot: Slot, add: &Add, now: Time) -> bool {
         let key = self.state_of(slot);
         let is_cancelled = add.merge == Merge::Exactly;
@@ -153,7 +155,7 @@ impl<K: Eq + Clone> Queue<K> {
             Phase::Ready => is_cancelled,
             Phase::InFlight | Phase::InFlightDirty => false,
         };
-        // A cancel comes first, and ends the backoff that the rule would respect.
+        // A cancel comes first. It ends the backoff that the rule would otherwise respect.
         let due = match is_cancelled {
             true => add.due(now),
             false => {
@@ -193,7 +195,7 @@ impl<K: Eq + Clone> Queue<K> {
                 if self.records.get(slot).phase() == Phase::Idle
                     && let Some(until) = self.pace_gate(slot, now)
                 {
-                    // The backoff is over.
+                    // The backoff has ended.
                     self.records.get_mut(slot).set_not_before(Time::ZERO);
                     return self.wait_for_pace(slot, until, now);
                 }
@@ -250,7 +252,7 @@ impl<K: Eq + Clone> Queue<K> {
     #[inline]
     pub(super) fn promote_slot(&mut self, slot: Slot, now: Time) {
         let is_idle = self.records.get(slot).phase() == Phase::Idle;
-        // A key in flight passes this gate. The key's completion asks the pace again, before the next start.
+        // A key in flight does not wait for its pace here. Its completion asks the pace again, before the next start.
         if is_idle && let Some(until) = self.pace_gate(slot, now) {
             return self.postpone_run(slot, until, now);
         }
@@ -258,12 +260,11 @@ impl<K: Eq + Clone> Queue<K> {
         self.fall_due(slot, now, order_key);
     }
 
-    /// Examines up to `max` slots, and ends the waits of their keys for further debounced adds: their
-    /// pending runs are due now, or as soon as a backoff and the pace permit them. Returns the number
-    /// of keys that have waited.
+    /// Examines up to `max` slots, and ends the waits of their keys for further debounced adds: their pending runs are
+    /// due now, or as soon as a backoff and the pace permit them. Returns the number of keys whose waits have ended.
     ///
-    /// The keys of one call become due in the order of their slots. The walk is over immediately
-    /// after a shutdown, which drops the waiting keys, or if no key was ever debounced.
+    /// The keys of one call become due in the order of their slots. The walk stops immediately if
+    /// no key was ever debounced, or after a shutdown, which drops the waiting keys.
     pub fn flush_debounced(&mut self, walk: &mut Walk, max: usize, now: Time) -> usize {
         if self.ending == Ending::ShutDown || !self.timers.has_bounds() {
             walk.skip_rest();
@@ -282,7 +283,7 @@ impl<K: Eq + Clone> Queue<K> {
     /// Makes the pending run of the key in `slot`, which has a bound, due as soon as possible.
     pub(super) fn flush_wait(&mut self, slot: Slot, now: Time) {
         let record = self.records.get(slot);
-        // The completion of a key in flight asks the pace, so only its backoff counts here.
+        // For a key in flight, only the backoff counts here, because its completion asks the pace.
         let (backoff, paced) = if record.phase().is_in_flight() {
             (self.backoff_of(record.epoch()), Time::ZERO)
         } else {
@@ -299,8 +300,8 @@ impl<K: Eq + Clone> Queue<K> {
     }
 
     /// Withdraws all pending runs of `key`, and forgets its failures. Returns the states that were
-    /// removed. If the queue keeps no record, also returns the record's key. Returns `None` if the
-    /// queue has no record of the key.
+    /// removed, and the key itself if the queue no longer has a record of it. Returns `None` if the
+    /// queue had no record of the key.
     pub fn cancel<Q>(&mut self, key: &Q, hash: u64) -> Option<(Cancelled, Option<K>)>
     where
         K: Borrow<Q>,
@@ -314,7 +315,7 @@ impl<K: Eq + Clone> Queue<K> {
     /// Withdraws all pending runs of the key in `slot`, and forgets its failures.
     pub(super) fn cancel_slot(&mut self, slot: Slot) -> Cancelled {
         let (cancelled, ends_series) = self.clear_pending(slot);
-        // Unlike a cancel, `forget` does not end a series of restarts, so a replay must tell them apart.
+        // Unlike a cancel, `forget` does not end a series of restarts, so a replay must distinguish them.
         let is_cancel = cancelled.any() || ends_series;
         let transition = if is_cancel { Transition::Withdrawn } else { Transition::Forgotten };
         self.record_slot_now(slot, transition);
@@ -333,7 +334,7 @@ impl<K: Eq + Clone> Queue<K> {
         (Cancelled { ready, dirty, waiting }, ends_series)
     }
 
-    /// Forgets the failures of `key`. Returns the record's key if no record is kept.
+    /// Forgets the failures of `key`. Returns the key if the queue no longer has a record of it.
     pub fn forget<Q>(&mut self, key: &Q, hash: u64) -> Option<K>
     where
         K: Borrow<Q>,

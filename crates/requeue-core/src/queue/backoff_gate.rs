@@ -1,4 +1,5 @@
-//! The ends of the backoffs, before which no run starts under [`ReaddPolicy::Hold`](crate::ReaddPolicy::Hold).
+//! The ends of backoffs. Under [`ReaddPolicy::Hold`](crate::ReaddPolicy::Hold), a key starts no run before its backoff
+//! ends.
 
 use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
@@ -19,7 +20,7 @@ impl Backoffs {
         self.0.as_ref().is_none_or(|ends| ends.is_empty())
     }
 
-    /// Returns the end of the backoff, or zero.
+    /// Returns the end of the backoff, or zero if there is no backoff.
     fn end_of(&self, epoch: u64) -> Time {
         let ends = self.0.as_ref();
         ends.and_then(|ends| ends.get(&epoch)).copied().unwrap_or(Time::ZERO)

@@ -56,7 +56,7 @@ impl<K: Eq + Clone> Queue<K> {
         while self.eligible() > 0 {
             let Ready::Custom(custom) = &mut self.ready else { break };
             let Some(key) = custom.pop() else { break };
-            // The order may return any key: a key that was cancelled, that is in flight, or that was never added.
+            // The order may return any key: also a key that was cancelled, is in flight, or was never added.
             let slot = self.find_slot(&key, hash_of(&key));
             if let Some(slot) = slot.filter(|&slot| self.records.get(slot).phase() == Phase::Ready)
                 && let Some(groups) = self.ready.groups_mut()
@@ -65,7 +65,7 @@ impl<K: Eq + Clone> Queue<K> {
                     popped.item = Some(self.deliver(slot, Some(key), now));
                     return popped;
                 }
-                // The order no longer has this key. The order gets the key again when a run of the group completes.
+                // The order no longer contains this key. It receives the key again when a run of the group completes.
                 groups.skip_key(slot);
             }
             popped.dropped.push(key);
@@ -97,14 +97,14 @@ impl<K: Eq + Clone> Queue<K> {
         if self.records.find_record(ticket.slot).is_some_and(is) {
             return Some(ticket.slot);
         }
-        // The record has moved. Epochs are unique, so no key is compared.
+        // The record has moved. Epochs are unique, so comparing keys is unnecessary.
         self.index.probe(&self.records, ticket.hash, is)
     }
 
     /// Completes a delivery. Returns `None` and has no effect if the delivery was already completed.
     #[inline(always)]
     pub fn finish(&mut self, ticket: &Ticket, how: Finish, now: Time) -> Option<Finished<K>> {
-        // `promote_due` comes first: if this key was due, it is dirty now.
+        // `promote_due` comes first: if this key was due, it is dirty after that call.
         self.promote_due(now);
         self.finish_settled(ticket, how, now)
     }
@@ -131,9 +131,9 @@ impl<K: Eq + Clone> Queue<K> {
         Some(self.finish_slot(slot, how, now, true))
     }
 
-    /// Like [`finish`](Self::finish), but copies no key. If a custom order would need a copy of a
-    /// key, that key is delivered by age instead. The caller uses this after a key's `clone`
-    /// panicked in `finish`, which then had no effect.
+    /// Like [`finish`](Self::finish), but without copies of keys. If a custom order would need a
+    /// copy of a key, the queue delivers that key by age instead. The caller uses this function
+    /// after a key's `clone` panicked in `finish`. That call of `finish` then had no effect.
     pub fn finish_without_copies(
         &mut self,
         ticket: &Ticket,
@@ -199,7 +199,7 @@ impl<K: Eq + Clone> Queue<K> {
         let order_key = self.key_if(slot, || plan.makes_ready && copies);
         let freed = if copies { self.key_to_free(slot) } else { None };
 
-        // `plan` contains the end of the backoff, and this epoch ends with the completion.
+        // `plan` contains the end of the backoff, and the completion ends this epoch.
         self.backing_off.remove(epoch);
         self.count_completion(slot, how, &plan, was_dirty);
         let asked = finish.asked();
@@ -212,7 +212,8 @@ impl<K: Eq + Clone> Queue<K> {
             Failures::Count => self.add_failure(slot),
         }
         let event = self.begin_completion(slot, finish, how, now);
-        // A release is not a run: it does not count as a start, and leaves a series as it is.
+        // A release is not a run: it does not count as a start, and does not end a series of
+        // restarts.
         let is_release = matches!(how, How::Release(_));
         if is_release {
             self.take_back_start(slot);
@@ -225,11 +226,12 @@ impl<K: Eq + Clone> Queue<K> {
                 }
             }
         }
-        // The group gets its place back before the key is enqueued, so the key may be eligible.
+        // The group regains its place in flight before the key is enqueued, so that the key can be
+        // eligible.
         self.record_freed_group(slot, now);
         self.free_group(slot, freed);
         let worked = self.start_next(slot, &plan, was_dirty, asked.priority, now, order_key);
-        // A count of failures would keep the record, although the key never runs again.
+        // A count of failures would keep the record of a key that never runs again.
         if plan.is_lost {
             self.set_failures(slot, 0);
         }
@@ -265,8 +267,8 @@ impl<K: Eq + Clone> Queue<K> {
         now: Time,
         mut order_key: Option<K>,
     ) -> Option<Duration> {
-        // A dirty key becomes ready with the end of its delivery, any other key with a new request.
-        // The custom order must get one copy in both cases.
+        // A dirty key becomes ready when its delivery ends, and any other key when a new run is
+        // requested. The custom order must get exactly one copy.
         let dirty_key = if was_dirty { order_key.take() } else { None };
         let worked = self.end_delivery(slot, now, dirty_key);
         if plan.start == Start::Now && !was_dirty {
@@ -329,7 +331,7 @@ impl<K: Eq + Clone> Queue<K> {
     }
 }
 
-/// Returns the completion as the rules know it, with due times in place of delays.
+/// Converts the completion into the form that the rules use, with due times instead of delays.
 fn how_of(finish: Finish, cancelled: Option<CancelReason>, now: Time) -> How<Time> {
     match finish {
         Finish::Done => How::Done,

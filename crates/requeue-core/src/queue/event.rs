@@ -10,7 +10,8 @@ use crate::types::{Added, CancelReason, Merge, Time};
 
 /// A transition of a key, of a group or of the queue, as a queue records it.
 ///
-/// [`Display`](fmt::Display) formats it on one line: the time since the origin of the clock, the transition, and times to wait.
+/// [`Display`](fmt::Display) formats the event on one line: the time since the origin of the clock, the transition, and
+/// times to wait.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct Event {

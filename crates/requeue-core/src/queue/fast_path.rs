@@ -1,5 +1,5 @@
-//! Fast paths for the common cases. The fast paths are the first arm of `add` and of `finish`, and call the same
-//! transitions as the general path. A fast path that does not apply has no effect.
+//! Fast paths for the common cases. They are the first arm of `add` and of `finish`, and call the same transitions as
+//! the general path. A fast path that does not apply has no effect.
 
 use core::time::Duration;
 
@@ -11,13 +11,13 @@ use crate::types::{
 };
 
 impl<K: Eq + Clone> Queue<K> {
-    /// Returns true if the queue is open, without a custom order, a pace and restarts.
+    /// Returns true if the queue is open, and has no custom order, no pace and no restarts.
     #[inline(always)]
     pub(super) fn is_simple(&self) -> bool {
         self.ending == Ending::Open && self.settings.is_plain
     }
 
-    /// Adds a key if one bucket of the index shows whether the key is new, and no other key is due.
+    /// Adds a key, if no key is due and one bucket of the index shows whether the key is new.
     #[inline(always)]
     pub(super) fn add_fast(
         &mut self,
@@ -27,7 +27,7 @@ impl<K: Eq + Clone> Queue<K> {
         group: GroupId,
         now: Time,
     ) -> Result<(Added, Option<K>), K> {
-        // A key that is due may be this key, and otherwise precedes it.
+        // A key that is due may be the added key. Any other due key precedes the added key.
         if !self.is_simple() || self.timers.is_due(now) {
             return Err(key);
         }
@@ -51,7 +51,7 @@ impl<K: Eq + Clone> Queue<K> {
         let slot = self
             .records
             .insert_with(|| Record::new(key, hash, add, due.is_some(), tail, free.position()));
-        // The place is still free: `free` has borrowed the index since the search.
+        // The place is still free, because `free` has borrowed the index since the search.
         free.put_slot(hash, slot);
         self.admit_new(slot, add, due, group, now);
         self.record_new(hash, add, group, now);
@@ -68,7 +68,7 @@ impl<K: Eq + Clone> Queue<K> {
         let record = self.records.get_mut(slot);
         let (phase, is_waiting) = (record.phase(), record.is_waiting());
         let due = add.due(now);
-        // The policy makes a difference if two runs are pending, or if a backoff is not over.
+        // The policy makes a difference if two runs are pending, or if a backoff has not ended.
         let applies = match due {
             None => {
                 let keeps = || {
@@ -82,7 +82,8 @@ impl<K: Eq + Clone> Queue<K> {
                 phase == Phase::Idle && is_waiting && !add.is_debounced() && !is_gated()
             }
         };
-        // The backoff of a key in flight is not in its record. Only the general path looks it up.
+        // The backoff of a key in flight is not in its record. Only the general path looks the
+        // backoff up.
         if !applies || (phase.is_in_flight() && !self.backing_off.is_empty()) {
             return None;
         }
@@ -103,9 +104,9 @@ impl<K: Eq + Clone> Queue<K> {
         })
     }
 
-    /// Completes a successful run, if the queue need not keep a record of its key. Returns the key
-    /// and, if times are tracked, the time that it was in flight. If times are not tracked, `now`
-    /// does not matter.
+    /// Completes a successful run, if the queue does not have to keep a record of its key. Returns
+    /// the key and, if times are tracked, the time that it was in flight. If times are not tracked,
+    /// `now` does not matter.
     #[inline(always)]
     pub(super) fn finish_fast(
         &mut self,
@@ -114,7 +115,7 @@ impl<K: Eq + Clone> Queue<K> {
         now: Time,
     ) -> Option<(K, Option<Duration>)> {
         let succeeds = matches!(how, Finish::Succeed);
-        // If any key in flight backs off, this key may be backing off.
+        // If any key in flight backs off, this key can be that key.
         let is_simple = self.settings.is_plain && self.backing_off.is_empty();
         if !(succeeds || matches!(how, Finish::Done)) || !is_simple {
             return None;
@@ -136,8 +137,8 @@ mod tests {
     const SECOND: Duration = Duration::from_secs(1);
     const NOW: Time = Time::ZERO;
 
-    /// The general path would give the same results. Only this test shows that the fast paths are
-    /// taken.
+    /// The general path gives the same results, so only this test shows that the fast paths are
+    /// used.
     #[test]
     fn the_short_ways_are_taken() {
         let plain = Config::default;

@@ -1,7 +1,7 @@
 //! Pauses, cancels and counts the keys of one group.
 //!
-//! A paused group is a group whose limit of keys in flight is 0, so the order does the work. The records of a group are
-//! not linked to each other. A walk through all records finds the records of a group.
+//! A paused group is a group whose limit of keys in flight is 0, so the order holds its keys back. The records of a
+//! group are not linked to each other, so finding them needs a walk through all records.
 
 use alloc::vec::Vec;
 
@@ -24,7 +24,7 @@ impl<K: Eq + Clone> Queue<K> {
 
     /// Starts the deliveries of a group again. The call has no effect after a shutdown, or if the keys have no groups.
     ///
-    /// In a queue with a custom order, the caller then calls
+    /// In a queue with a custom order, the caller must then call
     /// [`return_skipped`](Self::return_skipped).
     pub fn resume_group(&mut self, group: GroupId) {
         self.set_group_paused(group, false);
@@ -51,7 +51,7 @@ impl<K: Eq + Clone> Queue<K> {
     }
 
     /// Pushes up to `max` keys that the custom order returned while the group was paused. Returns true if there may be
-    /// more.
+    /// more such keys.
     ///
     /// # Panics
     ///
@@ -62,7 +62,7 @@ impl<K: Eq + Clone> Queue<K> {
             let Ready::Custom(custom) = &mut self.ready else { return false };
             let Some(slot) = custom.by_age.skipped_of(group) else { return false };
             let key = self.records.get(slot).key.clone();
-            // The clone is made before the lists change: if it panics, the key stays among the skipped keys.
+            // The key is cloned before the lists change, so that it stays among the skipped keys if the clone panics.
             custom.by_age.unskip_key(slot);
             custom.push(key);
         }
@@ -74,7 +74,7 @@ impl<K: Eq + Clone> Queue<K> {
     pub fn group_states(&self, group: GroupId) -> StateCounts {
         let Some(groups) = self.ready.groups() else { return StateCounts::default() };
         let counts = groups.counts(group);
-        // After a shutdown, the waiting keys are being dropped.
+        // After a shutdown, the waiting keys do not count, because they are being dropped.
         let (waiting, backing_off) = match self.ending {
             Ending::ShutDown => (0, 0),
             _ => (counts.waiting - counts.backing_off, counts.backing_off),
@@ -91,12 +91,13 @@ impl<K: Eq + Clone> Queue<K> {
     /// Examines up to `max` slots, and [cancels](Self::cancel) the keys of the groups for which
     /// `is_cancelled` returns true. Returns the number of keys that had a pending run.
     ///
-    /// Appends the keys to `keys`, so that the caller drops them: keys that no longer have a record, and copies of keys
-    /// in flight.
+    /// Appends keys to `keys`, so that the caller drops them: the keys that no longer have a record, and copies of the
+    /// keys in flight.
     ///
     /// # Panics
     ///
-    /// Panics if a key's `clone` panics. `keys` then has the keys that were cancelled before.
+    /// Panics if a key's `clone` panics. `keys` then contains the keys that were cancelled before
+    /// the panic.
     pub fn cancel_groups(
         &mut self,
         is_cancelled: impl Fn(GroupId) -> bool,
@@ -119,8 +120,8 @@ impl<K: Eq + Clone> Queue<K> {
         count
     }
 
-    /// Examines up to `max` slots, and cancels the runs in flight of the keys of `group`. Appends the
-    /// numbers of the deliveries that this call has cancelled to `epochs`.
+    /// Examines up to `max` slots, and cancels the runs in flight of the keys of `group`. Appends the numbers of the
+    /// cancelled deliveries to `epochs`.
     pub fn cancel_running_group(
         &mut self,
         group: GroupId,
@@ -142,7 +143,7 @@ impl<K: Eq + Clone> Queue<K> {
         }
     }
 
-    /// Returns the group of the key in `slot`, or `None` if there is no key.
+    /// Returns the group of the key in `slot`, or `None` if the slot contains no key.
     fn group_at(&self, slot: Slot) -> Option<GroupId> {
         let groups = self.ready.groups().filter(|_| self.records.find_record(slot).is_some());
         groups.map(|groups| groups.group_of(slot))

@@ -43,7 +43,8 @@ impl<K: Eq + Clone> Queue<K> {
 
     /// Starts deliveries again. The call has no effect after a shutdown.
     pub fn resume(&mut self) {
-        // After a shutdown, the pause decides which keys are dropped.
+        // After a shutdown, a queue that was paused must stay paused, because the pause decides
+        // which keys are dropped.
         if self.paused && self.ending != Ending::ShutDown {
             self.paused = false;
             self.record_all(None, Transition::Resumed);
@@ -53,12 +54,13 @@ impl<K: Eq + Clone> Queue<K> {
     /// Removes up to `max` keys that will not run after [`Ending::ShutDown`], and appends them to
     /// `keys`.
     ///
-    /// These are the waiting keys, the ready keys of paused groups and, if the queue was paused, all
-    /// ready keys. Returns true if there may be more.
+    /// These keys are the waiting keys, the ready keys of paused groups and, if the queue was paused, all ready keys.
+    /// Returns true if there may be more such keys.
     ///
     /// # Panics
     ///
-    /// Panics if a key's `clone` panics. `keys` then has the keys that were removed before.
+    /// Panics if a key's `clone` panics. `keys` then contains the keys that were removed before the
+    /// panic.
     #[must_use]
     pub fn drop_some(&mut self, max: usize, keys: &mut Vec<K>) -> bool {
         if self.ending != Ending::ShutDown {
@@ -79,7 +81,7 @@ impl<K: Eq + Clone> Queue<K> {
             self.withdraw_run(slot);
         } else {
             if record.phase() == Phase::InFlight {
-                // The run that would have followed is lost.
+                // The next run of the dirty key is lost.
                 keys.push(record.key.clone());
             }
             self.stop_waiting(slot);
@@ -104,7 +106,7 @@ impl<K: Eq + Clone> Queue<K> {
         }
     }
 
-    /// Returns up to `max` keys that a custom order still has although no key is ready.
+    /// Returns up to `max` keys that a custom order still contains although no key is ready.
     ///
     /// The keys were cancelled or dropped. The caller drops the returned values.
     #[must_use]
@@ -124,16 +126,16 @@ impl<K: Eq + Clone> Queue<K> {
         self.records.into_values().map(|record| record.key).chain(paced)
     }
 
-    /// Returns true if a closed or shut-down queue delivers nothing more for now, as client-go's
-    /// `Get` reports it.
+    /// Returns true if a closed or shut-down queue delivers no key at present, as client-go's `Get`
+    /// reports it.
     ///
-    /// After a shutdown, this becomes false again at the completion of a dirty key.
+    /// After a shutdown, the result becomes false again when the run of a dirty key completes.
     #[must_use]
     pub fn is_exhausted(&self) -> bool {
         match self.ending {
             Ending::Open => false,
             Ending::Closed => self.is_empty() && self.in_flight() == 0 && self.timers.len() == 0,
-            // Ready keys that are paused will be dropped, so no getter may wait for them.
+            // Ready keys that are paused will be dropped, so getters must not wait for them.
             Ending::ShutDown => {
                 self.paused || self.len() == self.ready.groups().map_or(0, Fair::paused_ready)
             }

@@ -4,10 +4,10 @@
 //! effect on the key, and call `transitions`, the only module that changes phases and counters. `key_state` shows the
 //! state of a key to the rules. `fast_path` is the first arm of adds and completions. `backoff_gate` keeps the backoffs
 //! of [`ReaddPolicy::Hold`]; `pace_gate` delays runs above the [`Pace`]. `restarts` cancels runs in flight. `recorder`
-//! keeps the last transitions, which `event` describes. `recording` writes and reads
-//! them, and `replay` compares them with the state machine. `groups` pauses, cancels and counts the keys of one group. `lifecycle` pauses, closes and
-//! shuts down. `storage` keeps the records, and `walk` walks through them; `snapshot`, `stats` and `depths` report on
-//! them.
+//! keeps the last transitions, which `event` describes. `recording` writes and reads them, and `replay` compares them
+//! with the state machine. `groups` pauses, cancels and counts the keys of one group. `lifecycle` pauses, closes and
+//! shuts down. `storage` keeps the records, and `walk` walks through them. `snapshot`, `stats` and `depths` report
+//! their state.
 
 mod add;
 mod backoff_gate;
@@ -58,8 +58,8 @@ const MAX_PROMOTIONS: usize = 256;
 pub struct Config<K> {
     /// The re-add policy.
     pub readd_policy: ReaddPolicy,
-    /// The effect of an add on a key in flight. With [`InFlightPolicy::Restart`], every operation needs
-    /// `now`, and the caller calls [`Queue::take_restarted`] after it.
+    /// The effect of an add on a key in flight. With [`InFlightPolicy::Restart`], every operation needs `now`, and the
+    /// caller must call [`Queue::take_restarted`] after it.
     pub in_flight_policy: InFlightPolicy,
     /// The order of ready keys.
     pub order: Order<K>,
@@ -70,8 +70,8 @@ pub struct Config<K> {
     /// True if the keys have groups, even without `fair` and `group_limit`, so that a group can be
     /// paused, cancelled and counted.
     pub groups: bool,
-    /// The limit on how often one key runs. With a pace, every operation needs `now`. Values out of
-    /// the ranges of [`Pace::new`] count as the nearest value in them.
+    /// The limit on how often one key runs. With a pace, every operation needs `now`. A value
+    /// outside its range in [`Pace::new`] counts as the nearest value in the range.
     pub pace: Option<Pace>,
     /// True if times are tracked, for histograms, ages and `since` in snapshots. Every operation
     /// then needs `now`.
@@ -98,9 +98,9 @@ impl<K> Default for Config<K> {
 
 /// A work queue of keys. The caller provides the clock, the lock, the wakers and the hasher.
 ///
-/// `hash` must be equal for equal keys. `now` should not go back; if it does, ages are zero for a
-/// while. Keys that the queue no longer needs are returned, so that the caller drops them outside
-/// its lock.
+/// `hash` must be equal for equal keys. `now` should not go back. If it does, ages are zero until
+/// `now` reaches its earlier value. Keys that the queue no longer needs are returned, so that the
+/// caller drops them outside its lock.
 ///
 /// # Examples
 ///
@@ -128,14 +128,14 @@ pub struct Queue<K> {
     ready: Ready<K>,
     timers: TimerHeap,
     settings: Settings,
-    /// This value is allocated with the first key. The value is boxed because it is large, few queues track times, and
-    /// most queues are idle.
+    /// Allocated with the first key. The tracker is boxed because it is large, few queues track times, and most queues
+    /// have no keys.
     tracker: Option<Box<Tracker>>,
     counters: Counters,
     backing_off: Backoffs,
     /// The recent starts of each key, in a queue with a pace.
     pace: Option<Box<PaceTable<K>>>,
-    /// Allocated if an add restarts the run in flight of its key.
+    /// Allocated if the queue restarts the run in flight of a key that is added.
     restarts: Option<Box<Restarts>>,
     recorder: Option<Box<Recorder>>,
     ending: Ending,
@@ -150,12 +150,13 @@ struct Settings {
     /// True if every operation needs the time: times are tracked, the queue has a pace, adds restart runs, or events
     /// are recorded.
     needs_times: bool,
-    /// True if the fast paths apply: there is no custom order, no pace, and adds restart no runs.
+    /// True if the fast paths apply: the queue has no custom order and no pace, and adds restart no
+    /// runs.
     is_plain: bool,
 }
 
 impl<K: Eq + Clone> Queue<K> {
-    /// Creates an empty queue, which allocates only the memory that its order needs.
+    /// Creates an empty queue, and allocates only the memory that its order needs.
     #[must_use]
     pub fn new(config: Config<K>) -> Self {
         let rules = Rules::of(&config);
@@ -191,7 +192,7 @@ impl<K: Eq + Clone> Queue<K> {
         }
     }
 
-    /// Makes the processor fetch the data that the next call for a key with `hash` will read. The call has no other
+    /// Makes the processor fetch the data that the next call for a key with `hash` will read. The function has no other
     /// effect.
     #[doc(hidden)]
     #[inline]

@@ -1,8 +1,8 @@
 //! The operations that need the current time. Only this module knows these operations.
 //!
 //! Reading a clock takes a large part of the time of an operation. A clock may also be user code,
-//! which must not run under a lock. The caller therefore asks first, and passes [`Time::ZERO`] if
-//! time does not matter.
+//! which must not run under a lock. The caller therefore asks first whether the operation needs the
+//! time, and passes [`Time::ZERO`] if it does not.
 
 use super::Queue;
 use crate::order::Ready;
@@ -24,7 +24,7 @@ pub enum Operation<'a> {
 impl Operation<'_> {
     /// Returns true if the operation needs the current time in every queue.
     ///
-    /// A caller with a lock then reads the clock before it takes the lock.
+    /// A caller that uses a lock then reads the clock before it acquires the lock.
     #[inline(always)]
     #[must_use]
     pub const fn always_needs_now(self) -> bool {
@@ -53,8 +53,8 @@ impl<K: Eq + Clone> Queue<K> {
         match operation {
             Operation::Add(_) | Operation::Promote => true,
             Operation::Get => !self.first_is_known(),
-            // A completion may make another key eligible: the next key of a group that was at its limit. The other key
-            // queues up behind keys that became ready before.
+            // A completion can make the next key of a group eligible, if the group was at its limit. That key must
+            // stand behind the keys that became ready before.
             Operation::Finish(ticket, Finish::Done | Finish::Succeed | Finish::GiveUp) => {
                 self.has_groups() || self.may_come_back(ticket)
             }
@@ -63,15 +63,16 @@ impl<K: Eq + Clone> Queue<K> {
     }
 
     /// Returns true if keys that are due cannot change the next key. In a first-in, first-out
-    /// order, keys that become due go behind it. The result is false if the next key has a deadline
-    /// itself, because the run at that deadline may become part of the present run.
+    /// order, keys that become due stand behind the next key. Returns false if the next key itself
+    /// has a deadline, because the run at that deadline may become part of the present run.
     fn first_is_known(&self) -> bool {
         let Ready::Fifo(list) = &self.ready else { return false };
         list.head().is_some_and(|slot| !self.records.get(slot).is_waiting())
     }
 
     /// Returns true if a key may go to the tail at its completion, behind keys that became ready
-    /// before. Such a key is dirty, or its deadline comes before the completion and makes it dirty.
+    /// before. Such a key is dirty, or becomes dirty because its deadline comes before the
+    /// completion.
     #[inline(always)]
     fn may_come_back(&self, ticket: &Ticket) -> bool {
         match self.records.find_record(ticket.slot) {

@@ -1,8 +1,7 @@
-//! The gate of the [`Pace`]: a key whose pace permits no start yet waits instead of becoming ready.
+//! The gate of the [`Pace`]. A key whose pace permits no start yet waits instead of becoming ready.
 //!
-//! The gate is where a key becomes ready. A key is never in flight twice, so no other start can come
-//! between that moment and its delivery, and the check is exact. A run that the gate delays is a
-//! delayed add, due when the pace permits it.
+//! The gate checks each key that would become ready. A key is never in flight twice, so no other start can come between
+//! the check and the delivery. A run that the gate delays is a delayed add, due when the pace permits it.
 
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
@@ -18,11 +17,13 @@ const SWEEP: usize = 4;
 /// The starts of one key within the last window, at most as many as the pace permits.
 #[derive(Default)]
 struct Starts {
-    /// With a pace of one run, this is the only start, and takes no memory elsewhere.
+    /// The last start. With a pace of one run, it is the only stored start, and needs no
+    /// allocation.
     last: Option<Time>,
     /// The starts before `last`, the oldest first.
     earlier: VecDeque<Time>,
-    /// The delivery of `last`, or 0 if that start can no longer be taken back.
+    /// The number of the delivery that started at `last`, or 0 if that start can no longer be taken
+    /// back.
     epoch: u64,
 }
 
@@ -43,7 +44,7 @@ impl Starts {
         }
         self.last = Some(now);
         let is_old = |&start: &Time| start + pace.per() <= now;
-        // Starts outside of the window no longer count. The others are at most `runs`, which bounds
+        // Starts outside of the window no longer count. At most `runs` starts remain, which bounds
         // the memory.
         while self.earlier.len() >= pace.runs() as usize || self.earlier.front().is_some_and(is_old)
         {
@@ -51,7 +52,7 @@ impl Starts {
         }
     }
 
-    /// Removes the start of the delivery `epoch`, if it counts.
+    /// Removes the start of the delivery `epoch`, if that start counts.
     fn take_back(&mut self, epoch: u64) {
         if self.epoch == epoch {
             (self.last, self.epoch) = (self.earlier.pop_back(), 0);
@@ -98,11 +99,11 @@ impl<K: Eq> PaceTable<K> {
 }
 
 impl<K: Eq + Clone> Queue<K> {
-    /// Returns the time until which the pace makes the key in `slot` wait if it becomes ready now, or
-    /// `None` if it may become ready.
+    /// Returns the time until which the key in `slot` must wait for its pace if it would become ready now, or `None` if
+    /// it may become ready.
     #[inline(always)]
     pub(super) fn pace_gate(&self, slot: Slot, now: Time) -> Option<Time> {
-        // The check is out of line, because few queues have a pace and every key passes here.
+        // The check is out of line, because every add runs this line, and few queues have a pace.
         if self.pace.is_some() { self.check_pace(slot, now) } else { None }
     }
 
@@ -120,7 +121,7 @@ impl<K: Eq + Clone> Queue<K> {
     }
 
     /// Delays the key in `slot`, which is not ready, to the time `until`, when the pace permits its run. If the key
-    /// waits for an earlier time, the gate stops the key again at that time.
+    /// already waits for an earlier time, it keeps that due time, and the gate stops it then.
     #[cold]
     #[inline(never)]
     pub(super) fn wait_for_pace(&mut self, slot: Slot, until: Time, now: Time) -> Added {
@@ -129,19 +130,20 @@ impl<K: Eq + Clone> Queue<K> {
         self.request_later(slot, until, Merge::Earliest, None, now)
     }
 
-    /// Delays the key in `slot`, which is due, to the time `until`, when the pace permits its run. A bound stays, so
-    /// that debounced adds postpone the run further.
+    /// Delays the key in `slot`, which is due, to the time `until`, when the pace permits its run. A bound is kept, so
+    /// that debounced adds can postpone the run further.
     #[cold]
     #[inline(never)]
     pub(super) fn postpone_run(&mut self, slot: Slot, until: Time, now: Time) {
         self.count_paced(slot);
         self.record_slot(slot, now, Transition::Paced { until });
-        // The backoff is over.
+        // The backoff has ended.
         self.records.get_mut(slot).set_not_before(Time::ZERO);
         self.timers.update(slot, |wait| Wait { due: until, ..wait });
     }
 
-    /// Counts the pending run of the key in `slot`, which the pace delays, unless it was counted.
+    /// Counts the pending run of the key in `slot`, which the pace delays, unless it has already
+    /// been counted.
     pub(super) fn count_paced(&mut self, slot: Slot) {
         if self.records.get_mut(slot).mark_paced() {
             self.counters.count_paced();
@@ -189,10 +191,10 @@ impl<K: Eq + Clone> Queue<K> {
     }
 
     /// Examines a few keys that ran, and forgets the starts of keys whose window is over. Appends the copies of these
-    /// keys to `keys`, for the caller to drop. A queue without a pace has no copies.
+    /// keys to `keys`, for the caller to drop. A queue without a pace keeps no copies.
     ///
-    /// The caller calls this about as often as it takes keys. Otherwise the memory of keys that no
-    /// longer run stays in use.
+    /// The caller calls this method about as often as it takes keys. Otherwise, the copies of keys
+    /// that no longer run are never freed.
     pub fn sweep_pace(&mut self, now: Time, keys: &mut Vec<K>) {
         if let Some(pace) = &mut self.pace {
             let per = pace.pace.per();
@@ -242,7 +244,7 @@ mod tests {
     use crate::queue::Config;
     use crate::types::Add;
 
-    /// A key that counts comparisons.
+    /// A key that counts its comparisons.
     #[derive(Clone, Eq)]
     struct Key<'c>(u32, &'c Cell<usize>);
 

@@ -12,27 +12,32 @@ use crate::order::{GroupId, Ready};
 use crate::rule::How;
 use crate::types::{Add, Added, CancelReason, Finish, Merge, Phase, Slot, Ticket, Time, When};
 
-/// The fewest places of a recorder. One operation takes fewer places, so that its last events never replace its first.
+/// The minimum number of places of a recorder. One operation fills fewer places, so its last events never replace its
+/// first events.
 const MIN_PLACES: usize = 8;
 
-/// A place in the memory of a recorder: an event, or the rest of the event in the place before.
+/// A place in the memory of a recorder: an event, or the continuation of the event in the previous
+/// place.
 #[derive(Clone, Copy, Default)]
 struct Place {
-    /// The time. In the rest of an add, the longest wait of a debounced add. In the rest of a completion, the delay.
+    /// The time. In the continuation of an add, the longest wait of a debounced add. In the continuation of a
+    /// completion, the delay.
     first: u64,
-    /// The hash. In the rest of an add, the weight of the group. In the rest of a completion, the failures.
+    /// The hash. In the continuation of an add, the weight of the group. In the continuation of a completion, the
+    /// failures.
     low: u32,
     /// The kind of the event, its result and its flags, or [`REST`].
     code: u32,
-    /// A time, a number or a group.
+    /// A time, the number of a delivery, or the number of a group.
     third: u64,
-    /// The reasons and the priority of an add, the due time of a completion, or the adds of a delivery.
+    /// The reasons and the priority of an add, the due time of a completion, or the number of adds that a delivery
+    /// serves.
     fourth: u64,
 }
 
-/// The bits of the result of an add, or of the way of a completion.
+/// The bits for the result of an add, or for the way in which a delivery was completed.
 const RESULT: u32 = 0xF;
-/// The first bit of the kind of an event. [`REST`] is the rest of an event.
+/// The first bit of the kind of an event. [`REST`] marks the continuation of an event.
 const KIND: u32 = 4;
 const KINDS: u32 = 0x1F;
 const REST: u32 = 0;
@@ -43,9 +48,9 @@ const CANCELLED: u32 = 4;
 const HELD: u32 = 5;
 const PACED: u32 = 6;
 const FLUSHED: u32 = 7;
-/// The kinds of events from here on have no values.
+/// The first kind of event that has no values. All later kinds have none either.
 const BARE: u32 = 8;
-/// The kinds of events from here on have the number of a group.
+/// The first kind of event that has the number of a group. All later kinds have such a number.
 const GROUP: u32 = 24;
 
 /// The flag of an event that continues in the next place.
@@ -67,19 +72,20 @@ pub(super) struct Recorder {
     places: Vec<Place>,
     /// The maximum number of places.
     most: usize,
-    /// The place of the next event, or the number of places if it begins with the first place again.
+    /// The index of the next event's place, or the number of places if the next event goes into the first place again.
     next: usize,
     /// The number of times that the list began with its first place again.
     laps: u64,
-    /// The number of places so far that continue an event.
+    /// The number of places so far that contained the continuation of an event.
     rests: u64,
-    /// The time of the next event of an operation that has no time.
+    /// The time that is recorded for events of operations without a time.
     now: Time,
     rules: Rules,
 }
 
 impl Recorder {
-    /// Creates a recorder that takes up to `bytes` of memory, or `None` if this is too little.
+    /// Creates a recorder that uses up to `bytes` bytes of memory, or returns `None` if this is too
+    /// little.
     pub(super) fn new(bytes: usize, rules: Rules) -> Option<Self> {
         let most = bytes / size_of::<Place>();
         // The system provides memory only for the places that are filled.
@@ -94,12 +100,12 @@ impl Recorder {
         })
     }
 
-    /// Returns the settings of the queue.
+    /// Returns the settings of the recorded queue.
     pub(super) const fn rules(&self) -> &Rules {
         &self.rules
     }
 
-    /// Returns the next place, which the caller fills.
+    /// Returns the next place, for the caller to fill.
     #[inline(always)]
     fn next_place(&mut self) -> &mut Place {
         let next = self.next;
@@ -118,7 +124,7 @@ impl Recorder {
         &mut self.places[self.next - 1]
     }
 
-    /// Returns the number of places that were filled so far.
+    /// Returns the number of places filled since the recorder was created.
     const fn filled(&self) -> u64 {
         self.laps * self.most as u64 + self.next as u64
     }
@@ -218,7 +224,7 @@ impl Recorder {
 
     #[inline(always)]
     pub(super) fn push_delivery<K>(&mut self, record: &Record<K>, number: u64, now: Time) {
-        // The values are read after the place is known, because a call in between would have to save them.
+        // The values are read after the place is known. Otherwise, the call of `next_place` would have to save them.
         let place = self.next_place();
         place.first = now.as_nanos();
         place.low = record.hash;
@@ -249,7 +255,7 @@ impl Recorder {
         self.push_group(now, Transition::GroupFreed(group.id()));
     }
 
-    /// Returns the event in the place `number`, or `None` if the place is the rest of an event.
+    /// Returns the event in the place `number`, or `None` if the place continues another event.
     fn decode(&self, number: u64) -> Option<Event> {
         let place = |number: u64| {
             let index = (number % self.most as u64) as usize;
@@ -318,13 +324,13 @@ fn nth<T: Copy>(values: &[(&str, T)], index: u32) -> Option<T> {
     values.get(index as usize).map(|&(_, value)| value)
 }
 
-/// Packs the reasons and the priority of an add.
+/// Packs the reasons and the priority of an add into one number.
 #[inline(always)]
 const fn asked(add: &Add) -> u64 {
     (add.reasons as u64) << 32 | add.priority as u32 as u64
 }
 
-/// The place of the event of an operation whose result is not known yet.
+/// The place of an event whose operation has no result yet.
 #[derive(Clone, Copy)]
 #[must_use = "the event needs its result"]
 pub(super) struct Unfinished(u64);
@@ -337,8 +343,8 @@ impl<K: Eq + Clone> Queue<K> {
         self.recorder.is_some()
     }
 
-    /// Sets the time of the events of operations that have no time. A caller calls this first if the queue
-    /// [records](Self::is_recording).
+    /// Sets the time of the events of operations that have no time. If the queue [records](Self::is_recording), a
+    /// caller calls this method before such an operation.
     pub fn observe(&mut self, now: Time) {
         if let Some(recorder) = &mut self.recorder {
             recorder.now = now;
@@ -351,7 +357,8 @@ impl<K: Eq + Clone> Queue<K> {
         self.recorder.as_ref().map_or(0, |recorder| recorder.count())
     }
 
-    /// Returns the events after the first `count` of them, the oldest first. The recording may no longer have all of them.
+    /// Returns the events after the first `count` of them, the oldest first. The recording may no longer contain all of
+    /// these events.
     #[must_use]
     pub fn events_after(&self, count: u64) -> Vec<Event> {
         let Some(recorder) = &self.recorder else { return Vec::new() };
@@ -423,7 +430,8 @@ impl<K: Eq + Clone> Queue<K> {
         }
     }
 
-    /// Records a completion of the delivery of the key in `slot`. The key's failures are known, its next run is not.
+    /// Records a completion of the delivery of the key in `slot`, when the key's failures are known and its next run is
+    /// not.
     pub(super) fn begin_completion(
         &mut self,
         slot: Slot,
@@ -446,7 +454,7 @@ impl<K: Eq + Clone> Queue<K> {
         Some(place)
     }
 
-    /// Records the state of the key in `slot` after the completion, while its record is still there.
+    /// Records the state of the key in `slot` after the completion, before its record is removed.
     pub(super) fn end_completion(&mut self, place: Option<Unfinished>, slot: Slot) {
         let (Some(recorder), Some(Unfinished(place))) = (&mut self.recorder, place) else { return };
         let record = self.records.get(slot);
@@ -488,7 +496,7 @@ impl<K: Eq + Clone> Queue<K> {
         }
     }
 
-    /// Records that the group of the key in `slot`, whose delivery ends, is about to be below its limit again.
+    /// Records that the group of the key in `slot` falls below its limit again, because the delivery of the key ends.
     #[inline(always)]
     pub(super) fn record_freed_group(&mut self, slot: Slot, now: Time) {
         if self.recorder.is_some()
@@ -541,7 +549,7 @@ mod tests {
         let Transition::Added { kind, group, .. } = events[3].transition else { panic!("an add") };
         assert_eq!(kind, AddKind::Debounced { at_most: Duration::from_secs(9) });
         assert_eq!(group, Some(GroupId::new(7).weight(2)));
-        // The rest of an event whose first part is gone is no event.
+        // The continuation of an event whose first place was overwritten is no event.
         let _ = queue.cancel(&0, 0);
         assert_eq!(queue.events_after(0).len(), 4);
     }

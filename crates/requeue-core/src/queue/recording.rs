@@ -20,19 +20,19 @@ const HEADER: &str = "requeue-recording 1";
 
 /// The events of a queue with its settings, which [`replay`](Self::replay) checks against the state machine.
 ///
-/// A recording has the names of keys only if they were [added](Self::insert_name). Otherwise, it has the hashes of keys,
-/// which have a random seed for each queue.
+/// A recording contains the names of keys only if they were [added](Self::insert_name). Otherwise, it contains only the
+/// hashes of keys, which have a different random seed in each queue.
 ///
 /// # Text format
 ///
-/// [`Display`](fmt::Display) writes a recording as text, and [`FromStr`] reads it. The first line is
-/// `requeue-recording 1`, with the version of the format. Each further line is a setting, a name or an event. Lines that
-/// are empty or begin with `#` have no meaning. Times and durations are in nanoseconds.
+/// [`Display`](fmt::Display) writes a recording as text, and [`FromStr`] reads it. The first line is `requeue-recording
+/// 1`, with the version of the format. Each further line is a setting, a name or an event. Lines that are empty or
+/// begin with `#` are ignored. Times and durations are in nanoseconds.
 ///
 /// | line | meaning |
 /// |---|---|
 /// | `readd hold` | the re-add policy: `hold`, `replace` or `keep-both` |
-/// | `restart 30000000000` | adds restart runs, at most for this time |
+/// | `restart 30000000000` | adds restart runs, at most for this number of nanoseconds |
 /// | `order priority 10` | the order: `fifo`, `priority` with `oldest_every`, or `custom` |
 /// | `fair`, `groups`, `group-limit 3` | the groups |
 /// | `pace 2 60000000000` | the runs and the window of the pace |
@@ -64,7 +64,7 @@ pub struct Recording {
     names: BTreeMap<u32, String>,
 }
 
-/// The settings of a queue, without its order if this is a custom order.
+/// The settings of a queue. A custom order is not included.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Rules {
     readd: ReaddPolicy,
@@ -84,7 +84,7 @@ pub(super) enum Ordering {
     Custom,
 }
 
-/// A custom order without keys: the recording says which key is next.
+/// A custom order that stores no keys, because the recording says which key is next.
 struct Unordered;
 
 impl CustomOrder<u32> for Unordered {
@@ -172,14 +172,15 @@ impl Recording {
         self.names.insert(fold(hash), clean(name));
     }
 
-    /// Returns the name of the key with this hash, if the recording has it, and otherwise the hash.
+    /// Returns the name of the key with this hash, if the recording contains the name, and
+    /// otherwise the hash.
     #[must_use]
     pub fn name_of(&self, key: u32) -> String {
         self.names.get(&key).filter(|name| !name.is_empty()).cloned().unwrap_or_else(|| hex(key))
     }
 }
 
-/// Returns `name` as one line, which a reader of the text gets back unchanged.
+/// Returns `name` as one line, which the reader of the text restores unchanged.
 fn clean(name: &str) -> String {
     let name: String = name.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
     name.trim().to_owned()
@@ -249,7 +250,7 @@ const READDS: [(&str, ReaddPolicy); 3] = [
     ("replace", ReaddPolicy::Replace),
     ("keep-both", ReaddPolicy::KeepBoth),
 ];
-// The codes of a recorder are the places in the tables below.
+// The codes of a recorder are the indexes in the tables below.
 pub(super) const ADDS: [(&str, Added); 7] = [
     ("new", Added::New),
     ("coalesced", Added::Coalesced),
@@ -374,9 +375,9 @@ fn write_event(f: &mut fmt::Formatter<'_>, event: &Event) -> fmt::Result {
 
 // --- Reading ------------------------------------------------------------------------------------
 
-/// The error of a text that is not a recording.
+/// The error for a text that is not a recording.
 ///
-/// Its text names the line and the cause.
+/// The message names the line and the cause.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct InvalidRecording {
     line: usize,

@@ -16,34 +16,36 @@ use crate::types::{Add, Added, Asked, CancelReason, Ending, Finish, Phase, Slot,
 #[cfg(test)]
 mod tests;
 
-/// The memory of the recorder of a replay. It has room for the events of one operation.
+/// The memory of a replay's recorder, in bytes. The recorder has space for the events of one
+/// operation.
 const RECORDING: usize = 4096;
 
-/// The replay of a recording, an iterator over its steps. It ends after the first difference.
+/// The replay of a recording, an iterator over its steps. The iterator ends after the first
+/// difference.
 ///
 /// The replay performs each recorded operation at its recorded time, and compares the events that the state machine
 /// records with those of the recording.
 ///
-/// A recording that has lost no events is replayed as a whole, with the order of deliveries and the groups. The order
-/// of a queue with a custom order is taken from the recording. If events were lost, the recording begins in the middle.
-/// The replay then skips each key up to an add that finds the key without a state, does not check the order and the
-/// groups, and ends with the shutdown of the queue. If the queue also has a [`Pace`](crate::Pace), the replay can differ
-/// after its clock went back.
+/// A recording that has lost no events is replayed as a whole, with the order of deliveries and the groups. If the
+/// queue has a custom order, the replay delivers keys in the order of the recording. If events were lost, the recording
+/// begins in the middle. The replay then skips the events of each key until an add of the key while it has no state.
+/// Such a replay does not check the order and the groups, and ends with the shutdown of the queue. If the queue also
+/// has a [`Pace`](crate::Pace), the replay can differ after the clock of the queue went back.
 pub struct Replay<'r> {
     recording: &'r Recording,
     queue: Queue<u32>,
     /// The number of events that were replayed or skipped.
     position: usize,
-    /// The number of events that the replay has recorded.
+    /// The number of events that the recorder of the replay has recorded.
     replayed: u64,
-    /// The adds, reasons and priorities of the deliveries in flight.
+    /// The adds, reasons and priorities of the deliveries in flight, by delivery number.
     asked: BTreeMap<u64, Asked>,
     /// The keys whose state is known, if the recording begins in the middle.
     known: BTreeSet<u32>,
     skipped: BTreeSet<u32>,
     /// The last starts of skipped keys, which count toward the pace.
     starts: BTreeMap<u32, Time>,
-    /// The number of keys that became due since the last other operation.
+    /// The number of keys that became due since the last operation of another kind.
     promotions: usize,
     is_over: bool,
 }
@@ -56,7 +58,7 @@ pub struct Step {
     pub events: Vec<Event>,
     /// The state of the key after the operation, if the queue has a record of it.
     pub entry: Option<Entry<u32>>,
-    /// True if the operation was not replayed, because the state before it is unknown.
+    /// True if the operation was not replayed, because the state before the operation is unknown.
     pub is_skipped: bool,
 }
 
@@ -65,11 +67,11 @@ pub struct Step {
 pub struct Difference {
     /// The number of the event in the recording, from 0.
     pub position: usize,
-    /// The event of the recording. `None` means that the recording ends before an event that the replay has.
+    /// The event of the recording. `None` means that the recording ends here, and the replay has a further event.
     pub recorded: Option<Event>,
     /// The event of the replay. `None` means that the replay has no event here.
     pub replayed: Option<Event>,
-    /// The reason why the operation cannot be replayed, if it cannot.
+    /// The reason why the replay cannot perform the operation, if there is one.
     pub reason: Option<&'static str>,
 }
 
@@ -93,8 +95,8 @@ impl core::error::Error for Difference {}
 impl Recording {
     /// Begins the replay of this recording.
     ///
-    /// Its keys are hashes of 32 bits. Two keys with the same hash are one key to the replay, which can then differ
-    /// from a correct recording. Of 10,000 keys, two share a hash with a probability of about 1 %.
+    /// The keys of the replay are hashes of 32 bits. Two keys with the same hash are one key for the replay, which can
+    /// then differ from a correct recording. Among 10,000 keys, two keys share a hash with a probability of about 1 %.
     #[must_use]
     pub fn replay(&self) -> Replay<'_> {
         Replay {
@@ -121,14 +123,14 @@ impl Replay<'_> {
 
     /// Returns true if the replay knows the state of the key with this hash.
     ///
-    /// The replay of a recording that has lost events does not know each key, and no key after a shutdown.
+    /// The replay of a recording that has lost events does not know every key. After a shutdown, it knows no key.
     #[must_use]
     pub fn knows(&self, key: u32) -> bool {
         self.is_whole() || self.known.contains(&key) && self.queue.ending() != Ending::ShutDown
     }
 
     /// Returns the queue of the replay. Its keys are the hashes of the recorded keys.
-    // Tests compare this queue with the recorded queue.
+    // This method is for tests, which compare this queue with the recorded queue.
     #[doc(hidden)]
     #[must_use]
     pub const fn queue(&self) -> &Queue<u32> {
@@ -174,7 +176,7 @@ impl Replay<'_> {
         is_unknown
     }
 
-    /// Returns true if starts of `key` that were not replayed no longer count toward the pace.
+    /// Returns true if no start of `key` that was not replayed still counts toward the pace.
     fn is_past_window(&self, key: u32, now: Time) -> bool {
         let begin = self.recording.events.first().map_or(now, |event| event.at);
         let last = self.starts.get(&key).copied().unwrap_or(begin);
@@ -210,7 +212,7 @@ impl Replay<'_> {
             let recorded = self.recording.events.get(position).copied();
             let expected = recorded.map(|recorded| self.as_replayed(recorded));
             if expected != Some(replayed) {
-                // All consequences of an operation are of its key or of the key's group.
+                // All consequences of an operation concern its key or the key's group.
                 let hash = if replayed.hash == 0 { 0 } else { event.hash };
                 let replayed = Event { hash, ..replayed };
                 return Err(difference(position, recorded, Some(replayed), None));
@@ -225,8 +227,8 @@ impl Replay<'_> {
         Ok(Step { events, entry, is_skipped: false })
     }
 
-    /// Returns the position of the next event to compare. A recording that begins in the middle has events of groups
-    /// between an operation and its consequences.
+    /// Returns the position of the next event to compare. In a recording that begins in the middle, events of groups
+    /// can stand between an operation and its consequences, and are skipped.
     fn next_position(&self, is_first: bool) -> usize {
         let mut position = self.position;
         if !self.is_whole() && !is_first {
@@ -238,8 +240,8 @@ impl Replay<'_> {
         position
     }
 
-    /// Returns the event that the queue of the replay records for a recorded event. The hash of its keys is a hash of
-    /// the recorded hash.
+    /// Returns the event that the queue of the replay records for a recorded event. The replay hashes the recorded hash
+    /// again, because the recorded hash is its key.
     fn as_replayed(&self, mut event: Event) -> Event {
         if let Subject::Key(key) = event.subject() {
             event.hash = fold(key.into());
@@ -328,7 +330,7 @@ impl Replay<'_> {
         Ok(())
     }
 
-    /// Checks that the keys that are due became due before `event`, if its operation makes due keys ready.
+    /// If the operation of `event` makes due keys ready, checks that all due keys became ready before `event`.
     fn check_promotions(&mut self, event: &Event) -> Result<(), &'static str> {
         let before = core::mem::take(&mut self.promotions);
         let promotes = match event.transition {
@@ -336,10 +338,11 @@ impl Replay<'_> {
                 self.promotions = before + 1;
                 false
             }
-            // A caller may refuse an add without the queue.
+            // A caller can refuse an add without a call of the queue.
             Transition::Added { added, .. } => added != Added::Refused,
             Transition::Delivered { .. } => true,
-            // A completion whose key could not be copied for the order makes no keys ready.
+            // A completion whose key could not be copied for the custom order makes no due keys
+            // ready.
             Transition::Completed { .. } => self.recording.rules.order != Ordering::Custom,
             _ => false,
         };
@@ -426,7 +429,8 @@ impl Replay<'_> {
         self.queue.find_slot(&key, key.into()).ok_or("the key has no state")
     }
 
-    /// Returns the ticket of the delivery of `key`, which must have this number, if one is given.
+    /// Returns the ticket of the delivery of `key`, which must have the number `number`, if it is
+    /// given.
     fn ticket(&self, key: u32, number: Option<u64>) -> Result<Ticket, &'static str> {
         let slot = self.slot(key)?;
         let record = self.queue.records.get(slot);

@@ -1,4 +1,4 @@
-//! Cancels runs in flight: by name, and for adds that restart the run.
+//! Cancels runs in flight: runs that a caller names, and runs that an add restarts.
 
 use core::borrow::Borrow;
 use core::time::Duration;
@@ -12,9 +12,9 @@ use crate::types::{CancelReason, CancelledRun, Slot, Ticket, Time};
 /// The state of a queue in which an add restarts the run in flight.
 pub(super) struct Restarts {
     at_most: Duration,
-    /// The keys in a series of restarts, each with the time after which adds no longer restart its
-    /// runs. A series lasts from the first restart until a run completes that was not restarted, or
-    /// until no run is pending.
+    /// The keys in a series of restarts. The value of a key is the time after which adds no longer
+    /// restart its runs. A series lasts from the first restart until a run that was not restarted
+    /// completes, or until no run is pending.
     pub(super) series: Sparse<Time>,
     /// The deliveries that were restarted since the last call of `take_restarted`.
     restarted: Vec<u64>,
@@ -27,8 +27,8 @@ impl Restarts {
 }
 
 impl<K: Eq + Clone> Queue<K> {
-    /// Cancels the run in flight of `key`. Also returns the number of the delivery that this call
-    /// has cancelled.
+    /// Cancels the run in flight of `key`. Returns the result, and the number of the delivery if
+    /// this call has cancelled it.
     pub fn cancel_running<Q>(&mut self, key: &Q, hash: u64) -> (CancelledRun, Option<u64>)
     where
         K: Borrow<Q>,
@@ -47,7 +47,7 @@ impl<K: Eq + Clone> Queue<K> {
         }
         match record.cancel_reason() {
             Some(_) => (CancelledRun::AlreadyCancelled, None),
-            // The run is sealed: its item is being dropped.
+            // The run is sealed, because its item is being dropped.
             None => (CancelledRun::NotInFlight, None),
         }
     }
@@ -60,8 +60,8 @@ impl<K: Eq + Clone> Queue<K> {
 
     /// Returns the reason for the cancellation if this delivery was cancelled. From now on, nothing cancels its run.
     ///
-    /// A caller whose completion depends on the reason calls this first, and completes the delivery
-    /// after it has released its lock.
+    /// If a completion depends on the reason, the caller calls this method first. It then releases
+    /// its lock, and completes the delivery.
     pub fn seal(&mut self, ticket: &Ticket) -> Option<CancelReason> {
         let slot = self.slot_of(ticket)?;
         let record = self.records.get_mut(slot);
@@ -82,8 +82,8 @@ impl<K: Eq + Clone> Queue<K> {
 
     /// Returns the numbers of the deliveries that adds have cancelled since the last call.
     ///
-    /// In a queue that restarts runs, the caller calls this after each operation, to notify the
-    /// workers. Otherwise the list grows.
+    /// In a queue that restarts runs, the caller must call this method after each operation, and
+    /// notify the workers. Otherwise, the list of numbers grows.
     #[must_use]
     pub fn take_restarted(&mut self) -> Vec<u64> {
         self.restarts.as_mut().map(|it| core::mem::take(&mut it.restarted)).unwrap_or_default()
@@ -97,7 +97,7 @@ impl<K: Eq + Clone> Queue<K> {
         let record = self.records.get_mut(slot);
         let series = restarts.series.get(slot);
         let until = series.unwrap_or(now + restarts.at_most);
-        // A sealed run is about to complete, and is not reported as restarted.
+        // A sealed run is about to complete, and does not count as restarted.
         if now >= until || !record.try_cancel(CancelReason::Restarted) {
             return;
         }
@@ -110,7 +110,7 @@ impl<K: Eq + Clone> Queue<K> {
         self.record_slot(slot, now, Transition::Cancelled { number, reason });
     }
 
-    /// Ends the series of restarts of the key in `slot`. Returns false if there was none.
+    /// Ends the series of restarts of the key in `slot`. Returns false if the key was in no series.
     #[inline]
     pub(super) fn end_series(&mut self, slot: Slot) -> bool {
         self.restarts.as_mut().is_some_and(|restarts| restarts.series.take(slot).is_some())

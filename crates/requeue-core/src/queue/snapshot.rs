@@ -23,9 +23,9 @@ pub struct Entry<K> {
     pub since: Option<Time>,
     /// The due time, if the key waits.
     pub due: Option<Time>,
-    /// The latest time to which further debounced adds postpone the due time, if the key waits for
-    /// a debounced add. The bound is [`Time::NEVER`] without [`at_most`](crate::Add::at_most). If the
-    /// pace delays the run, the bound may be before the due time.
+    /// The latest time to which further debounced adds can postpone the due time, if the key waits for a debounced add.
+    /// The bound is [`Time::NEVER`] without [`at_most`](crate::Add::at_most). If the pace delays the run, the bound may
+    /// be before the due time.
     pub bound: Option<Time>,
     /// The number of consecutive failures.
     pub failures: u32,
@@ -40,12 +40,14 @@ pub struct Entry<K> {
     /// The reason for the cancellation of the run in flight, if the run was cancelled.
     pub cancelled: Option<CancelReason>,
     /// The circumstances of the key, for [`explain`](Self::explain).
-    // Users ask the queue and its groups, and read `explain`. Tests compare these values with a model.
+    // The field is hidden, because users get the same facts from the queue, its groups and `explain`. Tests compare
+    // these values with a model.
     #[doc(hidden)]
     pub around: Circumstances,
 }
 
-/// The state of the queue and of the group of a key, as far as it decides when the key runs.
+/// The state of the queue and of the group of a key, as far as this state decides when the key
+/// runs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Circumstances {
     /// The queue's pace, if any.
@@ -77,9 +79,9 @@ pub struct Page<K> {
 impl<K: Eq + Clone> Queue<K> {
     /// Returns the page of up to `limit` keys from `cursor` on. A `limit` of 0 counts as 1.
     ///
-    /// A page is longer only if more than `limit` keys have equal hashes. A key that has a record
-    /// during the whole walk is on exactly one page, because keys come in the order of their
-    /// hashes.
+    /// A page has more than `limit` keys only if more than `limit` keys have equal hashes. A key
+    /// that has a record during the whole walk is on exactly one page, because keys come in the
+    /// order of their hashes.
     #[must_use]
     pub fn page(&self, cursor: Cursor, limit: usize) -> Page<K> {
         let (limit, from) = (limit.max(1), cursor.0);
@@ -91,7 +93,7 @@ impl<K: Eq + Clone> Queue<K> {
         slots.retain(|&(rank, _)| rank >= from);
         slots.sort_unstable();
         if slots.len() > limit {
-            // The first key that does not fit goes to the next page, and so do all keys with its
+            // The first key that does not fit moves to the next page, with all keys that have its
             // hash.
             let mut end = slots.partition_point(|&(rank, _)| rank < slots[limit].0);
             if end == 0 {
@@ -107,8 +109,8 @@ impl<K: Eq + Clone> Queue<K> {
         Page { entries, next: next.map(Cursor) }
     }
 
-    /// Returns the keys in flight, the oldest delivery first: skips `skip` of them, and returns up
-    /// to `limit`. Returns `None` if times are not tracked.
+    /// Returns the keys in flight, the oldest delivery first. Skips the first `skip` keys, and
+    /// returns up to `limit` keys. Returns `None` if times are not tracked.
     #[must_use]
     pub fn entries_in_flight(&self, skip: usize, limit: usize) -> Option<Vec<Entry<K>>> {
         let tracker = self.tracker.as_ref();
@@ -184,15 +186,15 @@ impl<K: Eq + Clone> Queue<K> {
         }
     }
 
-    /// Returns the failed deliveries by the number of consecutive failures of their keys. All counts are zero if times are
-    /// not tracked.
+    /// Returns the number of failed deliveries by the number of consecutive failures of their keys. All counts are zero
+    /// if times are not tracked.
     #[must_use]
     pub fn consecutive_failures(&self) -> ConsecutiveFailures {
         self.tracker.as_ref().map(|tracker| tracker.consecutive).unwrap_or_default()
     }
 
-    /// Returns the [`ready_and_dirty`](Self::ready_and_dirty) by priority, in ascending order, without priorities that
-    /// have no keys (`workqueue_depth`). Returns `None` if times are not tracked.
+    /// Returns the number of ready and dirty keys of each priority that has such keys, in ascending order of priority
+    /// (`workqueue_depth`). Returns `None` if times are not tracked.
     pub fn ready_and_dirty_by_priority(&self) -> Option<impl Iterator<Item = (i32, usize)>> {
         let tracker = self.tracker.as_ref();
         self.settings.tracks.then(|| tracker.into_iter().flat_map(|tracker| tracker.depths.iter()))
@@ -235,7 +237,8 @@ impl<K: Eq + Clone> Queue<K> {
 }
 
 impl<K> Entry<K> {
-    /// Returns the pace and the time from which it permits the run, if the key waits for its pace.
+    /// Returns the pace, and the time from which the pace permits the run, if the key waits for its
+    /// pace.
     ///
     /// At `now`, such a key would be ready without the pace, or becomes due before the pace permits the run.
     ///

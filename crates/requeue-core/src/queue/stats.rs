@@ -23,17 +23,18 @@ pub struct Totals {
     pub deliveries: u64,
     /// Deliveries that were completed as a failure, whether the key is retried or given up.
     pub failures: u64,
-    /// Runs that the pace delayed. Each counts once.
+    /// Runs that the pace delayed. Each run counts once.
     pub paced: u64,
 }
 
-/// Failed deliveries by the number of consecutive failures of their keys, in buckets. This delivery counts as one of
-/// them.
+/// Failed deliveries by the number of consecutive failures of their keys, in buckets. The failure of the delivery
+/// itself is included.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct ConsecutiveFailures {
-    /// The number of deliveries in each bucket of [`BUCKETS`](Self::BUCKETS). The last entry counts greater numbers.
+    /// The number of deliveries in each bucket of [`BUCKETS`](Self::BUCKETS). The last entry counts deliveries with
+    /// more failures.
     pub counts: [u64; Self::BUCKETS.len() + 1],
-    /// The sum of all numbers.
+    /// The sum of the numbers of consecutive failures of all failed deliveries.
     pub sum: u64,
 }
 
@@ -61,8 +62,7 @@ impl ConsecutiveFailures {
     }
 }
 
-/// The number of keys in each state. Each key that will run or is in flight is in exactly one of the
-/// first four.
+/// The number of keys in each state. Each key that will run or is in flight is in exactly one of the first four states.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub struct StateCounts {
@@ -80,7 +80,7 @@ pub struct StateCounts {
 }
 
 impl StateCounts {
-    /// Returns the sum of the four states.
+    /// Returns the number of keys in the first four states.
     ///
     /// # Examples
     ///
@@ -95,8 +95,8 @@ impl StateCounts {
 }
 
 /// The longest duration of each bucket, in nanoseconds.
-// The table is written out, because a product with 1e9 is rounded and would be too large for two
-// bounds.
+// The table is written out, because a product with 1e9 would be rounded, and would be too large for
+// two bounds.
 const LONGEST: [u64; Histogram::BUCKETS.len()] = [
     10,
     100,
@@ -121,7 +121,7 @@ const SHORTEST: u32 = 10;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Histogram {
     /// The number of durations in each bucket of [`BUCKETS`](Self::BUCKETS). The last entry counts
-    /// longer durations.
+    /// durations above all bounds.
     pub counts: [u64; Self::BUCKETS.len() + 1],
     /// The sum of all durations, in nanoseconds.
     pub sum: u128,
@@ -145,11 +145,12 @@ fn fine_bucket(nanos: u128) -> usize {
 }
 
 impl Histogram {
-    /// The upper bounds of the buckets, in seconds: the ten of Kubernetes' component-base, and two
-    /// more.
+    /// The upper bounds of the buckets, in seconds: the ten bounds of Kubernetes' component-base,
+    /// and two more.
     ///
-    /// Each bound is ten times the previous bound, as a floating-point number. Two bounds are not quite round.
-    /// Histograms of programs in Go and in Rust add up only if their bounds are equal.
+    /// Each bound is ten times the previous bound, as a floating-point number. Two bounds are therefore not exact
+    /// powers of ten. They equal the bounds in Go, because histograms of programs in Go and in Rust can be added only
+    /// if their bounds are equal.
     pub const BUCKETS: [f64; 12] = [
         1e-8,
         1e-7,
@@ -170,7 +171,8 @@ impl Histogram {
 
     /// Returns the histogram of the durations that were added after `earlier`, a copy of this
     /// histogram.
-    // Only the dashboard and the reports of `requeue` need this method, because they show a period.
+    // Only the dashboard and the reports of `requeue` need this method, because they show the
+    // durations of one period.
     ///
     /// # Examples
     ///
@@ -187,7 +189,8 @@ impl Histogram {
     #[doc(hidden)]
     #[must_use]
     pub fn since(&self, earlier: &Self) -> Self {
-        // If `earlier` is no copy of this histogram, the result is too small, but nothing panics.
+        // If `earlier` is not a copy of this histogram, the counts of the result are too small, but
+        // the subtraction does not panic.
         let mut since = *self;
         for (now, before) in since.counts.iter_mut().zip(earlier.counts) {
             *now = now.saturating_sub(before);
@@ -199,8 +202,8 @@ impl Histogram {
         since
     }
 
-    /// Returns a duration that the share `q` of the durations does not exceed, from 0 to 1. The
-    /// error is at most 12 %; durations under 1 µs count as 1 µs. Returns `None` if there are no
+    /// Returns a duration that the share `q` (0 to 1) of the durations does not exceed. The error
+    /// is at most 12 %. Durations under 1 µs count as 1 µs. Returns `None` if there are no
     /// durations.
     ///
     /// # Examples
@@ -223,7 +226,7 @@ impl Histogram {
             return None;
         }
         let share = q.clamp(0.0, 1.0) * count as f64;
-        // Rounded up. `f64::ceil` needs `std`.
+        // The rank is rounded up without `f64::ceil`, which needs `std`.
         let rank = share as u64 + u64::from(share > (share as u64) as f64);
         let rank = rank.clamp(1, count);
         let mut below = 0;
@@ -231,7 +234,7 @@ impl Histogram {
             below += n;
             below >= rank
         })?;
-        // The middle of the bucket.
+        // Returns the middle of the bucket.
         let (log, quarter) = (SHORTEST + bucket as u32 / 4, bucket as u64 % 4);
         let middle = (1_u64 << log) + (2 * quarter + 1) * (1_u64 << (log - 3));
         Some(Duration::from_nanos(if bucket == 0 { 1_000 } else { middle }))
@@ -252,7 +255,7 @@ impl Histogram {
     }
 
     /// Adds the durations of another histogram.
-    // Only `requeue-store` needs this method and the next two, to store histograms and to add them up.
+    // Only `requeue-store` needs this method and the next two, to store histograms and to add stored histograms.
     ///
     /// # Examples
     ///
@@ -277,7 +280,7 @@ impl Histogram {
         self.sum = self.sum.saturating_add(other.sum);
     }
 
-    /// Returns the numbers of durations in all buckets: the buckets of [`counts`](Self::counts), and then the finer
+    /// Returns the number of durations in each bucket: the buckets of [`counts`](Self::counts), and then the finer
     /// buckets.
     #[doc(hidden)]
     pub fn buckets(&self) -> impl Iterator<Item = u64> + '_ {
@@ -340,7 +343,7 @@ pub(super) struct Stamp {
     pub(super) added: Time,
     /// The time at which the key was delivered.
     pub(super) started: Time,
-    /// The time for which the key was ready before that delivery.
+    /// The time for which the key was ready before its last delivery.
     pub(super) queued: Duration,
     links: [Option<Slot>; 2],
 }
@@ -436,7 +439,8 @@ impl Tracker {
 
     /// Returns the sum of the times for which the keys in flight have been in flight.
     pub(super) fn unfinished_work(&self, now: Time) -> Duration {
-        // The sum of the starts makes this one subtraction, for any number of keys in flight.
+        // The stored sum of the starts reduces the calculation to one subtraction, for any number
+        // of keys in flight.
         let sum = u128::from(now.as_nanos()) * u128::from(self.count);
         Duration::from_nanos(u64::try_from(sum.saturating_sub(self.started)).unwrap_or(u64::MAX))
     }

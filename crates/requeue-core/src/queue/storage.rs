@@ -1,4 +1,4 @@
-//! The records of a queue: lookup by key, removal, and compaction when few are left.
+//! The records of a queue: lookup by key, removal, and compaction when few records are left.
 
 use core::borrow::Borrow;
 
@@ -22,8 +22,8 @@ impl<K: Eq + Clone> Queue<K> {
 
     /// Returns a copy of the key for a custom order, if the key will become ready.
     ///
-    /// The copy is made before any change, because a key's `clone` may panic. The copy is made only if it will be used,
-    /// because its `drop` may also panic.
+    /// The copy is made before any change, because a key's `clone` may panic. No copy is made that is not used, because
+    /// its `drop` may also panic.
     pub(super) fn key_if(&self, slot: Slot, is_ready: impl FnOnce() -> bool) -> Option<K> {
         match &self.ready {
             Ready::Custom(_) if is_ready() => Some(self.records.get(slot).key.clone()),
@@ -31,7 +31,7 @@ impl<K: Eq + Clone> Queue<K> {
         }
     }
 
-    /// Removes the record in `slot` if there is no reason to keep it, and returns its key.
+    /// Removes the record in `slot` if its key has no state, and returns the key.
     pub(super) fn release_if_stateless(&mut self, slot: Slot) -> Option<K> {
         if self.records.get(slot).has_state() {
             return None;
@@ -49,7 +49,7 @@ impl<K: Eq + Clone> Queue<K> {
         if let Some(groups) = self.ready.groups_mut() {
             groups.leave_group(slot);
         }
-        // One flag stands for both kinds of work, so most removals test one byte.
+        // One flag covers both kinds of work, so most removals test only one byte.
         if self.records.take_needs_care() {
             self.compact_and_truncate();
         }
@@ -69,15 +69,16 @@ impl<K: Eq + Clone> Queue<K> {
     #[cold]
     fn compact(&mut self) {
         let Self { records, index, ready, timers, tracker, restarts, .. } = self;
-        // All data that contains the slot is updated after each move, before the next record moves.
+        // All data that contains the slot is updated after each move, before the next record is
+        // moved.
         records.compact(|records, from, to| {
             index.move_slot(records, from, to);
             timers.move_slot(from, to);
             if let Some(restarts) = restarts {
                 restarts.series.move_slot(from, to);
             }
-            // The links of a record are valid only while it is ready. In other phases, they store
-            // other data.
+            // The links of a record are valid only while its key is ready. In other phases, the
+            // field stores other data.
             let phase = records.get(to).phase();
             if let Some(tracker) = tracker {
                 tracker.move_slot(from, to, phase.is_in_flight());

@@ -72,7 +72,7 @@ impl<K: Eq + Clone> Queue<K> {
         self.request_run_in(self.records.get(slot).phase, slot, now, order_key)
     }
 
-    /// Like `request_run`, for a caller that has read the phase.
+    /// Like `request_run`, for a caller that has already read the phase.
     #[inline(always)]
     pub(super) fn request_run_in(
         &mut self,
@@ -83,7 +83,8 @@ impl<K: Eq + Clone> Queue<K> {
     ) -> Added {
         match table(Row::Add, phase) {
             Cell::Enqueue => {
-                // Each way to Ready asks the pace: this function, the add of a new key, and a completion.
+                // Three functions make a key ready, and each asks the pace: this function, the add of a new key, and a
+                // completion.
                 if let Some(until) = self.pace_gate(slot, now) {
                     return self.wait_for_pace(slot, until, now);
                 }
@@ -102,13 +103,12 @@ impl<K: Eq + Clone> Queue<K> {
                 self.stamp_time(slot, now);
                 let record = self.records.get_mut(slot);
                 record.phase = Phase::InFlightDirty;
-                // A run that is due now has passed the gate of the backoff, which is therefore
-                // over.
+                // A run that is due now has passed the backoff gate, so the backoff has ended.
                 if !self.backing_off.is_empty() {
                     self.backing_off.remove(record.epoch());
                 }
                 self.enter_depth(slot);
-                // The key is already dirty, so the next run follows the cancelled run.
+                // The key is already dirty, so its next run follows the run that is cancelled here.
                 if self.restarts.is_some() {
                     self.restart_run(slot, now);
                 }
@@ -166,7 +166,7 @@ impl<K: Eq + Clone> Queue<K> {
         }
     }
 
-    /// Like `request_later`, for an add without a bound and a key that has a deadline already.
+    /// Like `request_later`, for an add without a bound, and for a key that already has a deadline.
     #[inline(always)]
     pub(super) fn merge_due(&mut self, slot: Slot, due: Time, merge: Merge) -> Added {
         self.counters.count_coalesced();
@@ -267,9 +267,8 @@ impl<K: Eq + Clone> Queue<K> {
         worked
     }
 
-    /// The row `done` for the key of `ticket`, whose record need not be kept, and for which `is_wanted` returns
-    /// true. Removes the record in the same step. Returns the key and, if times are tracked, how
-    /// long it was in flight.
+    /// The row `done` for the key of `ticket`, for which `is_wanted` returns true, and whose record does not have to be
+    /// kept. Removes the record in the same step. Returns the key and, if times are tracked, how long it was in flight.
     #[inline(always)]
     pub(super) fn end_and_remove(
         &mut self,
@@ -282,7 +281,7 @@ impl<K: Eq + Clone> Queue<K> {
         let record = self.records.remove_if(slot, |record| {
             matches!(table(Row::Done, record.phase), Cell::End) && is_wanted(record)
         })?;
-        // The record is gone. Side tables still have the entry of its slot until the next
+        // The record has been removed. Side tables keep the entry of its slot until the next
         // insertion.
         self.counters.in_flight -= 1;
         let worked = self.tracker.as_mut().map(|tracker| tracker.record_completion(slot, now));
@@ -340,7 +339,8 @@ impl<K: Eq + Clone> Queue<K> {
         }
     }
 
-    /// Counts in its group that the key in `slot` has become dirty, or is no longer dirty.
+    /// Updates the group's count of dirty keys, because the key in `slot` has become dirty or is no
+    /// longer dirty.
     #[inline]
     fn mark_dirty(&mut self, slot: Slot, dirty: bool) {
         if let Some(groups) = self.ready.groups_mut() {
@@ -350,9 +350,9 @@ impl<K: Eq + Clone> Queue<K> {
 
     // --- Deadlines and failures -----------------------------------------------------------------
 
-    /// Counts the waiting key in `slot`. A key that is not Idle is busy. The counter counts only
-    /// busy keys, because few keys wait while they are ready or in flight. Groups count their Idle
-    /// keys.
+    /// Counts the waiting key in `slot`. A key that is not Idle is called busy. The queue counts
+    /// only busy waiting keys, because few keys wait while they are ready or in flight. Groups
+    /// count only Idle waiting keys.
     #[inline(always)]
     fn enter_wait(&mut self, slot: Slot, phase: Phase, has_failed: bool) {
         self.counters.failing += u32::from(has_failed);
@@ -421,7 +421,7 @@ impl<K: Eq + Clone> Queue<K> {
     }
 
     /// Removes the deadline of the key in `slot`, which becomes ready or dirty. Under
-    /// [`ReaddPolicy::KeepBoth`] the deadline stays, but without a bound.
+    /// [`ReaddPolicy::KeepBoth`] the deadline stays, but loses its bound.
     pub(super) fn replace_waiting(&mut self, slot: Slot) {
         if self.settings.readd_policy == ReaddPolicy::KeepBoth {
             self.timers.drop_bound(slot);
@@ -439,7 +439,7 @@ impl<K: Eq + Clone> Queue<K> {
     pub(super) fn set_failures(&mut self, slot: Slot, failures: u32) {
         let record = self.records.get_mut(slot);
         let before = core::mem::replace(&mut record.failures, failures);
-        // A waiting key counts as waiting or as backing off. The failures of the key decide.
+        // The failures of a waiting key decide whether it counts as waiting or as backing off.
         if record.waiting && (before > 0) != (failures > 0) {
             let phase = record.phase;
             self.leave_wait(slot, phase, before > 0);
@@ -473,7 +473,7 @@ impl<K: Eq + Clone> Queue<K> {
         }
     }
 
-    /// If the key in `slot` is ready or dirty, counts it at its present priority instead of at `before`.
+    /// If the key in `slot` is ready or dirty, counts it at its present priority instead of at the priority `before`.
     #[inline(never)]
     pub(super) fn move_depth(&mut self, slot: Slot, before: i32) {
         let record = self.records.get(slot);
@@ -486,8 +486,8 @@ impl<K: Eq + Clone> Queue<K> {
         }
     }
 
-    /// Lifts the key in `slot`, which is ready, if its priority was raised. A custom order is
-    /// notified of the add if `is_touched`.
+    /// Moves the ready key in `slot` to its new priority, if the priority was raised. Notifies a
+    /// custom order of the add if `is_touched`.
     #[inline(never)]
     fn touch_ready(&mut self, slot: Slot, is_touched: bool) {
         match &mut self.ready {

@@ -10,7 +10,7 @@ use crate::types::{Id, Slot};
 /// [`Queue::cancel_running_group`] and [`Queue::flush_debounced`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Walk {
-    /// The number of slots that are left.
+    /// The number of slots that are not yet examined.
     left: usize,
 }
 

@@ -27,7 +27,7 @@ impl Wish<Time> {
 pub struct Permit<T> {
     /// The due time, or `None` for now.
     pub due: Option<T>,
-    /// True if a backoff makes the run later than the add asks for.
+    /// True if a backoff makes the run later than the time that the add asks for.
     pub is_held: bool,
     /// The end of the backoff that the add begins, if it reports a failure.
     pub backoff: Option<T>,

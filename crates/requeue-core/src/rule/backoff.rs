@@ -5,13 +5,13 @@ use core::time::Duration;
 use crate::wait::saturating_nanos;
 
 /// Returns the number of failures that have counted before this failure, or `None` if this failure does not count,
-/// because the last backoff is not over.
+/// because the last backoff has not ended.
 ///
 /// | `now` | this failure |
 /// |---|---|
-/// | is before `until`, the end of the last backoff | does not count; the key waits for the rest |
-/// | is from then on, up to `expires` | counts after `counted` others |
-/// | is after `expires` | counts as the first |
+/// | is before `until`, the end of the last backoff | does not count; the key waits until `until` |
+/// | is from `until` to `expires` | counts, after `counted` other failures |
+/// | is after `expires` | counts as the first failure |
 #[inline]
 pub fn failures_before<T: Ord>(now: &T, until: &T, expires: &T, counted: u32) -> Option<u32> {
     if now < until {

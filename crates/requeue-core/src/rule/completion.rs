@@ -3,7 +3,7 @@
 use super::KeyState;
 use crate::types::{Ending, Merge, ReaddPolicy};
 
-/// The way in which a delivery is completed, with due times in place of delays.
+/// The way in which a delivery is completed, with due times instead of delays.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum How<T> {
     /// client-go's `Done`.
@@ -29,11 +29,11 @@ pub enum How<T> {
 /// The effect of a completion on the failures of the key.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Failures {
-    /// No change.
+    /// The number of failures does not change.
     Keep,
     /// The failures are forgotten.
     Forget,
-    /// One more.
+    /// One failure is added.
     Count,
 }
 
@@ -49,7 +49,7 @@ pub enum Adds {
 /// The run that follows the completion immediately.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Start<T> {
-    /// There is none.
+    /// No run follows immediately.
     No,
     /// The key is ready, at the tail.
     Now,
@@ -71,7 +71,7 @@ pub struct Plan<T> {
     pub later: Option<(T, Merge)>,
     /// The due time of the add that follows a success.
     pub add: Option<T>,
-    /// The end of the backoff of a key that is idle afterwards, if it backs off.
+    /// The end of the backoff, if the key is idle after the completion and backs off.
     pub backoff: Option<T>,
     /// True if the key is ready after the completion and the add that follows it.
     pub makes_ready: bool,
@@ -108,8 +108,8 @@ impl<T> Plan<T> {
 /// | `Restarted`, otherwise | keep | end | keep | pending |
 ///
 /// The next run is *pending* if the adds during the run decide: a dirty key is ready, and any other
-/// key keeps its due time. `next_run` has the other cases. If the key would be ready, it waits for
-/// its pace, except after a release, which is not a run.
+/// key keeps its due time. `next_run` covers the other cases. If the key would be ready, it waits
+/// for its pace, except after a release, because a release does not count as a run.
 ///
 /// After a shutdown, no completion asks for a run. A dirty key still runs once more, unless it is
 /// paused or would have to wait for its pace.
@@ -139,13 +139,13 @@ pub fn complete<S: KeyState>(
         false => (pending_start(is_dirty), None, None),
     };
     let start = match start {
-        // A release undoes the start of its run, so the pace does not count it.
+        // A release undoes the start of its run, so the start does not count toward the pace.
         Start::Now if !matches!(how, How::Release(_)) => {
             key.paced(now).map_or(Start::Now, Start::Paced)
         }
         start => start,
     };
-    // After a shutdown, no key waits. A run that would have to wait is lost.
+    // After a shutdown, no key waits, so a run that would have to wait is lost.
     let is_lost = !is_open && (matches!(start, Start::Paced(_)) || loses_run(how, key));
     let start = if is_lost { Start::No } else { start };
     let add = match how {
@@ -187,8 +187,8 @@ const fn pending_start<T>(is_dirty: bool) -> Start<T> {
 /// | is later, and the key waits | one run, at `at` | the earlier | the earlier |
 /// | is later, without a pending run | at `at` | at `at` | at `at` |
 ///
-/// With `Hold`, a release that waits for longer than the backoff also merges with the due time, because any add ends
-/// its wait.
+/// With `Hold`, if a release waits longer than the backoff, its due time is merged with the present due time, because
+/// any add ends the wait of a release.
 #[inline]
 fn next_run<S: KeyState>(
     how: How<S::Time>,
@@ -226,7 +226,7 @@ fn next_run<S: KeyState>(
     }
 }
 
-/// Returns true if the shutdown of the queue drops the run that would follow the completion.
+/// Returns true if the run after the completion is lost because of the shutdown of the queue.
 #[inline]
 fn loses_run<S: KeyState>(how: How<S::Time>, key: &S) -> bool {
     let is_dirty = key.phase().is_dirty();

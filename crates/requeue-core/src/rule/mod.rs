@@ -17,13 +17,14 @@
 //!
 //! # Differences between the queue in memory and a store
 //!
-//! [`KeyState`] has them as methods with a default, which is the value for a store. A store has no
-//! pace, and is not shut down. [`ReaddPolicy::KeepBoth`] and [`How::Restarted`] exist only in memory, and
-//! [`How::Park`] only in a store.
+//! [`KeyState`] expresses these differences as methods with a default, which is the value for a store. A store has no
+//! pace, and is not shut down. [`ReaddPolicy::KeepBoth`] and [`How::Restarted`] exist only in memory, and [`How::Park`]
+//! only in a store.
 //!
-//! Rules that only one side has are not here. Only a store has leases, claims, and the return of a key that no worker
-//! took. Only memory has restarts, groups, and the starts that the pace counts. The draw of the jitter also differs: a
-//! limiter owns its source of randomness, and a store draws one number for a batch.
+//! Rules that apply only in memory or only in a store are in other modules. Only a store has leases, claims, and the
+//! return of claimed keys that no worker took. Only the queue in memory has restarts, groups, and the starts that the
+//! pace counts. The jitter also differs: a limiter draws a number for each delay, and a store draws one number for a
+//! batch.
 
 mod add;
 pub mod backoff;
@@ -40,9 +41,9 @@ use crate::types::{Ending, Phase};
 #[cfg(doc)]
 use crate::types::ReaddPolicy;
 
-/// The state of a key, as the rules ask for it.
+/// The part of a key's state that the rules need.
 ///
-/// A rule calls a method only if its answer matters, because some answers need a lookup.
+/// A rule calls a method only if it needs the result, because some results need a lookup.
 pub trait KeyState {
     /// A point in time. The rules only compare times.
     type Time: Copy + Ord;

@@ -2,8 +2,8 @@
 
 use crate::types::Phase;
 
-/// An operation on one key: a row of the table. The rows that set a time change no phase. A due
-/// time that is reached is an `Add`.
+/// An operation on one key: a row of the table. Operations that only set a time have no row,
+/// because they change no phase. A due time that is reached counts as `Add`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Row {
     /// An add that is due.
@@ -23,7 +23,7 @@ pub enum Cell {
     Stay,
     /// → Ready, at the tail.
     Enqueue,
-    /// The key keeps its place in the order; a higher priority lifts it.
+    /// The key stays in the order. A higher priority moves it forward.
     Lift,
     /// → InFlight.
     Start,
@@ -71,7 +71,7 @@ pub const fn table(row: Row, phase: Phase) -> Cell {
 mod tests {
     use super::*;
 
-    /// Returns the text on the page for a cell of [`table`].
+    /// Returns the text for a cell of [`table`] in `docs/concepts/semantics.md`.
     const fn on_the_page(cell: Cell) -> &'static str {
         match cell {
             Cell::Stay => "–",

@@ -10,7 +10,7 @@ use crate::types::{Merge, ReaddPolicy};
 const NOW: u64 = 100;
 const POLICIES: [ReaddPolicy; 3] = [ReaddPolicy::Hold, ReaddPolicy::Replace, ReaddPolicy::KeepBoth];
 
-/// A key with all its state at hand.
+/// A key whose whole state is in the fields.
 #[derive(Clone, Copy, Debug)]
 struct Key {
     phase: Phase,
@@ -299,14 +299,13 @@ fn keys() -> impl Strategy<Value = Key> {
 }
 
 proptest! {
-    /// The oracle adds the retry to the set of pending runs, and then applies the policy to the set.
-    /// `KeepBoth` leaves it, and the others keep its first run. `Hold` moves that run to the end of
-    /// the backoff.
+    /// The oracle adds the retry to the set of pending runs, and then applies the policy to the set. `KeepBoth` changes
+    /// nothing, and the other policies keep only the first run. `Hold` moves that run to the end of the backoff.
     #[test]
     fn a_retry_adds_a_run_to_the_set(key in keys(), at in 95_u64..110) {
         for policy in POLICIES {
             let is_single = policy != ReaddPolicy::KeepBoth;
-            // A queue with one run per key never has two, and only `Hold` has backoffs.
+            // Only `KeepBoth` permits two pending runs of a key, and only `Hold` has backoffs.
             let key = Key {
                 wait: key.wait.filter(|_| !(is_single && key.phase.is_dirty())),
                 not_before: if policy == ReaddPolicy::Hold { key.not_before } else { 0 },
@@ -316,7 +315,7 @@ proptest! {
             let retry = at.max(key.not_before);
             let mut expected = runs(&key);
             if policy == ReaddPolicy::KeepBoth && retry > NOW {
-                // There is one due time per key.
+                // A key stores only one due time.
                 let first = key.wait.map_or(retry, |wait| wait.due.min(retry));
                 expected.retain(|&run| run == 0);
                 expected.insert(first);

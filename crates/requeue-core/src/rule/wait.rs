@@ -7,7 +7,8 @@ use crate::types::Merge;
 pub struct Wait<T> {
     /// The due time of the pending run.
     pub due: T,
-    /// The latest time to which debounced adds postpone the run, if the key waits for such adds.
+    /// The latest time to which debounced adds can postpone the run, if the key waits for such
+    /// adds.
     pub bound: Option<T>,
 }
 
@@ -23,7 +24,7 @@ impl<T: Copy + Ord> Wait<T> {
     ///
     /// | merge | due time | bound |
     /// |---|---|---|
-    /// | `Earliest` | the earlier of the two | the earlier of itself and `due` |
+    /// | `Earliest` | the earlier due time | the earlier of the old bound and `due` |
     /// | `Latest`, `due` is later | `due` | none |
     /// | `Latest`, otherwise | no change | no change |
     /// | `Exactly` | `due` | none |
@@ -41,8 +42,8 @@ impl<T: Copy + Ord> Wait<T> {
 
     /// Returns the wait after a debounced add that is due at `due` and has a `bound`.
     ///
-    /// [`permit`](super::permit) has made `due` no later than [`latest`](Self::latest), unless a
-    /// backoff is longer.
+    /// [`permit`](super::permit) ensures that `due` is at most [`latest`](Self::latest), or the end
+    /// of a later backoff.
     #[inline]
     #[must_use]
     pub fn debounced(self, due: T, bound: T) -> Self {

@@ -11,7 +11,7 @@ use super::time::Time;
 #[non_exhaustive]
 pub enum ReaddPolicy {
     /// At most one run is pending. An add replaces a delayed add, but no run starts before the
-    /// backoff of a failure is over.
+    /// backoff of a failure ends.
     #[default]
     Hold,
     /// At most one run is pending. An add replaces a delayed add, and also a retry. An add therefore ends the backoff.
@@ -28,12 +28,12 @@ pub enum ReaddPolicy {
 /// [`Exactly`](Self::Exactly), which makes a ready key wait.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Hash)]
 pub enum Merge {
-    /// The earlier of the two, like client-go's `AddAfter`.
+    /// The earlier due time, like client-go's `AddAfter`.
     #[default]
     Earliest,
-    /// The later of the two.
+    /// The later due time.
     Latest,
-    /// The due time of this add. This is `cancel` and the add in one step.
+    /// The due time of this add. The effect is that of `cancel` and the add in one step.
     Exactly,
 }
 
@@ -70,8 +70,8 @@ pub struct Add {
     pub(crate) priority: i32,
     pub(crate) reasons: u32,
     pub(crate) failed: bool,
-    /// The longest wait of a debounced add, in nanoseconds. The quiet time is `when`. A variant of `When` with both
-    /// times would make every add larger by another eight bytes.
+    /// The longest wait of a debounced add, in nanoseconds. The quiet time is in `when`. A variant of `When` with both
+    /// times would make every add eight bytes larger.
     pub(crate) at_most: Option<NonZero<u64>>,
 }
 
@@ -98,13 +98,13 @@ impl Add {
         Self { when: When::At(time), ..Self::now() }
     }
 
-    /// Creates an add that is due when no debounced add of the key has come for the time `quiet`.
-    /// Each debounced add postpones the pending run.
+    /// Creates an add that is due when no debounced add of the key has come for the duration
+    /// `quiet`. Each debounced add postpones the pending run.
     ///
     /// [`at_most`](Self::at_most) bounds the wait. Without it, a key that is added again and again
-    /// never runs. If the key already has another delayed add, such as an hourly run, it is due no
-    /// later than that add. If the key is ready or dirty, the add is part of that run. A quiet time
-    /// of zero means now.
+    /// never runs. If the key already has another delayed add, such as an hourly run, the key is
+    /// due no later than that add. If the key is ready or dirty, the add is part of that run. With
+    /// a quiet time of zero, the add is due now.
     ///
     /// Debounced adds combine due times by their own rule: [`Merge::Exactly`] is the only [merge](Self::merge) that
     /// affects debounced adds. Debounced adds do not count as retries.
@@ -127,8 +127,8 @@ impl Add {
     /// Bounds the wait of a [debounced](Self::debounce) add: the run is due at most `max` after its
     /// first add. A `max` that is shorter than the quiet time counts as the quiet time.
     ///
-    /// If the adds of one run have different bounds, the earliest bound counts. An add that is not
-    /// debounced has no bound, and `at_most` has no effect on it.
+    /// If the adds of one run have different bounds, the earliest bound counts. `at_most` has no
+    /// effect on an add that is not debounced.
     pub const fn at_most(self, max: Duration) -> Self {
         if self.at_most.is_none() {
             return self;
@@ -148,7 +148,7 @@ impl Add {
         Self { merge, ..self }
     }
 
-    /// Sets the priority. The default is 0. The highest priority of several adds wins.
+    /// Sets the priority. The default is 0. The run has the highest priority of its adds.
     pub const fn priority(self, priority: i32) -> Self {
         Self { priority, ..self }
     }
@@ -158,7 +158,8 @@ impl Add {
         Self { reasons: self.reasons | bits, ..self }
     }
 
-    /// Marks this add as the retry of a failure, which is counted (client-go's `AddRateLimited`).
+    /// Marks this add as the retry of a failure, and counts the failure (client-go's
+    /// `AddRateLimited`).
     // Users call `Queue::add_rate_limited` of `requeue`, which takes the delay from the limiter.
     #[doc(hidden)]
     pub const fn failed(self) -> Self {
@@ -191,8 +192,9 @@ impl Add {
         self.at_most.is_some()
     }
 
-    /// Returns true if the add asks for a run later than now, so that the add needs a clock.
-    // The three getters are for `requeue` and for tests. A user knows the add that they made.
+    /// Returns true if the add asks for a run later than now. Such an add needs a clock.
+    // The three getters are for `requeue` and for tests. A user knows the options of their own
+    // adds.
     #[doc(hidden)]
     #[must_use]
     pub const fn is_delayed(&self) -> bool {
@@ -201,7 +203,7 @@ impl Add {
 
     /// Returns true if the add counts as a retry (`workqueue_retries_total`).
     ///
-    /// Every delayed add counts, even with a delay of zero. A debounced add does not.
+    /// Every delayed add counts, even with a delay of zero. A debounced add does not count.
     #[doc(hidden)]
     #[must_use]
     pub const fn is_retry(&self) -> bool {
@@ -222,7 +224,7 @@ impl Add {
 pub enum Added {
     /// The key has become ready, perhaps before its due time (see [`ReaddPolicy`]), or has begun to wait.
     New,
-    /// The add has become part of a run that was pending.
+    /// The add has become part of the pending run.
     Coalesced,
     /// The key is in flight. The key is delivered once more after its completion.
     Dirty,

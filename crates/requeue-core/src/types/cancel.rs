@@ -1,4 +1,4 @@
-//! The cancellation of a run in flight: its reasons and its result, and adds that cause it.
+//! The cancellation of a run in flight: its reasons, its result, and the adds that cause it.
 
 use core::time::Duration;
 
@@ -16,7 +16,7 @@ pub enum CancelReason {
     Restarted,
     /// The run took longer than its time limit.
     TimedOut,
-    /// The workers stop.
+    /// The workers are being stopped.
     Stopping,
     /// The key no longer belongs to this worker, because its lease has expired.
     Lost,
@@ -58,9 +58,9 @@ pub enum InFlightPolicy {
     /// A delayed add has this effect when it is due. An add that waits for a backoff has this effect when the backoff
     /// is over.
     Restart {
-        /// The bound of a series of restarts. Once this time has passed since the first restart, adds no longer restart
-        /// the run, so that a constantly added key still completes. The series ends with the first run that is not
-        /// restarted. Zero restarts no run, and [`Duration::MAX`] sets no bound.
+        /// The maximum length of a series of restarts. After this time since the first restart, adds no longer restart
+        /// the run, so that the runs of a constantly added key can complete. The series ends with the first run that is
+        /// not restarted. With zero, no run is restarted. With [`Duration::MAX`], there is no bound.
         at_most: Duration,
     },
 }

@@ -6,10 +6,11 @@ use alloc::vec::Vec;
 
 use super::slot::Slot;
 
-/// Identifies one delivery of one key. The ticket becomes invalid with the completion.
+/// Identifies one delivery of one key. The ticket becomes invalid when the delivery is completed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
 pub struct Ticket {
-    /// The slot of the record at the time of the delivery. The record may have moved since.
+    /// The slot of the record at the time of the delivery. The record may have moved since the
+    /// delivery.
     pub(crate) slot: Slot,
     pub(crate) hash: u32,
     pub(crate) epoch: u64,
@@ -23,7 +24,7 @@ impl Ticket {
     }
 }
 
-/// The adds, reasons and priority of a run. A run that does not succeed passes them to the next
+/// The adds, reasons and priority of a run. A run that fails or is undone passes them to the next
 /// run.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Hash)]
 pub struct Asked {
@@ -43,7 +44,7 @@ pub struct Delivery<K> {
     pub key: K,
     /// The ticket that completes the delivery.
     pub ticket: Ticket,
-    /// The adds, reasons and priority of the run. `adds` is at least 1.
+    /// The adds, reasons and priority of the run. The number of adds is at least 1.
     pub asked: Asked,
     /// The number of consecutive failures before this run.
     pub failures: u32,
@@ -88,7 +89,7 @@ pub enum Finish {
     RequeueAfter {
         /// The delay from now.
         delay: Duration,
-        /// The adds, reasons and priority of the run. The priority is kept.
+        /// The adds, reasons and priority of the run. The next run keeps the priority.
         asked: Asked,
     },
     /// The run failed, and is retried after a delay.
@@ -109,7 +110,7 @@ pub enum Finish {
 }
 
 impl Finish {
-    /// Returns the delay that the completion asks for, if any.
+    /// Returns the delay of the completion, if any.
     pub(crate) const fn delay(self) -> Option<Duration> {
         match self {
             Self::RequeueAfter { delay, .. }
@@ -136,8 +137,8 @@ impl Finish {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[must_use]
 pub struct Finished<K> {
-    /// The record's key, if the queue keeps no record. The caller drops it, or reports it if
-    /// `lost`.
+    /// The key, if the queue no longer has a record of it. The caller drops the key, or reports it
+    /// if `lost` is true.
     pub key: Option<K>,
     /// True if a run that was asked for will not happen, because the queue was shut down.
     pub lost: bool,

@@ -10,7 +10,8 @@ pub enum Phase {
     Ready,
     /// The key is in flight.
     InFlight,
-    /// The key is in flight, and was added again since. The key will be delivered once more.
+    /// The key is in flight, and was added again since its delivery. The key will be delivered once
+    /// more.
     InFlightDirty,
 }
 

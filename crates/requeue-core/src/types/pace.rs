@@ -4,8 +4,8 @@ use core::time::Duration;
 
 /// A limit on how often one key runs: at most `runs` starts in every window of the length `per`.
 ///
-/// Every run counts, also a run that succeeds. A run above the pace waits until the pace permits it. Further adds of
-/// the key become part of that run, so no add is dropped. Other keys do not wait.
+/// Every run counts, including a run that succeeds. A run that would exceed the pace waits until the pace permits it.
+/// Further adds of the key become part of that run, so no add is dropped. Other keys do not wait.
 ///
 /// # Examples
 ///
@@ -31,8 +31,8 @@ impl Pace {
 
     /// Creates the pace of at most `runs` starts of one key in every window of the length `per`.
     ///
-    /// `runs` must be between 1 and [`MAX_RUNS`](Self::MAX_RUNS), and `per` more than zero. Building
-    /// a queue with another pace is an error.
+    /// `runs` must be between 1 and [`MAX_RUNS`](Self::MAX_RUNS), and `per` must be above zero. Building a queue with
+    /// any other pace is an error.
     #[must_use]
     pub const fn new(runs: u32, per: Duration) -> Self {
         Self { runs, per }
@@ -46,7 +46,8 @@ impl Pace {
     }
 
     /// Returns the number of starts that one window permits.
-    // A user knows these numbers, so only `requeue` needs the methods that return them.
+    // The methods that return these values are hidden, because a user knows the values and only
+    // `requeue` needs the methods.
     #[doc(hidden)]
     #[must_use]
     pub const fn runs(&self) -> u32 {
@@ -60,8 +61,8 @@ impl Pace {
         self.per
     }
 
-    /// Returns true if a queue can have this pace: both numbers are in their ranges.
-    // Users get the error of `Builder::build` of `requeue`.
+    /// Returns true if a queue can have this pace: both values are in their ranges.
+    // This method is hidden, because users get the error of `Builder::build` of `requeue`.
     #[doc(hidden)]
     #[must_use]
     pub const fn is_valid(&self) -> bool {

@@ -1,7 +1,7 @@
 //! Numbers of entries in containers. Each container has a separate type of number.
 //!
-//! A number is stored as `2 index + 1`, so that an `Option` of it also takes four bytes. Encoding
-//! and decoding cost an instruction each.
+//! A number is stored as `2 index + 1`, so that an `Option` of the number also needs only four
+//! bytes. Encoding and decoding each cost one instruction.
 
 use core::num::NonZeroU32;
 
@@ -43,7 +43,7 @@ ids! {
 }
 
 impl Slot {
-    /// Reads 32 bits as a slot; 0 means no slot. This costs no instruction, nor does [`to_bits`](Self::to_bits).
+    /// Reads 32 bits as a slot. 0 means no slot. This function and [`to_bits`](Self::to_bits) cost no instruction.
     #[inline(always)]
     pub(crate) fn from_bits(bits: u32) -> Option<Self> {
         NonZeroU32::new(bits).map(Self)

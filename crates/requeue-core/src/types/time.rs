@@ -43,7 +43,7 @@ impl Time {
 
     /// Returns the duration from `earlier` to this time, or zero if this time is before `earlier`.
     ///
-    /// This time can be before `earlier` if the clock went back.
+    /// This time is before `earlier` if the clock went back.
     ///
     /// # Examples
     ///

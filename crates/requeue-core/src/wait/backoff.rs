@@ -6,9 +6,9 @@ use super::source::{JitterSource, jitter, scale_duration};
 
 /// Delays that grow by a factor for a number of steps, up to a cap. Jitter is added to each delay.
 ///
-/// This is apimachinery's `Backoff`, with the same delays except on overflow. There, a delay that is too long to
-/// represent becomes negative. In this crate, such a delay stays at [`Duration::MAX`]. All fields of the default are
-/// zero: it gives no delay, like a nil `Backoff` in apimachinery.
+/// This is apimachinery's `Backoff`, with the same delays except on overflow. In apimachinery, a delay that is too long
+/// to represent becomes negative. In this crate, such a delay stays at [`Duration::MAX`]. All fields of the default are
+/// zero, so the default gives no delay, like a nil `Backoff` in apimachinery.
 ///
 /// No value of a field makes a method panic.
 ///
@@ -40,18 +40,19 @@ pub struct Backoff {
     /// be longer than the cap. Jitter never changes the duration itself. If this value is 0, negative or NaN, there is
     /// no jitter.
     pub jitter: f64,
-    /// The number of times that the duration may still change. At 0 and below, it does not change.
+    /// The number of times that the duration may still change. At 0 and below, the duration does
+    /// not change.
     pub steps: i32,
-    /// The maximum duration that the factor can lead to. When a step would exceed it, the duration
-    /// becomes `cap` and `steps` becomes 0. Zero means no cap.
+    /// The maximum duration that the factor can lead to. When a step would exceed the maximum, the
+    /// duration becomes `cap` and `steps` becomes 0. Zero means no cap.
     pub cap: Duration,
 }
 
 impl Backoff {
     /// Returns the present delay, and advances the backoff to the next delay.
     ///
-    /// This is apimachinery's `Backoff.Step`. The delays do not end: when the steps are used up,
-    /// each call returns the last duration.
+    /// This is apimachinery's `Backoff.Step`. The number of delays is unlimited: when the steps are
+    /// used up, each call returns the last duration.
     ///
     /// # Examples
     ///
@@ -93,10 +94,10 @@ impl Backoff {
 
     /// Returns the delays until the steps are used up.
     ///
-    /// There are at most `steps` delays: fewer if a delay reaches the cap, which uses up the steps. A caller that makes
-    /// one attempt before each delay, and one after the last, makes at most `steps` + 1 attempts. apimachinery's
-    /// `ExponentialBackoff` makes one attempt less: none after the last delay. apimachinery also omits the last delay,
-    /// unless the cap ended the delays early.
+    /// There are at most `steps` delays. There are fewer if a delay reaches the cap, which uses up the steps. A caller
+    /// that makes one attempt before each delay, and one attempt after the last delay, makes at most `steps` + 1
+    /// attempts. apimachinery's `ExponentialBackoff` makes no attempt after the last delay. apimachinery also omits the
+    /// last delay, unless the cap ended the delays early.
     ///
     /// # Examples
     ///

@@ -8,9 +8,10 @@ use super::Backoff;
 use super::source::JitterSource;
 use crate::types::Time;
 
-/// Computes how long a loop waits before each of its rounds.
+/// Computes how long a loop waits before each iteration.
 ///
-/// This is apimachinery's `BackoffManager`. The original returns a timer. In this crate, the caller has the timer.
+/// This is apimachinery's `BackoffManager`. apimachinery's interface returns a timer. In this crate, the caller
+/// provides the timer.
 ///
 /// # Examples
 ///
@@ -33,7 +34,7 @@ use crate::types::Time;
 /// assert_eq!(manager.backoff(Time::from_nanos(5)), Duration::from_nanos(5));
 /// ```
 pub trait BackoffManager {
-    /// Returns the time to wait, from `now` on.
+    /// Returns the duration to wait from `now` on.
     fn backoff(&mut self, now: Time) -> Duration;
 }
 
@@ -179,7 +180,7 @@ pub struct ExponentialBackoffManager {
     backoff: Backoff,
     initial: Duration,
     reset: Duration,
-    /// `None` before the first backoff, which needs no reset.
+    /// The start of the last delay, or `None` before the first delay.
     last_start: Option<Time>,
     source: JitterSource,
 }
@@ -229,7 +230,8 @@ impl BackoffManager for ExponentialBackoffManager {
     }
 }
 
-/// A period with jitter: each delay is the duration plus a random part of up to `jitter` times it.
+/// A period with jitter: each delay is the duration plus a random part of up to `jitter` times the
+/// duration.
 ///
 /// This is apimachinery's `NewJitteredBackoffManager`.
 ///
@@ -265,7 +267,7 @@ impl JitteredBackoffManager {
     /// assert_eq!(exact.backoff(Time::ZERO), second);
     /// ```
     pub const fn new(duration: Duration, jitter: f64, source: JitterSource) -> Self {
-        // Without steps, the duration stays as it is.
+        // Without steps, the duration does not change.
         let period = Backoff { duration, factor: 0.0, jitter, steps: 0, cap: Duration::ZERO };
         Self(DelayFunc { backoff: period, source })
     }

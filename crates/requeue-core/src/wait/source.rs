@@ -1,12 +1,12 @@
-//! The only source of randomness in the core. The source has a seed, so that every run is reproducible.
+//! The only source of randomness in the core. The source starts from a seed, so that every run is reproducible.
 
 use core::time::Duration;
 
 /// A generator of pseudorandom numbers from a seed (SplitMix64).
 ///
-/// The same seed gives the same numbers on every machine. Do not use them for secrets: one number
-/// reveals all that follow. This type replaces the random source that apimachinery's `wait` keeps
-/// for the whole process.
+/// The same seed gives the same numbers on every machine. Do not use the numbers for secrets,
+/// because one number reveals all later numbers. This type replaces the random source that
+/// apimachinery's `wait` keeps for the whole process.
 ///
 /// # Examples
 ///
@@ -57,8 +57,8 @@ impl JitterSource {
 
     /// Returns a number from 0 to `most`, both inclusive: (most + 1) · chance / 2⁶⁴.
     ///
-    /// `most` is a number of nanoseconds in a [`Duration`], and so below 2⁹⁴. The product is computed in two halves, so
-    /// that nothing overflows.
+    /// `most` is a number of nanoseconds in a [`Duration`], and therefore below 2⁹⁴. The product is computed in two
+    /// halves, so that it does not overflow.
     fn up_to(&mut self, most: u128) -> u128 {
         const LOW: u128 = u64::MAX as u128;
         let chance = u128::from(self.next_number());
@@ -67,7 +67,7 @@ impl JitterSource {
     }
 }
 
-/// Returns `duration` plus a random part of up to `factor` times it.
+/// Returns `duration` plus a random part of up to `factor` times `duration`.
 ///
 /// The result is between `duration` and `duration + factor · duration`. A factor of 0, a negative
 /// factor or NaN counts as 1. A result that is too long becomes [`Duration::MAX`]. This is
@@ -93,7 +93,7 @@ pub fn jitter(duration: Duration, factor: f64, source: &mut JitterSource) -> Dur
 }
 
 /// Returns `factor` times `duration`, in whole nanoseconds, rounded down, or zero for a negative factor and for NaN.
-/// The result equals Go's `time.Duration(float64(d) * factor)` where that does not overflow.
+/// The result equals Go's `time.Duration(float64(d) * factor)` unless Go's result overflows.
 pub(super) fn scale_duration(duration: Duration, factor: f64) -> Duration {
     // A cast from a float saturates, and makes NaN zero.
     saturating_nanos((duration.as_nanos() as f64 * factor) as u128)
@@ -172,7 +172,7 @@ mod tests {
     }
 
     proptest! {
-        /// The oracle is the documented range, [d, d + f·d]. The results must not all be in one half of the range.
+        /// The oracle is the documented range, [d, d + f·d]. Both halves of the range must occur among the results.
         #[test]
         fn jitter_stays_in_its_range(nanos in 0..u64::MAX >> 11, factor in 0.001..8.0_f64, seed: u64) {
             let duration = Duration::from_nanos(nanos);
@@ -180,7 +180,7 @@ mod tests {
             let mut source = JitterSource::new(seed);
             let extra = (jitter(duration, factor, &mut source) - duration).as_nanos();
             prop_assert!(extra <= most);
-            // 64 draws are all in one half of the range with a probability of 2⁻⁶³.
+            // With a probability of 2⁻⁶³, all 64 draws are in one half of the range.
             let extras = [(); 64].map(|()| jitter(duration, factor, &mut source) - duration);
             if most > 1_000 {
                 prop_assert!(extras.iter().any(|e| e.as_nanos() < most / 2));

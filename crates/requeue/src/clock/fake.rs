@@ -1,6 +1,6 @@
 //! A clock that stands still until a test moves it.
 //!
-//! No alarm is missed: deadlines are absolute, and one lock guards both the clock and the arming of
+//! No alarm is missed: deadlines are absolute, and one lock guards both the clock's time and the
 //! alarms.
 
 use std::fmt;
@@ -15,9 +15,8 @@ use crate::sync::{Arc, AtomicBool, Condvar, Mutex, MutexGuard, Ordering, PoisonE
 
 /// A clock for tests, whose time changes only when a test moves it.
 ///
-/// Clones share one clock. Deadlines are absolute: if the time of an alarm has come when it is
-/// armed, the alarm goes off immediately. No alarm is missed: the order in which alarms are armed and
-/// the clock is moved makes no difference.
+/// Clones share one clock. Deadlines are absolute: if the time of an alarm has come when it is armed, the alarm goes
+/// off immediately. No alarm is missed, in whatever order alarms are armed and the clock is moved.
 ///
 /// # Examples
 ///
@@ -42,11 +41,12 @@ struct Shared {
 struct State {
     now: Time,
     timers: Timers,
-    /// The alarms of queues that watch over tasks. These alarms go off like all others, but are not counted.
+    /// The alarms of queues that watch over tasks. These alarms go off like all other alarms, but
+    /// [`armed`](FakeClock::armed) does not count them.
     watchdogs: Timers,
 }
 
-/// Returns the next deadline of both sets.
+/// Returns the earliest deadline of all alarms.
 fn next_deadline(timers: &Timers, watchdogs: &Timers) -> Option<Time> {
     [timers, watchdogs].into_iter().filter_map(Timers::first_deadline).map(|(at, _)| at).min()
 }
@@ -69,16 +69,16 @@ impl FakeClock {
         self.lock().now
     }
 
-    /// Moves the clock forward by `by`, wakes all wakers that are due, and returns when they have
-    /// been woken.
+    /// Moves the clock forward by `by`, wakes all wakers that are due, and returns after it has
+    /// woken them.
     ///
     /// Wakers are woken in the order of their deadlines. Wakers with equal deadlines are woken in the order in which
-    /// they were armed. Wakers run on this thread without a lock, so a waker may use the clock. The waker sees the time
-    /// after the move instead of its deadline, as after a long pause.
+    /// they were armed. Wakers run on this thread without a lock, so a waker may use the clock. A waker reads the time
+    /// after the move, which may be later than its deadline.
     ///
     /// # Panics
     ///
-    /// Panics if a waker panics. The later wakers are woken at the next move of the clock.
+    /// Panics if a waker panics. The remaining wakers are woken at the next move of the clock.
     pub fn advance(&self, by: Duration) {
         let mut state = self.lock();
         state.now = state.now + by;
@@ -97,10 +97,10 @@ impl FakeClock {
         self.wake_due();
     }
 
-    /// Returns the number of armed alarms, which have neither gone off nor been dropped.
+    /// Returns the number of armed alarms that have neither gone off nor been dropped.
     ///
     /// A queue also arms alarms to watch over tasks that it has woken. These alarms go off like all
-    /// others, but are not counted.
+    /// other alarms, but are not counted.
     #[must_use]
     pub fn armed(&self) -> usize {
         self.lock().timers.len()
@@ -148,8 +148,8 @@ impl FakeClock {
     /// Runs `future` to completion on this thread, and moves the clock to the next alarm whenever
     /// the future waits.
     ///
-    /// The method is meant for futures that wait only for this clock: hours pass in microseconds, with the same result
-    /// in every run.
+    /// The method is for futures that wait only for this clock. Hours of the clock take microseconds, and each run has
+    /// the same result.
     ///
     /// # Panics
     ///
@@ -161,8 +161,8 @@ impl FakeClock {
         let waker = waker_fn(move || flag.store(true, Ordering::Release));
         let mut future = pin!(future);
         loop {
-            // The acquire half lets the poll see the writes of the thread that has woken it. The
-            // release half has no effect.
+            // Acquire makes the writes of the waking thread visible to the poll. Release has no
+            // effect here.
             while woken.swap(false, Ordering::AcqRel) {
                 if let Poll::Ready(output) = future.as_mut().poll(&mut Context::from_waker(&waker))
                 {
@@ -184,7 +184,7 @@ impl FakeClock {
         self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Wakes one waker at a time, so that it can disarm later alarms.
+    /// Wakes one waker at a time, so that a waker can disarm later alarms.
     fn wake_due(&self) {
         while let Some(waker) = self.pop_due() {
             waker.wake();

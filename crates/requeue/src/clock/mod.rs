@@ -45,8 +45,8 @@ pub use self::tsc::TscClock;
 /// A source of time, which also wakes a waker once a given time has come.
 ///
 /// A caller that waits on a clock must compare [`now`](Clock::now) with its deadline whenever it is woken, and arm
-/// again if the wake is too early. A clock may therefore wake too often: because it arms at most an hour ahead, because
-/// its runtime is shutting down, or because an alarm was dropped while it was going off. A clock never delays a wake on
+/// again if the wake is too early. A clock may wake too early because it arms at most an hour ahead, because its
+/// runtime is shutting down, or because an alarm was dropped while it was going off. A clock never delays a wake on
 /// purpose, and never forgets an armed alarm.
 ///
 /// # Examples
@@ -68,12 +68,13 @@ pub trait Clock: Send + Sync + 'static {
     /// Times of different clocks cannot be compared.
     fn now(&self) -> Time;
 
-    /// Wakes `waker` once [`now`](Clock::now) has reached `at`, unless the alarm is dropped before.
+    /// Wakes `waker` once [`now`](Clock::now) has reached `at`, unless the alarm is dropped
+    /// earlier.
     ///
     /// If `at` has already come, the waker is woken in the calling thread before `arm` returns. The
-    /// caller must therefore hold no lock that the waker takes. An alarm for [`Time::NEVER`] never
-    /// goes off. Spurious wakes are allowed: the woken caller must compare `now` with `at`, and arm
-    /// again if the wake is too early.
+    /// caller must therefore hold no lock that the waker acquires. An alarm for [`Time::NEVER`]
+    /// never goes off. Spurious wakes are allowed: the woken caller must compare `now` with `at`,
+    /// and arm again if the wake is too early.
     fn arm(&self, at: Time, waker: &Waker) -> Alarm;
 
     /// Arms an alarm as [`arm`](Clock::arm) does, for a queue that watches over a task that it has
@@ -88,9 +89,9 @@ pub trait Clock: Send + Sync + 'static {
     /// Returns true if this clock follows real time: while a thread parks for a duration, the clock
     /// advances by that duration.
     ///
-    /// A queue asks once, when it is built. If true, a blocked thread may keep its deadline itself. Otherwise an alarm
-    /// must wake the thread. A small difference is allowed, because a thread that wakes too early waits again.
-    /// [`SystemClock`] returns true, and so does the clock that reads the processor's counter.
+    /// A queue asks once, when it is built. If the result is true, a blocked thread may keep its deadline itself.
+    /// Otherwise, an alarm must wake the thread. A small difference is allowed, because a thread that wakes too early
+    /// waits again. [`SystemClock`] returns true, and so does the clock that reads the processor's counter.
     fn is_real_time(&self) -> bool {
         false
     }
@@ -116,12 +117,12 @@ impl<C: Clock + ?Sized> Clock for Arc<C> {
 
 /// An armed alarm. Dropping it disarms the alarm.
 ///
-/// A wake that is already under way when the alarm is dropped may still arrive.
+/// A wake that has already begun when the alarm is dropped may still arrive.
 #[must_use = "an alarm is disarmed when it is dropped"]
 pub struct Alarm(Option<Pin<Box<dyn Send + Sync>>>);
 
 impl Alarm {
-    /// Returns an alarm that is disarmed by dropping `guard`.
+    /// Returns an alarm that drops `guard` when it is dropped, to disarm itself.
     ///
     /// This function is for implementations of [`Clock`].
     ///
@@ -149,8 +150,7 @@ impl Alarm {
 
 impl Drop for Alarm {
     fn drop(&mut self) {
-        // The guard owns a waker, perhaps its last copy. Dropping the guard can run user code, such as the code of a
-        // clock.
+        // The guard owns a waker, perhaps the last copy of it. Dropping the guard can therefore run user code.
         drop_quietly(self.0.take());
     }
 }

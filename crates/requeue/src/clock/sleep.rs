@@ -9,12 +9,12 @@ use crate::Time;
 
 /// Waits until `clock` has reached `at`.
 ///
-/// The future is never ready early: if it is woken too soon, it arms again. [`Time::NEVER`] is
-/// never reached.
+/// The future is never ready early. If it is woken too early, it arms its alarm again.
+/// [`Time::NEVER`] is never reached.
 ///
 /// # Cancel safety
 ///
-/// A future that is dropped disarms its alarm. Nothing is lost.
+/// A future that is dropped disarms its alarm, and has no other effect.
 ///
 /// # Examples
 ///
@@ -57,8 +57,8 @@ impl<C: Clock + ?Sized> Future for Sleep<'_, C> {
             self.alarm = Alarm::none();
             return Poll::Ready(());
         }
-        // A poll cannot tell whether the alarm has gone off or the wake came from elsewhere, so each poll that is too
-        // early arms again. The old alarm is dropped first, so that there are never two alarms.
+        // A poll cannot determine whether the alarm caused the wake, so each poll that is too early arms again. The old
+        // alarm is dropped first, so that there are never two alarms.
         self.alarm = Alarm::none();
         self.alarm = self.clock.arm(self.at, cx.waker());
         Poll::Pending

@@ -12,14 +12,14 @@ use crate::sync::quietly;
 
 /// The machine's monotonic clock.
 ///
-/// The times count from a moment early in the process's life, which is time 1 (in nanoseconds), so [`Time::ZERO`] is
-/// before any time that this clock returns. All `SystemClock`s agree.
+/// The times count from a moment soon after the start of the process. This moment is time 1 (in nanoseconds), so
+/// [`Time::ZERO`] is before any time that this clock returns. All `SystemClock`s return the same time.
 ///
-/// Alarms are kept by **one thread for the whole process**, called `requeue-timer`. The thread starts with the first
-/// alarm whose time has not come yet, holds absolute deadlines, and never stops. The thread sleeps for at most an hour
-/// at a time, so that it notices a suspension of the machine. The thread survives wakers that panic. Wakers run on this
-/// thread, so they must be quick. If the system refuses to start the thread, alarms go off immediately: a waiting
-/// caller then polls the clock continuously, but is not forgotten.
+/// Alarms are kept by **one thread for the whole process**, called `requeue-timer`. The thread starts when the first
+/// alarm is armed whose time has not come yet, uses absolute deadlines, and never stops. The thread sleeps for at most
+/// an hour at a time, so that it notices a suspension of the machine. The thread survives wakers that panic. Wakers run
+/// on this thread, so they must be quick. If the system refuses to start the thread, alarms go off immediately. A
+/// waiting caller then polls the clock continuously, but is not forgotten.
 ///
 /// # Examples
 ///
@@ -67,8 +67,8 @@ struct Disarm(Key);
 
 impl Drop for Disarm {
     fn drop(&mut self) {
-        // The lock is released at the end of the first statement, because a waker's drop may arm or
-        // disarm.
+        // The lock is released at the end of the first statement, because the drop of a waker may
+        // arm or disarm an alarm.
         let waker = TIMER.lock().timers.remove(self.0);
         drop(waker);
     }
@@ -91,7 +91,8 @@ struct State {
 }
 
 impl TimerThread {
-    /// The longest sleep of the thread: a suspended machine's monotonic clock may stand still.
+    /// The longest sleep of the thread. It is limited because the monotonic clock of a suspended
+    /// machine may stand still.
     const LONGEST_PARK: Duration = Duration::from_secs(3600);
     /// The number of wakers that are removed under one hold of the lock.
     const BATCH: usize = 64;
@@ -100,7 +101,7 @@ impl TimerThread {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns the waker if there is no thread to wake it.
+    /// Arms the alarm. Returns the waker if there is no thread to wake it.
     fn arm_timer(&'static self, at: Time, waker: Waker) -> Result<Key, Waker> {
         let mut state = self.lock();
         if !state.started {
@@ -113,7 +114,8 @@ impl TimerThread {
         let key = state.timers.insert(at, waker);
         let is_first = state.timers.first_deadline() == Some(key);
         drop(state);
-        // The thread still sleeps until the deadline that was first before `at`.
+        // Without a notification, the thread would sleep until the deadline that was the earliest
+        // before this alarm.
         if is_first {
             self.earlier.notify_one();
         }
@@ -136,7 +138,7 @@ impl TimerThread {
                 let woken = self.earlier.wait_timeout(state, park);
                 state = woken.unwrap_or_else(PoisonError::into_inner).0;
             } else {
-                // A waker may arm or disarm an alarm, which takes this lock.
+                // The wakers run without the lock, because a waker may arm or disarm an alarm.
                 drop(state);
                 due.drain(..).for_each(|waker| _ = quietly(|| waker.wake()));
                 state = self.lock();

@@ -5,7 +5,8 @@ use std::task::Waker;
 
 use crate::Time;
 
-/// A deadline, and the sequence number that orders equal deadlines by their arming.
+/// A deadline, and a sequence number, by which alarms with equal deadlines keep the order in which
+/// they were armed.
 pub(super) type Key = (Time, u64);
 
 /// Armed wakers. Methods that remove a waker return it, so that the caller can drop or wake it

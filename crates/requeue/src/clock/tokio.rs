@@ -18,19 +18,20 @@ use crate::sync::{quietly, waker_fn};
 
 /// The clock of a tokio runtime, for tests that pause or advance its time.
 ///
-/// A queue uses it only if [`Builder::clock`](crate::Builder::clock) sets it, even if the queue is built in a runtime.
-/// The clock follows a runtime whose time is paused or advanced. The clock holds its runtime's handle, so any thread
-/// can use it, including a thread of another runtime. The times of the clock count from its creation, which is time 1
-/// (in nanoseconds). Clones agree; clocks that were created separately do not.
+/// A queue uses this clock only if [`Builder::clock`](crate::Builder::clock) sets it, even if the queue is built in a
+/// runtime. If the time of the runtime is paused or advanced, so is the time of the clock. The clock holds a handle of
+/// its runtime, so any thread can use it, including a thread of another runtime. The times of the clock count from its
+/// creation, which is time 1 (in nanoseconds). Clones return the same time. Clocks that were created separately do not.
 ///
 /// Alarms are entries of the runtime's timer driver, which wakes the waker itself. **No task is spawned**, and an alarm
 /// goes off without being polled. Like all of tokio's timers, alarms have a resolution of one millisecond and never go
-/// off early. Alarms go off only while the runtime runs: a current-thread runtime outside of `block_on` stands still.
+/// off early. Alarms go off only while the runtime runs. A current-thread runtime runs only inside `block_on`.
 ///
-/// If there is no timer driver, because the runtime has shut down or was built without one, [`SystemClock`]'s thread
-/// wakes instead, so waiting callers are not forgotten. If the time was paused when its runtime shut down, the time no
-/// longer changes. Alarms that were armed at that moment detect the shutdown without a panic. Otherwise the first alarm
-/// detects it by a panic in tokio, which is caught; only the message of the panic hook is visible.
+/// If there is no timer driver, because the runtime has shut down or was built without one, the thread of
+/// [`SystemClock`] wakes the wakers, so waiting callers are not forgotten. If the time was paused when its runtime shut
+/// down, the time no longer changes. Alarms that were armed at that moment detect the shutdown without a panic.
+/// Otherwise the first alarm detects it by a panic in tokio, which is caught. Only the message of the panic hook is
+/// visible.
 ///
 /// # Examples
 ///
@@ -57,7 +58,7 @@ pub struct TokioClock(Arc<Shared>);
 struct Shared {
     handle: Handle,
     origin: Instant,
-    /// The timer driver has gone, permanently.
+    /// True if the timer driver has permanently shut down.
     driverless: AtomicBool,
 }
 
@@ -123,7 +124,8 @@ impl Clock for TokioClock {
             return Alarm::none();
         }
         let at = at.min(now + Self::FARTHEST);
-        // Relaxed, because it only saves a panic: with an old value, arming panics and is caught.
+        // A relaxed load suffices, because the flag only saves a panic. With an old value, arming
+        // panics, and the panic is caught.
         if !self.0.driverless.load(Ordering::Relaxed) {
             match quietly(|| self.arm_driver(at, waker)) {
                 Some(alarm) => return alarm,
@@ -135,11 +137,12 @@ impl Clock for TokioClock {
 }
 
 impl TokioClock {
-    /// Arms a timer of the runtime. Panics if there is no timer driver, or it has shut down.
+    /// Arms a timer of the runtime. Panics if there is no timer driver, or if the driver has shut
+    /// down.
     fn arm_driver(&self, at: Time, waker: &Waker) -> Alarm {
         let (clock, relayed) = (Arc::clone(&self.0), waker.clone());
         // A driver that shuts down fires all of its timers, and panics if it is asked for a new timer. Before that, its
-        // timers never fire early. An early wake therefore shows that the driver has gone.
+        // timers never fire early. An early wake therefore shows that the driver has shut down.
         let relay = waker_fn(move || {
             if clock.current_time() < at {
                 clock.driverless.store(true, Ordering::Relaxed);
@@ -149,8 +152,8 @@ impl TokioClock {
         let _context = self.0.handle.enter();
         let deadline = self.0.origin + at.since(Shared::START);
         let mut sleep = Box::pin(tokio::time::sleep_until(deadline));
-        // Arming is not work of the calling task, so it must not use the task's budget. Without
-        // this, a task that has used up its budget could not arm a timer.
+        // Arming is not work of the calling task, so it must not use the task's budget. Otherwise,
+        // a task that has used up its budget could not arm a timer.
         let polled = pin!(coop::unconstrained(sleep.as_mut()));
         if polled.poll(&mut Context::from_waker(&relay)).is_ready() {
             waker.wake_by_ref();
@@ -171,7 +174,7 @@ impl Shared {
 
 /// Reads the runtime's own time, which may be paused.
 fn instant_of(handle: &Handle) -> Instant {
-    // A thread whose thread-locals have been destroyed cannot enter a runtime, and panics.
+    // On a thread whose thread-locals have been destroyed, entering a runtime panics.
     let asked = quietly(|| {
         let _context = handle.enter();
         Instant::now()

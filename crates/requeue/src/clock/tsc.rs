@@ -10,25 +10,25 @@ use crate::Time;
 /// The processor's time-stamp counter, which is read without a system call.
 ///
 /// Reading it takes less than half the time of reading [`SystemClock`]. A queue with metrics reads
-/// the clock in each operation, so this is a considerable part of the operation's cost. A queue
-/// with neither metrics nor delays reads the clock so rarely that this clock saves nothing.
+/// the clock in each operation, so reading the clock is a considerable part of the operation's
+/// cost. A queue with neither metrics nor delays reads the clock so rarely that this clock saves no
+/// noticeable time.
 ///
-/// **Accuracy.** The first [`TscClock::new`] measures the counter's rate once, against the system's clock. The error of
-/// this measurement is permanent: 1 to 15 parts per million on the machines that were measured, or up to 55 ms per
-/// hour. NTP corrects the system's clock, but does not correct this error. Measured by the system's clock, delays are
-/// longer or shorter by that amount. Measured by this clock, no wait is too short: a caller that is woken early reads
-/// the clock, and waits for the rest.
+/// **Accuracy.** The first [`TscClock::new`] measures the counter's rate once, by the system's clock. The error of this
+/// measurement is permanent. It was 1 to 15 parts per million on the tested machines, which is up to 55 ms per hour.
+/// NTP corrects the system's clock, but does not correct this error. By the system's clock, delays are longer or
+/// shorter by that error. By this clock, no wait is too short, because a caller that is woken early reads the clock,
+/// and continues to wait.
 ///
-/// **Between threads.** All clocks of this type agree, and count from the same moment early in the
-/// process's life, which is time 1 (in nanoseconds). In each thread, time never goes back. The
-/// times that two threads read at the same time can differ by some tens of nanoseconds, because a processor
-/// may read its counter a few instructions ahead.
+/// **Between threads.** All clocks of this type count from the same moment soon after the start of the process. This
+/// moment is time 1 (in nanoseconds). In each thread, time never goes back. The times that two threads read at the same
+/// time can differ by some tens of nanoseconds, because a processor may read its counter a few instructions ahead.
 ///
-/// **Platforms.** It works on `x86_64` with an invariant counter, whose rate does not depend on the processor's
-/// frequency, and on `aarch64` (except iOS). Elsewhere it is the system's monotonic clock, with that clock's cost. The
-/// clock trusts the processor's description of its counter. If the kernel has found that the counters of several
-/// processors differ, choose [`SystemClock`]. On Linux that is the case if
-/// `/sys/devices/system/clocksource/clocksource0/available_clocksource` does not list `tsc`.
+/// **Platforms.** The clock uses the counter on `x86_64` with an invariant counter, whose rate does not depend on the
+/// processor's frequency, and on `aarch64` (except iOS). On other platforms, it reads the system's monotonic clock, at
+/// the cost of that clock. The clock trusts the processor's description of its counter. If the kernel has found that
+/// the counters of several processors differ, choose [`SystemClock`]. On Linux, the kernel has found such a difference
+/// if `/sys/devices/system/clocksource/clocksource0/available_clocksource` does not list `tsc`.
 ///
 /// **Suspend.** While a machine is suspended, the counter may stand still, continue, or restart from zero. A clock that
 /// goes back makes callers wait longer. Use this clock only on servers. Do not use it in virtual machines that migrate
@@ -89,7 +89,7 @@ impl Clock for TscClock {
         if at == Time::NEVER {
             return Alarm::none();
         }
-        // The rest is zero if `at` has come; the alarm then wakes immediately.
+        // `left` is zero if `at` has come. The alarm then goes off immediately.
         let left = at.since(self.now()).min(Self::FARTHEST);
         SystemClock.arm(SystemClock.now() + left, waker)
     }

@@ -11,7 +11,7 @@
     doc = "\nFor [`prometheus_client`], [`Metrics`] does all of this."
 )]
 //!
-//! No metrics are global: each queue is built with separate metrics.
+//! No metrics are global. Each queue is built with separate metrics.
 
 #[cfg(feature = "prometheus")]
 mod prometheus;
@@ -26,15 +26,16 @@ pub use self::sample::{AtGroupLimit, Fleet, Sample, Scrape, Times};
 
 /// Receives the events of a queue with keys of type `K`.
 ///
-/// A queue calls these hooks before the operation returns, and without a lock. The hooks are for backends that need
-/// every event, like client-go's `MetricsProvider`. A backend that is scraped reads the queue. The default
-/// implementation of each hook does nothing. A hook may use the queue. The queue discards the panics of hooks.
+/// A queue calls these hooks before the operation returns, and after it has released its lock. The hooks are for
+/// backends that need every event, like client-go's `MetricsProvider`. A backend that is scraped does not need them.
+/// The default implementation of each hook does nothing. A hook may use the queue. The queue catches and discards
+/// panics of hooks.
 ///
 /// [`get`](Self::get) and [`done`](Self::done) receive the key, for example to measure per
 /// namespace. The other hooks receive no key, because the queue would have to clone it under its
 /// lock. The caller of the operation learns of such an event from the result.
 ///
-/// Hooks of operations on different threads run in any order. A gauge of the depth that they
+/// Hooks of operations on different threads run in any order. A gauge of the depth that the hooks
 /// increment and decrement is correct whenever no operation is in progress.
 ///
 /// # Examples
@@ -74,20 +75,20 @@ pub use self::sample::{AtGroupLimit, Fleet, Sample, Scrape, Times};
 pub trait QueueMetrics<K>: Send + Sync {
     /// Reports that a key became ready, or was added while in flight (`workqueue_adds_total`).
     ///
-    /// The depth grows by one. A delayed add counts when it is due. The first operation that
-    /// notices the due key reports it, or else the clock's alarm, on the thread that drives the
-    /// clock.
+    /// The depth grows by one. A delayed add counts when it is due. The hook is called by the first
+    /// operation that notices the due key. If no operation does, the clock's alarm calls the hook,
+    /// on the thread that drives the clock.
     fn add(&self) {}
 
     /// Reports that `key` was delivered, with the time `queued` since its add
     /// (`workqueue_queue_duration_seconds`).
     ///
-    /// The depth is one less.
+    /// The depth shrinks by one.
     fn get(&self, key: &K, queued: Duration) {
         let _ = (key, queued);
     }
 
-    /// Reports the completion of the delivery of `key`, which was in flight for `worked`
+    /// Reports that the delivery of `key` was completed after the time `worked` in flight
     /// (`workqueue_work_duration_seconds`).
     fn done(&self, key: &K, worked: Duration) {
         let _ = (key, worked);
@@ -99,13 +100,12 @@ pub trait QueueMetrics<K>: Send + Sync {
 
     /// Reports that an add will not lead to a separate delivery.
     ///
-    /// The depth shrinks by one. The key was cancelled, or dropped by a shutdown, or it failed
-    /// while dirty under [`ReaddPolicy::Hold`](crate::ReaddPolicy::Hold): one later run then serves the retry
-    /// and the add.
+    /// The depth shrinks by one. The key was cancelled, was dropped by a shutdown, or failed while dirty under
+    /// [`ReaddPolicy::Hold`](crate::ReaddPolicy::Hold). In the last case, one later run serves the retry and the add.
     fn withdraw(&self) {}
 }
 
-/// Creates the [`QueueMetrics`] of each queue that is built with it.
+/// Creates the [`QueueMetrics`] of each queue that is built with this provider.
 pub trait MetricsProvider<K>: Send + Sync {
     /// Returns the hooks of the queue with this name.
     fn queue(&self, name: &str) -> Arc<dyn QueueMetrics<K>>;

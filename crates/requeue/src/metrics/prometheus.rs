@@ -21,9 +21,9 @@ use crate::{BuildError, Key};
 
 /// The queues of a Prometheus registry.
 ///
-/// Create it once for a registry, and pass it to each [`Builder::metrics`](crate::Builder::metrics). The queues are
-/// read only when the registry is encoded. The series of a queue disappear when its last handle and its last item are
-/// dropped. The name of the queue can then be used again.
+/// Create one collector for each registry, and pass it to each [`Builder::metrics`](crate::Builder::metrics). The
+/// queues are read only when the registry is encoded. The series of a queue disappear when its last handle and its last
+/// item are dropped. The name of the queue can then be used again.
 ///
 /// # Examples
 ///
@@ -48,10 +48,10 @@ use crate::{BuildError, Key};
 /// # Serving metrics
 ///
 /// [`text::encode`](prometheus_client::encoding::text::encode) writes OpenMetrics text. Serve it with the header
-/// `Content-Type: application/openmetrics-text; version=1.0.0; charset=utf-8`, to clients whose `Accept` names that
-/// type. The encoded text is not valid `text/plain`: OpenMetrics names families of counters without the `_total` suffix
-/// of their samples, so clients would find neither the type nor the help text of these families. The `/metrics`
-/// endpoint of requeue-http writes both formats.
+/// `Content-Type: application/openmetrics-text; version=1.0.0; charset=utf-8`, to clients whose `Accept` header names
+/// that type. The encoded text is not valid `text/plain`: OpenMetrics names families of counters without the `_total`
+/// suffix of their samples, so a client of `text/plain` would find neither the type nor the help text of these
+/// families. The `/metrics` endpoint of requeue-http writes both formats.
 ///
 /// # Series
 ///
@@ -66,18 +66,20 @@ use crate::{BuildError, Key};
 /// | `workqueue_queue_duration_seconds` | histogram | time from becoming ready to the delivery |
 /// | `workqueue_work_duration_seconds` | histogram | time in flight |
 /// | `workqueue_unfinished_work_seconds` | gauge | sum of the times for which the keys in flight have been in flight |
-/// | `workqueue_longest_running_processor_seconds` | gauge | the longest of these times |
+/// | `workqueue_longest_running_processor_seconds` | gauge | the longest time for which a key in
+/// flight has been in flight |
 /// | `workqueue_retries_total` | counter | delayed adds, of any delay, without debounced adds |
 /// | `workqueue_paused` | gauge | 1 if deliveries are paused, and otherwise 0 |
 /// | `workqueue_waiting` | gauge | keys that wait for a due time |
-/// | `workqueue_backing_off` | gauge | those of them that back off; only of queues in memory |
+/// | `workqueue_backing_off` | gauge | waiting keys that back off; only of queues in memory |
 /// | `workqueue_in_flight` | gauge | keys in flight |
 /// | `workqueue_oldest_ready_seconds` | gauge | time for which the oldest ready key has been ready |
 /// | `workqueue_at_group_limit` | gauge | ready keys whose groups have reached their limit; only of queues whose groups have a limit |
 /// | `workqueue_oldest_at_group_limit_seconds` | gauge | time for which the oldest of these keys has been ready |
 /// | `workqueue_coalesced_total` | counter | adds that became part of a run that was already pending |
 /// | `workqueue_paced_total` | counter | runs that the pace delayed |
-/// | `workqueue_failures_total` | counter | attempts that failed, including the last one of a key that was given up |
+/// | `workqueue_failures_total` | counter | attempts that failed, including the last attempt of a key that was given up
+/// |
 /// | `workqueue_consecutive_failures` | histogram | the consecutive failures of the key, at each failed attempt |
 /// | `workqueue_given_up_total` | counter | keys given up, for example after too many failures |
 /// | `workqueue_panics_total` | counter | attempts that panicked |
@@ -94,16 +96,16 @@ pub struct Metrics {
 
 /// The upper bounds of the histograms' buckets.
 ///
-/// The bounds are the same numbers as in Kubernetes, so buckets of Go and Rust programs can be added up. Some bounds
-/// are written differently (`0.000001` for `1e-06`). Prometheus parses them as numbers, and since version 3.0 stores
-/// them all in one form.
+/// The bounds are the same numbers as in Kubernetes, so the buckets of programs in Go and in Rust can be added. Some
+/// bounds are written differently (`0.000001` for `1e-06`). Prometheus parses the bounds as numbers, and since version
+/// 3.0 stores all bounds in one form.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Hash)]
 #[non_exhaustive]
 pub enum Buckets {
-    /// Kubernetes' ten bounds, from 10 ns to 10 s. Longer durations are only in `+Inf`.
+    /// Kubernetes' ten bounds, from 10 ns to 10 s. Longer durations count only in `+Inf`.
     #[default]
     Kubernetes,
-    /// Two more bounds, 100 s and 1000 s, for work that takes minutes.
+    /// Kubernetes' bounds, and two more bounds, 100 s and 1000 s, for runs that take minutes.
     Long,
 }
 
@@ -119,7 +121,8 @@ impl Buckets {
 impl Metrics {
     /// Registers a collector in `registry`, with Kubernetes' buckets.
     ///
-    /// Call it once for each registry: two collectors would both write the headers of all families.
+    /// Call this function once for each registry, because two collectors would both write the
+    /// headers of all families.
     pub fn register(registry: &mut Registry) -> Self {
         Self::register_with(registry, Buckets::default())
     }
@@ -148,7 +151,7 @@ impl Metrics {
 
     /// Shows a queue under a name until the queue is dropped.
     ///
-    /// [`Builder::metrics`](crate::Builder::metrics) does this for queues of this crate.
+    /// [`Builder::metrics`](crate::Builder::metrics) calls this method for queues of this crate.
     ///
     /// # Errors
     ///
@@ -182,7 +185,7 @@ impl Metrics {
     /// assert!(body.contains("\nworkqueue_depth{name=\"mail\"} 3\n"));
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    // The method is hidden, because only requeue-store has other queues.
+    // The method is hidden, because only requeue-store has queues outside this crate.
     #[doc(hidden)]
     pub fn add<Q: Scrape + 'static>(&self, name: &str, queue: &Arc<Q>) -> Result<(), BuildError> {
         self.add_as(&name.into(), queue)
@@ -217,14 +220,15 @@ impl<K: Key> Scrape for Shared<K> {
 struct Queues {
     buckets: Buckets,
     by_name: Mutex<ByName>,
-    /// A scrape holds this lock while it holds references to queues. Dropping the last reference to a queue runs user
-    /// code, which may call this collector.
+    /// A scrape holds this lock while it holds references to queues. This lock is separate from `by_name`, because
+    /// dropping the last reference to a queue runs user code, which may call this collector.
     scraping: RankedMutex<()>,
 }
 
 struct ByName {
     queues: BTreeMap<Arc<str>, Weak<dyn Scrape>>,
-    /// At this number of entries, dead entries are removed, if no scrape has removed them.
+    /// When the list has this number of entries, dead entries are removed, if no scrape has removed
+    /// them.
     sweep_at: usize,
 }
 
@@ -307,12 +311,12 @@ type Family = (&'static str, &'static str, Value<Sample>);
 #[derive(Debug)]
 pub enum Value<S> {
     Count(fn(&S) -> u64),
-    /// `None` for a queue that has no such keys.
+    /// A number of keys, or `None` for a queue that does not count such keys.
     Keys(fn(&S) -> Option<usize>),
-    /// `None` for a queue that has no such age.
+    /// An age, or `None` for a queue that does not measure it.
     Age(fn(&S) -> Option<Duration>),
     Times(fn(&S) -> &Histogram),
-    /// `None` for a queue that only one process works on.
+    /// A count of all processes, or `None` for a queue that only one process uses.
     FleetCount(fn(&S) -> Option<u64>),
     FleetTimes(fn(&S) -> Option<&Histogram>),
     Failures(fn(&S) -> &ConsecutiveFailures),

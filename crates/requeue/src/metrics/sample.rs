@@ -18,24 +18,25 @@ pub struct Sample {
     pub in_flight: usize,
     /// The queue's counters.
     pub totals: Totals,
-    /// The failed runs by the number of consecutive failures of their keys.
+    /// The number of failed runs by the number of consecutive failures of their keys.
     pub consecutive: ConsecutiveFailures,
     /// The number of keys that were given up, for example after too many failures.
     pub given_up: u64,
     /// The number of attempts that panicked.
     pub panics: u64,
-    /// The times for which keys were, or are, ready and in flight.
+    /// The times for which keys have been or were ready, and have been or were in flight.
     pub times: Times,
     /// True if deliveries are paused, or `None` if the state is not known yet.
     pub paused: Option<bool>,
-    /// The ready keys whose groups have reached their limit, or `None` if groups have no limit, or the keys are not
-    /// known.
+    /// The ready keys whose groups have reached their limit, or `None` if groups have no limit, or if the number of
+    /// keys is not known.
     pub at_group_limit: Option<AtGroupLimit>,
     /// The number of parked keys, or `None` if the queue has no such state.
     pub parked: Option<usize>,
     /// The time since the keys were counted, or `None` if the numbers of keys are always current.
     pub counts_age: Option<Duration>,
-    /// The work of all processes on the queue, or `None` if only this process works on it, or the work is not known yet.
+    /// The counts of all processes that use the queue, or `None` if only this process uses the queue, or if the counts
+    /// are not known yet.
     pub fleet: Option<Fleet>,
 }
 
@@ -43,14 +44,15 @@ pub struct Sample {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub struct AtGroupLimit {
-    /// The number of these keys.
+    /// The number of ready keys at the limit of their groups.
     pub keys: usize,
-    /// The time for which the oldest of them has been ready. Zero if there are none.
+    /// The time for which the oldest of these keys has been ready, or zero if there are no such
+    /// keys.
     pub oldest: Duration,
 }
 
-/// The work of all processes on a queue in a store: the work of this process since it opened the queue, and the work of
-/// the others since this process first read it.
+/// The counts of all processes that use a queue in a store. The counts include the work of this process since it opened
+/// the queue, and the work of other processes since this process first read their counts.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub struct Fleet {
@@ -76,12 +78,12 @@ pub struct Fleet {
     pub longest_running: Duration,
 }
 
-/// The times for which keys of a queue were, or are, ready and in flight.
+/// The times for which keys of a queue have been or were ready, and have been or were in flight.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub struct Times {
     /// The time from becoming ready to the delivery (`workqueue_queue_duration_seconds`). For a key
-    /// that was added while in flight, it counts from that add.
+    /// that was added while in flight, the time counts from that add.
     pub queued: Histogram,
     /// The time in flight (`workqueue_work_duration_seconds`).
     pub worked: Histogram,
@@ -99,6 +101,7 @@ pub struct Times {
 pub trait Scrape: Send + Sync {
     /// Reads the metrics without waiting.
     ///
-    /// Returns `None` if this is not possible now; the scrape then omits the queue.
+    /// Returns `None` if the metrics cannot be read without waiting. The scrape then omits the
+    /// queue.
     fn scrape(&self) -> Option<Sample>;
 }

@@ -13,8 +13,8 @@ use crate::Key;
 use crate::ranked_mutex::RankedGuard;
 use crate::sync::drop_quietly;
 
-/// The number of keys by which prefetching runs ahead of the adds. The number is about the number of reads of memory
-/// that a processor can wait for at the same time.
+/// The number of keys by which prefetching is ahead of the adds. It is about the number of memory reads that a
+/// processor can have in progress at the same time.
 const AHEAD: usize = 8;
 
 impl<K: Key, S: BuildHasher> Queue<K, S> {
@@ -89,11 +89,11 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
         // `own` is user code, so it is not called under the lock.
         let known = state.core.add_known(key, hash, &add, now);
         self.shared.release_lock(state);
-        // Another thread may add the key between the two calls. This add is then one more add for the same run.
+        // Another thread may add the key between the two calls. This add then becomes part of the same run.
         known.unwrap_or_else(|| self.add_with(own(key), add))
     }
 
-    /// Adds `key` after `delay`. A delay of zero adds it now.
+    /// Adds `key` after `delay`. With a delay of zero, the key is due now.
     ///
     /// This is client-go's `AddAfter`, and never blocks. Delays saturate at about 584 years; a key
     /// with a delay of [`Duration::MAX`] is never due.
@@ -118,13 +118,13 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
 
     /// Counts a failure of `key`, and adds it after the delay that the limiter computes.
     ///
-    /// This is client-go's `AddRateLimited`, for keys without an [`Item`](crate::Item) at hand.
-    /// [`Item::retry`](crate::Item::retry) does this and completes the delivery. Under
-    /// [`ReaddPolicy::Hold`](crate::ReaddPolicy::Hold), the default, every pending run of the key then waits for
-    /// that delay, even if the key is still in flight.
+    /// This is client-go's `AddRateLimited`, for callers that do not have the key's [`Item`](crate::Item).
+    /// [`Item::retry`](crate::Item::retry) counts a failure in the same way, and completes the delivery. Under
+    /// [`ReaddPolicy::Hold`](crate::ReaddPolicy::Hold), the default, every pending run of the key then waits for that
+    /// delay, even if the key is still in flight.
     pub fn add_rate_limited(&self, key: K) -> Added {
-        // The queue is asked first, because the limiter would remember a key that the queue
-        // refuses.
+        // The queue is asked before the limiter, because the limiter would remember a key that the
+        // queue refuses.
         let hash = self.hash_key(&key);
         {
             let Ok(state) = self.shared.lock() else { return Added::Refused };
@@ -137,7 +137,7 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
         }
         let now = self.shared.clock.now();
         let delay = self.shared.limiter.next_delay(&key, now);
-        // The limiter and the queue use one time, so that they compute the same due time.
+        // The limiter and the queue use the same time, so that they compute the same due time.
         self.add_at(key, hash, Add::after(delay).failed(), Some(now))
     }
 
@@ -251,9 +251,9 @@ impl<K: Key> Shared<K> {
     }
 }
 
-/// Keys that are being added. If a key's `eq` panics, the lock is released as usual, so that
-/// getters are woken for the keys that were added before. The other keys are dropped outside the
-/// lock.
+/// Keys that are being added. If the `eq` of a key panics, the lock is released as after a normal
+/// return, so that getters are woken for the keys that were added before. The other keys are
+/// dropped outside the lock.
 struct BatchAdd<'q, K: Key> {
     shared: &'q Shared<K>,
     keys: IntoIter<(K, u64, GroupId)>,
@@ -262,7 +262,7 @@ struct BatchAdd<'q, K: Key> {
 }
 
 impl<'q, K: Key> BatchAdd<'q, K> {
-    /// Takes keys with their hashes and groups.
+    /// Creates a batch of keys with their hashes and groups.
     fn new(shared: &'q Shared<K>, keys: Vec<(K, u64, GroupId)>) -> Self {
         Self { shared, keys: keys.into_iter(), unused: Vec::new(), state: None }
     }

@@ -72,7 +72,7 @@ pub enum BuildError {
     /// `oldest_every` of [`Order::Priority`] is 0, which has no meaning. The value 1 means first
     /// in, first out.
     ZeroOldestEvery,
-    /// The pace permits no run or more than [`Pace::MAX_RUNS`] runs, or its window has no length.
+    /// The pace permits no run or more than [`Pace::MAX_RUNS`] runs, or its window is zero.
     InvalidPace(Pace),
     /// A live queue with this name reports to the same metrics.
     DuplicateName(String),
@@ -140,8 +140,8 @@ impl<K: Key> Builder<K> {
     /// Creates a builder of a queue that treats re-adds and failures as client-go does, with
     /// [`ReaddPolicy::KeepBoth`] and the limiter [`default_controller`].
     ///
-    /// Everything else is as in [`Queue::builder`]. The page "From client-go" lists the remaining
-    /// differences.
+    /// All other defaults are those of [`Queue::builder`]. The page "From client-go" lists the
+    /// remaining differences.
     ///
     /// # Examples
     ///
@@ -201,23 +201,24 @@ impl<K: Key, S: BuildHasher> Builder<K, S> {
         self
     }
 
-    /// Limits how often one key runs, successes included. The default is no limit.
+    /// Limits how often one key runs, including after successes. The default is no limit.
     ///
     /// In every window of the length [`per`](Pace::per), at most [`runs`](Pace::runs) deliveries of one key start. An
-    /// add above the pace makes the key wait until the pace permits its run. Later adds become part of that run, so no
-    /// add is dropped. Other keys do not wait.
+    /// add that would exceed the pace makes the key wait until the pace permits its run. Later adds become part of that
+    /// run, so no add is dropped. Other keys do not wait.
     ///
     /// A [limiter](Self::limiter) delays a key that fails; a pace also delays a key that succeeds, for example if a
     /// controller's own writes trigger the key again. A released delivery does not count. Under
     /// [`ReaddPolicy::KeepBoth`], a run that the pace delays and the run of a delayed add become one run.
     ///
     /// The queue then keeps a copy of each key that ran within the last window, with the times of its starts, and every
-    /// operation reads the clock. Copies whose window is over are removed at later deliveries, up to four at each
-    /// delivery. An idle queue therefore keeps the last copies.
+    /// operation reads the clock. Copies are removed after their window, at later deliveries, up to four copies at each
+    /// delivery. A queue without deliveries therefore keeps its copies.
     ///
-    /// The time of a start is the time at which the delivering call read the clock, before this call took the queue's
-    /// lock. Two starts can be closer than the pace permits, by the time for which the call waited for the lock.
-    /// [`Item::count_start`](crate::Item::count_start) sets a later time.
+    /// The time of a start is the time at which the delivering call read the clock. The call reads the clock before it
+    /// acquires the queue's lock. The interval between two starts can therefore be shorter than the pace permits, by
+    /// the time for which the call waited for the lock. [`Item::count_start`](crate::Item::count_start) sets a later
+    /// time.
     ///
     /// # Examples
     ///
@@ -257,9 +258,8 @@ impl<K: Key, S: BuildHasher> Builder<K, S> {
 
     /// Sets the function that returns the group of a key, for example its namespace or tenant.
     ///
-    /// [`fair`](Self::fair), [`group_limit`](Self::group_limit) and [`Queue::group`] use the group.
-    /// The function is called at each add, outside the lock. A queue with groups takes 40 bytes more
-    /// for each key.
+    /// [`fair`](Self::fair), [`group_limit`](Self::group_limit) and [`Queue::group`] use the group. The function is
+    /// called at each add, outside the lock. A queue with groups needs 40 more bytes for each key.
     ///
     /// # Examples
     ///
@@ -299,11 +299,11 @@ impl<K: Key, S: BuildHasher> Builder<K, S> {
     /// Sets the delays of the default limiter: `base` after the first failure of a key, doubled with each further
     /// failure up to `max`, with jitter.
     ///
-    /// The default is 1 s and 5 min, so that ten retries survive the restart of a service that the key
-    /// needs. Choose a shorter `base` if most failures are conflicts that the next attempt resolves.
-    /// Then also permit more [retries](crate::workers::ThreadWorkers::max_retries). [`BackoffLimiter::new`] has the ranges.
+    /// The default is 1 s and 5 min, so that a service that the handler needs can restart during ten retries. Choose a
+    /// shorter `base` if most failures are conflicts that the next attempt resolves. Then also permit more
+    /// [retries](crate::workers::ThreadWorkers::max_retries). [`BackoffLimiter::new`] describes the ranges.
     ///
-    /// A call of [`limiter`](Self::limiter) takes precedence.
+    /// A limiter that is set with [`limiter`](Self::limiter) takes precedence.
     ///
     /// # Examples
     ///
@@ -342,7 +342,7 @@ impl<K: Key, S: BuildHasher> Builder<K, S> {
     /// Keeps the times at which keys became ready or were delivered, and histograms of how long
     /// keys were ready and in flight.
     ///
-    /// Each operation then reads the clock. Metrics turn this on automatically.
+    /// Each operation then reads the clock. A queue with metrics always keeps these times.
     pub fn track_times(mut self) -> Self {
         self.settings.config.track = true;
         self
@@ -350,8 +350,9 @@ impl<K: Key, S: BuildHasher> Builder<K, S> {
 
     /// Records the last transitions of keys in up to `bytes` of memory, for [`Queue::history`] and [`Queue::recording`].
     ///
-    /// Most events take 32 bytes, and the others 64 bytes. Less than 256 bytes record nothing. If the memory is full, the oldest events are dropped. Each operation then reads the
-    /// clock. By default, nothing is recorded.
+    /// Most events need 32 bytes, and the others need 64 bytes. With less than 256 bytes, nothing is recorded. If the
+    /// memory is full, the oldest events are dropped. With a recording, each operation reads the clock. By default,
+    /// nothing is recorded.
     pub fn record_events(mut self, bytes: usize) -> Self {
         self.settings.config.recording = bytes;
         self
@@ -364,7 +365,7 @@ impl<K: Key, S: BuildHasher> Builder<K, S> {
     }
 
     /// Registers the queue in a Prometheus registry under its name, which must be unique among the
-    /// live queues there.
+    /// live queues of the registry.
     #[cfg(feature = "prometheus")]
     pub fn metrics(mut self, metrics: &crate::metrics::Metrics) -> Self {
         self.settings.metrics = Some(metrics.clone());
@@ -373,8 +374,8 @@ impl<K: Key, S: BuildHasher> Builder<K, S> {
 
     /// Creates spans of OpenTelemetry for the waits and runs of keys: see [`trace`](crate::trace).
     ///
-    /// The queue keeps the trace contexts of up to nine adds of each pending run, beside the key's record. It also [keeps
-    /// times](Self::track_times). By default, there are no spans.
+    /// The queue keeps the trace contexts of up to nine adds of each pending run, beside the key's record. The queue
+    /// also [keeps times](Self::track_times). By default, there are no spans.
     #[cfg(feature = "opentelemetry")]
     pub fn traces(mut self) -> Self {
         self.settings.traces = true;
@@ -388,8 +389,9 @@ impl<K: Key, S: BuildHasher> Builder<K, S> {
     ///
     /// foldhash does not keep its seed secret from an attacker who chooses keys and learns something about their
     /// hashes. An attacker can learn about hashes from timing, and from [snapshots](Queue::snapshot) and their
-    /// [cursors](crate::Cursor), whose order is the order of the hashes. The queue compares a key with all others of
-    /// the same hash: 32,000 such keys take seconds, and the time grows with the square of their number.
+    /// [cursors](crate::Cursor), whose order is the order of the hashes. The queue compares a key with all other keys
+    /// that have the same hash. Adding 32,000 such keys takes seconds, and the time grows with the square of the number
+    /// of keys.
     ///
     /// Choose [`std::hash::RandomState`], which is SipHash, if keys come from people or programs that you do not trust.
     /// The default limiter then also uses SipHash. A custom [`limiter`](Self::limiter) hashes keys with a separate
@@ -408,7 +410,8 @@ impl<K: Key, S: BuildHasher> Builder<K, S> {
     /// ```
     pub fn hasher<T: BuildHasher>(self, hasher: T) -> Builder<K, T> {
         let mut settings = self.settings;
-        // The default hasher may have been replaced because it is not safe enough.
+        // The user may have replaced the default hasher because it is not safe enough, so the
+        // default limiter must not use it.
         settings.default_limiter = |base, max| {
             let hasher = std::hash::RandomState::new();
             Box::new(BackoffLimiter::with_hasher(base, max, hasher))
@@ -422,8 +425,8 @@ impl<K: Key, S: BuildHasher> Builder<K, S> {
     ///
     /// - [`BuildError::ZeroGroupLimit`]: the [group limit](Self::group_limit) is 0.
     /// - [`BuildError::ZeroOldestEvery`]: `oldest_every` of [`Order::Priority`] is 0.
-    /// - [`BuildError::InvalidPace`]: the [pace](Self::pace) has no runs, more than
-    ///   [`Pace::MAX_RUNS`], or no length.
+    /// - [`BuildError::InvalidPace`]: the [pace](Self::pace) permits no run or more than
+    ///   [`Pace::MAX_RUNS`] runs, or its window is zero.
     /// - [`BuildError::Unnamed`]: the queue has metrics, but no name or an empty name.
     /// - [`BuildError::DuplicateName`]: a live queue with this name reports to the same metrics.
     pub fn build(self) -> Result<Queue<K, S>, BuildError> {
@@ -482,7 +485,7 @@ impl<K: Key, S> fmt::Debug for Builder<K, S> {
     }
 }
 
-/// A custom order that is not called again after it has panicked. The order's keys are then delivered by age.
+/// Wraps a custom order, and does not call it again after a panic. The keys of the order are then delivered by age.
 struct Fused<K> {
     order: Option<Box<dyn CustomOrder<K>>>,
     broken: bool,
@@ -502,7 +505,7 @@ impl<K> Fused<K> {
 impl<K> CustomOrder<K> for Fused<K> {
     fn push(&mut self, key: K) {
         if self.broken {
-            // The key is still delivered by age. This copy of the key is dropped here, under the lock.
+            // The queue delivers the key by age. This copy of the key is dropped here, under the lock.
             return drop_quietly(key);
         }
         self.held += 1;
@@ -526,7 +529,7 @@ impl<K> CustomOrder<K> for Fused<K> {
 
 impl<K> Drop for Fused<K> {
     fn drop(&mut self) {
-        // Each key that the order returns is dropped separately. If two keys panicked while a collection was dropped,
+        // Each remaining key of the order is dropped separately. If two keys panicked while one collection was dropped,
         // the process would abort.
         if std::mem::needs_drop::<K>() {
             while self.held > 0

@@ -22,8 +22,8 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
     /// The [`Item`](super::Item) of the run is notified, and [workers](crate::workers) cancel the context of their
     /// handler with [`CancelReason::Cancelled`]. The key stays in flight until the delivery is completed. A run that
     /// stops with [`Completion::Cancelled`](crate::Completion::Cancelled) counts neither as a success nor as a failure.
-    /// The same applies to a run whose item is dropped, or whose handler panics. Any other completion has its usual
-    /// effect.
+    /// The same applies to a cancelled run whose item is dropped or whose handler panics. Any other completion has its
+    /// usual effect.
     ///
     /// The call affects neither pending runs of the key nor its failures. To stop all work on a key, also call
     /// [`cancel`](Self::cancel), which removes its pending runs.
@@ -49,7 +49,7 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
         Q: Hash + Eq + ?Sized,
     {
         let hash = self.hash_key(key);
-        // Due keys become ready first, because an add that is due may restart the run.
+        // Due keys become ready first, because a delayed add that becomes due may restart the run.
         let Some((mut state, _)) = self.shared.lock_settled() else {
             return CancelledRun::NotInFlight;
         };
@@ -65,7 +65,7 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
 }
 
 impl<K: Key> Shared<K> {
-    /// Returns the reason for the cancellation if a delivery was cancelled and has not been completed.
+    /// Returns the reason for the cancellation if the delivery was cancelled and has not been completed.
     pub(super) fn cancel_reason(&self, ticket: &core::Ticket) -> Option<CancelReason> {
         let state = self.lock_after_restarts()?;
         let reason = state.core.cancel_reason(ticket);
@@ -73,7 +73,8 @@ impl<K: Key> Shared<K> {
         reason
     }
 
-    /// Returns the reason for the cancellation if a delivery was cancelled. From now on, nothing cancels the delivery.
+    /// Returns the reason for the cancellation if the delivery was cancelled. After this call, the delivery can no
+    /// longer be cancelled.
     pub(super) fn seal_run(&self, ticket: &core::Ticket) -> Option<CancelReason> {
         let mut state = self.lock_after_restarts()?;
         let reason = state.core.seal(ticket);
@@ -81,19 +82,19 @@ impl<K: Key> Shared<K> {
         reason
     }
 
-    /// Takes the lock. If adds restart runs, first makes due keys ready.
+    /// Acquires the lock. If adds restart runs, it first makes due keys ready.
     fn lock_after_restarts(&self) -> Option<RankedGuard<'_, State<K>>> {
         if self.facts.restarts { Some(self.lock_settled()?.0) } else { self.lock().ok() }
     }
 }
 
-/// Waits until a delivery is cancelled. The future is never ready once the delivery is completed, and does not keep the
-/// queue alive.
+/// Waits until a delivery is cancelled. After the completion of the delivery, the future never becomes ready. The
+/// future does not keep the queue alive.
 #[must_use = "it has no effect once it is dropped"]
 pub(crate) struct Cancellation<K: Key> {
     shared: Weak<Shared<K>>,
     ticket: core::Ticket,
-    /// The number in the list of futures, and the entry.
+    /// The future's number in the list of futures, and its entry.
     listed: Option<(u64, Arc<Watcher>)>,
 }
 
@@ -102,8 +103,8 @@ impl<K: Key> Cancellation<K> {
         Self { shared, ticket, listed: None }
     }
 
-    /// Calls `f` when the delivery is cancelled, on the thread that cancels it, until the result is
-    /// dropped.
+    /// Calls `f` when the delivery is cancelled, on the thread that cancels it, unless the returned
+    /// value is dropped before.
     pub(super) fn call_on_cancel(
         mut self,
         f: impl Fn(CancelReason) + Send + Sync + 'static,
@@ -141,7 +142,8 @@ impl<K: Key> Future for Cancellation<K> {
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<CancelReason> {
         let this = self.get_mut();
-        // A run is polled often, and cancelled rarely. These polls take no lock.
+        // A run is polled often, and cancelled rarely. Polls before a cancellation therefore
+        // acquire no lock.
         if this.listed.as_ref().is_some_and(|(_, watcher)| watcher.will_wake(cx.waker())) {
             return Poll::Pending;
         }

@@ -1,17 +1,18 @@
-//! The list of waiting drains, of queues and of groups.
+//! The list of waiting drains: drains of the queue and drains of groups.
 
 use std::task::Waker;
 
 use requeue_core::{self as core, GroupId};
 
-/// The list of the waiting drains of a queue. The list is under the queue's lock, and allocated with the first drain.
+/// The list of the waiting drains of a queue. The queue's lock guards the list. The list is allocated with the first
+/// drain.
 #[derive(Default)]
 pub(super) struct Drainers(Option<Box<List>>);
 
 #[derive(Default)]
 struct List {
     listed: Vec<Drainer>,
-    /// The number of the latest drain that was listed.
+    /// The number that was assigned to the last listed drain.
     last: u64,
 }
 
@@ -40,7 +41,7 @@ impl Until {
 struct Drainer {
     number: u64,
     until: Until,
-    /// True once the drain has completed. The value stays true, even if other keys are delivered afterwards.
+    /// True once the drain has completed. Later deliveries do not change the value.
     finished: bool,
     waker: Option<Waker>,
 }

@@ -1,7 +1,7 @@
 //! Keeps the keys whose pending run was dropped by a shutdown, until `take_dropped` or a drain
 //! returns them.
 
-/// A list in pieces. The list grows under the queue's lock, and never copies its contents.
+/// A list in pieces. It grows under the queue's lock, and therefore never copies its contents.
 pub(super) struct DroppedKeys<K> {
     pieces: Vec<Vec<K>>,
 }

@@ -1,6 +1,6 @@
 //! Taking keys: without waiting, in a task, or on a thread, and after a completion under the same lock.
 //!
-//! These are the calls and futures of the public API. The algorithm is in `getter.rs`.
+//! This file contains the calls and futures of the public API. The algorithm is in `getter.rs`.
 
 use std::future::Future;
 use std::hash::BuildHasher;
@@ -55,8 +55,8 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
     ///
     /// # Cancel safety
     ///
-    /// A future that is dropped has taken no key, and passes on its wake. A future that is woken and not polled also
-    /// takes no key. Every two such futures delay a task that waits behind them by 5 to 10 ms.
+    /// A future that is dropped has taken no key, and passes its wake to the next getter. A future that is woken but
+    /// not polled also takes no key. Every two such futures delay the next waiting task by 5 to 10 ms.
     ///
     /// # Examples
     ///
@@ -77,10 +77,10 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
         Get { inner: Getter::new(self) }
     }
 
-    /// Waits for a key, then takes up to `max` ready keys in all.
+    /// Waits for a key, then takes further ready keys, up to `max` keys in total.
     ///
     /// The result is empty if the queue was closed or shut down and has no more keys, or if `max`
-    /// is 0. [`GetMany::now`] takes the keys without waiting.
+    /// is 0. [`GetMany::now`] takes keys without waiting.
     ///
     /// # Cancel safety
     ///
@@ -104,9 +104,8 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
     /// Calls [`Item::succeed`] and then [`get`](Self::get), in most cases under one hold of the
     /// lock and with one reading of the clock.
     ///
-    /// The delivery is completed when the future is first polled, or dropped. An item of another
-    /// queue succeeds in that queue. [`succeed_and_try_get`](Self::succeed_and_try_get) takes the next
-    /// key without a task.
+    /// The delivery is completed when the future is first polled, or dropped. The delivery of another queue's item is
+    /// completed in that queue. [`succeed_and_try_get`](Self::succeed_and_try_get) takes the next key without a task.
     ///
     /// # Cancel safety
     ///
@@ -153,7 +152,7 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
     /// }
     /// assert_eq!((keys, queue.states().total()), (vec!["a", "b"], 0));
     /// ```
-    // This is not a method of `SucceedAndGet`, which would copy the item into a future and out of it.
+    // This function is not a method of `SucceedAndGet`, because the future would copy the item twice.
     #[must_use = "an item that is dropped unfinished counts as failed"]
     #[inline]
     pub fn succeed_and_try_get(&self, item: Item<'_, K>) -> Option<Item<'_, K>> {
@@ -203,15 +202,15 @@ impl<'q, K: Key, S: BuildHasher> Future for Get<'q, K, S> {
             return Poll::Ready(Some(Item::new_borrowed(shared, delivery)));
         }
         #[cfg(feature = "tokio")]
-        // The slow path asks for this unit itself.
+        // The slow path itself asks for this unit of the budget.
         drop(budget);
         self.poll_again(cx)
     }
 }
 
 impl<'q, K: Key, S: BuildHasher> Get<'q, K, S> {
-    /// Sets the longest time to wait, from this call on, by the queue's clock. The result is `None` if this time has
-    /// passed.
+    /// Sets the longest time to wait, from this call on, by the queue's clock. The result is `None` if no key comes in
+    /// this time.
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.inner.deadline = Some(self.inner.queue.now() + timeout);
         self
@@ -228,9 +227,9 @@ impl<'q, K: Key, S: BuildHasher> Get<'q, K, S> {
 
     /// Waits for the key, and blocks this thread. The call needs no runtime.
     ///
-    /// This call, like the other methods named `blocking`, blocks the thread while it waits. In async code await the
-    /// future, or call this in `tokio::task::spawn_blocking`: on a runtime with one thread, this call blocks all tasks,
-    /// including the task that would add a key. To find such calls in tests, wrap them in
+    /// Like every method named `blocking`, this method blocks the thread while it waits. In async code, await the
+    /// future, or call this method in `tokio::task::spawn_blocking`. On a runtime with one thread, this method blocks
+    /// all tasks, including the task that would add a key. To find such calls in tests, wrap them in
     /// `tokio::task::block_in_place`, which panics on a runtime with one thread.
     ///
     /// # Examples
@@ -318,7 +317,7 @@ impl<'q, K: Key, S: BuildHasher> GetMany<'q, K, S> {
     }
 }
 
-/// Takes more keys after `first`, up to `max` in all.
+/// Takes more keys after `first`, up to `max` keys in total.
 fn take_rest<K: Key, S: BuildHasher>(
     queue: &Queue<K, S>,
     first: Option<Delivery<K>>,
@@ -335,7 +334,7 @@ pub struct SucceedAndGet<'q, K: Key, S: BuildHasher = foldhash::fast::RandomStat
     get: Get<'q, K, S>,
 }
 
-/// Nothing in it is pinned.
+/// No field is pinned.
 impl<K: Key, S: BuildHasher> Unpin for SucceedAndGet<'_, K, S> {}
 
 impl<'q, K: Key, S: BuildHasher> Future for SucceedAndGet<'q, K, S> {
@@ -345,7 +344,7 @@ impl<'q, K: Key, S: BuildHasher> Future for SucceedAndGet<'q, K, S> {
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         if let Some(item) = self.item.take() {
             let shared: &'q Shared<K> = self.get.shared_state();
-            // A task without budget takes no key, but its delivery is completed.
+            // A task without budget takes no key, but completes its delivery.
             #[cfg(feature = "tokio")]
             let Poll::Ready(budget) = tokio::task::coop::poll_proceed(cx) else {
                 item.succeed();
@@ -365,8 +364,8 @@ impl<K: Key, S: BuildHasher> Drop for SucceedAndGet<'_, K, S> {
     #[inline]
     fn drop(&mut self) {
         if let Some(item) = self.item.take() {
-            // This may run while unwinding. If `succeed` panics, the item's drop counts as a
-            // failure.
+            // This code may run while unwinding. If `succeed` panics, the drop of the item counts
+            // as a failure.
             quietly(|| item.succeed());
         }
     }

@@ -33,11 +33,11 @@ type Taken<'a, K> = (RankedGuard<'a, State<K>>, Option<Delivery<K>>);
 
 impl<K: Key> Shared<K> {
     /// Takes the next key in the common case, in which no user code runs and the clock is read
-    /// before the lock is taken. The inner result is final. `None` means that the caller must call
-    /// [`take`](Queue::take).
+    /// before the lock is taken. The inner value is final. The outer `None` means that the caller
+    /// must call [`take`](Queue::take).
     ///
-    /// The two functions do not share the memory of their results: a processor that writes a key
-    /// and reads it immediately in larger pieces must wait until the write is done.
+    /// The two functions do not share the memory of their results. A processor that writes a key,
+    /// and immediately reads it in larger pieces, must wait until the write is done.
     #[inline(always)]
     pub(super) fn take_fast(&self) -> Option<Option<Delivery<K>>> {
         if !self.facts.has_fast_gets {
@@ -85,8 +85,7 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
             } else {
                 state.core.get(now)
             };
-            // The number of due keys exceeded the number that one call makes ready, and none of the ready keys could be
-            // delivered.
+            // More keys were due than one call makes ready, and none of the ready keys could be delivered.
             let more_due =
                 || !state.core.is_paused() && state.core.next_due().is_some_and(|due| due <= now);
             if taken.is_some() || !(again || more_due()) {
@@ -103,7 +102,7 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
 
 impl<K: Key> Shared<K> {
     /// Takes up to `max` keys under one hold of the lock, like `take_fast`. Returns `false`, and
-    /// takes nothing, if the caller must call [`take`](Queue::take).
+    /// takes no key, if the caller must call [`take`](Queue::take).
     fn take_many_fast<'q>(&'q self, items: &mut Vec<Item<'q, K>>, max: usize) -> bool {
         if !self.facts.has_fast_gets || self.hooks.is_some() {
             return false;
@@ -125,7 +124,8 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
     /// Takes ready keys until there are `max` items, or no more ready keys.
     pub(super) fn take_more<'q>(&'q self, items: Vec<Item<'q, K>>, max: usize) -> Vec<Item<'q, K>> {
         let mut taken = TakenBatch { shared: &self.shared, items, deliveries: Vec::new() };
-        // A large `max` allocates no memory for keys that may not exist.
+        // The capacity is limited, so that a large `max` allocates no memory for keys that may not
+        // exist.
         taken.items.reserve(max.saturating_sub(taken.items.len()).min(32));
         while taken.items.len() < max {
             let before = taken.items.len();
@@ -154,12 +154,13 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
     }
 }
 
-/// Deliveries that are being taken under the lock. If a key's `clone` panics there, the lock is
+/// Deliveries that are being taken under the lock. If the `clone` of a key panics, the lock is
 /// released first, and then these deliveries are released.
 struct TakenBatch<'q, K: Key> {
     shared: &'q Shared<K>,
     items: Vec<Item<'q, K>>,
-    /// Deliveries of a queue with hooks, which are notified of items outside the lock.
+    /// Deliveries of a queue with hooks. The hooks are notified outside the lock, when the
+    /// deliveries become items.
     deliveries: Vec<Delivery<K>>,
 }
 
@@ -177,16 +178,18 @@ impl<K: Key> Drop for TakenBatch<'_, K> {
 
 impl<K: Key> Shared<K> {
     /// Completes the delivery as `succeed` does, and takes the next key if both have a fast path.
-    /// `None` means that the caller must check for a key.
+    /// `None` means that the caller must look for a key.
     #[inline(always)]
     pub(super) fn succeed_and_take(&self, mut item: Item<'_, K>) -> Option<Delivery<K>> {
         if !item.is_of(self) || !self.facts.has_fast_gets {
             item.succeed();
             return None;
         }
-        // The limiter is called before the queue is locked: the limiter's lock has the lower rank.
+        // The limiter is called before the queue is locked, because the limiter's lock has the
+        // lower rank.
         self.limiter.forget_key(&item);
-        // This value is dropped after the lock is released, even if a key's `clone` panics under the lock.
+        // This value is declared before the guard, so it is dropped after the lock is released, even if the `clone` of
+        // a key panics under the lock.
         let mut completed = Completed::new();
         let how = Finish::Succeed;
         let locked = self.lock_for(Operation::Finish(&item.ticket, &how), None);
@@ -199,8 +202,8 @@ impl<K: Key> Shared<K> {
         };
         let (unused, worked) = state.keep_dropped(finished);
         completed.take_contents(&mut item, unused);
-        // Unless every operation needs the time, the clock may have been read only for the completion. A drain must see
-        // the moment in which no key is in flight.
+        // Unless every operation needs the time, the clock may have been read only for the completion. A drain must
+        // notice the moment in which no key is in flight.
         let next = state.time_for(Operation::Get, self.facts.always_needs_now.then_some(now));
         let taken = match next.filter(|_| state.drainers.is_empty()) {
             Some(now) => state.core.get(now),
@@ -225,13 +228,13 @@ pub(super) struct Getter<'q, K: Key, S: BuildHasher> {
     /// True if the getter waits until `None` is final.
     until_final: bool,
     pub(super) deadline: Option<Time>,
-    /// The alarm for the deadline, unless a parked thread keeps the deadline itself.
+    /// The alarm for the deadline, if the deadline is not kept by a parked thread.
     alarm: Option<Alarm>,
 }
 
 /// The way to wait for the next check.
 enum Pause {
-    /// The thread must spin.
+    /// The thread spins.
     Spin,
     /// The getter is listed and will be woken. A thread must not sleep beyond this time.
     Until(Time),
@@ -263,7 +266,8 @@ impl<'q, K: Key, S: BuildHasher> Getter<'q, K, S> {
         self.leave_waiters();
         self.kind = Kind::Thread;
         let shared = &self.queue.shared;
-        // All waits of a thread share one waker, so a listed getter is recognized.
+        // All waits of a thread share one waker, so that a getter that is already listed is
+        // recognized.
         THREAD.with(|waker| {
             loop {
                 match self.check_or_wait(waker) {
@@ -291,8 +295,8 @@ impl<'q, K: Key, S: BuildHasher> Getter<'q, K, S> {
             }
             Some(deadline) => {
                 let keeps_deadline = shared.facts.is_real_time && self.kind == Kind::Thread;
-                // Each check arms again, because an alarm may go off early, and wakes only the waker with which it was
-                // armed.
+                // Each check arms the alarm again, because an alarm may go off early, and because it wakes only the
+                // waker with which it was armed.
                 if !keeps_deadline {
                     self.alarm = quietly(|| shared.clock.arm(deadline, waker));
                 }
@@ -301,14 +305,15 @@ impl<'q, K: Key, S: BuildHasher> Getter<'q, K, S> {
         }
     }
 
-    /// Takes a key, or finds that the queue has no key and will have no key, or joins the list of waiters.
+    /// Takes a key, or returns `None` if the queue has no key and will have no key. Otherwise, joins the list of
+    /// waiters.
     fn take_or_join(&mut self, waker: &Waker) -> Result<Option<Delivery<K>>, Pause> {
         let shared = &self.queue.shared;
         // A waker's `clone` is user code. The `clone` runs outside the lock, and only if no key is ready.
         let mut fresh = None;
         let (mut state, old) = loop {
             let Ok((mut state, taken)) = self.queue.lock_and_take() else {
-                // The caller is the code of a key, which runs under the lock. Such a caller could wait forever.
+                // The caller is the code of a key, which runs under the lock. If it waited, it could wait forever.
                 return Ok(None);
             };
             let core = &state.core;
@@ -321,7 +326,7 @@ impl<'q, K: Key, S: BuildHasher> Getter<'q, K, S> {
                 return Ok(taken);
             }
             if state.waiters.start_spinning(&mut self.place, self.kind, self.until_final) {
-                // The flag is cleared under the lock, so it misses no key that comes later.
+                // The flag is cleared under the lock, so the getter misses no key that comes later.
                 shared.go.store(false, Ordering::Relaxed);
                 shared.release_lock(state);
                 return Err(Pause::Spin);
@@ -362,7 +367,7 @@ impl<K: Key, S: BuildHasher> Future for Getter<'_, K, S> {
     type Output = Option<Delivery<K>>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        // A task without budget takes no key, so the tasks beside it run.
+        // A task without budget takes no key, so that other tasks run.
         #[cfg(feature = "tokio")]
         let budget = std::task::ready!(tokio::task::coop::poll_proceed(cx));
         match self.check_or_wait(cx.waker()) {
@@ -392,9 +397,9 @@ impl<K: Key, S: BuildHasher> Drop for Getter<'_, K, S> {
 const CHECK_INTERVAL: Duration = Duration::from_millis(10);
 
 impl<K: Key> Shared<K> {
-    /// Waits for less time than parking and waking a thread takes, or until there is a key. If a
-    /// worker asks for the next key a moment before the add, the add need not wake a thread. Waking
-    /// a thread is the most expensive part of an add.
+    /// Waits for a key, for less time than parking and waking a thread takes. If a worker asks for
+    /// a key just before an add, the add then does not have to wake a thread. Waking a thread is
+    /// the most expensive part of an add.
     fn spin_briefly(&self) {
         for _ in 0..SPINS {
             // The flag is only a hint: after the spin, the thread checks under the lock.
@@ -405,18 +410,18 @@ impl<K: Key> Shared<K> {
         }
     }
 
-    /// Parks this thread until it is woken, or about `until`.
+    /// Parks this thread until it is woken, or until about the time `until`.
     pub(super) fn park_until(&self, until: Time) {
         if until == Time::NEVER {
             return park();
         }
-        // The limit prevents the thread from oversleeping after a step of the clock or a suspension of the machine.
+        // Without the limit, the thread would sleep too long after a step of the clock or a suspension of the machine.
         let left = until.since(self.clock.now()).min(Duration::from_secs(3600));
         if self.facts.is_real_time {
             park_timeout(left);
         } else {
-            // If the clock does not follow the machine's time, the alarm wakes this thread. Nothing may be driving the
-            // alarm's runtime at the moment, so the thread also checks from time to time.
+            // If the clock does not follow the machine's time, the alarm wakes this thread. The alarm's runtime may not
+            // be running, so the thread also checks at intervals.
             park_warily(left.max(CHECK_INTERVAL));
         }
     }

@@ -16,8 +16,8 @@ use super::waiters::Wakes;
 use crate::Key;
 use crate::sync::{Arc, drop_quietly};
 
-/// The reason why a queue has no groups: it was built without
-/// [`Builder::group_by`](crate::Builder::group_by).
+/// The error of a queue that was built without [`Builder::group_by`](crate::Builder::group_by), and
+/// therefore has no groups.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct NoGroups;
 
@@ -32,7 +32,8 @@ impl std::error::Error for NoGroups {}
 impl<K: Key, S: BuildHasher> Queue<K, S> {
     /// Returns the operations on the keys of one group: pause, cancel, count, and wait for its runs.
     ///
-    /// The group need not have keys, and its weight does not matter. Other groups are not affected.
+    /// The group does not need to have keys, and its weight does not matter. Other groups are not
+    /// affected.
     ///
     /// # Errors
     ///
@@ -65,7 +66,7 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
     /// Cancels the pending runs of all keys of several groups, as [`GroupHandle::cancel`] does for
     /// one group. Returns the number of keys that had a pending run.
     ///
-    /// The call examines every key of the queue once, for any number of groups.
+    /// The call examines every key of the queue one time, for any number of groups.
     ///
     /// # Errors
     ///
@@ -83,7 +84,7 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
     /// assert_eq!(queue.len(), 1);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    // The method is hidden: only requeue-kube needs it, because its shards are groups.
+    // The method is hidden, because only requeue-kube, whose shards are groups, needs it.
     #[doc(hidden)]
     pub fn cancel_groups(
         &self,
@@ -110,7 +111,7 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
                 self.shared.forget_traces(&key);
                 drop_quietly(key);
             }
-            // A key's `clone` may have panicked.
+            // The `clone` of a key may have panicked.
             cancelled.unwrap_or_else(|panic| resume_unwind(panic))
         })
     }
@@ -124,11 +125,11 @@ pub struct GroupHandle<'q, K: Key, S = foldhash::fast::RandomState> {
 }
 
 impl<K: Key, S: BuildHasher> GroupHandle<'_, K, S> {
-    /// Stops the deliveries of the group. Everything else continues: its keys are added and coalesce,
-    /// become ready, and are completed.
+    /// Stops the deliveries of the group. All other operations continue: keys of the group are added, coalesce, become
+    /// ready, and are completed.
     ///
-    /// The queue remembers the pause while the group has no keys, which takes about 200 bytes until
-    /// [`resume`](Self::resume). The cost does not depend on the number of keys.
+    /// The queue remembers the pause while the group has no keys, which needs about 200 bytes until
+    /// [`resume`](Self::resume). The time of the call does not depend on the number of keys.
     ///
     /// The call has no effect once the queue is shut down. A shutdown drops the ready keys of paused groups.
     ///
@@ -158,8 +159,8 @@ impl<K: Key, S: BuildHasher> GroupHandle<'_, K, S> {
 
     /// Starts the deliveries of the group again.
     ///
-    /// The group's keys keep their age. In a fair order, the group returns at the end of the round. A custom order
-    /// again gets the keys that it has returned during the pause.
+    /// The group's keys keep their age. In a fair order, the group returns at the end of the round. The keys that a
+    /// custom order has returned during the pause are pushed to it again.
     pub fn resume(&self) {
         // Due keys become ready first, because their groups take turns before this group.
         let Some((mut state, _)) = self.queue.shared.lock_settled() else { return };
@@ -171,7 +172,7 @@ impl<K: Key, S: BuildHasher> GroupHandle<'_, K, S> {
             match more {
                 Ok(true) => {}
                 Ok(false) => return,
-                // A key's `clone` has panicked. The key is then delivered by age.
+                // The `clone` of a key has panicked. The key is then delivered by age.
                 Err(panic) => resume_unwind(panic),
             }
             let Ok(next) = self.queue.shared.lock() else { return };
@@ -188,8 +189,8 @@ impl<K: Key, S: BuildHasher> GroupHandle<'_, K, S> {
     /// Cancels the pending runs of all keys of the group and clears their failures, as
     /// [`Queue::cancel`] does for one key. Returns the number of keys that had a pending run.
     ///
-    /// Runs in flight continue. [`cancel_running`](Self::cancel_running) cancels them. Keys that are
-    /// added during the call may stay.
+    /// Runs in flight continue. [`cancel_running`](Self::cancel_running) cancels them. Keys that are added during the
+    /// call may keep their pending runs.
     ///
     /// The call examines every key of the queue, 256 under one hold of the lock, so its cost grows with the size of the
     /// queue.
@@ -213,8 +214,8 @@ impl<K: Key, S: BuildHasher> GroupHandle<'_, K, S> {
     /// key. Returns the number of runs that this call has cancelled.
     ///
     /// The keys stay in flight until their deliveries are completed. [`none_in_flight`](Self::none_in_flight) waits for
-    /// this. A run that starts during the call may continue, unless the group is [paused](Self::pause). The cost is
-    /// that of [`cancel`](Self::cancel).
+    /// these completions. A run that starts during the call may continue, unless the group is [paused](Self::pause).
+    /// The call takes as long as [`cancel`](Self::cancel).
     ///
     /// # Examples
     ///
@@ -243,7 +244,7 @@ impl<K: Key, S: BuildHasher> GroupHandle<'_, K, S> {
 
     /// Returns the number of keys of the group in each state, all read at the same time.
     ///
-    /// The cost does not depend on the number of keys.
+    /// The time of the call does not depend on the number of keys.
     ///
     /// # Examples
     ///
@@ -318,11 +319,11 @@ impl<K: Key, S> fmt::Debug for GroupHandle<'_, K, S> {
 struct NoneInFlight<K: Key> {
     shared: Arc<Shared<K>>,
     group: GroupId,
-    /// The number in the list of drains, once it waits.
+    /// The future's number in the list of drains, once the future waits.
     number: Option<u64>,
 }
 
-/// Nothing in it is pinned.
+/// No field is pinned.
 impl<K: Key> Unpin for NoneInFlight<K> {}
 
 impl<K: Key> Future for NoneInFlight<K> {

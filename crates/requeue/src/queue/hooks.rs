@@ -16,13 +16,14 @@ pub(super) struct Events {
 }
 
 impl Events {
-    /// Returns all events of a queue so far.
+    /// Returns the number of all events of a queue so far.
     pub(super) fn read_totals<K: Eq + Clone>(core: &core::Queue<K>) -> Self {
         let counts = core.totals();
         Self {
             adds: counts.enqueued,
             retries: counts.retries,
-            // An added key is still in the queue, was delivered, or was withdrawn.
+            // The number of withdrawn keys follows from the other counts, because an added key is
+            // still in the queue, was delivered, or was withdrawn.
             withdrawn: counts
                 .enqueued
                 .saturating_sub(counts.deliveries)
@@ -30,7 +31,7 @@ impl Events {
         }
     }
 
-    /// Returns the events after `reported`.
+    /// Returns the number of events since `reported`.
     pub(super) const fn events_since(self, reported: Self) -> Self {
         Self {
             adds: self.adds.saturating_sub(reported.adds),

@@ -19,8 +19,8 @@ use crate::sync::{Ordering, drop_quietly, quietly};
 impl<K: Key, S: BuildHasher> Queue<K, S> {
     /// Returns the number of ready keys, as client-go's `Len` does.
     ///
-    /// Throttled keys count; dirty keys in flight do not. Due keys are made ready first. Waiting
-    /// keys and keys in flight do not count: see [`states`](Self::states).
+    /// Throttled keys count. Waiting keys and keys in flight, even if dirty, do not count: see
+    /// [`states`](Self::states). Due keys are made ready first.
     #[must_use]
     pub fn len(&self) -> usize {
         self.shared.read_settled(core::Queue::len)
@@ -28,8 +28,8 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
 
     /// Returns the number of ready and dirty keys by priority, in ascending order.
     ///
-    /// Priorities without keys are left out, and at most `limit` entries are returned. The cost depends only on the
-    /// number of priorities. The result is empty unless [times are kept](super::Builder::track_times).
+    /// Priorities without keys are left out, and at most `limit` entries are returned. The time of the call depends
+    /// only on the number of priorities. The result is empty unless [times are kept](super::Builder::track_times).
     ///
     /// # Examples
     ///
@@ -61,7 +61,7 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
     /// Returns the time at which the next waiting key becomes ready, by the queue's
     /// [clock](super::Builder::clock).
     ///
-    /// Returns `None` if no key waits, or if none of them will ever be due. A key that is already
+    /// Returns `None` if no key waits, or if no waiting key will ever be due. A key that is already
     /// due is ready, and does not count.
     ///
     /// # Examples
@@ -84,8 +84,8 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
 
     /// Returns the number of keys in each state, all read at the same time.
     ///
-    /// Unlike the other counts, these do not overlap: a key that is ready or in flight and also has
-    /// a due time counts once.
+    /// Unlike the other counts, these counts do not overlap. A key that is ready or in flight and
+    /// also has a due time counts only as ready or in flight.
     ///
     /// # Examples
     ///
@@ -212,7 +212,7 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
 
     /// Returns the keys in flight, starting with the oldest delivery.
     ///
-    /// The call skips the first `skip` keys and returns at most `limit`, and at most 256 at a time. Returns `None`
+    /// The call skips the first `skip` keys, and returns at most `limit` keys, but never more than 256. Returns `None`
     /// unless [times are kept](super::Builder::track_times).
     ///
     /// # Examples
@@ -251,9 +251,10 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
 
     /// Returns the recorded transitions of `key`, of its group and of the queue, the oldest first.
     ///
-    /// The result is empty unless events are [recorded](super::Builder::record_events). Older events are gone if the
-    /// recording is full. The events of one operation have the same time, and the operation precedes its consequences.
-    /// Two keys whose hashes agree in 32 bits share their events. The call examines the whole recording under the lock.
+    /// The result is empty unless events are [recorded](super::Builder::record_events). If the recording is full, the
+    /// oldest events have been dropped. The events of one operation have the same time, and the operation precedes its
+    /// consequences. Two keys whose hashes agree in 32 bits share one history. The call examines the whole recording
+    /// under the lock.
     ///
     /// # Examples
     ///
@@ -301,9 +302,9 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
     /// Returns the recorded events of all keys with the settings of the queue, to save and to replay them. Returns `None`
     /// unless events are [recorded](super::Builder::record_events).
     ///
-    /// A recording has hashes in place of keys. Their seed is random, unless the queue has another
-    /// [hasher](super::Builder::hasher). The numbers of groups are not hashed again. The call copies the events under the
-    /// lock.
+    /// A recording contains the hashes of keys instead of the keys. The seed of the hashes is random, unless the queue
+    /// has another [hasher](super::Builder::hasher). The numbers of groups are recorded unchanged. The call copies the
+    /// events under the lock.
     ///
     /// # Examples
     ///
@@ -325,8 +326,8 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
         self.shared.read_settled(core::Queue::recording)
     }
 
-    /// Like [`recording`](Self::recording), with the names of the keys that the queue has. `name` returns the name of a
-    /// key. The other keys in the recording have no names.
+    /// Like [`recording`](Self::recording), with the names of the keys that the queue still has. `name` returns the
+    /// name of a key. The recorded keys that the queue no longer has get no names.
     #[must_use]
     pub fn recording_with_names(&self, mut name: impl FnMut(&K) -> String) -> Option<Recording> {
         let mut recording = self.recording()?;
@@ -371,9 +372,9 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
         }
     }
 
-    /// Makes the due keys ready, and walks through all records. The due keys may restart runs, and no longer wait for
-    /// debounced adds. `step` takes one step of the walk, releases the lock, and returns the number of keys that it has
-    /// changed. Returns the sum.
+    /// Makes the due keys ready, and walks through all records. Keys that become due may restart runs, and no longer
+    /// wait for debounced adds. `step` performs one step of the walk, releases the lock, and returns the number of keys
+    /// that it has changed. Returns the total number of changed keys.
     pub(super) fn walk_records(
         &self,
         mut step: impl FnMut(RankedGuard<'_, State<K>>, &mut Walk) -> usize,
@@ -391,8 +392,8 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
 }
 
 impl<K: Key> Shared<K> {
-    /// Makes all due keys ready in slices, and releases the lock between them. Returns the locked
-    /// state after the last slice, and its time.
+    /// Makes all due keys ready in batches, and releases the lock between two batches. Returns the
+    /// guard of the lock after the last batch, and the time of that batch.
     pub(super) fn lock_settled(&self) -> Option<(RankedGuard<'_, State<K>>, Time)> {
         loop {
             let (mut state, now) = self.lock_for(Operation::Promote, None).ok()?;
@@ -404,7 +405,7 @@ impl<K: Key> Shared<K> {
         }
     }
 
-    /// Makes all due keys ready, and calls `read`. Returns the default if a key's own code calls this
+    /// Makes all due keys ready, and calls `read`. Returns the default value if the code of a key calls this method
     /// under the lock.
     pub(super) fn read_settled<R: Default>(&self, read: impl FnOnce(&core::Queue<K>) -> R) -> R {
         self.lock_settled().map_or_else(R::default, |(state, _)| {
@@ -415,11 +416,11 @@ impl<K: Key> Shared<K> {
     }
 
     /// Reads all values under one hold of the lock, in constant time, after all due keys were made ready in batches. A
-    /// key is made ready once, so a scrape only performs this step before the next operation would. Returns `None` if a
-    /// key's own code calls this under the lock.
+    /// scrape does no extra work for a due key, because the next operation would otherwise make the key ready. Returns
+    /// `None` if the code of a key calls this method under the lock.
     pub(crate) fn read_sample(&self) -> Option<Sample> {
-        // A key is cloned for a custom order. If its `clone` panics, the panic must not reach the
-        // scrape. The keys that are due then stay due.
+        // For a custom order, keys are cloned here. If a `clone` panics, the panic must not reach
+        // the scrape. The due keys are then not made ready.
         let settled = quietly(|| self.lock_settled()).flatten();
         let (state, now) = settled.or_else(|| {
             let now = self.clock.now();

@@ -35,7 +35,7 @@ impl<K: Key> Deref for Owner<'_, K> {
     }
 }
 
-/// A key in flight: no other worker has it until its completion.
+/// A key in flight. No other worker gets the key until its completion.
 ///
 /// A worker completes the delivery with [`succeed`](Self::succeed), with [`retry`](Self::retry), or
 /// with [`complete`](Self::complete) and any other [`Completion`]. **An item that is dropped before
@@ -63,7 +63,7 @@ impl<K: Key> Deref for Owner<'_, K> {
 /// ```
 #[must_use = "an item that is dropped unfinished counts as failed"]
 pub struct Item<'q, K: Key> {
-    /// `None` after the completion.
+    /// The queue and the key, or `None` after the completion.
     live: Option<(Owner<'q, K>, K)>,
     pub(super) ticket: core::Ticket,
     asked: Asked,
@@ -80,7 +80,7 @@ impl<'q, K: Key> Item<'q, K> {
     #[inline]
     fn new(owner: Owner<'q, K>, delivery: Delivery<K>) -> Self {
         if let (Some(hooks), Some(queued)) = (&owner.hooks, delivery.queued) {
-            // A hook that panics must not lose the delivery.
+            // If a hook panics, the delivery must not be lost.
             quietly(|| hooks.get(&delivery.key, queued));
         }
         Self {
@@ -116,13 +116,13 @@ impl<'q, K: Key> Item<'q, K> {
         self.asked.adds
     }
 
-    /// Returns the reasons of these adds, combined by bitwise or.
+    /// Returns the reasons of the adds that this run serves, combined by bitwise or.
     #[must_use]
     pub const fn reasons(&self) -> u32 {
         self.asked.reasons
     }
 
-    /// Returns the highest priority of these adds.
+    /// Returns the highest priority of the adds that this run serves.
     #[must_use]
     pub const fn priority(&self) -> i32 {
         self.asked.priority
@@ -131,8 +131,8 @@ impl<'q, K: Key> Item<'q, K> {
     /// Returns how long the key was ready before this delivery, or `None` unless [times are
     /// kept](super::Builder::track_times).
     ///
-    /// The time before the key was due does not count. The call takes the queue's lock if times are
-    /// kept.
+    /// The time before the key was due does not count. If times are kept, the call acquires the
+    /// queue's lock.
     ///
     /// # Examples
     ///
@@ -154,7 +154,8 @@ impl<'q, K: Key> Item<'q, K> {
     #[must_use]
     pub fn queued(&self) -> Option<Duration> {
         let (owner, _) = self.live.as_ref()?;
-        // A queue that keeps times needs them for every operation.
+        // A queue that keeps times needs the time for every operation, so another queue keeps no
+        // times.
         if !owner.facts.always_needs_now {
             return None;
         }
@@ -199,12 +200,12 @@ impl<'q, K: Key> Item<'q, K> {
 
     /// Waits until the run is cancelled, and returns the reason.
     ///
-    /// The future does not borrow the item, so another task can wait for it. The future does not keep the queue alive.
-    /// Once the delivery is completed, or the queue is dropped, the future is never ready.
+    /// The future does not borrow the item, so another task can await the future. The future does not keep the queue
+    /// alive. Once the delivery is completed, or the queue is dropped, the future is never ready.
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future has no effect. A later call notices a cancellation that came before it.
+    /// Dropping the future has no effect. A later call notices an earlier cancellation.
     ///
     /// # Examples
     ///
@@ -230,8 +231,8 @@ impl<'q, K: Key> Item<'q, K> {
         self.new_cancellation()
     }
 
-    /// Calls `f` when the run is cancelled, on the thread that cancels it, until the result is
-    /// dropped.
+    /// Calls `f` when the run is cancelled, on the thread that cancels it, unless the returned
+    /// value is dropped before.
     pub(crate) fn on_cancel(
         &self,
         f: impl Fn(CancelReason) + Send + Sync + 'static,
@@ -267,8 +268,8 @@ impl<'q, K: Key> Item<'q, K> {
     /// assert!(queue.try_get().is_some());
     /// # Ok::<(), requeue::BuildError>(())
     /// ```
-    // Only the program `requeue` needs this method, so it is hidden: the program may find that a
-    // run need not start.
+    // The method is hidden, because only the program `requeue` needs it. The program may find that
+    // it does not have to start a run.
     #[doc(hidden)]
     pub fn uncount_start(&self) {
         if let Some((owner, _)) = &self.live
@@ -279,7 +280,7 @@ impl<'q, K: Key> Item<'q, K> {
     }
 
     /// Makes this run count toward the queue's [pace](crate::Builder::pace) from now on instead of from its delivery,
-    /// for a worker that begins some time after it has taken the key.
+    /// for a worker that begins the run some time after the delivery.
     ///
     /// The call has no effect in a queue without a pace.
     // Only the program `requeue` needs this method, so it is hidden.
@@ -331,13 +332,14 @@ impl<'q, K: Key> Item<'q, K> {
 
     /// Completes the delivery as client-go's `Done` does: the key's failures are unchanged.
     ///
-    /// Code that was ported from client-go calls this. Other code calls [`succeed`](Self::succeed).
+    /// This method is for code that was ported from client-go. Other code calls
+    /// [`succeed`](Self::succeed).
     pub fn done(mut self) {
         self.finish_with(Finish::Done);
     }
 
-    /// Completes each of `items` as [`succeed`](Self::succeed) does, and takes the lock once for
-    /// many of them.
+    /// Completes each of `items` as [`succeed`](Self::succeed) does, and acquires the lock only one
+    /// time for many items.
     ///
     /// # Examples
     ///
@@ -357,7 +359,7 @@ impl<'q, K: Key> Item<'q, K> {
             items.chunks_mut(LOCK_BATCH).for_each(|slice| shared.succeed_all(slice));
         }
         for item in items {
-            // The item belongs to another queue, or owns its queue.
+            // The item belongs to another queue, or owns its queue, so it is completed separately.
             if item.live.is_some() {
                 item.succeed();
             }
@@ -409,12 +411,12 @@ impl<'q, K: Key> Item<'q, K> {
                 }
                 (key, ticket)
             }
-            // See `key`.
+            // As in `key`.
             None => unreachable!("a completed item is not accessible"),
         }
     }
 
-    /// Returns the queue, if it has traces.
+    /// Returns the queue, if the queue creates spans.
     #[cfg(feature = "opentelemetry")]
     pub(super) fn traced_queue(&self) -> Option<&Shared<K>> {
         self.live.as_ref().map(|(owner, _)| &**owner).filter(|shared| shared.traces.is_some())
@@ -426,15 +428,16 @@ impl<'q, K: Key> Item<'q, K> {
         self.live.as_ref().is_some_and(|(owner, _)| std::ptr::eq(&**owner, shared))
     }
 
-    // Inlined, so that a shorthand has only the instructions of its completion.
+    // This function is inlined, so that each caller contains only the instructions for its
+    // completion.
     #[inline(always)]
     fn complete_with(&mut self, completion: Completion) {
         let Some((owner, key)) = &self.live else { return };
         let (how, now) = owner.resolve_completion(completion, key, self.asked, None);
         #[cfg(feature = "opentelemetry")]
         owner.pass_traces_on(key, &self.ticket, self.taken.take(), &how);
-        // If a key's `clone` panics in here, the state is unchanged, and the item's drop completes
-        // the delivery.
+        // If the `clone` of a key panics in this call, the state is unchanged, and the drop of the
+        // item completes the delivery.
         owner.finish_delivery(&self.ticket, how, now, key);
         self.drop_contents();
     }
@@ -468,7 +471,7 @@ impl<K: Key> Item<'_, K> {
     /// failed, unless it was cancelled.
     #[cold]
     fn fail_dropped(&mut self) {
-        // This function may run while unwinding, so no panic of user code may leave it.
+        // This function may run while unwinding, so it must catch all panics of user code.
         let Some((owner, key)) = &self.live else { return };
         let now = quietly(|| owner.clock.now()).unwrap_or_default();
         // The limiter is called without the lock, and nothing may cancel the run during this call.
@@ -508,12 +511,13 @@ impl<K: Key + fmt::Debug> fmt::Debug for Item<'_, K> {
 
 /// Identifies a delivery that was detached from its item.
 ///
-/// Dropping the ticket has no effect: the key stays in flight until `done` is called for the key.
+/// Dropping the ticket has no effect: the key stays in flight until `done_ticket` or `done` is
+/// called.
 #[derive(Clone, PartialEq, Eq, Debug, Hash)]
 #[must_use = "without its ticket, a delivery can only be completed by `Queue::done`"]
 pub struct Ticket {
     pub(super) ticket: core::Ticket,
-    /// The queue's number. The number is needed because deliveries of different queues can have equal epochs.
+    /// The number of the queue. It is needed because deliveries of different queues can have equal epochs.
     pub(super) queue: u64,
 }
 
@@ -521,7 +525,7 @@ pub struct Ticket {
 /// of their drop is discarded.
 pub(super) struct Completed<'q, K: Key> {
     live: Option<(Owner<'q, K>, K)>,
-    /// The queue's own copy of the key, if it keeps no record.
+    /// The queue's copy of the key, if the queue no longer has a record of it.
     unused: Option<K>,
 }
 
@@ -551,8 +555,8 @@ impl<K: Key> Drop for Completed<'_, K> {
 }
 
 impl<K: Key> State<K> {
-    /// Keeps the key of a dropped run for `take_dropped`. Returns the key to drop instead, and the
-    /// time for which it was in flight.
+    /// Keeps the key of a dropped run for `take_dropped`. If the run was not dropped, returns the
+    /// key, for the caller to drop. Also returns the time for which the key was in flight.
     #[inline(always)]
     pub(super) fn keep_dropped(&mut self, finished: Finished<K>) -> (Option<K>, Option<Duration>) {
         let Finished { mut key, lost, worked, .. } = finished;
@@ -564,8 +568,8 @@ impl<K: Key> State<K> {
 }
 
 impl<K: Key> Shared<K> {
-    /// Returns the transition of the state machine for `completion`, and its time if it is known. The method also
-    /// updates the limiter and the counter.
+    /// Returns the transition of the state machine for `completion`, and the time of the transition if the clock was
+    /// read. The method also updates the limiter and the counter of keys given up.
     #[inline(always)]
     fn resolve_completion(
         &self,
@@ -578,7 +582,8 @@ impl<K: Key> Shared<K> {
             Completion::Succeed => Finish::Succeed,
             Completion::RequeueAfter(delay) => Finish::RequeueAfter { delay, asked },
             Completion::Retry => {
-                // The limiter and the queue use one time, so that they compute the same deadline.
+                // The limiter and the queue use the same time, so that they compute the same
+                // deadline.
                 let now = now.unwrap_or_else(|| self.clock.now());
                 let delay = self.limiter.next_delay(key, now);
                 return (Finish::RetryAfter { delay, asked }, Some(now));
@@ -601,7 +606,8 @@ impl<K: Key> Shared<K> {
     /// Completes the deliveries of the items that borrow from this queue.
     fn succeed_all(&self, items: &mut [Item<'_, K>]) {
         let is_ours = |item: &Item<'_, K>| matches!(&item.live, Some((Owner::Borrowed(of), _)) if std::ptr::eq(*of, self));
-        // The limiter is called before the queue is locked: the limiter's lock has the lower rank.
+        // The limiter is called before the queue is locked, because the limiter's lock has the
+        // lower rank.
         for item in items.iter().filter(|item| is_ours(item)) {
             self.limiter.forget_key(item);
         }
@@ -635,8 +641,8 @@ impl<K: Key> Shared<K> {
         }
     }
 
-    /// Completes the delivery of `key`. Returns `false`, and has no effect, if it was completed
-    /// before.
+    /// Completes the delivery of `key`. Returns `false`, and has no effect, if the delivery was
+    /// completed before.
     #[inline]
     pub(crate) fn finish_delivery(
         &self,
@@ -647,21 +653,21 @@ impl<K: Key> Shared<K> {
     ) -> bool {
         let locked = self.lock_for(Operation::Finish(ticket, &how), now);
         let Ok((mut state, now)) = locked else { return false };
-        // If a key's `clone` panics in `finish`, the item's drop completes the delivery.
+        // If the `clone` of a key panics in `finish`, the drop of the item completes the delivery.
         state.watchers.end_delivery(ticket.epoch());
         let finished = state.core.finish(ticket, how, now);
         self.release_finished(state, finished, Some(key))
     }
 
     /// Completes a detached delivery as client-go's `Done` does. Returns `false`, and has no
-    /// effect, if it was completed before.
+    /// effect, if the delivery was completed before.
     pub(super) fn finish_detached(&self, ticket: &core::Ticket) -> bool {
         let how = Finish::Done;
         // This value is declared before the guard of the lock, so that a panic releases the lock first.
         let mut copy = None;
         let locked = self.lock_for(Operation::Finish(ticket, &how), None);
         let Ok((mut state, now)) = locked else { return false };
-        // The run that would follow may be dropped after a shutdown.
+        // After a shutdown, the run that would follow may be dropped.
         let may_forget = state.core.ending() == Ending::ShutDown && self.limiter.may_forget();
         if self.hooks.is_some() || may_forget {
             copy = state.core.key_of(ticket).cloned();
@@ -691,7 +697,7 @@ impl<K: Key> Shared<K> {
         delivered: Option<&K>,
     ) -> bool {
         let Some(finished) = finished else {
-            // Due keys have become ready nevertheless.
+            // Due keys have become ready, although the delivery was completed before.
             self.release_lock(state);
             return false;
         };

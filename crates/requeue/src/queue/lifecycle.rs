@@ -31,8 +31,8 @@ pub struct Drained<K> {
     pub ready: usize,
     /// The number of keys that are still in flight.
     pub in_flight: usize,
-    /// The keys whose pending run was dropped: they waited when the queue was shut down, or have
-    /// failed since.
+    /// The keys whose pending run was dropped: keys that waited when the queue was shut down, and
+    /// keys that failed later.
     pub dropped: Vec<K>,
 }
 
@@ -55,7 +55,7 @@ struct Unreported<'q, K: Key> {
 
 impl<K: Key> Drop for Unreported<'_, K> {
     fn drop(&mut self) {
-        // The keys of a drain that is dropped, or of a call that panics, stay for `take_dropped`.
+        // If a drain is dropped, or a call panics, `take_dropped` returns its keys.
         if !self.keys.is_empty()
             && let Ok(mut state) = self.shared.lock()
         {
@@ -65,12 +65,13 @@ impl<K: Key> Drop for Unreported<'_, K> {
 }
 
 impl<K: Key, S: BuildHasher> Queue<K, S> {
-    /// Refuses new keys from now on. Known keys run until none is left.
+    /// Refuses new keys from now on. Known keys run until no key is left.
     ///
     /// Waiting keys are still delivered when they are due, and known keys are retried. `get`
     /// returns `None` when no key is ready, waiting or in flight.
     ///
-    /// Call this method at the end of the input. It may be called several times, and from anywhere.
+    /// Call this method at the end of the input. It may be called several times, and from any
+    /// thread.
     ///
     /// # Examples
     ///
@@ -93,7 +94,7 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
     /// Ends the waits for further debounced adds. Returns the number of keys that have waited.
     ///
     /// The pending runs of these keys are due now, or as soon as a backoff and the [pace](crate::Pace) permit them. The
-    /// runs serve the adds so far. Waits for other delayed adds do not change, and later
+    /// runs serve the adds so far. The waits of other delayed adds do not change. Later
     /// [debounced](crate::Add::debounce) adds wait again.
     ///
     /// Call this method when no more adds are expected: at the end of the input, or before a graceful shutdown, which
@@ -128,12 +129,12 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
     ///
     /// Returns the dropped keys, in no particular order.
     ///
-    /// Ready keys are still delivered; then `get` returns `None`. This is client-go's `ShutDown`. The failures of a
-    /// dropped key are forgotten, also by the limiter. As in client-go, `None` is not final while a dirty key is in
-    /// flight. If the queue is paused, ready keys are also dropped. If a [group](Self::group) is paused, the ready keys
-    /// of the group are also dropped.
+    /// Ready keys are still delivered. After the last ready key, `get` returns `None`. This is client-go's `ShutDown`.
+    /// The queue and the limiter forget the failures of a dropped key. As in client-go, `None` is not final while a
+    /// dirty key is in flight. If the queue is paused, ready keys are also dropped. If a [group](Self::group) is
+    /// paused, the ready keys of the group are also dropped.
     ///
-    /// The method may be called several times, and from anywhere. Every earlier drain stops waiting.
+    /// The method may be called several times, and from any thread. Every earlier drain stops waiting.
     ///
     /// # Examples
     ///
@@ -183,7 +184,8 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
                 quietly(|| waker.wake());
             }
             match more {
-                // A key's `clone` has panicked. All waiting getters and drains have been woken.
+                // The `clone` of a key has panicked. All waiting getters and drains have already
+                // been woken.
                 Err(panic) => resume_unwind(panic),
                 Ok(more) if !more && !full => return dropped,
                 Ok(_) => {}
@@ -204,14 +206,14 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
     ///
     /// A later `shut_down` ends the wait.
     ///
-    /// Await it in a task, or call [`blocking`](Drain::blocking) on a thread. By default the drain waits without a
-    /// limit; [`timeout`](Drain::timeout) sets a limit. With [`in_flight_only`](Drain::in_flight_only), the drain waits
-    /// only for keys in flight, as client-go's `ShutDownWithDrain` does.
+    /// Await the drain in a task, or call [`blocking`](Drain::blocking) on a thread. By default the drain waits without
+    /// a limit; [`timeout`](Drain::timeout) sets a limit. With [`in_flight_only`](Drain::in_flight_only), the drain
+    /// waits only for keys in flight, as client-go's `ShutDownWithDrain` does.
     ///
     /// # Cancel safety
     ///
-    /// The queue is shut down by the call. A future that is dropped stops waiting, and leaves its
-    /// report to [`take_dropped`](Self::take_dropped).
+    /// The queue is shut down by the call, before the future is polled. A future that is dropped
+    /// stops waiting, and leaves its report to [`take_dropped`](Self::take_dropped).
     ///
     /// # Examples
     ///
@@ -246,7 +248,7 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
         self.shared.lock().is_ok_and(|state| state.core.ending() != Ending::Open)
     }
 
-    /// Returns the keys that were dropped since the queue was shut down: keys that failed, and keys that were requeued.
+    /// Returns the keys that were dropped since the queue was shut down: keys that failed or were requeued since then.
     ///
     /// Each key is returned once. The report of a drain already contains these keys.
     #[must_use = "each dropped key is returned only once"]
@@ -258,7 +260,7 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
         dropped.map(|dropped| dropped.into_keys().collect()).unwrap_or_default()
     }
 
-    /// Stops deliveries. Everything else continues: keys are added, become ready, and are completed.
+    /// Stops deliveries. All other operations continue: keys are added, become ready, and are completed.
     ///
     /// The call has no effect once the queue is shut down.
     ///
@@ -301,7 +303,7 @@ pub struct Drain<'q, K: Key, S: BuildHasher = foldhash::fast::RandomState> {
     dropped: Unreported<'q, K>,
     deadline: Option<Time>,
     alarm: Option<Alarm>,
-    /// The number of calls of `shut_down` before the drain began.
+    /// The number of calls of `shut_down` before this drain.
     shut_downs: u64,
     /// The drain's number in the list of waiting drains.
     number: Option<u64>,
@@ -310,8 +312,8 @@ pub struct Drain<'q, K: Key, S: BuildHasher = foldhash::fast::RandomState> {
 
 impl<'q, K: Key, S: BuildHasher> Drain<'q, K, S> {
     fn new(queue: &'q Queue<K, S>) -> Self {
-        // The count is read before the shutdown, so a `shut_down` that comes during it ends this
-        // drain.
+        // The count is read before the shutdown, so that a `shut_down` of another thread during the
+        // shutdown ends this drain.
         let shut_downs = queue.shared.lock().map_or(0, |state| state.shut_downs);
         let dropped = queue.end_queue(false);
         Self {
@@ -327,7 +329,8 @@ impl<'q, K: Key, S: BuildHasher> Drain<'q, K, S> {
 
     /// Limits the wait to `timeout` from now, by the queue's clock.
     ///
-    /// The report contains the numbers of the keys that were left.
+    /// After the timeout, the report contains the numbers of the keys that are still ready or in
+    /// flight.
     #[must_use = "a future does nothing unless it is polled, but the queue is shut down already"]
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.deadline = Some(self.queue.now() + timeout);
@@ -391,8 +394,8 @@ impl<'q, K: Key, S: BuildHasher> Drain<'q, K, S> {
         let old = state.drainers.list_drain(&mut self.number, self.until, waker_copy);
         drop(state);
         drop_quietly(old);
-        // Each poll arms the alarm again, because an alarm may go off early, and wakes only the
-        // waker with which it was armed.
+        // Each poll arms the alarm again, because an alarm may go off early, and because it wakes
+        // only the waker with which it was armed.
         if let Some(deadline) = self.deadline {
             self.alarm = quietly(|| shared.clock.arm(deadline, waker));
         }
@@ -419,7 +422,7 @@ impl<K: Key> Shared<K> {
         let Ok(mut state) = self.lock() else { return };
         let waker = state.drainers.remove_drain(number);
         drop(state);
-        // A waker is user code.
+        // The waker is dropped without the lock, because its drop is user code.
         drop_quietly(waker);
     }
 }

@@ -1,4 +1,4 @@
-//! The queue's rate limiter, behind a separate lock. No panic of the limiter leaves this module.
+//! The queue's rate limiter, behind a separate lock. This module catches all panics of the limiter.
 
 use std::time::Duration;
 
@@ -10,15 +10,15 @@ use crate::sync::{AtomicBool, Ordering, quietly};
 
 /// A limiter behind a separate lock. A limiter is user code, so its panics are caught here.
 ///
-/// If the lock is refused, each method answers without the limiter. This happens when the limiter,
-/// or code that runs under a queue's lock, has called the queue.
+/// If the lock is refused, each method returns without a call of the limiter. The lock is refused
+/// if the limiter, or code that runs under a queue's lock, has called the queue.
 pub(crate) struct LockedLimiter<K> {
     limiter: RankedMutex<Box<dyn RateLimiter<K>>>,
     /// The delay to use if the limiter panics or cannot be called.
     longest: Duration,
-    /// True if the limiter has nothing to forget. A success then need not take its lock. The flag is written under the
-    /// limiter's lock. A thread that may forget a failure has received the key after the failure was counted, so it
-    /// sees the value that was written then.
+    /// True if the limiter has nothing to forget. A success then does not have to acquire the limiter's lock. The flag
+    /// is written under the limiter's lock. A thread that may forget a failure has received the key after the failure
+    /// was counted. It therefore reads the value that was written when the failure was counted.
     idle: AtomicBool,
 }
 
@@ -32,13 +32,13 @@ impl<K> LockedLimiter<K> {
 
     fn note_idle(&self, limiter: &dyn RateLimiter<K>) {
         let idle = quietly(|| limiter.is_idle()).unwrap_or(false);
-        // Relaxed: a thread that reads an old value runs at the same time as the failure that set it, and
-        // could have run before it.
+        // A relaxed store suffices. A thread that reads an old value runs at the same time as the failure that changed
+        // the value, and could have run before that failure.
         self.idle.store(idle, Ordering::Relaxed);
     }
 
-    /// Counts a failure of `key`, and returns its delay. This is the limiter's longest delay if the
-    /// limiter panics or cannot be called from here.
+    /// Counts a failure of `key`, and returns the delay of the key. If the limiter panics or cannot
+    /// be called, returns the limiter's longest delay.
     pub(crate) fn next_delay(&self, key: &K, now: Time) -> Duration {
         let Ok(mut limiter) = self.limiter.lock(Some(Rank::Limiter)) else { return self.longest };
         let delay = quietly(|| limiter.delay(key, now)).unwrap_or(self.longest);
@@ -46,7 +46,7 @@ impl<K> LockedLimiter<K> {
         delay
     }
 
-    /// Returns true if there may be something to forget.
+    /// Returns true if the limiter may have failures to forget.
     #[inline]
     pub(super) fn may_forget(&self) -> bool {
         !self.idle.load(Ordering::Relaxed)
@@ -75,8 +75,8 @@ impl<K> LockedLimiter<K> {
 
 impl<K> Drop for LockedLimiter<K> {
     fn drop(&mut self) {
-        // A panic in the limiter's drop must not leave the drop of a queue. A limiter without memory
-        // takes its place.
+        // A panic in the limiter's drop must not reach the code that drops the queue. The limiter is therefore replaced
+        // with a limiter without memory.
         let limiter =
             std::mem::replace(self.limiter.get_mut(), Box::new(Bucket::new(f64::INFINITY, 0)));
         quietly(|| drop(limiter));

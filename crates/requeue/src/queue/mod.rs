@@ -1,7 +1,7 @@
 //! The queue, shared by threads and tasks.
 //!
 //! All handles refer to one [`Shared`] value, whose lock guards the state machine of
-//! `requeue-core`. User code runs without that lock, except as the docs of [`Queue`] say.
+//! `requeue-core`. User code runs without that lock. The docs of [`Queue`] list the exceptions.
 
 mod add;
 mod builder;
@@ -41,14 +41,14 @@ pub(crate) use self::shared::Shared;
 use crate::clock::Clock;
 use crate::sync::{Arc, drop_quietly};
 
-/// A type whose values can be keys: they can be hashed, compared, cloned and sent.
+/// A type of keys: its values can be hashed, compared, cloned and sent.
 ///
-/// The trait is implemented for every such type. Each delivery clones its key once, so use a type such as `Arc<str>` if
-/// a clone is expensive.
+/// The trait is implemented for every such type. Each delivery clones its key one time, so use a type such as
+/// `Arc<str>` if a clone is expensive.
 ///
-/// A key's hash must not change while the queue has the key: with another hash it is another key.
-/// Good hashes matter, because an operation compares its key with all others of the same hash. If
-/// untrusted users choose the keys, the queue needs another hasher than the default: see
+/// The hash of a key must not change while the queue has the key, because the queue would treat it
+/// as another key. Good hashes matter, because an operation compares its key with all other keys
+/// that have the same hash. If untrusted users choose the keys, the default hasher is not safe: see
 /// [`Builder::hasher`].
 pub trait Key: Hash + Eq + Clone + Send + 'static {}
 
@@ -78,13 +78,13 @@ impl<T: Hash + Eq + Clone + Send + 'static> Key for T {}
 /// # User code
 ///
 /// The queue calls a key's `eq` and `clone` under its lock. With a [custom order](crate::CustomOrder), it also calls
-/// that order and a key's `hash` under its lock. The queue calls the [limiter](crate::limiter::RateLimiter) under a
+/// the order and a key's `hash` under its lock. The queue calls the [limiter](crate::limiter::RateLimiter) under a
 /// separate lock. All other user code runs without a lock: wakers, metrics hooks, group functions, the clock, and the
 /// drop of keys.
 ///
-/// All of this code may call any queue, and never deadlocks:
+/// All user code may call any queue. Such calls never deadlock:
 ///
-/// - Code that runs without a lock may do anything, unless code that runs under a lock has called it.
+/// - - Code that runs without a lock may make any call, unless code that runs under a lock has called it.
 /// - A limiter may use any queue. However, while it runs, no other limiter is called: a key that fails then waits for
 ///   the [longest delay](crate::limiter::RateLimiter::longest_delay) of the limiter that was not called, and `forget`
 ///   and `num_requeues` find nothing.
@@ -93,8 +93,8 @@ impl<T: Hash + Eq + Clone + Send + 'static> Key for T {}
 ///   applies to all queues whose keys or order run user code.
 ///
 /// If a key's `eq` or `clone` panics, the panic reaches the caller and the queue is unchanged.
-/// After a custom order has panicked, the queue delivers by age and does not call it again. The
-/// queue discards a panic of a limiter, a hook, or the drop of a key or waker.
+/// After a custom order has panicked, the queue delivers keys by age, and does not call the order
+/// again. The queue discards a panic of a limiter, a hook, or the drop of a key or waker.
 pub struct Queue<K: Key, S = RandomState> {
     pub(crate) shared: Arc<Shared<K>>,
     hasher: Arc<S>,
@@ -102,7 +102,7 @@ pub struct Queue<K: Key, S = RandomState> {
 }
 
 impl<K: Key> Queue<K> {
-    /// Creates a queue with all defaults: see [`Builder`].
+    /// Creates a queue with the default settings: see [`Builder`].
     #[must_use]
     pub fn new() -> Self {
         Self::builder().build_valid()
@@ -160,7 +160,8 @@ impl<K: Key, S> fmt::Debug for Queue<K, S> {
 impl<K: Key, S: BuildHasher> Queue<K, S> {
     // --- Removing and completing ----------------------------------------------------------------
 
-    /// Cancels the pending runs of `key`, clears its failures, also in the limiter, and returns the cancelled states.
+    /// Cancels the pending runs of `key`, clears its failures in the queue and in the limiter, and returns the
+    /// cancelled states.
     ///
     /// A run in flight continues. [`cancel_running`](Self::cancel_running) cancels it.
     ///
@@ -205,7 +206,8 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
 
     /// Clears the failures of `key`, in its record and in the limiter.
     ///
-    /// This is client-go's `Forget`. [`Item::succeed`] does this and completes the delivery.
+    /// This is client-go's `Forget`. [`Item::succeed`] also clears the failures, and completes the
+    /// delivery.
     pub fn forget(&self, key: &K) {
         let hash = self.hash_key(key);
         if self.shared.limiter.may_forget() {

@@ -34,7 +34,7 @@ pub(crate) struct State<K> {
     pub(super) waiters: Waiters,
     pub(super) drainers: Drainers,
     pub(super) watchers: Watchers,
-    /// The number of calls of `shut_down`. A call ends the wait of earlier drains.
+    /// The number of calls of `shut_down`. Each call ends the waits of earlier drains.
     pub(super) shut_downs: u64,
     /// Keys whose pending run was dropped after the shutdown, for example because they failed.
     pub(super) dropped: DroppedKeys<K>,
@@ -48,15 +48,15 @@ pub(crate) struct State<K> {
 }
 
 impl<K: Eq + Clone> State<K> {
-    /// Returns true if due keys must become ready without an operation: getters wait, or runs that
-    /// due adds restart.
+    /// Returns true if due keys must become ready without an operation: getters wait, or an add
+    /// that becomes due can restart a run.
     #[inline]
     fn needs_alarm(&self) -> bool {
         !self.waiters.is_empty() || watches_restarts(&self.core, &self.watchers)
     }
 
-    /// Returns the events since the last call, whichever operation caused them: an operation on one
-    /// key often makes other keys ready.
+    /// Returns the events since the last call. Other operations may have caused them, because an
+    /// operation on one key often makes other keys ready.
     fn unreported_events(&mut self) -> Events {
         let all = Events::read_totals(&self.core);
         all.events_since(std::mem::replace(&mut **self.reported.get_or_insert_default(), all))
@@ -72,24 +72,24 @@ fn watches_restarts<K: Eq + Clone>(core: &core::Queue<K>, watchers: &Watchers) -
 /// The alarm for the earliest due time.
 struct DueAlarm {
     alarm: Alarm,
-    /// The time for which the alarm is armed or being armed.
+    /// The time at which the alarm that is armed, or being armed, goes off.
     armed: Time,
-    /// True while a thread arms the alarm, which it does without the lock.
+    /// True while a thread arms the alarm. The thread does not hold the lock.
     arming: bool,
     /// True if the thread that arms the alarm must check once more.
     arm_again: bool,
 }
 
-/// A wake that must be used before the alarm goes off.
+/// A wake that a task must use before the alarm goes off.
 struct Watch {
     wake: u64,
-    /// `None` while it is being armed.
+    /// The alarm, or `None` while the alarm is being armed.
     alarm: Option<Alarm>,
     /// True if the alarm has gone off while it was being armed.
     fired: bool,
 }
 
-/// The time within which a woken task must be polled, if other tasks wait for the same key.
+/// The grace period in which a woken task must be polled, if other tasks wait for the same key.
 const GRACE: Duration = Duration::from_millis(5);
 
 /// The state that all handles of a queue share.
@@ -97,9 +97,10 @@ pub(crate) struct Shared<K: Key> {
     /// Distinguishes the queues of a process.
     pub(super) number: u64,
     state: RankedMutex<State<K>>,
-    /// A hint: true if an add needs the time, which can then be read before the lock is taken.
+    /// A hint: true if an add needs the time, so that the caller reads the clock before it acquires
+    /// the lock.
     hint: AtomicBool,
-    /// A hint: signals to the spinning thread that there is a key.
+    /// A hint: true if there is a key for the spinning thread.
     pub(super) go: AtomicBool,
     pub(super) facts: Facts,
     pub(crate) clock: Arc<dyn Clock>,
@@ -110,7 +111,8 @@ pub(crate) struct Shared<K: Key> {
     /// The trace contexts of keys, in a queue with traces.
     #[cfg(feature = "opentelemetry")]
     pub(super) traces: Option<Box<Traces<K>>>,
-    /// A handle keeps the queue alive. An upgrade returns `Some` while anything borrows from the queue.
+    /// A weak reference to this value. An upgrade returns `Some` while any value borrows from the queue, because a
+    /// handle keeps the queue alive.
     pub(super) this: Weak<Self>,
     timer: OnceLock<Waker>,
 }
@@ -128,14 +130,14 @@ pub(super) struct Facts {
     pub(super) restarts: bool,
     /// True if each release of the lock calls hooks or wakes restarted runs.
     has_news: bool,
-    /// True if the fast paths of gets apply: there is no custom order, and no pace.
+    /// True if the fast paths of gets apply: the queue has no custom order and no pace.
     pub(super) has_fast_gets: bool,
     /// True if a parked thread can keep a deadline of this clock. The value is read once, because the clock is user
     /// code, and the value may be needed under the lock.
     pub(super) is_real_time: bool,
 }
 
-/// Counters that the state machine does not keep. These counters order nothing.
+/// Counters that the state machine does not keep. No memory ordering depends on these counters.
 #[derive(Default)]
 pub(crate) struct Tally {
     pub(crate) given_up: AtomicU64,
@@ -156,7 +158,8 @@ impl<K: Key> Shared<K> {
         let has_fast_gets = !has_order && config.pace.is_none();
         let core = core::Queue::new(config);
         let restarts = core.restarts();
-        // An empty queue has no deadlines. If such an add nevertheless needs the time, every operation needs it.
+        // An empty queue has no deadlines. If the check of deadlines nevertheless needs the time, every operation needs
+        // the time.
         let always_needs_now = core.needs_now(Operation::Promote);
         let facts = Facts {
             rank,
@@ -184,7 +187,7 @@ impl<K: Key> Shared<K> {
             hint: always_needs_now,
             reported: None,
         };
-        // This is not one of loom's primitives, because it orders nothing.
+        // This counter is not one of loom's primitives, because no memory ordering depends on it.
         static NUMBER: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(0);
         Arc::new_cyclic(|this| Self {
             number: NUMBER.fetch_add(1, Ordering::Relaxed),
@@ -213,8 +216,8 @@ impl<K: Key> Shared<K> {
 // --- Reading the clock --------------------------------------------------------------------------
 
 impl<K: Key> Shared<K> {
-    /// Takes the lock, and reads the clock if `operation` needs the time and the caller has not
-    /// read it. The clock is read without the lock, because it may be user code.
+    /// Acquires the lock. Also reads the clock if `operation` needs the time and the caller has not
+    /// read the clock. The clock is read without the lock, because it may be user code.
     #[inline(always)]
     pub(super) fn lock_for(
         &self,
@@ -226,14 +229,14 @@ impl<K: Key> Shared<K> {
         if let Some(now) = state.time_for(operation, now) {
             return Ok((state, now));
         }
-        // The clock is user code, so it is not called under the lock. Before this call, another thread may take the
-        // lock, as if this call had begun later.
+        // The clock is user code, so it is not called under the lock. While the lock is released, another thread may
+        // acquire it, as if this call had begun later.
         drop(state);
         let now = self.clock.now();
         Ok((self.lock()?, now))
     }
 
-    /// Takes the lock for an operation without a time. The recording needs the time nevertheless.
+    /// Acquires the lock for an operation that has no time. Only the recording needs the time.
     pub(super) fn lock_to_change(&self) -> Result<RankedGuard<'_, State<K>>, Reentered> {
         let now = self.facts.is_recording.then(|| self.clock.now());
         let mut state = self.lock()?;
@@ -243,8 +246,8 @@ impl<K: Key> Shared<K> {
         Ok(state)
     }
 
-    /// Reads the clock before the lock is taken, if `operation` needs the time or is likely to, and
-    /// the caller has not read it.
+    /// Reads the clock before the lock is taken, if `operation` needs or probably needs the time,
+    /// and the caller has not read the clock.
     #[inline(always)]
     pub(super) fn now_before_lock(
         &self,
@@ -264,8 +267,8 @@ impl<K: Key> Shared<K> {
 }
 
 impl<K: Eq + Clone> State<K> {
-    /// Returns the time to pass to `operation`: `now` if the clock was read, or any time if it makes
-    /// no difference. `None` means that the clock must be read, without the lock.
+    /// Returns the time to pass to `operation`: `now` if the clock was read, or any time if `operation` does not need
+    /// the time. `None` means that the clock must be read, without the lock.
     #[inline(always)]
     pub(super) fn time_for(&self, operation: Operation<'_>, now: Option<Time>) -> Option<Time> {
         match now {
@@ -278,19 +281,19 @@ impl<K: Eq + Clone> State<K> {
 impl<K: Key> Shared<K> {
     // --- Release --------------------------------------------------------------------------------
 
-    /// Releases the lock, and then does the work that became necessary under it: wakes getters,
-    /// arms the alarm, calls the hooks.
+    /// Releases the lock, and then wakes getters, arms the alarm and calls the hooks, as the
+    /// changes under the lock require.
     #[inline(always)]
     pub(crate) fn release_lock(&self, mut state: RankedGuard<'_, State<K>>) {
         let hint = state.core.needs_now(Operation::Promote);
         if state.hint != hint {
             state.hint = hint;
-            // Relaxed, because the state decides: an old hint only costs time. An equal hint is not
-            // stored again, so adding threads keep it in their caches.
+            // A relaxed store suffices, because an old hint only costs time. An equal hint is not
+            // stored again, so that it stays in the caches of adding threads.
             self.hint.store(hint, Ordering::Relaxed);
         }
         if state.waiters.is_spinning() && state.core.eligible() > 0 {
-            // Relaxed, because the spinning thread then takes the lock.
+            // A relaxed store suffices, because the spinning thread then acquires the lock.
             self.go.store(true, Ordering::Relaxed);
         }
         if state.waiters.is_empty() && state.drainers.is_empty() && !self.facts.has_news {
@@ -355,10 +358,12 @@ impl<K: Key> Shared<K> {
             && let Some(due) = core.next_due()
         {
             waiters.keep_time(due).into_iter().for_each(|waker| wakes.push(waker));
-            // A parked thread can only keep real time. Another clock needs an alarm.
+            // A parked thread can keep only deadlines of a clock that follows real time. Any other
+            // clock needs an alarm.
             arm = due < due_alarm.armed && !(waiters.has_threads() && self.facts.is_real_time);
         }
-        // Wakers and the clock are user code, which may call this queue.
+        // The lock is released first, because wakers and the clock are user code, which may call
+        // this queue.
         drop(state);
         wakes.wake_each();
         if arm {
@@ -374,9 +379,9 @@ impl<K: Key> Shared<K> {
     /// Arms the alarm for the earliest due time, if getters wait for it and no thread keeps the
     /// time.
     ///
-    /// The clock arms outside the lock. If several threads want to arm, or an alarm goes off while it is being armed,
-    /// one thread arms and checks once more. If alarms keep going off while they are armed, the waiting getters poll
-    /// the clock instead of this thread.
+    /// The clock arms the alarm outside the lock. If several threads want to arm an alarm, or if an alarm goes off
+    /// while it is being armed, one thread arms it and checks once more. If alarms repeatedly go off while they are
+    /// being armed, the waiting getters poll the clock instead of this thread.
     fn arm_alarm(&self) {
         for _ in 0..8 {
             let Ok(mut state) = self.lock() else { return };
@@ -386,7 +391,8 @@ impl<K: Key> Shared<K> {
             }
             let due = state.core.next_due().filter(|&due| due < state.due_alarm.armed);
             let (Some(due), true) = (due, state.needs_alarm()) else { return };
-            // These values are set before the lock is released, so one thread arms at a time.
+            // These values are set before the lock is released, so only one thread at a time arms
+            // the alarm.
             state.due_alarm.armed = due;
             (state.due_alarm.arming, state.due_alarm.arm_again) = (true, false);
             drop(state);
@@ -394,7 +400,7 @@ impl<K: Key> Shared<K> {
             let Ok(mut state) = self.lock() else { return };
             state.due_alarm.arming = false;
             if alarm.is_none() {
-                // A clock that panics has armed nothing. The next caller tries again.
+                // A clock that panics has armed no alarm. The next caller tries again.
                 state.due_alarm.armed = Time::NEVER;
             }
             let old = std::mem::replace(&mut state.due_alarm.alarm, alarm.unwrap_or_default());
@@ -425,16 +431,16 @@ impl<K: Key> Shared<K> {
         })
     }
 
-    /// Handles the alarm, which may be early: makes due keys ready, on the thread that drives the
-    /// clock. A getter therefore gets its key even if no other getter is polled.
+    /// Handles the alarm, which may go off early. Makes due keys ready, on the thread that drives
+    /// the clock. A getter therefore gets its key even if no other getter is polled.
     fn promote_due(&self) {
         loop {
             let now = self.clock.now();
             let Ok(mut state) = self.lock() else { return };
-            // The alarm has gone off, so the next release of the lock may arm another.
+            // The alarm has gone off, so the next release of the lock may arm another alarm.
             state.due_alarm.armed = Time::NEVER;
             if !state.needs_alarm() {
-                // The next getter checks by itself.
+                // The next getter checks for due keys itself.
                 return;
             }
             state.core.promote(now, LOCK_BATCH);
@@ -446,8 +452,8 @@ impl<K: Key> Shared<K> {
         }
     }
 
-    /// Arms an alarm for the tasks that hold the wakes up to `wake`. At most one such alarm is
-    /// armed at a time, so a busy queue arms at most one per [`GRACE`].
+    /// Arms an alarm that watches over the tasks that hold the wakes up to `wake`. Only one such
+    /// alarm is armed at a time, so a busy queue arms at most one alarm per [`GRACE`].
     #[cold]
     fn watch_tasks(&self, wake: u64) {
         let waker = self.alarm_waker(Self::wake_others);
@@ -472,15 +478,15 @@ impl<K: Key> Shared<K> {
         drop_quietly(unused);
     }
 
-    /// Handles the end of the grace period of the watched tasks. If they have not been polled,
-    /// other tasks are woken in their place.
+    /// Handles the end of the grace period of the watched tasks. If the tasks have not been polled,
+    /// wakes other tasks instead.
     fn wake_others(&self) {
         let Ok(mut state) = self.lock() else { return };
         if let Some(watch) = &mut state.watch
             && watch.alarm.is_none()
         {
-            // `watch_tasks` handles the alarm. Otherwise the two methods could call each other
-            // without end.
+            // `watch_tasks` handles the alarm. Otherwise, the two methods could call each other
+            // recursively without end.
             watch.fired = true;
             return;
         }
@@ -498,8 +504,8 @@ impl<K: Key> Drop for Shared<K> {
         if !std::mem::needs_drop::<K>() {
             return;
         }
-        // Each key is dropped separately. If a key panics, the next must still be dropped; if two keys panicked while a
-        // collection was dropped, the process would abort.
+        // Each key is dropped separately, so that a key that panics does not prevent the drop of the next key. If two
+        // keys panicked while one collection was dropped, the process would abort.
         let state = self.state.get_mut();
         let core = std::mem::replace(&mut state.core, core::Queue::new(core::Config::default()));
         let dropped = std::mem::replace(&mut state.dropped, DroppedKeys::new());
@@ -507,8 +513,8 @@ impl<K: Key> Drop for Shared<K> {
     }
 }
 
-/// Returns true if keys of this type run no code that could call the queue while it is locked. The most common types of
-/// keys are known to run no such code.
+/// Returns true if keys of this type run no code that could call the queue while it is locked. This function knows the
+/// most common types of keys.
 fn has_plain_code<K: 'static>() -> bool {
     fn is_one_of<K: 'static>(types: &[TypeId]) -> bool {
         types.contains(&TypeId::of::<K>())

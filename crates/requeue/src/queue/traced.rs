@@ -18,7 +18,7 @@ impl<K: Key> Shared<K> {
         self.traces.as_ref().and_then(|_| Origin::current())
     }
 
-    /// Keeps the context of an add for the run that serves it. Returns the key if it is not needed: the caller drops it
+    /// Keeps the context of an add for the run that serves it. Returns the key if it is not needed. The caller drops it
     /// without the lock.
     pub(super) fn keep_origin(
         &self,

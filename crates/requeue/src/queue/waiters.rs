@@ -1,17 +1,17 @@
 //! The list of waiting getters, and the wakes that were given to them.
 //!
-//! The list is under the queue's lock. A getter that is woken leaves the list and holds a *wake* until it checks for a
-//! key, gives up or times out. The getter then returns the wake, and as many getters are woken as there are keys. While
-//! a key is ready and a getter is listed, at least one woken getter has not checked yet.
+//! The queue's lock guards the list. A getter that is woken leaves the list, and holds a *wake* until it checks for a
+//! key, is dropped or times out. The getter then returns the wake, and as many getters are woken as there are keys.
+//! While a key is ready and a getter is listed, at least one woken getter has not checked yet.
 
 use std::task::Waker;
 
 /// The way in which a getter waits.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Kind {
-    /// A task. Its runtime polls it at any time after the wake, perhaps never.
+    /// A task. Its runtime polls the task at any time after the wake, perhaps never.
     Task,
-    /// A parked thread. It checks as soon as it is woken.
+    /// A parked thread. The thread checks as soon as it is woken.
     Thread,
 }
 
@@ -28,7 +28,7 @@ struct Waiter {
 
 enum State {
     Listed(Waker),
-    /// The getter was woken by the wake with this number, or spins with it.
+    /// The getter was woken and holds the wake with this number, or it spins and holds this wake.
     Woken(u64),
     Vacant,
 }
@@ -44,14 +44,14 @@ pub(crate) struct Waiters {
     tail: u32,
     listed: u32,
     threads: u32,
-    /// The number of wakes given so far.
+    /// The number of wakes that were given so far.
     given: u64,
-    /// The latest wake that was returned. Earlier wakes that are still held no longer count, because a getter that was
-    /// overtaken may never check, and must not block other getters.
+    /// The number of the latest wake that was returned. Earlier wakes that getters still hold no longer count, because
+    /// a getter that was overtaken may never check, and must not block other getters.
     returned: u64,
-    /// The latest wake that was given to a task.
+    /// The number of the latest wake that was given to a task.
     to_task: u64,
-    /// The latest wake that was given to a thread.
+    /// The number of the latest wake that was given to a thread.
     to_thread: u64,
     /// The spinning thread.
     spinner: Option<Place>,
@@ -91,7 +91,7 @@ impl Waiters {
     }
 
     /// Lets a new getter on a thread spin, if no other getter spins. A spinning getter counts as woken, because it
-    /// checks again soon, so no other getter is woken for a key that it can take.
+    /// checks again soon. No other getter is therefore woken for a key that the spinning getter can take.
     pub(crate) fn start_spinning(
         &mut self,
         place: &mut Option<Place>,
@@ -118,13 +118,13 @@ impl Waiters {
         Place(self.all.len() as u32 - 1)
     }
 
-    /// Returns true if the getter was spinning.
+    /// Stops the spinning of a getter. Returns true if the getter was spinning.
     fn stop_spinning(&mut self, at: u32) -> bool {
         self.spinner.take_if(|spinner| *spinner == Place(at)).is_some()
     }
 
-    /// Lists a getter. If it was woken and found no key, it goes to the head of the list. Returns a
-    /// waker that is no longer needed, to be dropped outside the lock.
+    /// Lists a getter. A getter that was woken and found no key goes to the head of the list.
+    /// Returns a waker that is no longer needed, to be dropped outside the lock.
     pub(crate) fn list_waiter(
         &mut self,
         place: &mut Option<Place>,
@@ -158,7 +158,8 @@ impl Waiters {
         })
     }
 
-    /// Removes a getter that no longer waits. Returns its waker, to be dropped outside the lock.
+    /// Removes a getter that no longer waits. Returns the getter's waker, to be dropped outside the
+    /// lock.
     pub(crate) fn remove_waiter(&mut self, place: &mut Option<Place>) -> Option<Waker> {
         let Place(at) = place.take()?;
         if self.leader.is_some_and(|(leader, _)| leader == Place(at)) {
@@ -178,7 +179,7 @@ impl Waiters {
             State::Vacant => None,
         };
         self.vacant.push(at);
-        // The memory of many getters is returned when the last getter has gone.
+        // The memory of many getters is freed when the last getter leaves.
         if self.vacant.len() == self.all.len() && self.all.capacity() > 64 {
             self.all = Vec::new();
             self.vacant = Vec::new();
@@ -191,13 +192,15 @@ impl Waiters {
     pub(crate) fn wake_for(&mut self, keys: usize, wakes: &mut Wakes) {
         while keys > 0 && self.head != NONE {
             let out = self.given - self.returned;
-            // A woken task may be polled late or never. One more wake keeps it from blocking a key.
+            // A woken task may be polled late or never. One more wake prevents that task from
+            // blocking a key.
             let spare = u64::from(self.to_task > self.returned);
             let enough = match self.all[self.head as usize].kind {
-                // Waking a thread costs more than adding a key, so threads form a chain: each thread that takes a key
-                // wakes the next thread, if more keys are left.
+                // Waking a thread costs more than adding a key, so threads form a chain. Each thread that takes a key
+                // wakes the next thread, if more keys are ready.
                 Kind::Thread => 1,
-                // A chain of tasks would be slow, because each of them waits until it is polled.
+                // A chain of tasks would be slow, because each task would have to wait until it is
+                // polled.
                 Kind::Task => keys as u64,
             };
             if out >= enough + spare {
@@ -205,16 +208,16 @@ impl Waiters {
             }
             self.wake_at(self.head, wakes);
         }
-        // A woken thread always checks. If all woken getters are tasks, which may never check, and a thread waits
-        // behind them, that thread is also woken.
+        // A woken thread always checks, but a woken task may never check. If all woken getters are tasks, the first
+        // thread that waits is therefore also woken.
         if keys > 0 && self.has_threads() && self.to_thread <= self.returned {
             let first = self.first_thread();
             self.wake_at(first, wakes);
         }
     }
 
-    /// Returns the latest wake given to a task, if a key is ready, another getter is listed, and neither this wake nor
-    /// a later wake has been returned. The wake may never be used, so the caller watches over it.
+    /// Returns the latest wake that was given to a task, if a key is ready, another getter is listed, and neither this
+    /// wake nor a later wake has been returned. The task may never use the wake, so the caller must watch over it.
     #[inline]
     pub(crate) const fn unused_wake(&self, keys: usize) -> Option<u64> {
         let only_tasks_come = self.to_task > self.returned && self.to_thread <= self.returned;
@@ -230,7 +233,7 @@ impl Waiters {
         at
     }
 
-    /// Wakes all getters, or only getters that do not wait for a final `None`.
+    /// Wakes all getters, or only the getters that do not wait for a final `None`.
     pub(crate) fn wake_all(&mut self, until_final_too: bool, wakes: &mut Wakes) {
         let mut at = self.head;
         while at != NONE {
@@ -255,7 +258,7 @@ impl Waiters {
         }
     }
 
-    /// Returns this wake and all earlier wakes, which then no longer count.
+    /// Takes back this wake and all earlier wakes, which then no longer count.
     pub(crate) fn give_back(&mut self, wake: u64) {
         self.returned = self.returned.max(wake);
     }
@@ -279,8 +282,8 @@ impl Waiters {
         self.threads > 0
     }
 
-    /// Returns the waker of the thread that must check at `due`, if that thread must be woken first. This thread is the
-    /// leader, if the leader sleeps longer, or a thread that becomes the leader.
+    /// Returns the waker of the thread that must check at `due`, if that thread must be woken first. The thread is the
+    /// leader, if the leader sleeps beyond `due`, or a thread that becomes the leader.
     pub(crate) fn keep_time(&self, due: crate::Time) -> Option<Waker> {
         if !self.has_threads() {
             return None;
@@ -292,7 +295,7 @@ impl Waiters {
         };
         match &self.all.get(place as usize)?.state {
             State::Listed(waker) => Some(waker.clone()),
-            // A leader that is awake checks by itself.
+            // A leader that is awake checks without a wake.
             State::Woken(_) | State::Vacant => None,
         }
     }
@@ -331,7 +334,7 @@ impl Waiters {
     }
 }
 
-/// Wakers to wake after the lock is released.
+/// The wakers to call after the lock is released.
 #[must_use]
 pub(crate) struct Wakes {
     first: Option<Waker>,
@@ -391,7 +394,7 @@ mod tests {
         assert!(!waiters.start_spinning(&mut third, Kind::Thread, false));
         assert_eq!(woken(&mut waiters, 1), 0);
 
-        // The spinning thread has taken the key and processes it, so another getter is needed for the next key.
+        // The spinning thread has taken its key and runs the handler, so another getter is needed for the next key.
         waiters.remove_waiter(&mut spinner);
         assert!(!waiters.is_spinning());
         assert_eq!(woken(&mut waiters, 1), 1);

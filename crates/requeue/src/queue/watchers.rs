@@ -1,4 +1,4 @@
-//! The futures that wait for the cancellation of their run.
+//! The futures that wait for the cancellation of their runs.
 
 use std::collections::BTreeMap;
 use std::task::{Wake, Waker};
@@ -6,8 +6,8 @@ use std::task::{Wake, Waker};
 use super::waiters::Wakes;
 use crate::sync::{Arc, AtomicBool, Ordering};
 
-/// The list of the futures that wait. The list is under the queue's lock. It is allocated with the first future,
-/// because most queues have no such future.
+/// The list of the futures that wait for a cancellation. The queue's lock guards the list. It is allocated with the
+/// first future, because most queues have no such future.
 #[derive(Default)]
 pub(super) struct Watchers(Option<Box<List>>);
 
@@ -15,12 +15,12 @@ pub(super) struct Watchers(Option<Box<List>>);
 struct List {
     /// The futures, by the number of the delivery and the number of the future.
     listed: BTreeMap<(u64, u64), Arc<Watcher>>,
-    /// The number of the latest future that was listed.
+    /// The number of the future that was listed last.
     last: u64,
 }
 
-/// A future that waits. The future and the list share it, so that the list drops no waker, which is
-/// user code.
+/// The state of a future that waits. The future and the list share this value, so that the list
+/// never drops the waker, whose drop is user code.
 pub(super) struct Watcher {
     waker: Waker,
     /// This flag is set under the lock, before the waker is called.
@@ -34,8 +34,8 @@ impl Watcher {
 
     /// Returns true if `waker` will be woken, and has not been yet.
     pub(super) fn will_wake(&self, waker: &Waker) -> bool {
-        // The flag is read without the lock. A poll that misses the store has begun before the
-        // waker is called, and the waker polls the task again.
+        // The flag is read without the lock. A poll that misses the change of the flag has begun
+        // before the waker is called, so the waker polls the task again.
         !self.is_woken.load(Ordering::Acquire) && self.waker.will_wake(waker)
     }
 }

@@ -11,9 +11,10 @@ use opentelemetry::trace::{
 
 use super::Cause;
 
-/// The maximum number of coalesced adds whose contexts are kept beside that of the first add.
+/// The maximum number of coalesced adds whose contexts are kept, in addition to the context of the
+/// first add.
 pub(super) const MAX_LINKS: usize = 8;
-/// The longest tracestate that is kept, in bytes. A longer one is dropped.
+/// The longest tracestate that is kept, in bytes. A longer tracestate is dropped.
 const MAX_STATE: usize = 512;
 const DELAY: &str = "d";
 const DEBOUNCE: &str = "b";
@@ -29,7 +30,7 @@ pub(crate) struct Origin {
 }
 
 impl Origin {
-    /// Returns the current context, or `None` if it has no span.
+    /// Returns the current context, or `None` if the context has no span.
     pub(crate) fn current() -> Option<Self> {
         let span = Context::map_current(|context| {
             context.has_active_span().then(|| context.span().span_context().clone())
@@ -54,7 +55,7 @@ impl fmt::Display for Origin {
         };
         write!(f, "{}{cause} {}", at.as_micros(), traceparent(&self.span))?;
         match self.span.trace_state().header() {
-            // A reader would drop a longer one.
+            // The reader would drop a longer tracestate.
             state if state.is_empty() || state.len() > MAX_STATE => Ok(()),
             state => write!(f, " {state}"),
         }
@@ -66,7 +67,7 @@ impl fmt::Display for Origin {
 pub(crate) struct Origins(Vec<Origin>);
 
 impl Origins {
-    /// Returns `None` without an origin.
+    /// Returns `None` if `all` is empty.
     pub(super) fn new(mut all: Vec<Origin>) -> Option<Self> {
         all.truncate(1 + MAX_LINKS);
         (!all.is_empty()).then_some(Self(all))
@@ -84,7 +85,7 @@ impl Origins {
         self.0.iter()
     }
 
-    /// Reads one origin per line. Other lines are ignored: another program may have changed the text.
+    /// Reads one origin per line. Invalid lines are ignored, because another program may have changed the text.
     pub(super) fn parse(text: &str) -> Option<Self> {
         Self::new(text.lines().filter_map(read_origin).take(1 + MAX_LINKS).collect())
     }
@@ -106,7 +107,7 @@ fn read_origin(line: &str) -> Option<Origin> {
 /// Returns the header `traceparent` of the W3C recommendation Trace Context.
 pub(super) fn traceparent(span: &SpanContext) -> String {
     let mut text = String::with_capacity(55);
-    // A `String` takes every write.
+    // A write to a `String` never fails.
     let _ = write!(
         text,
         "00-{}-{}-{:02x}",

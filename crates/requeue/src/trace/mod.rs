@@ -1,18 +1,18 @@
 //! Spans of OpenTelemetry: the wait of a key, and its run.
 //!
 //! A queue that was built with [`Builder::traces`](crate::Builder::traces) keeps the trace context in which a key is
-//! added: that of the current [`Context`]. The layer of `tracing-opentelemetry` makes a `tracing` span that is entered the
-//! current context. The key's run gets two kinds of spans, which are children of the context of its first add:
+//! added, from the current [`Context`]. With the layer of `tracing-opentelemetry`, a `tracing` span that is entered
+//! becomes the current context. A run has two kinds of spans, which are children of the context of its first add:
 //!
-//! - `wait NAME`: a wait of the key, from its add or failure. The attribute `requeue.wait.cause` has the cause.
-//! - `process NAME`: the run. It links to the contexts of the other adds of the run, up to 8. If the run fails, its retry
-//!   has the same parent and the same links.
+//! - `wait NAME`: a wait of the key, from its add or failure. The attribute `requeue.wait.cause` names the cause.
+//! - `process NAME`: the run. The span links to the contexts of up to 8 other adds of the run. If the run fails, its
+//!   retry has the same parent and the same links.
 //!
 //! A run whose adds had no context begins a trace, and has no span for its wait. The spans go to the
 //! [global] tracer provider.
 //!
-//! The attribute `requeue.key` has the key's `Debug`, and the status of a failed run has the text of its error. Both may be
-//! personal data: a collector or a span processor can remove them.
+//! The attribute `requeue.key` contains the key's `Debug` text, and the status of a failed run contains the text of its
+//! error. Both can contain personal data. A collector or a span processor can remove them.
 //!
 //! [`Workers`](crate::workers::Workers) and [`ThreadWorkers`](crate::workers::ThreadWorkers) create the spans, and run the
 //! handler in the context of its run. Other code calls [`Item::start_span`](crate::Item::start_span).
@@ -65,12 +65,12 @@ impl Cause {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Waited {
     since: SystemTime,
-    /// The cause until the key was ready, unless it was ready immediately.
+    /// The cause of the wait until the key was ready, unless the key was ready immediately.
     cause: Option<Cause>,
 }
 
-/// A delivery whose spans begin.
-// For requeue-store.
+/// A delivery for which spans are created.
+// The struct is hidden, because only requeue-store needs it.
 #[doc(hidden)]
 #[derive(Clone, Copy, Debug)]
 pub struct Delivered<'a> {
@@ -84,7 +84,7 @@ pub struct Delivered<'a> {
     pub queued: Option<Duration>,
 }
 
-/// The span of a run, which ends when this value is dropped.
+/// The span of a run. The span ends when this value is dropped.
 ///
 /// # Examples
 ///
@@ -110,7 +110,7 @@ pub struct RunSpan {
 }
 
 impl RunSpan {
-    /// Creates the spans of the wait, which has ended, and the span of the run.
+    /// Creates the spans of the completed wait, and the span of the run.
     fn start(delivered: Delivered<'_>, origins: Option<&Origins>, waited: Option<Waited>) -> Self {
         let Delivered { queue, attempt, adds, queued } = delivered;
         let now = SystemTime::now();
@@ -153,8 +153,8 @@ impl RunSpan {
         Self::start(delivered, origins, waited)
     }
 
-    /// Creates the spans of a delivery whose contexts a store has kept as text. The previous run may have failed before
-    /// this time.
+    /// Creates the spans of a delivery whose contexts a store has kept as text. `failed` is the time since the failure
+    /// of the previous run, if it failed.
     #[doc(hidden)]
     pub fn start_stored(
         delivered: Delivered<'_>,
@@ -179,8 +179,8 @@ impl RunSpan {
     }
 
     /// Returns the headers `traceparent` and `tracestate` of the W3C recommendation Trace Context, for requests and
-    /// commands of the run. The second is empty if there is no state. Returns `None` if no tracer provider was set and
-    /// no add had a context.
+    /// commands of the run. `tracestate` is empty if the context has no state. Returns `None` if no tracer provider was
+    /// set and no add had a context.
     #[must_use]
     pub fn headers(&self) -> Option<(String, String)> {
         let span = self.context.span();
@@ -197,7 +197,8 @@ impl RunSpan {
         self.context.span().set_attribute(names::key(key.into()));
     }
 
-    /// Marks the run as failed. `kind` is one of few words, and `error` a text for people.
+    /// Marks the run as failed. `kind` is a word from a small set, and `error` is a text for
+    /// people.
     pub fn fail(&self, kind: impl Into<String>, error: impl Into<String>) {
         let span = self.context.span();
         span.set_attribute(names::error_type(kind.into()));
@@ -207,7 +208,7 @@ impl RunSpan {
 
 impl Drop for RunSpan {
     fn drop(&mut self) {
-        // Clones of the context may live longer.
+        // The span is ended explicitly, because clones of the context may live longer.
         self.context.span().end();
     }
 }
@@ -238,7 +239,7 @@ pub fn remote_context(traceparent: &str, tracestate: Option<&str>) -> Option<Con
     Some(Context::current().with_remote_span_context(span))
 }
 
-/// Returns the current trace context as a line of text that a store keeps, or `None` if there is none.
+/// Returns the current trace context as a line of text that a store keeps, or `None` if there is no context.
 #[doc(hidden)]
 #[must_use]
 pub fn current_line(is_delayed: bool, is_debounced: bool) -> Option<String> {

@@ -1,5 +1,5 @@
-//! The names and fixed values of attributes. They follow the semantic conventions of OpenTelemetry 1.42.0, whose part
-//! about messaging is in development. No other file names an attribute.
+//! The names and fixed values of attributes. They follow the semantic conventions of OpenTelemetry 1.42.0, in which the
+//! part about messaging is still in development. No other file names an attribute.
 
 use opentelemetry::{InstrumentationScope, KeyValue};
 
@@ -11,7 +11,7 @@ const DESTINATION: &str = "messaging.destination.name";
 const OPERATION_NAME: &str = "messaging.operation.name";
 const OPERATION_TYPE: &str = "messaging.operation.type";
 const ERROR_TYPE: &str = "error.type";
-/// The conventions have no name for what follows.
+/// The conventions define no names for the following attributes.
 const KEY: &str = "requeue.key";
 const ATTEMPT: &str = "requeue.attempt";
 const ADDS: &str = "requeue.adds";

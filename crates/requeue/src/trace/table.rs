@@ -1,4 +1,5 @@
-//! The trace contexts of the keys of a queue in memory, outside of its records: few keys have one.
+//! The trace contexts of the keys of a queue in memory. They are outside of the records, because
+//! few keys have a context.
 
 use std::borrow::Borrow;
 use std::collections::HashMap;
@@ -10,24 +11,24 @@ use super::{Cause, Waited};
 use crate::ranked_mutex::{Rank, RankedMutex};
 use crate::sync::{drop_quietly, quietly};
 
-/// The maximum number of contexts of a key: of its pending run, and of the run after that.
+/// The maximum number of contexts of a key, for its pending run and the run after the pending run.
 const MAX_KEPT: usize = 2 * (1 + MAX_LINKS);
 
-/// The contexts of adds that no run has served.
+/// The contexts of adds that no run has served yet.
 pub(crate) struct Traces<K> {
     keys: RankedMutex<HashMap<K, Vec<Kept>>>,
 }
 
 struct Kept {
     origin: Origin,
-    /// The number of the queue's last delivery before the add. Only a later delivery serves the add: an add of a key in
-    /// flight belongs to the next run.
+    /// The number of the queue's last delivery before the add. Only a later delivery serves the add, because an add of
+    /// a key in flight belongs to the next run.
     after: u64,
     /// The beginning of the wait.
     since: SystemTime,
 }
 
-/// The contexts of a run, and its wait.
+/// The contexts of a run, and the beginning of its wait.
 #[derive(Clone, Debug)]
 pub(crate) struct Taken {
     pub(crate) origins: Origins,
@@ -39,7 +40,7 @@ impl<K: Hash + Eq> Traces<K> {
         Self { keys: RankedMutex::new(HashMap::new()) }
     }
 
-    /// Keeps the context of an add, which came after the queue's delivery `after`. Returns the key if it is not needed.
+    /// Keeps the context of an add that came after the queue's delivery `after`. Returns the key if it is not needed.
     pub(crate) fn keep(&self, key: K, origin: Origin, after: u64) -> Option<K> {
         let since = origin.at;
         self.update(key, |all| {
@@ -49,7 +50,8 @@ impl<K: Hash + Eq> Traces<K> {
         })
     }
 
-    /// Keeps the contexts of the delivery `number` for the next run, as those of its first adds.
+    /// Keeps the contexts of the delivery `number` for the next run, as the contexts of the first
+    /// adds of that run.
     pub(crate) fn pass_on(&self, key: K, taken: Taken, number: u64, cause: Option<Cause>) {
         let (since, after) = (SystemTime::now(), number);
         let unused = self.update(key, |all| {

@@ -14,7 +14,7 @@ pub struct Crash<'a>(&'a (dyn Any + Send));
 impl<'a> Crash<'a> {
     /// Returns the message of the panic, if any.
     ///
-    /// `panic!` always has a message, `panic_any` rarely.
+    /// A panic by `panic!` always has a message. A panic by `panic_any` rarely has one.
     #[must_use]
     pub fn message(&self) -> Option<&'a str> {
         panic_message(self.0)
@@ -74,7 +74,7 @@ pub struct CrashHandler(Handler);
 
 impl Drop for CrashHandler {
     fn drop(&mut self) {
-        // `self` still holds the handler, so the handler's own drop runs after the lock is
+        // `self` still holds the handler, so the drop of the handler runs after the lock is
         // released.
         lock_handlers().retain(|handler| !Arc::ptr_eq(handler, &self.0));
     }
@@ -89,8 +89,8 @@ impl fmt::Debug for CrashHandler {
 /// Sets, for the whole process, whether a handled panic continues to unwind (`true`) or the loop
 /// continues (`false`, the default).
 ///
-/// This is apimachinery's `ReallyCrash`, but the default is `false`: in Go, a panic that is not
-/// recovered terminates the process.
+/// This is apimachinery's `ReallyCrash`, but the default is `false`. In Go, the default is `true`,
+/// and a panic that is not recovered terminates the process.
 pub fn set_really_crash(really_crash: bool) {
     REALLY_CRASH.store(really_crash, Ordering::Relaxed);
 }

@@ -17,10 +17,10 @@ use std::fmt;
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Error<E> {
-    /// The time or the number of tries was used up. This is apimachinery's `ErrWaitTimeout`, and a
-    /// context's `DeadlineExceeded`.
+    /// The time or the number of tries was used up. This error is apimachinery's `ErrWaitTimeout`,
+    /// and the `DeadlineExceeded` of a context.
     Timeout,
-    /// The stop came first. This is a context's `Canceled`.
+    /// The stop came first. This error is the `Canceled` of a context.
     Cancelled,
     /// The condition returned this error, and was not tried again.
     Condition(E),

@@ -1,4 +1,4 @@
-//! Tries of a condition with growing delays. The number of tries is limited.
+//! A limited number of tries of a condition, with growing delays.
 
 use std::future;
 use std::ops::ControlFlow;
@@ -12,19 +12,19 @@ use crate::clock::Clock;
 /// Tries `condition` immediately, and again after each delay of `backoff`, until it holds or no try is
 /// left.
 ///
-/// This is apimachinery's `ExponentialBackoff`. There are at most [`Backoff::steps`] tries: none if `steps` is not
-/// positive. No delay follows the last try. A delay that reaches the cap uses up the remaining tries: the wait ends
-/// after the delay before it. `Ok(false)` means "not yet". A panic also means "not yet", unless
-/// [`set_really_crash`](super::set_really_crash) was called with `true`.
+/// This is apimachinery's `ExponentialBackoff`. There are at most [`Backoff::steps`] tries, and none if `steps` is not
+/// positive. No delay follows the last try. A delay that reaches the cap uses up the remaining tries. The wait then
+/// ends after the previous delay, without another try. `Ok(false)` means "not yet". A panic also means "not yet",
+/// unless [`set_really_crash`](super::set_really_crash) was called with `true`.
 ///
 /// # Errors
 ///
-/// - [`Error::Condition`]: the condition returned an error; it is not tried again.
+/// - [`Error::Condition`]: the condition returned an error, and is not tried again.
 /// - [`Error::Timeout`]: no try is left.
 ///
 /// # Panics
 ///
-/// Panics if `condition` does and [`set_really_crash`](super::set_really_crash) was called with
+/// Panics if `condition` panics and [`set_really_crash`](super::set_really_crash) was called with
 /// `true`.
 ///
 /// # Cancel safety
@@ -67,13 +67,13 @@ pub async fn exponential_backoff<R: Future<Output = Result<bool, E>>, E>(
 ///
 /// # Errors
 ///
-/// - [`Error::Condition`]: the condition returned an error; it is not tried again.
+/// - [`Error::Condition`]: the condition returned an error, and is not tried again.
 /// - [`Error::Cancelled`]: the stop came first, or both the stop and the deadline have come.
 /// - [`Error::Timeout`]: the deadline came first, or no try is left.
 ///
 /// # Panics
 ///
-/// Panics if `condition` does and [`set_really_crash`](super::set_really_crash) was called with
+/// Panics if `condition` panics and [`set_really_crash`](super::set_really_crash) was called with
 /// `true`.
 ///
 /// # Cancel safety

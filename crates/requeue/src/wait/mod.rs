@@ -1,7 +1,7 @@
 //! Loops that wait: apimachinery's `wait` on any [`Clock`](crate::clock::Clock).
 //!
-//! The loops and the managers need the feature `wait`. [`Backoff`], [`jitter`] and [`jitter_source`] are
-//! always there.
+//! The loops and the managers need the feature `wait`. [`Backoff`], [`jitter`] and [`jitter_source`] are always
+//! available.
 //!
 //! | task | function or type | apimachinery |
 //! |---|---|---|
@@ -14,19 +14,19 @@
 //!
 //! All loops have these properties:
 //!
-//! - The loops read the time from the clock that is passed to them, so tests of hours of waiting take no time: see
-//!   [`FakeClock::run`](crate::clock::FakeClock::run). The loops need no runtime.
-//! - A *stop* is any future; its output does not matter. Examples are a token's `cancelled()`, a receiver, and a task's
-//!   handle. [`pending`](std::future::pending) never stops. The stop is checked before every run, so it wins a race
-//!   with the timer. The stop does not interrupt a run that has begun: a function that takes long must check the stop
-//!   itself.
-//! - The function is a closure that returns a future. If both can be spawned, the loop can be spawned. Use
-//!   `|| async { … }`; or `async || …` if it only reads its captures; or change the captures first and then return the
-//!   future, as below.
+//! - The loops read the time from the clock that is passed to them, so a test of hours of waiting takes microseconds:
+//!   see [`FakeClock::run`](crate::clock::FakeClock::run). The loops need no runtime.
+//! - A *stop* is any future; its output does not matter. Examples are the `cancelled()` of a token, a receiver, and the
+//!   handle of a task. [`pending`](std::future::pending) never stops. The stop is checked before every run, so it has
+//!   precedence over the timer. The stop does not interrupt a run that has begun. A function that takes long must check
+//!   the stop itself.
+//! - The function is a closure that returns a future. If the closure and the future can be sent to other threads, the
+//!   loop can be spawned. Use `|| async { … }`, or `async || …` if the closure only reads its captures. A closure that
+//!   changes its captures does so before it returns the future, as in the example below.
 //! - A panic of the function is passed to [`handle_crash`], and by default the loop continues.
-//! - Dropping the future of a loop stops it where it waits: between two runs, or where the function
-//!   itself waits. No resources remain.
-//! - A loop without delays yields to other tasks after each round.
+//! - Dropping the future of a loop stops the loop between two runs, or where the function itself
+//!   waits. No resources remain.
+//! - A loop without delays yields to other tasks after each run.
 //!
 //! ```
 //! # #[cfg(feature = "wait")] {
@@ -91,6 +91,6 @@ pub use self::{
 /// ```
 #[must_use]
 pub fn jitter_source() -> JitterSource {
-    // The keys of a hash map are the only randomness in the standard library.
+    // The keys of a hash map are the only randomness that the standard library offers.
     JitterSource::new(RandomState::new().hash_one(0_u8))
 }

@@ -7,11 +7,11 @@ use std::thread;
 use super::handle_crash;
 
 /// Calls `f` once with each number below `pieces`, on up to `workers` threads, until all pieces are
-/// done or `stop` returns true.
+/// processed or `stop` returns true.
 ///
 /// This is client-go's `ParallelizeUntil`. The calling thread is one of the workers. Each worker
 /// takes `chunk` pieces at a time, in order. For many small pieces, a larger chunk is faster.
-/// `stop` is called before every piece; pieces that have begun are finished. For `workers` and for
+/// `stop` is called before every piece. Pieces that have begun are completed. For `workers` and for
 /// `chunk`, 0 counts as 1.
 ///
 /// The call blocks: in a runtime, call it in `spawn_blocking`. If the system refuses to start a
@@ -19,10 +19,10 @@ use super::handle_crash;
 ///
 /// # Panics
 ///
-/// Panics if `stop` does, or if `f` does and [`set_really_crash`](super::set_really_crash) was
+/// Panics if `stop` panics, or if `f` panics and [`set_really_crash`](super::set_really_crash) was
 /// called with `true`. The other workers then stop before their next piece, and the panic continues
-/// here. Otherwise a panic of `f` is passed to [`handle_crash`], and the worker takes the next
-/// piece. In client-go, the worker takes no more pieces.
+/// in the calling thread. Otherwise, a panic of `f` is passed to [`handle_crash`], and the worker
+/// takes the next piece. In client-go, the worker takes no more pieces.
 ///
 /// # Examples
 ///
@@ -49,8 +49,8 @@ pub fn parallelize_until(
     let crashed = AtomicBool::new(false);
     let take_chunks = || {
         loop {
-            // Relaxed: the counter only gives out numbers, and the join of the threads orders the
-            // work.
+            // A relaxed operation suffices, because the counter only assigns numbers, and the join
+            // of the threads makes their writes visible.
             let taken = next.fetch_add(1, Ordering::Relaxed);
             if taken >= chunks {
                 return;

@@ -1,4 +1,4 @@
-//! Tries of a condition until it holds, a stop comes, or the time is up.
+//! Tries of a condition until it holds, a stop comes, or the timeout has passed.
 
 use std::ops::ControlFlow;
 use std::pin::pin;
@@ -68,7 +68,7 @@ impl<M: BackoffManager> Polling<M> {
         Self { manager, immediate: false, sliding: false, timeout: None, last_try: false }
     }
 
-    /// Tries once before the first delay, even if the stop or the timeout has come.
+    /// Makes a first try before the first delay, even if the stop or the timeout has come.
     pub fn immediate(mut self) -> Self {
         self.immediate = true;
         self
@@ -83,13 +83,14 @@ impl<M: BackoffManager> Polling<M> {
         self
     }
 
-    /// Gives up `timeout` after the start. A try that is due at that moment is not made.
+    /// Gives up when `timeout` has passed since the start. A try that is due exactly at that time
+    /// is not made.
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.timeout = Some(timeout);
         self
     }
 
-    /// Tries once more when the time is up, as apimachinery's older `Poll` does.
+    /// Makes one more try when the timeout has passed, as apimachinery's older `Poll` does.
     pub fn last_try(mut self) -> Self {
         self.last_try = true;
         self
@@ -98,19 +99,19 @@ impl<M: BackoffManager> Polling<M> {
 
 /// Tries `condition` until it holds, with the parameters of `polling`.
 ///
-/// This is apimachinery's `PollUntilContextCancel` and `PollUntilContextTimeout`, and with [`Polling::last_try`] its
-/// `Poll` and `PollImmediate`. `Ok(false)` means "not yet". A panic also means "not yet", unless
+/// This is apimachinery's `PollUntilContextCancel` and `PollUntilContextTimeout`, and with [`Polling::last_try`] also
+/// its `Poll` and `PollImmediate`. `Ok(false)` means "not yet". A panic also means "not yet", unless
 /// [`set_really_crash`](super::set_really_crash) was called with `true`.
 ///
 /// # Errors
 ///
-/// - [`Error::Condition`]: the condition returned an error; it is not tried again.
+/// - [`Error::Condition`]: the condition returned an error, and is not tried again.
 /// - [`Error::Cancelled`]: the stop came first, or both the stop and the timeout have come.
-/// - [`Error::Timeout`]: the time was up first.
+/// - [`Error::Timeout`]: the timeout passed first.
 ///
 /// # Panics
 ///
-/// Panics if the manager does, or if `condition` does and
+/// Panics if the manager panics, or if `condition` panics and
 /// [`set_really_crash`](super::set_really_crash) was called with `true`.
 ///
 /// # Cancel safety

@@ -1,6 +1,6 @@
 //! The common parts of the loops: a timer, a stop, and runs that may panic.
 //!
-//! The stop wins if both it and the timer are ready.
+//! If both the stop and the timer are ready, the stop has precedence.
 
 use std::future::poll_fn;
 use std::ops::ControlFlow;
@@ -12,10 +12,11 @@ use super::{Error, handle_crash};
 use crate::Time;
 use crate::clock::{Clock, Sleep, sleep_until};
 
-/// The pauses between the runs of a loop: a timer that is reused, and a stop that may come first.
+/// The waits between the runs of a loop: a timer that is reused, and a stop that may come first.
 pub(super) struct Rounds<'a, C: Clock + ?Sized, S> {
     sleep: Sleep<'a, C>,
-    /// The stop must not be polled again after it was ready. Each method therefore reports the stop, and the loop ends.
+    /// The stop must not be polled again after it was ready. The loop must therefore end when a method reports the
+    /// stop.
     stop: Pin<&'a mut S>,
 }
 
@@ -41,7 +42,7 @@ impl<'a, C: Clock + ?Sized, S: Future> Rounds<'a, C, S> {
                 if others_ran {
                     return Poll::Ready(false);
                 }
-                // A loop without delays would monopolize its thread.
+                // Without this yield, a loop without delays would monopolize its thread.
                 cx.waker().wake_by_ref();
             }
             others_ran = true;
@@ -68,8 +69,8 @@ pub(super) async fn run_guarded<F: Future>(future: F) -> Option<F::Output> {
     .await
 }
 
-/// Tries `condition` once, and breaks with the result of the wait if it holds or fails. A panic
-/// after which [`handle_crash`] returns counts as "not yet".
+/// Tries `condition` once. If the condition holds or fails, breaks with the result of the wait. A
+/// panic after which [`handle_crash`] returns counts as "not yet".
 pub(super) async fn try_condition<R: Future<Output = Result<bool, E>>, E>(
     condition: &mut impl FnMut() -> R,
 ) -> ControlFlow<Result<(), Error<E>>> {

@@ -25,12 +25,12 @@ pub enum Period {
 ///
 /// # Panics
 ///
-/// Panics if `f` does and [`set_really_crash`](super::set_really_crash) was called with `true`.
-/// Otherwise the loop continues.
+/// Panics if `f` panics and [`set_really_crash`](super::set_really_crash) was called with `true`.
+/// Otherwise, a panic of `f` does not end the loop.
 ///
 /// # Cancel safety
 ///
-/// Dropping the future stops the loop: between two runs, or where `f` waits.
+/// Dropping the future stops the loop between two runs, or where `f` waits.
 ///
 /// # Examples
 ///
@@ -60,16 +60,16 @@ pub async fn until<R: Future<Output = ()>>(
 /// Runs `f` now, and again `period` after the *start* of each run, until `stop`.
 ///
 /// This is apimachinery's `NonSlidingUntil`. If a run takes longer than the period, the next run
-/// follows immediately. Missed runs are not made up for.
+/// follows immediately. Missed runs are not repeated.
 ///
 /// # Panics
 ///
-/// Panics if `f` does and [`set_really_crash`](super::set_really_crash) was called with `true`.
-/// Otherwise the loop continues.
+/// Panics if `f` panics and [`set_really_crash`](super::set_really_crash) was called with `true`.
+/// Otherwise, a panic of `f` does not end the loop.
 ///
 /// # Cancel safety
 ///
-/// Dropping the future stops the loop: between two runs, or where `f` waits.
+/// Dropping the future stops the loop between two runs, or where `f` waits.
 ///
 /// # Examples
 ///
@@ -100,18 +100,18 @@ pub async fn non_sliding_until<R: Future<Output = ()>>(
 /// Runs `f` now and then every `period`, plus a random part of up to `jitter_factor` times the
 /// period, until `stop`.
 ///
-/// This is apimachinery's `JitterUntil`. The random part is drawn for each round. A factor of zero
-/// or below means no jitter. `counted` says whether a period starts when `f` has ended or when it
-/// starts.
+/// This is apimachinery's `JitterUntil`. A new random part is drawn for each period. With a factor
+/// of zero or below, there is no jitter. `counted` determines whether a period starts at the end of
+/// `f` or at its start.
 ///
 /// # Panics
 ///
-/// Panics if `f` does and [`set_really_crash`](super::set_really_crash) was called with `true`.
-/// Otherwise the loop continues.
+/// Panics if `f` panics and [`set_really_crash`](super::set_really_crash) was called with `true`.
+/// Otherwise, a panic of `f` does not end the loop.
 ///
 /// # Cancel safety
 ///
-/// Dropping the future stops the loop: between two runs, or where `f` waits.
+/// Dropping the future stops the loop between two runs, or where `f` waits.
 ///
 /// # Examples
 ///
@@ -144,18 +144,18 @@ pub async fn jitter_until<R: Future<Output = ()>>(
 
 /// Runs `f` now, and again after each delay that `manager` returns, until `stop`.
 ///
-/// This is apimachinery's `BackoffUntil`. With [`Period::Sliding`], the manager is called and the
-/// delay starts when `f` has ended; otherwise both happen just before `f` starts. The stop is checked
-/// before each run, and wins if it has come by the end of a delay.
+/// This is apimachinery's `BackoffUntil`. With [`Period::Sliding`], the manager is called and the delay starts when `f`
+/// has returned. With [`Period::NonSliding`], both happen just before `f` starts. The stop is checked before each run,
+/// so no run starts if the stop has come by the end of a delay.
 ///
 /// # Panics
 ///
-/// Panics if `manager` does, or if `f` does and [`set_really_crash`](super::set_really_crash) was
-/// called with `true`. Otherwise the loop continues.
+/// Panics if `manager` panics, or if `f` panics and [`set_really_crash`](super::set_really_crash)
+/// was called with `true`. Otherwise, a panic of `f` does not end the loop.
 ///
 /// # Cancel safety
 ///
-/// Dropping the future stops the loop: between two runs, or where `f` waits.
+/// Dropping the future stops the loop between two runs, or where `f` waits.
 ///
 /// # Examples
 ///
@@ -208,12 +208,12 @@ pub async fn backoff_until<R: Future<Output = ()>>(
 ///
 /// # Panics
 ///
-/// Panics if `f` does and [`set_really_crash`](super::set_really_crash) was called with `true`.
-/// Otherwise the loop continues.
+/// Panics if `f` panics and [`set_really_crash`](super::set_really_crash) was called with `true`.
+/// Otherwise, a panic of `f` does not end the loop.
 ///
 /// # Cancel safety
 ///
-/// Dropping the future stops the loop: between two runs, or where `f` waits.
+/// Dropping the future stops the loop between two runs, or where `f` waits.
 ///
 /// # Examples
 ///

@@ -1,4 +1,4 @@
-//! A worker task: it takes keys, and makes one attempt at a time.
+//! A worker task. It takes keys, and makes one attempt at a time.
 //!
 //! No panic of user code stops the worker.
 
@@ -35,7 +35,7 @@ where
     H: Fn(Q::Key, Context) -> F + Send + Sync + 'static,
     F: Future<Output = Result<Action, Error>> + Send + 'static,
 {
-    /// Takes keys until no more will come. The worker continues after panics.
+    /// Takes keys until the queue delivers no more keys. The worker continues after panics.
     pub(super) async fn run_worker(self) {
         let mut panics = 0u32;
         loop {
@@ -46,8 +46,8 @@ where
                 Err(error) => {
                     self.workers.queue.note_panic();
                     quietly(|| tracing::error!(%error, "a worker panicked"));
-                    // If there was an item, its key is retried with backoff. If there was no item, taking a key has
-                    // panicked. The worker tries again after a pause.
+                    // A panic while an item existed has failed the run, and its key is retried with backoff. Without an
+                    // item, taking a key has panicked. In both cases, the worker continues after a pause.
                     tokio::task::yield_now().await;
                     let mut pause = pin!(Some(self.pause_after_panic(panics)));
                     _ = poll_fn(|cx| poll_caught(pause.as_mut(), cx)).await;
@@ -57,14 +57,14 @@ where
         }
     }
 
-    /// Takes a key, makes an attempt, and completes the delivery. Returns true if there may be another key.
+    /// Takes a key, makes an attempt, and completes the delivery. Returns true if the queue may deliver another key.
     ///
-    /// A panic in here fails the attempt, because the item is dropped.
+    /// A panic in this method fails the attempt, because the item is dropped.
     async fn run_round(&self) -> bool {
         let item = tokio::select! {
             biased;
-            // Stops the worker even while it waits for a key that is dirty in flight and whose
-            // delivery is never completed.
+            // This branch stops the worker even while it waits for a dirty key whose delivery is
+            // never completed.
             () = self.stop.cancelled() => return false,
             item = self.workers.queue.next_item() => item,
         };
@@ -97,7 +97,7 @@ where
             }
             Ended::Dropped(_) => None,
         };
-        // The parent ends last.
+        // The span of the run ends last, because it is the parent of the attempt's span.
         drop(span);
         outer.end_with(result.as_ref());
         match result {
@@ -106,8 +106,8 @@ where
                     self.workers.options.choose_completion(&mut item, attempt, result, &token);
                 item.complete(completion).await;
             }
-            // The item is dropped before its completion, so the run has failed, even if this was
-            // the last attempt.
+            // The item is dropped before its completion, so the run has failed, and is retried even
+            // if this attempt was the last one.
             None => drop(item),
         }
         if let Some((on_finish, key)) = on_finish {
@@ -124,7 +124,7 @@ where
     ) -> Ended {
         let (clock, timeout) = (&self.clock, self.workers.timeout);
         let token = context.token.clone();
-        // The call itself may panic, before there is a future.
+        // The call itself may panic, before it returns a future.
         let future = match call_caught(|| (self.workers.handler)(key, context)) {
             Ok(future) => future,
             Err(panic) => return Ended::Panicked(panic),
@@ -132,7 +132,7 @@ where
         let (mut future, mut stopped) = (pin!(Some(future)), pin!(stopped));
         let (timeout, is_stopped) = tokio::select! {
             biased;
-            // The result is polled first: a run that has ended was not stopped.
+            // The handler is polled first, because a run that has returned was not stopped.
             ended = poll_fn(|cx| poll_caught(future.as_mut(), cx)) => return Ended::from(ended),
             () = self.stop.cancelled() => (None, false),
             reason = &mut stopped => {
@@ -185,12 +185,13 @@ enum Ended {
     Ok(Action),
     Failed(Error),
     Panicked(Error),
-    /// The attempt was cancelled for this reason, and has not ended by itself.
+    /// The attempt was cancelled for this reason, and its future was dropped because it did not
+    /// return.
     Dropped(CancelReason),
 }
 
 impl From<Result<Result<Action, Error>, Error>> for Ended {
-    /// Converts the handler's result, or its panic.
+    /// Converts the result or the panic of the handler.
     fn from(ended: Result<Result<Action, Error>, Error>) -> Self {
         match ended {
             Ok(Ok(action)) => Self::Ok(action),
@@ -200,7 +201,7 @@ impl From<Result<Result<Action, Error>, Error>> for Ended {
     }
 }
 
-/// Waits for `delay`, or forever if it is `None`.
+/// Waits for `delay`, or forever if `delay` is `None`.
 async fn wait_for(clock: &Arc<dyn Clock>, delay: Option<Duration>) -> Duration {
     match delay {
         None => pending().await,
@@ -240,8 +241,8 @@ fn drop_caught<F>(mut future: Pin<&mut Option<F>>) -> Result<(), Error> {
     call_caught(|| future.set(None))
 }
 
-/// Formats a value of the user. A panic of the formatting is caught here and not around the event, because a subscriber
-/// that is unwound may have poisoned its locks.
+/// Formats a value of the user. A panic of the formatting is caught here. If it were caught around the event, it would
+/// first unwind the subscriber, which could poison the subscriber's locks.
 struct Shown<'a, T: ?Sized>(&'a T);
 
 impl<T: fmt::Debug + ?Sized> fmt::Debug for Shown<'_, T> {

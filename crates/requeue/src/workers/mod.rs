@@ -1,4 +1,4 @@
-//! Workers: they run a handler for each key, on tasks of a runtime or on threads.
+//! Workers run a handler for each key, on tasks of a runtime or on threads.
 //!
 //! The handler returns an [`Action`] or an [`Error`]. One function maps both to a
 //! [`Completion`](crate::Completion), for both kinds of workers. A panic of the handler is a
@@ -46,7 +46,7 @@ impl Context {
         self.delivery.attempt
     }
 
-    /// Returns true if the key is given up when this attempt fails, because of `max_retries`.
+    /// Returns true if `max_retries` requires that the key is given up when this attempt fails.
     ///
     /// A handler can then clean up, or report the failure.
     ///
@@ -82,13 +82,13 @@ impl Context {
         self.delivery.adds
     }
 
-    /// Returns the reasons of these adds, combined by bitwise or.
+    /// Returns the reasons of the adds that this run serves, combined by bitwise or.
     #[must_use]
     pub const fn reasons(&self) -> u32 {
         self.delivery.reasons
     }
 
-    /// Returns the highest priority of these adds.
+    /// Returns the highest priority of the adds that this run serves.
     #[must_use]
     pub const fn priority(&self) -> i32 {
         self.delivery.priority
@@ -103,8 +103,8 @@ impl Context {
 
     /// Returns the fencing token: a number that is greater for each later delivery of the key.
     ///
-    /// In memory it starts at 1 in each process. Only the numbers of a queue in a store outlive the
-    /// process, so that other systems can compare them and reject late writes.
+    /// In memory, the token starts at 1 in each process. In a store, tokens outlive the process, so
+    /// that other systems can compare them and reject late writes.
     #[must_use]
     pub const fn fencing_token(&self) -> u64 {
         self.delivery.fencing_token
@@ -122,8 +122,8 @@ impl Context {
 
     /// Returns the reason why the attempt must stop, or `None` if it can continue.
     ///
-    /// The first reason counts. A cancellation by the queue replaces a time limit that has passed, and
-    /// the stop of the workers.
+    /// The first reason counts, with one exception: a cancellation by the queue replaces the reasons
+    /// [`TimedOut`](CancelReason::TimedOut) and [`Stopping`](CancelReason::Stopping).
     ///
     /// # Examples
     ///
@@ -153,7 +153,7 @@ impl Context {
     /// Waits until the attempt must stop, as [`is_cancelled`](Self::is_cancelled) says, and returns
     /// the reason.
     ///
-    /// The future of an attempt that does not stop within the grace period is dropped.
+    /// If an attempt does not stop within the grace period, its future is dropped.
     ///
     /// # Cancel safety
     ///

@@ -19,7 +19,7 @@ type Finished<K> = Arc<dyn Fn(K) + Send + Sync>;
 
 pub(super) struct Options<K> {
     pub(super) max_retries: Option<u32>,
-    /// The time that a cancelled attempt may take to stop.
+    /// The maximum time that a cancelled attempt may take to stop.
     pub(super) grace: Duration,
     pub(super) on_give_up: Option<GiveUp<K>>,
     pub(super) on_finish: Option<Finished<K>>,
@@ -41,7 +41,7 @@ impl<K: Clone> Options<K> {
         Context { delivery, is_last: self.is_last(delivery.attempt), token }
     }
 
-    /// Returns the result of a run that has panicked: it has failed, unless the queue has cancelled it.
+    /// Returns the result of a run that has panicked: it has failed, unless the queue has cancelled the run.
     pub(super) fn after_panic(
         item: &impl WorkItem<Key = K>,
         panic: Error,
@@ -59,11 +59,11 @@ impl<K: Clone> Options<K> {
         Err(panic)
     }
 
-    /// Returns the completion of this attempt with this result. Sets the priority and the error of the
-    /// item, and calls the hook if the key is given up.
+    /// Returns the completion for the result of this attempt. Sets the priority and the error of the item, and calls
+    /// the hook if the key is given up.
     ///
-    /// A run that stops as [cancelled](Completion::Cancelled) although only the worker stops or the
-    /// time limit has passed does not lose its key: it is released or retried.
+    /// A run can return [cancelled](Completion::Cancelled) because the worker stops or the time
+    /// limit has passed. Its key is not lost: the key is then released or retried.
     pub(super) fn choose_completion(
         &self,
         item: &mut impl WorkItem<Key = K>,
@@ -99,7 +99,7 @@ impl<K: Clone> Options<K> {
     }
 }
 
-/// The pause after a panic: 5 ms, doubled with each consecutive panic before it, up to 1.28 s.
+/// The pause after a panic: 5 ms, doubled with each earlier consecutive panic, up to 1.28 s.
 pub(super) const fn panic_pause(panics: u32) -> Duration {
     let exponent = if panics < 8 { panics } else { 8 };
     Duration::from_millis(5 << exponent)

@@ -1,4 +1,4 @@
-//! The results of a handler, each of which stands for one completion.
+//! The results of a handler. Each result stands for one completion.
 
 use std::error::Error as StdError;
 use std::fmt;
@@ -28,7 +28,7 @@ impl Action {
 
     /// The delivery is undone: [`Completion::Release`].
     ///
-    /// This is for a handler that must not continue, because it is paused or has lost its
+    /// This result is for a handler that must not continue, because it is paused or has lost its
     /// leadership. The next free worker receives the key again. Stop deliveries first:
     /// [`pause`](crate::Queue::pause) the queue, or stop the workers. After a shutdown the key is
     /// dropped and reported.
@@ -60,15 +60,15 @@ impl Action {
     /// The delivery is undone, and the key waits for `delay` or until it is added again:
     /// [`Completion::ReleaseAfter`].
     ///
-    /// This is for a handler that finds that the run cannot begin yet.
+    /// This result is for a handler that finds that the run cannot begin yet.
     pub const fn release_after(delay: Duration) -> Self {
         Self::new(Completion::ReleaseAfter(delay))
     }
 
     /// The run has stopped because it was cancelled: [`Completion::Cancelled`].
     ///
-    /// Such a run counts neither as a success nor as a failure. A handler returns it when its
-    /// [context](super::Context::cancel_reason) is cancelled and the rest of the work is no longer needed. The key runs
+    /// Such a run counts neither as a success nor as a failure. A handler returns this result when its
+    /// [context](super::Context::cancel_reason) is cancelled and its remaining work is no longer needed. The key runs
     /// again only if it was added again.
     pub const fn cancelled() -> Self {
         Self::new(Completion::Cancelled)
@@ -86,8 +86,8 @@ impl Action {
 
 /// The result of a run that failed. The default completion is [`Completion::Retry`].
 ///
-/// An error is created from any error with `?` or `into`, and also from a string. Because of this conversion, it does
-/// not implement [`std::error::Error`]; [`source`](Self::source) returns the original error.
+/// An error is created from any error with `?` or `into`, and also from a string. Because of this conversion, the type
+/// does not implement [`std::error::Error`]. [`source`](Self::source) returns the original error.
 ///
 /// # Examples
 ///
@@ -142,13 +142,13 @@ impl Error {
         Self { priority: Some(priority), ..self }
     }
 
-    /// Returns the error from which it was created.
+    /// Returns the original error.
     #[must_use]
     pub fn source(&self) -> &(dyn StdError + Send + Sync + 'static) {
         &*self.source
     }
 
-    /// Converts it into the error from which it was created.
+    /// Returns the original error, by value.
     #[must_use]
     pub fn into_source(self) -> Box<dyn StdError + Send + Sync> {
         self.source

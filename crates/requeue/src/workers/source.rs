@@ -28,18 +28,20 @@ pub trait WorkQueue: Clone + Send + Sync + 'static {
     /// Returns the clock that measures timeouts.
     fn clock(&self) -> Arc<dyn Clock>;
 
-    /// Shuts the queue down: it delivers no more keys, except keys that it must still deliver.
+    /// Shuts the queue down. Afterwards, the queue delivers only the keys that it must still
+    /// deliver.
     fn shut_down(&self);
 
-    /// Waits until all completions of the workers were recorded, and the keys that they did not
-    /// take were returned.
+    /// Waits until all completions of the workers were recorded, and the claimed keys that no
+    /// worker took were returned.
     ///
-    /// The method is called after the workers have stopped. The default is ready immediately, for queues without I/O.
+    /// The method is called after the workers have stopped. The default implementation is ready immediately, for queues
+    /// without I/O.
     fn wait_settled(&self) -> impl Future<Output = ()> + Send {
         ready(())
     }
 
-    /// Returns the keys that are left, and the keys that were dropped.
+    /// Returns the numbers of remaining keys, and the keys that were dropped.
     fn take_left(&self) -> Drained<Self::Key>;
 
     /// Counts a panic of a handler.
@@ -67,12 +69,13 @@ pub trait WorkItem: Send + Sized + 'static {
     ///
     /// Workers then cancel the handler's context with this reason. If the handler does not return
     /// within the grace period, they drop its future and complete the delivery with
-    /// [`Completion::Cancelled`]. The default never becomes ready, for queues that cancel no runs.
+    /// [`Completion::Cancelled`]. The default implementation never becomes ready, for queues that
+    /// cancel no runs.
     fn cancelled(&self) -> impl Future<Output = CancelReason> + Send + use<Self> {
         pending()
     }
 
-    /// Begins the span of the run. The default is for queues without traces.
+    /// Begins the span of the run. The default implementation is for queues without traces.
     #[cfg(feature = "opentelemetry")]
     fn start_span(&self) -> Option<crate::trace::RunSpan> {
         None
@@ -96,9 +99,9 @@ pub struct Delivery {
     pub attempt: u32,
     /// The number of adds that this run serves.
     pub adds: u32,
-    /// The reasons of these adds, combined by bitwise or.
+    /// The reasons of the adds that this run serves, combined by bitwise or.
     pub reasons: u32,
-    /// The highest priority of these adds.
+    /// The highest priority of the adds that this run serves.
     pub priority: i32,
     /// How long the key was ready before this delivery, or `None` if the queue does not keep this
     /// time.
@@ -120,7 +123,8 @@ impl<K: Key + fmt::Debug, S: BuildHasher + Send + Sync + 'static> WorkQueue for 
     }
 
     fn shut_down(&self) {
-        // The drain holds the dropped keys, and leaves them to `take_dropped` when it is dropped.
+        // The drain contains the dropped keys. When the drain is dropped, it leaves these keys to
+        // `take_dropped`.
         drop_quietly(self.shut_down_with_drain());
     }
 

@@ -1,4 +1,5 @@
-//! The span of OpenTelemetry around an attempt. Without the feature, it does nothing.
+//! The span of OpenTelemetry around an attempt. Without the feature `opentelemetry`, the span has
+//! no effect.
 
 use std::fmt;
 
@@ -9,7 +10,7 @@ use crate::sync::quietly;
 #[cfg(feature = "opentelemetry")]
 use crate::trace::RunSpan;
 
-/// The span of an attempt, which ends when this value is dropped.
+/// The span of an attempt. The span ends when this value is dropped.
 pub(super) struct AttemptSpan {
     #[cfg(feature = "opentelemetry")]
     run: Option<RunSpan>,
@@ -42,11 +43,12 @@ impl AttemptSpan {
         }
     }
 
-    /// Ends the span. Without a result, the run was dropped.
+    /// Ends the span. `None` means that the run was dropped.
     pub(super) fn end_with(self, result: Option<&Result<Action, Error>>) {
         let run = self.run.as_ref().filter(|run| run.is_recording());
         if let (Some(run), Some(Err(error))) = (run, result) {
-            // The words of `error.type` are few, and errors of users have none.
+            // The words of `error.type` come from a small set, and an error of a user has no such
+            // word.
             quietly(|| error.to_string()).into_iter().for_each(|error| run.fail("_OTHER", error));
         }
     }

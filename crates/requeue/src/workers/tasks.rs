@@ -94,9 +94,9 @@ where
     ///
     /// A key that was added during its last run runs again immediately, with its failures reset.
     ///
-    /// The default is no limit. Choose a limit whose backoffs are longer than the outages that a key
-    /// must survive. With the [default backoff](crate::Builder::backoff), 5 retries take 16 to 31 s, 7
-    /// take 1 to 2 min, and 10 take 7 to 14 min.
+    /// The default is no limit. Choose a limit whose backoffs are longer than the outages that a key must survive. With
+    /// the [default backoff](crate::Builder::backoff), 5 retries take 16 to 31 s, 7 retries 1 to 2 min, and 10 retries
+    /// 7 to 14 min.
     pub fn max_retries(mut self, retries: u32) -> Self {
         self.options.max_retries = Some(retries);
         self
@@ -104,14 +104,15 @@ where
 
     /// Fails an attempt that takes longer than `timeout`, by the queue's clock.
     ///
-    /// The [cancellation token](Context::cancelled) of the attempt is cancelled first. When the [grace
-    /// period](Self::grace) has also passed, its future is dropped. The default is no timeout.
+    /// The [cancellation token](Context::cancelled) of the attempt is cancelled first. If the attempt does not return
+    /// within the [grace period](Self::grace), its future is dropped. The default is no timeout.
     ///
     /// The result of an attempt that returns within the grace period counts. If it is an error, its
     /// text becomes, for example, `timed out after 3s`, its `source` is the handler's error, and
     /// its completion is unchanged.
     ///
-    /// Code in `spawn_blocking` cannot be stopped. Such code continues while another worker may have the key.
+    /// Code in `spawn_blocking` cannot be stopped. Such code continues, although another worker may already have the
+    /// key.
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.timeout = Some(timeout);
         self
@@ -129,22 +130,24 @@ where
     /// is no limit.
     ///
     /// A cancelled run has the [grace period](Self::grace) to stop, so **a shutdown can take the
-    /// sum of both**. Keep the sum below the time after which the program is killed: Kubernetes'
-    /// `terminationGracePeriodSeconds` is 30 s by default, and the grace period is 10 s.
+    /// sum of both times**. Keep the sum below the time after which the program is killed:
+    /// Kubernetes' `terminationGracePeriodSeconds` is 30 s by default, and the grace period of a
+    /// run is 10 s.
     ///
-    /// Two cases can take longer. Code that blocks its thread cannot be stopped. The workers wait
-    /// for completions that a store has not recorded yet, as long as the leases last.
+    /// A shutdown takes longer in two cases: a handler blocks its thread, so that it cannot be
+    /// stopped; or a store has not recorded all completions. The workers wait for the store as long
+    /// as the leases last.
     pub fn drain_timeout(mut self, timeout: Duration) -> Self {
         self.drain_timeout = Some(timeout);
         self
     }
 
-    /// Calls `f` for each key that is given up: past [`max_retries`](Self::max_retries), or with an
-    /// error that is [terminal](Error::terminal).
+    /// Calls `f` for each key that is given up: after [`max_retries`](Self::max_retries), or
+    /// because of a [terminal](Error::terminal) error.
     ///
-    /// The hook is called on the worker's task, before the completion of the delivery. If it blocks, it keeps the
-    /// worker from its next key, and the runtime's thread from its other tasks. Move long work elsewhere. A panic in
-    /// the hook is ignored.
+    /// The hook is called on the worker's task, before the completion of the delivery. If the hook blocks, the worker
+    /// takes no further key, and the runtime's thread runs no other task. Move long work to another task or thread. A
+    /// panic in the hook is ignored.
     pub fn on_give_up(mut self, f: impl Fn(Q::Key, Error) + Send + Sync + 'static) -> Self {
         self.options.on_give_up = Some(Arc::new(f));
         self
@@ -152,11 +155,11 @@ where
 
     /// Calls `f` for the key of each run, after the completion of its delivery.
     ///
-    /// At that time, a key that failed is already backing off. If the failed work is out of date, `f` can
+    /// At that time, a key that failed is already backing off. If the failed run was for an outdated state, `f` can
     /// [`forget`](crate::Queue::forget) and [`add`](crate::Queue::add) the key. An add before the completion becomes
     /// part of the retry.
     ///
-    /// The hook is called on the worker's task, as [`on_give_up`](Self::on_give_up) is. At that time, the key may
+    /// The hook is called on the worker's task, like [`on_give_up`](Self::on_give_up). At that time, the key may
     /// already be in flight with another worker. A panic in the hook is ignored.
     ///
     /// # Examples
@@ -209,9 +212,9 @@ where
         self
     }
 
-    /// Works until the queue is closed or shut down and delivers no more keys.
+    /// Runs the workers until the queue is closed or shut down and delivers no more keys.
     ///
-    /// Returns the keys that are left.
+    /// Returns a report of the remaining and dropped keys.
     ///
     /// # Panics
     ///
@@ -219,17 +222,18 @@ where
     ///
     /// # Cancel safety
     ///
-    /// A future that is dropped aborts its workers. The keys of these workers are retried with backoff.
+    /// If the future is dropped, its workers are aborted. The keys of these workers are retried with backoff.
     /// [`take_dropped`](crate::Queue::take_dropped) returns the keys that the report would have contained.
     pub async fn run(self) -> Drained<Q::Key> {
         self.run_until(std::future::pending()).await
     }
 
-    /// Works until `shutdown` is ready, then shuts the queue down. Returns the keys that are left.
+    /// Runs the workers until `shutdown` is ready, then shuts the queue down. Returns a report of
+    /// the remaining and dropped keys.
     ///
     /// Waiting keys are dropped. Ready keys are still delivered, and runs in flight complete,
-    /// within the [drain timeout](Self::drain_timeout). With a queue in a store, it also waits
-    /// until the store has recorded the completions, as long as the leases last.
+    /// within the [drain timeout](Self::drain_timeout). With a queue in a store, the method also
+    /// waits until the store has recorded the completions, as long as the leases last.
     ///
     /// # Panics
     ///
@@ -254,7 +258,7 @@ where
                 this.drain_workers(&mut workers, &stop).await;
             }
         }
-        // The last completions must be recorded before the keys that are left are counted.
+        // The last completions must be recorded before the remaining keys are counted.
         this.queue.wait_settled().await;
         this.queue.take_left()
     }
@@ -267,9 +271,8 @@ where
             () = join_all(workers) => return,
             () = sleep_until(&clock, clock.now() + timeout) => stop.cancel(),
         }
-        // Each worker stops within the grace period. A worker that waits for a key stops immediately.
-        // If a worker has a key, the future of its run is dropped at the end of that period at the
-        // latest.
+        // Each worker stops within the grace period. A worker that waits for a key stops immediately. If a worker has a
+        // key, the future of its run is dropped no later than the end of the grace period.
         join_all(workers).await;
     }
 }

@@ -1,7 +1,7 @@
 //! Workers that are threads, for code without a runtime.
 //!
-//! A thread cannot be stopped from outside, so a shutdown can leave threads behind whose handlers
-//! ignore their cancellation.
+//! A thread cannot be stopped from outside. If a handler ignores its cancellation, its thread
+//! therefore continues after a shutdown.
 
 use std::fmt;
 use std::hash::BuildHasher;
@@ -85,9 +85,9 @@ where
     ///
     /// A key that was added during its last run runs again immediately, with its failures reset.
     ///
-    /// The default is no limit. Choose a limit whose backoffs are longer than the outages that a key
-    /// must survive. With the [default backoff](crate::Builder::backoff), 5 retries take 16 to 31 s, 7
-    /// take 1 to 2 min, and 10 take 7 to 14 min.
+    /// The default is no limit. Choose a limit whose backoffs are longer than the outages that a key must survive. With
+    /// the [default backoff](crate::Builder::backoff), 5 retries take 16 to 31 s, 7 retries 1 to 2 min, and 10 retries
+    /// 7 to 14 min.
     pub fn max_retries(mut self, retries: u32) -> Self {
         self.options.max_retries = Some(retries);
         self
@@ -115,7 +115,7 @@ where
 
     /// Calls `f` for each key that is given up, before the completion of its delivery.
     ///
-    /// A panic in it is ignored.
+    /// A panic in `f` is ignored.
     pub fn on_give_up(mut self, f: impl Fn(K, Error) + Send + Sync + 'static) -> Self {
         self.options.on_give_up = Some(Arc::new(f));
         self
@@ -123,15 +123,15 @@ where
 
     /// Calls `f` for the key of each run, after the completion of its delivery.
     ///
-    /// A panic in it is ignored.
+    /// A panic in `f` is ignored.
     pub fn on_finish(mut self, f: impl Fn(K) + Send + Sync + 'static) -> Self {
         self.options.on_finish = Some(Arc::new(f));
         self
     }
 
-    /// Works until the queue is closed or shut down and delivers no more keys.
+    /// Runs the workers until the queue is closed or shut down and delivers no more keys.
     ///
-    /// Returns the keys that are left.
+    /// Returns a report of the remaining and dropped keys.
     ///
     /// # Panics
     ///
@@ -141,13 +141,14 @@ where
         self.run_workers(None::<fn()>)
     }
 
-    /// Works until `shutdown` returns, then shuts the queue down. Returns the keys that are left.
+    /// Runs the workers until `shutdown` returns, then shuts the queue down. Returns a report of
+    /// the remaining and dropped keys.
     ///
     /// Waiting keys are dropped. Ready keys are still delivered, and runs in flight complete,
     /// within the [drain timeout](Self::drain_timeout).
     ///
-    /// `shutdown` runs on a separate thread and can block, for example on a channel. `shutdown` need not return if the
-    /// queue completes first.
+    /// `shutdown` runs on a separate thread and can block, for example on a channel. If the queue delivers no more keys
+    /// before, `shutdown` does not have to return.
     ///
     /// A thread cannot be stopped from outside. A handler that ignores its cancellation for longer
     /// than the grace period continues after this method has returned, and then completes its
@@ -171,7 +172,7 @@ where
             let (worker, events) = (Arc::clone(&worker), events.clone());
             thread::spawn(move || {
                 worker.run_worker();
-                // The receiver is gone if `run_until` has returned without this thread.
+                // The receiver no longer exists if `run_until` has returned without this thread.
                 let _ = events.send(Event::Ended);
             })
         });
@@ -191,7 +192,7 @@ where
             waiting.wait_until_ended(drain_timeout, false);
         }
         if waiting.running > 0 {
-            // The flag is set before the unpark, so a thread that wakes up sees it.
+            // The flag is set before the unpark, so a thread that wakes up finds it set.
             stop.cancel();
             started.iter().for_each(|thread| thread.thread().unpark());
             waiting.wait_until_ended(Some(grace), false);
@@ -228,19 +229,20 @@ struct Waiting<'q> {
 }
 
 impl Waiting<'_> {
-    /// Waits until all workers have stopped, for at most `timeout`. With `or_shut_down`, a shutdown also ends the wait.
+    /// Waits until all workers have stopped, for at most `timeout`. If `or_shut_down` is true, a shutdown also ends the
+    /// wait.
     fn wait_until_ended(&mut self, timeout: Option<Duration>, or_shut_down: bool) {
         let deadline = timeout.map(|timeout| self.clock.now() + timeout);
         let events = self.events.clone();
         let waker = waker_fn(move || _ = events.send(Event::Alarm));
         while self.running > 0 && deadline.is_none_or(|deadline| self.clock.now() < deadline) {
-            // The alarm is armed each time, because it may go off early.
+            // The alarm is armed again in each iteration, because it may go off early.
             let alarm = deadline.map(|deadline| self.clock.arm(deadline, &waker));
             match self.received.recv() {
                 Ok(Event::Ended) => self.running -= 1,
                 Ok(Event::ShutDown) if or_shut_down => return,
                 Ok(Event::ShutDown | Event::Alarm) => {}
-                // Impossible, because `self` also holds a sender.
+                // This case is impossible, because `self` also holds a sender.
                 Err(_) => return,
             }
             drop(alarm);
@@ -260,7 +262,7 @@ where
     S: BuildHasher + Send + Sync + 'static,
     H: Fn(K, Context) -> Result<Action, Error>,
 {
-    /// Takes keys until no more will come. The worker continues after panics.
+    /// Takes keys until the queue delivers no more keys. The worker continues after panics.
     fn run_worker(&self) {
         let mut panics = 0u32;
         loop {
@@ -278,9 +280,9 @@ where
         }
     }
 
-    /// Takes a key, runs the handler, and completes the delivery. Returns true if there may be another key.
+    /// Takes a key, runs the handler, and completes the delivery. Returns true if the queue may deliver another key.
     ///
-    /// A panic in here fails the run, because the item is dropped.
+    /// A panic in this method fails the run, because the item is dropped.
     fn run_round(&self) -> bool {
         let Some(mut item) = self.next_item() else { return false };
         let token = RunToken::new(&self.stop);
@@ -309,8 +311,8 @@ where
 
     /// Waits for the next key. Returns `None` if no more keys will come, or the workers were stopped.
     fn next_item(&self) -> Option<Item<'static, K>> {
-        // A future, because a blocked getter could not be stopped while it waits for a key that is
-        // dirty in flight.
+        // The thread polls a future, because a blocked getter could not be stopped while it waits
+        // for a key that is in flight and dirty.
         let mut next = pin!(self.workers.queue.next_item());
         let thread = thread::current();
         let waker = waker_fn(move || thread.unpark());

@@ -10,11 +10,12 @@ pub(super) use tokio_util::sync::CancellationToken as Token;
 pub(super) use self::flag::Token;
 use crate::CancelReason;
 
-/// The token of one run. The token is cancelled with a reason, or with the token of its workers.
+/// The token of one run. The token is cancelled with a reason, or together with the token of its
+/// workers.
 #[derive(Clone, Debug)]
 pub(super) struct RunToken {
     pub(super) token: Token,
-    /// The reason, unless the workers stop.
+    /// The reason of the cancellation, or `None` if the workers stop.
     reason: Arc<Mutex<Option<CancelReason>>>,
 }
 
@@ -26,8 +27,8 @@ impl RunToken {
 
     /// Cancels the run. The first reason counts, but a reason of the queue replaces a reason of the workers.
     pub(super) fn cancel(&self, reason: CancelReason) {
-        // The reason is stored before the token is cancelled, so a run that sees the cancellation
-        // finds its reason.
+        // The reason is stored before the token is cancelled, so a run that notices the
+        // cancellation finds its reason.
         let mut first = self.reason.lock().unwrap_or_else(PoisonError::into_inner);
         if matches!(*first, None | Some(CancelReason::TimedOut)) {
             *first = Some(reason);

@@ -10,8 +10,8 @@ fn delay(bucket: &mut Bucket, nanos: u64) -> u64 {
     }
 }
 
-/// Rate, burst, and pairs of (now, delay) in nanoseconds, recorded from golang.org/x/time/rate
-/// 0.16. The clock occasionally goes back.
+/// Rate in tokens per second, burst in tokens, and pairs of (now, delay) in nanoseconds, recorded
+/// from golang.org/x/time/rate 0.16. The clock occasionally goes back.
 type Recorded = (f64, u32, &'static [(u64, u64)]);
 const RECORDED: [Recorded; 9] = [
     (
@@ -231,7 +231,7 @@ fn a_clock_that_goes_back_gives_no_token_and_takes_none() {
     assert_eq!(delay(&mut bucket, second), second, "refilled from the time the clock went back to");
 }
 
-/// A bucket in exact integers: billionths of a token, and rates of whole tokens per second.
+/// A bucket that counts in exact integers: billionths of a token, and whole tokens per second.
 struct Model {
     billionths: i128,
     last: u64,
@@ -258,7 +258,8 @@ proptest! {
         let mut model = Model { billionths: i128::from(burst) * 1_000_000_000, last: 0 };
         let mut now = 1_000_000_000_u64;
         for (i, (back, permille, nanos)) in moves.into_iter().enumerate() {
-            // Moves the clock ahead by the time of up to two tokens, and occasionally as far back.
+            // Moves the clock ahead by the time of up to two tokens, and occasionally back by the
+            // same time.
             let span = permille * 1_000_000 / u64::from(rate) + nanos;
             now = if back && i % 5 == 0 { now.saturating_sub(span) } else { now + span };
             let (got, expected) = (delay(&mut bucket, now), model.delay(rate, burst, now));

@@ -32,8 +32,8 @@ impl<K, V, S> KeyTable<K, V, S> {
         before - self.len()
     }
 
-    /// Asserts that the memory does not leak. More slots than entries are allowed: the remains of
-    /// chunks that were full, and some spare chunks.
+    /// Asserts that the memory does not leak. More slots than entries are allowed: chunks that were
+    /// full before, and some spare chunks.
     fn assert_small(&self) {
         let (slots, places) = self.capacity();
         assert!(slots <= 4 * self.len() + 2 * CHUNK, "{slots} slots for {}", self.len());
@@ -163,7 +163,7 @@ fn a_small_table_is_small() {
     assert!(slots <= 32 && places <= 64, "{slots} {places}");
 }
 
-/// All entries are visited even if few are left between many vacant slots.
+/// All entries are visited even if a few entries are spread over many vacant slots.
 #[test]
 fn so_many_looks_as_there_are_entries_see_all_of_them() {
     for left in [1, 2, 600, 16_000] {
@@ -180,7 +180,7 @@ fn so_many_looks_as_there_are_entries_see_all_of_them() {
 #[test]
 fn a_sweep_in_steps_comes_to_all() {
     let mut table = with_keys((0..20_000).map(|key| key * 3));
-    // Some parts are dense, some are not.
+    // Some ranges of slots are dense, and some are sparse.
     table.retain(|key, _| key % 16 == 0 || (10_000..20_000).contains(key));
     let (mut seen, mut hand) = (BTreeSet::new(), 0);
     let steps = table.len() / 2 + table.capacity().0 / CHUNK + 1;
@@ -296,7 +296,7 @@ fn len_after(
 
 #[test]
 fn a_key_that_panics_leaves_the_table_whole() {
-    // A bucket with a free place, an index that must grow, and one that has grown.
+    // A bucket with a free place, an index that must grow, and an index that has grown.
     for count in [10_u16, 64 * 7, 2000] {
         let mut table = TouchyTable::with_hasher(RandomState::default());
         (0..count).for_each(|number| *table.get_or_default(&Touchy(number)) = 1);

@@ -17,7 +17,7 @@ pub(super) type Bucket = [u64; WORDS];
 
 /// One bit for each place.
 const PLACES: u32 = (1 << WIDTH) - 1;
-/// The lower half of a word. The second word holds four tags.
+/// The lower half of a word, because the second word holds only four tags.
 const SECOND: u64 = 0xFFFF_FFFF;
 /// The position of the tag's seven bits in the hash. The bits above choose the bucket, and the bits below choose the
 /// segment.
@@ -32,7 +32,7 @@ const fn tag(hash: u32) -> u8 {
     (hash >> TAG_SHIFT & 0x7F | 0x80) as u8
 }
 
-/// Returns the tags of all places. The four bytes above them are not tags.
+/// Returns the tags of all places. The four bytes above the tags are not tags.
 #[inline]
 fn tags(bucket: &Bucket) -> u8x16 {
     let tags = u128::from(bucket[0]) | u128::from(bucket[1]) << 64;
@@ -42,7 +42,7 @@ fn tags(bucket: &Bucket) -> u8x16 {
 /// Returns the places where a key with `hash` may be.
 #[inline]
 pub(super) fn matching_places(bucket: &Bucket, hash: u32) -> Places {
-    // The mask removes the bytes of the overflow count, which can look like tags.
+    // The mask removes the bytes of the overflow count, because these bytes can look like tags.
     Places(tags(bucket).simd_eq(u8x16::splat(tag(hash))).to_bitmask() & PLACES)
 }
 

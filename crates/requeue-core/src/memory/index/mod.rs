@@ -8,8 +8,8 @@
 //! The segments are the buckets of linear hashing (W. Litwin, *Linear hashing: a new tool for file and table
 //! addressing*, 1980). As keys are added, segments are split in two, one after the other; as keys are removed, segments
 //! are merged again. Rehashing all keys in one step would block every caller for tens of milliseconds. A step here
-//! touches a few hundred keys. Half of them stay where they are. The other keys move to the new segment, where they
-//! keep their bucket and place.
+//! touches a few hundred keys. Half of them stay where they are. The other keys move to the same bucket and place of
+//! the new segment.
 
 mod bucket;
 mod segment;
@@ -43,12 +43,12 @@ pub(crate) const fn fold(hash: u64) -> u32 {
 
 pub(crate) struct Index {
     segments: Vec<Segment>,
-    /// The number of segments, rounded down to a power of two. Segments with this number or a higher number were split
-    /// off lower segments.
+    /// The number of segments, rounded down to a power of two. Each segment with this number or a higher number was
+    /// split off a lower segment.
     half: u32,
-    /// If there are more keys than this, the next segment is split.
+    /// If the index has more keys than this number, the next segment is split.
     most: u32,
-    /// If there are fewer keys than this, the last segment is merged.
+    /// If the index has fewer keys than this number, the last segment is merged.
     least: u32,
 }
 
@@ -101,7 +101,8 @@ impl Index {
         mut is: impl FnMut(&T) -> bool,
     ) -> Found<'_> {
         let at = self.segment_of(hash);
-        // An index that must grow offers no free place, because the split precedes the insertion.
+        // An index that must grow offers no free place, because the split comes before the
+        // insertion.
         let full = records.len() >= self.most as usize;
         match self.segments.get_mut(at) {
             Some(segment) => segment.find_in_first_bucket(hash, full, |slot| is(records.get(slot))),
@@ -111,8 +112,8 @@ impl Index {
 
     /// Inserts the record in `slot`, which the caller has just inserted into `records`.
     pub(crate) fn insert<T: Indexed>(&mut self, records: &mut Slab<T>, hash: u32, slot: Slot) {
-        // The new record counts already. The index grows before the insertion, which needs a free
-        // place.
+        // The record is already in `records`. The index grows first, because the insertion needs a
+        // free place.
         if records.len() > self.most as usize {
             self.split_segment(records);
         }
@@ -180,7 +181,8 @@ impl Index {
         let Some(last) = self.segments.pop() else { return };
         self.update_bounds();
         let into = self.segments.len() - self.half as usize;
-        // If many hashes have the same last bits, `insert` doubles the segment, so every key fits.
+        // If many hashes have the same last bits, `insert` doubles the segment. Every key therefore
+        // fits.
         for slot in last.slots() {
             self.segments[into].insert(records, slot);
         }
@@ -189,8 +191,8 @@ impl Index {
 
     /// Sets the numbers of keys at which the next segment is split or the last segment is merged.
     ///
-    /// A round of splits takes place while the average grows from `FULL` to `FULL + 1` keys per
-    /// bucket. Segments are merged below an average of three keys per two buckets.
+    /// While the average grows from `FULL` to `FULL + 1` keys per bucket, each segment is split one
+    /// time. Segments are merged if the average is below three keys per two buckets.
     fn update_bounds(&mut self) {
         let segments = self.segments.len();
         self.half = 1 << segments.ilog2();
@@ -204,7 +206,7 @@ impl Index {
 
     /// Calls `visit` for the records of whole segments, from the segment of rank `from` on, until
     /// it has visited at least `limit` records. Returns the rank before which all records have been
-    /// visited, or `None` at the end.
+    /// visited, or `None` if all records have been visited.
     ///
     /// The rank of a hash is its bits in reverse. The ranks of a segment are a contiguous range,
     /// regardless of the splits that created it, so that a walk by rank is stable while the index
@@ -223,7 +225,8 @@ impl Index {
                 seen += 1;
                 visit(slot);
             }
-            // A segment that was split has one more bit in common, so it covers half as many ranks.
+            // If a segment has been split, its hashes have one more bit in common. It then covers
+            // half as many ranks.
             let split = at >= self.half as usize || at + (self.half as usize) < self.segments.len();
             let shift = 32 - (self.half.ilog2() + u32::from(split));
             let end = ((u64::from(from) >> shift) + 1) << shift;

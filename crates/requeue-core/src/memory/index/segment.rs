@@ -10,12 +10,12 @@ use crate::memory::prefetch::prefetch;
 use crate::memory::slab::Slab;
 use crate::types::Slot;
 
-/// A segment has 2 to the power of `BITS` buckets, 4 KiB, once there are several segments.
+/// A segment has 2 to the power of `BITS` buckets (4 KiB) if the index has several segments.
 pub(super) const BITS: u32 = 6;
-/// The average number of taken places per bucket, of twelve, at which a small segment is full.
+/// The average number of taken places per bucket, out of twelve, at which a small segment is full.
 pub(super) const FULL: u32 = 7;
-/// The same average for a segment of the usual size. A segment of this size becomes so full only if many hashes have
-/// the same last bits.
+/// The average number for a segment of the usual size. Such a segment becomes so full only if many hashes have the same
+/// last bits.
 const CRAMMED: u32 = 10;
 
 /// The position of a key's slot in the index. Each record stores its position, so that most slots are removed without a
@@ -168,7 +168,7 @@ impl Segment {
         self.search(hash, is).map(|(_, _, slot)| slot)
     }
 
-    /// Returns the slot under `hash` for which `is` returns true, after its bucket and its place there.
+    /// Returns the bucket, the place and the slot under `hash` for which `is` returns true.
     #[inline]
     fn search(&self, hash: u32, mut is: impl FnMut(Slot) -> bool) -> Option<(usize, usize, Slot)> {
         let first = self.first_bucket(hash);
@@ -203,7 +203,7 @@ impl Segment {
 
     /// Puts `slot` into the first bucket of its probe sequence that has a free place.
     fn put_slot(&mut self, hash: u32, slot: Slot) -> Position {
-        // The loop ends, because the caller has made sure that a place is left.
+        // The loop terminates, because the caller has made sure that a place is free.
         self.left -= 1;
         let first = self.first_bucket(hash);
         let mut at = first;
@@ -241,7 +241,7 @@ impl Segment {
         self.left += 1;
     }
 
-    // The search is out of line, so most removals save no registers for it.
+    // The search is out of line, so most removals do not have to save registers for the search.
     #[cold]
     fn remove_overflowed(&mut self, hash: u32, slot: Slot) {
         self.take_slot(hash, |it| it == slot);

@@ -129,8 +129,8 @@ impl Case {
 
 const HASHES: [fn(u32) -> u32; 5] = [
     |key| key.wrapping_mul(0x9E37_79B1),
-    // All hashes are equal; all are in the last bucket; in one segment; in the first and the last
-    // bucket.
+    // All hashes are equal; all are in the last bucket; all are in one segment; all are in the
+    // first or the last bucket.
     |_| 7,
     |key| u32::MAX - key % 3,
     |key| key << 16,
@@ -153,7 +153,7 @@ proptest! {
                     let gone = case.model.values().copied().enumerate();
                     let gone: Vec<_> = gone.filter(|(n, _)| n % keep != 0).collect();
                     for (_, key) in gone {
-                        // The slot may have changed meanwhile.
+                        // The slot may have changed since the key was inserted.
                         let hash = HASHES[which](key);
                         let found = case.index.probe(&case.records, hash, |r| r.key == key);
                         case.remove(found.unwrap());

@@ -26,7 +26,7 @@ fn a_start_of_a_skipped_key_counts_toward_its_pace() {
         100 00000002 delivered number=2 adds=1; 101 00000002 completed done number=2; \
         102 00000002 added new due=102 new=1; 102 00000002 paced until=160";
     assert_eq!(replay(lines), Ok(2));
-    // The pace of another key permits its run.
+    // The pace does not delay the run of another key.
     assert_eq!(replay(&format!("{lines}; 103 00000003 added new due=103 new=1")), Ok(2));
 }
 
@@ -106,7 +106,7 @@ fn a_difference_shows_all_values_of_its_events() {
     };
     let text = format!("event 3 is recorded as `{}`, but replayed as `{}`", line(2), line(1));
     assert_eq!(difference, Err(text));
-    // The replay has an event that the recording does not have.
+    // The replay has an event that is missing in the recording.
     let difference = replay(
         "pace 1 60; 0 00000001 added new due=0 new=1; 0 00000001 delivered number=1 adds=1; \
         1 00000001 completed done number=1; 2 00000001 added new due=2 new=1",

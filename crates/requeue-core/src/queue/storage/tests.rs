@@ -12,7 +12,7 @@ const KEYS: u32 = 64 * CHUNK as u32;
 /// A time at which every key is due.
 const LATER: Time = Time::from_nanos(2_000_000_000);
 
-/// Returns the keys that are left: one of each chunk.
+/// Returns the keys that are not removed: one key of each chunk.
 fn left() -> impl Iterator<Item = u32> {
     (0..KEYS).step_by(CHUNK)
 }
@@ -21,8 +21,8 @@ fn added_at(key: u32) -> Time {
     Time::from_nanos(key.into())
 }
 
-/// Returns a queue with one key of each chunk left. The keys of one third of the chunks wait, and
-/// those of another third are in flight.
+/// Returns a queue with one key of each chunk. The keys of one third of the chunks wait, and the
+/// keys of another third are in flight.
 fn thinned_out(config: Config<u32>) -> Queue<u32> {
     let mut queue = Queue::new(config);
     let mut working = Vec::new();
@@ -45,7 +45,7 @@ fn thinned_out(config: Config<u32>) -> Queue<u32> {
     queue
 }
 
-/// Asserts that every key that should be left is there, and delivers all ready keys.
+/// Asserts that the queue has every key of `left`, and delivers all ready keys.
 fn all_is_there(queue: &mut Queue<u32>) {
     let keys = (0..KEYS).filter(|&key| queue.look_up(&key, u64::from(key)).is_some());
     assert!(keys.eq(left()));

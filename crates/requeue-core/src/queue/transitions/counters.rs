@@ -8,17 +8,17 @@ use crate::types::{Add, Ending, Time};
 /// numbers.
 #[derive(Default)]
 pub(in crate::queue) struct Counters {
-    /// The keys that are Ready.
+    /// The number of keys that are Ready.
     pub(super) ready: u32,
-    /// The keys that are InFlight or InFlightDirty.
+    /// The number of keys that are InFlight or InFlightDirty.
     pub(super) in_flight: u32,
-    /// The keys that are InFlightDirty.
+    /// The number of keys that are InFlightDirty.
     pub(super) dirty: u32,
-    /// The waiting keys that have failed.
+    /// The number of waiting keys that have failed.
     pub(super) failing: u32,
-    /// The waiting keys that are not Idle.
+    /// The number of waiting keys that are not Idle.
     pub(super) busy_waiting: u32,
-    /// The waiting keys that are not Idle and have failed.
+    /// The number of waiting keys that are not Idle and have failed.
     pub(super) busy_failing: u32,
     pub(super) totals: Totals,
 }
@@ -31,7 +31,7 @@ impl Counters {
         self.count_retry(add.is_retry());
     }
 
-    /// Counts a delayed add or a retry, even with a delay of zero.
+    /// Counts a delayed add or a retry. An add with a delay of zero counts too.
     #[inline(always)]
     pub(in crate::queue) fn count_retry(&mut self, is_retry: bool) {
         self.totals.retries += u64::from(is_retry);
@@ -82,7 +82,7 @@ impl<K: Eq + Clone> Queue<K> {
     /// Returns the number of waiting keys.
     #[must_use]
     pub fn waiting(&self) -> usize {
-        // After a shutdown, the deadlines that are left belong to keys that are being dropped.
+        // After a shutdown, the remaining deadlines belong to keys that are being dropped.
         if self.ending == Ending::ShutDown { 0 } else { self.timers.len() }
     }
 
@@ -98,7 +98,7 @@ impl<K: Eq + Clone> Queue<K> {
         let (waiting, failing) = match self.ending {
             Ending::ShutDown => (0, 0),
             _ => {
-                // A ready key or a key in flight is only in that state, even if it also has a deadline.
+                // A ready key or a key in flight counts only in that state, even if it also has a deadline.
                 let Counters { failing, busy_waiting, busy_failing, .. } = self.counters;
                 (self.timers.len() - busy_waiting as usize, (failing - busy_failing) as usize)
             }
@@ -141,7 +141,7 @@ impl<K: Eq + Clone> Queue<K> {
         Some(self.len() - groups.eligible() - groups.paused_ready())
     }
 
-    /// Returns the time at which the next waiting key becomes ready, or `None` if none will.
+    /// Returns the time at which the next waiting key becomes ready, or `None` if no key will.
     #[must_use]
     pub fn next_due(&self) -> Option<Time> {
         self.timers.next_time().filter(|&at| self.ending != Ending::ShutDown && at < Time::NEVER)

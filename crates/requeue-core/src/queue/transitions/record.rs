@@ -5,44 +5,44 @@ use crate::order::Ranked;
 use crate::rule;
 use crate::types::{Add, Asked, CancelReason, Phase, Slot, Time};
 
-/// The delivery was detached from its ticket, so that the key completes it.
+/// Flag: the delivery was detached from its ticket, so that the key completes the delivery.
 const DETACHED: u8 = 1;
-/// The run was cancelled by name.
+/// Flag: the run was cancelled by name.
 const CANCELLED: u8 = 1 << 1;
-/// The run was cancelled by an add, and its adds go to the next run.
+/// Flag: the run was cancelled by an add, and its adds go to the next run.
 const RESTARTED: u8 = 1 << 2;
-/// The pace has delayed the pending run, and this was counted.
+/// Flag: the pace has delayed the pending run, and the delay was counted.
 const PACED: u8 = 1 << 3;
-/// Nothing can cancel the run.
+/// Flag: no call can cancel the run.
 const SEALED: u8 = 1 << 4;
 
-/// The state of a key. Each key with a state has one record, which takes 40 bytes for a key of 8
-/// bytes.
+/// The state of a key. Each key with a state has one record. The record of a key of 8 bytes needs
+/// 40 bytes.
 pub(in crate::queue) struct Record<K> {
     pub(in crate::queue) key: K,
     /// 64 bits whose meaning depends on the phase. Ready: the neighbours in the order. InFlight:
     /// the epoch of the delivery. Idle: the end of the backoff. No other phase stores a backoff
-    /// here, because a key that backs off stays Idle until the backoff is over.
+    /// here, because a key that backs off stays Idle until the backoff ends.
     link: [Option<Slot>; 2],
     pub(in crate::queue) hash: u32,
     /// The number of adds that the next run serves.
     pub(in crate::queue) adds: u32,
     pub(in crate::queue) reasons: u32,
     pub(in crate::queue) priority: i32,
-    /// The number of failures in a row.
+    /// The number of consecutive failures.
     pub(super) failures: u32,
     pub(super) phase: Phase,
     /// True if the key has a deadline in the timer heap.
     pub(super) waiting: bool,
-    /// The flags of the present or last delivery, [`DETACHED`], [`CANCELLED`], [`RESTARTED`]
-    /// and [`SEALED`], and [`PACED`].
+    /// The flags [`DETACHED`], [`CANCELLED`], [`RESTARTED`] and [`SEALED`] of the present or last
+    /// delivery, and the flag [`PACED`] of the pending run.
     flags: u8,
     pub(in crate::queue) position: Position,
 }
 
 impl<K> Record<K> {
     /// Creates the record of a new key: Ready behind `tail`, or waiting if the add is `delayed`.
-    /// The caller inserts it and calls `Queue::admit_new`.
+    /// The caller inserts the record, and calls `Queue::admit_new`.
     #[inline(always)]
     pub(in crate::queue) const fn new(
         key: K,
@@ -86,13 +86,13 @@ impl<K> Record<K> {
         self.phase.is_dirty() || self.waiting
     }
 
-    /// Returns true if a run is pending or in progress. Otherwise, the record is kept only for the
+    /// Returns true if a run is pending or in flight. Otherwise, the record is kept only for the
     /// key's failures.
     pub(in crate::queue) const fn is_known(&self) -> bool {
         self.is_pending() || self.phase.is_in_flight()
     }
 
-    /// Returns true if there is a reason to keep the record.
+    /// Returns true if the key has a state, so that the record must be kept.
     pub(in crate::queue) const fn has_state(&self) -> bool {
         !matches!(self.phase, Phase::Idle) || self.waiting || self.failures > 0
     }
@@ -106,19 +106,20 @@ impl<K> Record<K> {
         self.reasons |= asked.reasons;
     }
 
-    /// Returns the number of the delivery, while InFlight.
+    /// Returns the number of the delivery. The key must be InFlight.
     pub(in crate::queue) fn epoch(&self) -> u64 {
         debug_assert!(self.phase.is_in_flight());
         from_link(self.link)
     }
 
-    /// Returns true if the key is in flight as the delivery `epoch`, and was not added since.
+    /// Returns true if the key is in flight as the delivery `epoch`, and was not added since that
+    /// delivery.
     #[inline]
     pub(in crate::queue) fn is_with(&self, epoch: u64) -> bool {
         self.phase == Phase::InFlight && self.epoch() == epoch
     }
 
-    /// Returns true if the delivery was detached from its ticket, while InFlight.
+    /// Returns true if the delivery was detached from its ticket. The key must be InFlight.
     pub(in crate::queue) const fn is_detached(&self) -> bool {
         self.flags & DETACHED != 0
     }
@@ -127,7 +128,7 @@ impl<K> Record<K> {
         self.flags |= DETACHED;
     }
 
-    /// Returns the reason why the run was cancelled, if it was, while InFlight.
+    /// Returns the reason why the run was cancelled, if it was. The key must be InFlight.
     pub(in crate::queue) fn cancel_reason(&self) -> Option<CancelReason> {
         debug_assert!(self.phase.is_in_flight());
         match self.flags & (CANCELLED | RESTARTED) {
@@ -140,7 +141,8 @@ impl<K> Record<K> {
     /// Cancels the run, unless it was cancelled before or is sealed. Returns true if this call has cancelled the run.
     pub(in crate::queue) fn try_cancel(&mut self, reason: CancelReason) -> bool {
         debug_assert!(self.phase.is_in_flight());
-        // The first reason stays. A restart must not bring back a run that was cancelled by name.
+        // The first reason is kept, because a restart must not run a key again whose run was
+        // cancelled by name.
         let is_open = self.flags & (CANCELLED | RESTARTED | SEALED) == 0;
         if is_open {
             self.flags |= if reason == CancelReason::Restarted { RESTARTED } else { CANCELLED };
@@ -148,7 +150,7 @@ impl<K> Record<K> {
         is_open
     }
 
-    /// Makes sure that nothing can cancel the run, while InFlight.
+    /// Ensures that no call can cancel the run. The key must be InFlight.
     pub(in crate::queue) const fn seal(&mut self) {
         self.flags |= SEALED;
     }
@@ -166,13 +168,13 @@ impl<K> Record<K> {
         self.flags &= !PACED;
     }
 
-    /// Returns the next key in the order, while Ready.
+    /// Returns the next key in the order. The key must be Ready.
     pub(in crate::queue) fn next_in_order(&self) -> Option<Slot> {
         debug_assert!(self.phase == Phase::Ready);
         self.link[1]
     }
 
-    /// Returns the end of the backoff, while Idle.
+    /// Returns the end of the backoff. The key must be Idle.
     pub(in crate::queue) fn not_before(&self) -> Time {
         debug_assert!(self.phase == Phase::Idle);
         Time::from_nanos(from_link(self.link))
@@ -183,7 +185,7 @@ impl<K> Record<K> {
         self.link = to_link(at.as_nanos());
     }
 
-    /// → Ready, behind `tail` in the order. The caller then links `tail` to this record.
+    /// → Ready, behind `tail` in the order. The caller must then link `tail` to this record.
     pub(super) fn make_ready(&mut self, tail: Option<Slot>) {
         self.phase = Phase::Ready;
         self.link = [tail, None];

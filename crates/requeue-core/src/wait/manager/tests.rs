@@ -16,8 +16,7 @@ fn nanos(manager: &mut impl BackoffManager, now: Time) -> u128 {
     manager.backoff(now).as_nanos()
 }
 
-/// Returns the delays of seven rounds, in milliseconds. Each round begins when the delay of the
-/// previous one is over.
+/// Returns seven delays, in milliseconds. Each delay begins when the previous delay has ended.
 fn rounds(manager: &mut impl BackoffManager) -> [u128; 7] {
     let mut now = START;
     [(); 7].map(|()| {

@@ -1,4 +1,5 @@
-//! A random test of the list of waiters: while a thread waits, some thread always keeps the time.
+//! A random test of the list of waiters: whenever a thread waits, some thread keeps the next
+//! deadline.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -14,11 +15,11 @@ use super::super::{Kind, Place, Waiters, Wakes};
 enum Op {
     /// A getter checks, for the first time or again, and finds no key.
     Check(usize),
-    /// A getter leaves, with a key or without.
+    /// A getter leaves, with or without a key.
     Leave(usize),
-    /// The earliest due time becomes this time, or no key waits.
+    /// The earliest due time changes to this time. `None` means that no key waits.
     Due(Option<u64>),
-    /// This number of keys can be delivered.
+    /// The number of keys that can be delivered changes to this number.
     Ready(usize),
 }
 
@@ -31,7 +32,7 @@ fn op() -> impl Strategy<Value = Op> {
     ]
 }
 
-/// Set if the getter was woken after its last check.
+/// True if the getter was woken after its last check.
 #[derive(Default)]
 struct Flag(AtomicBool);
 
@@ -45,7 +46,7 @@ struct Getter {
     kind: Kind,
     place: Option<Place>,
     woken: Arc<Flag>,
-    /// The latest time until which a thread sleeps.
+    /// The latest time until which the thread sleeps.
     sleeps_until: Time,
 }
 
@@ -54,7 +55,7 @@ impl Getter {
         self.woken.0.load(Ordering::Relaxed)
     }
 
-    /// Does the same as `Getter::check` without a key.
+    /// Repeats the steps of `Getter::check` when there is no key.
     fn check(&mut self, waiters: &mut Waiters, due: Time) {
         let waker = Waker::from(Arc::clone(&self.woken));
         drop(waiters.list_waiter(&mut self.place, self.kind, false, waker));
@@ -63,14 +64,14 @@ impl Getter {
         self.sleeps_until = if leads { due } else { Time::NEVER };
     }
 
-    /// Returns true if this is a thread that will check at `due`.
+    /// Returns true if this getter is a thread that will check at `due`.
     fn keeps(&self, due: Time) -> bool {
         let waits = self.place.is_some() && self.kind == Kind::Thread;
         waits && (self.is_woken() || self.sleeps_until <= due)
     }
 }
 
-/// Does the same as `Shared::settle`.
+/// Repeats the steps of `Shared::settle`.
 fn settle(waiters: &mut Waiters, keys: usize, due: Time) {
     let mut wakes = Wakes::new();
     waiters.wake_for(keys, &mut wakes);
