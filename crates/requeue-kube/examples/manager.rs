@@ -1,7 +1,7 @@
 //! Two controllers in one process, which share the watch of Secrets.
 //!
-//! Both only report what they see, so they need no permissions but `list` and `watch`. The process stops
-//! at Ctrl-C, or when a controller cannot continue:
+//! The controllers only report objects, so they need only the permissions `list` and `watch`. The process stops at
+//! Ctrl-C, or when a controller cannot continue:
 //!
 //! ```sh
 //! cargo run -p requeue-kube --example manager

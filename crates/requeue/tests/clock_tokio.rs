@@ -116,7 +116,7 @@ fn outside_a_runtime_there_is_no_clock() {
     assert!(panic::catch_unwind(TokioClock::current).is_err());
 }
 
-/// Arms again when it is woken too early, as a queue does.
+/// A waker that arms its alarm again if it is woken too early, as a queue does.
 struct Rearm {
     clock: TokioClock,
     at: Time,
@@ -130,7 +130,7 @@ impl Wake for Rearm {
     }
 }
 
-/// A runtime that shuts down fires all of its timers, and panics if it is asked for a new one.
+/// A runtime that shuts down fires all of its timers, and panics if it is asked for a new timer.
 #[test]
 fn what_waits_is_armed_anew_when_its_runtime_shuts_down_and_nothing_panics() {
     let panics = panics_of_this_thread();
@@ -145,7 +145,7 @@ fn what_waits_is_armed_anew_when_its_runtime_shuts_down_and_nothing_panics() {
     assert_eq!(panics_of_this_thread(), panics);
 }
 
-/// Counts panics from its first call on, including caught ones.
+/// Counts panics from its first call on, including caught panics.
 fn panics_of_this_thread() -> usize {
     thread_local!(static COUNT: Cell<usize> = const { Cell::new(0) });
     static HOOK: Once = Once::new();
@@ -180,7 +180,7 @@ fn wakes_from_the_system_timer(clock: &TokioClock) {
         let (to, from) = channel();
         let at = clock.now() + wait;
         let _alarm = clock.arm(at, &Tell::waker(&to));
-        // An alarm that is due when it is armed wakes immediately.
+        // An alarm that is due when it is armed goes off immediately.
         let was_early_enough = clock.now() < at;
         let woken_by = from.recv().unwrap();
         if was_early_enough {

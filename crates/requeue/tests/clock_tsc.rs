@@ -46,7 +46,7 @@ fn an_alarm_that_is_due_wakes_at_once_and_never_is_never() {
     assert_eq!(wakes.count(), 1);
     drop(clock.arm(Time::ZERO, &waker));
     assert_eq!(wakes.count(), 2);
-    // The farthest time before `Time::NEVER`. It is armed and disarmed.
+    // Arms and disarms an alarm for the latest time before `Time::NEVER`.
     drop(clock.arm(Time::from_nanos(u64::MAX - 1), &waker));
     drop(clock.arm(clock.now() + secs(3600), Waker::noop()));
     assert_eq!(wakes.count(), 2);

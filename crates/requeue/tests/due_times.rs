@@ -1,4 +1,5 @@
-//! Delayed keys are delivered on time to any mix of tasks and threads, even if some of them leave.
+//! Delayed keys are delivered on time to any mix of tasks and threads, even if some of these
+//! getters leave.
 #![allow(clippy::unwrap_used, reason = "tests say what they expect by unwrapping it")]
 
 mod common;
@@ -45,7 +46,7 @@ fn a_flush_makes_all_debounced_keys_due_and_no_others() {
     }
 }
 
-/// The turns do not depend on whether another operation has made the due keys ready before.
+/// The turns are the same if another operation has already made the due keys ready.
 #[test]
 fn a_resumed_group_takes_its_turn_after_the_groups_that_are_due() {
     for is_settled in [false, true] {
@@ -67,7 +68,7 @@ fn a_resumed_group_takes_its_turn_after_the_groups_that_are_due() {
     }
 }
 
-/// Counts its clones.
+/// A key that counts its clones.
 #[derive(PartialEq, Eq, Hash, Debug)]
 struct Counted(u32);
 
@@ -182,8 +183,8 @@ fn the_time_is_kept_on_when_the_thread_that_keeps_it_leaves_with_a_key() {
     }
 }
 
-/// A clock that stands still, although threads can sleep by it. The thread that waits for the
-/// deadline checks repeatedly. Any other thread sleeps forever.
+/// A clock that stands still, although it claims to follow real time. The thread that waits for the
+/// deadline therefore checks repeatedly. Any other thread sleeps forever.
 #[derive(Clone)]
 struct Slept {
     clock: FakeClock,
@@ -212,7 +213,7 @@ fn slept() -> (Queue<u32>, Slept) {
     (Queue::builder().clock(clock.clone()).build().unwrap(), clock)
 }
 
-/// The same holds if that thread's wait times out.
+/// Another thread also waits for the deadline if the wait of the first thread times out.
 #[test]
 fn the_time_is_kept_on_when_the_thread_that_keeps_it_times_out() {
     for _ in 0..20 {
@@ -220,7 +221,7 @@ fn the_time_is_kept_on_when_the_thread_that_keeps_it_times_out() {
         queue.add_after(1, ms(6));
         thread::scope(|scope| {
             let leader = scope.spawn(|| queue.get().timeout(ms(2)).blocking().map(|item| *item));
-            // The thread then knows until when it waits.
+            // After this read, the thread knows the time until which it waits.
             until(|| clock.seen.lock().unwrap().contains(&leader.thread().id()));
             let other = scope.spawn(|| queue.get().blocking().map(|item| item.into_parts().0));
             clock.clock.advance(ms(2));
@@ -231,8 +232,8 @@ fn the_time_is_kept_on_when_the_thread_that_keeps_it_times_out() {
     }
 }
 
-/// The thread checks again when its deadline is postponed. If an earlier deadline is set after
-/// that, the thread is woken.
+/// The thread checks again at its old deadline if the deadline was postponed. If an earlier
+/// deadline is then set, the thread is woken.
 #[test]
 fn the_thread_that_keeps_the_time_keeps_that_of_its_last_check() {
     let (queue, clock) = slept();
@@ -261,7 +262,7 @@ fn the_thread_that_keeps_the_time_keeps_that_of_its_last_check() {
         queue.add_after(3, ms(1));
         clock.clock.advance(ms(1));
         let key = receiver.recv_timeout(secs(3600));
-        // Wakes a getter that is still asleep, so that the test ends.
+        // The shutdown wakes a getter that still sleeps, so that the test ends.
         queue.shut_down();
         assert_eq!(key, Ok(Some(3)), "the thread that keeps the time slept through a deadline");
     });

@@ -18,7 +18,7 @@ use requeue::{Completion, CustomOrder, Item, Order, Queue, Ticket, Time};
 
 // --- A custom clock ------------------------------------------------------------------------------
 
-/// A clock that a program steps, with the wakers of its alarms.
+/// A clock whose time the program advances, with the wakers of its alarms.
 #[derive(Clone, Default)]
 struct Stepped(Arc<Mutex<Steps>>);
 
@@ -144,7 +144,8 @@ fn tickets_and_done_by_key_work_from_any_thread() {
 
 // --- A custom order ------------------------------------------------------------------------------
 
-/// Delivers the shortest key first, and among equally short keys the one that was touched most.
+/// An order that delivers the shortest key first, and among keys of equal length the key that was
+/// touched most often.
 #[derive(Default)]
 struct Shortest(Vec<(String, u32)>);
 
@@ -192,11 +193,11 @@ fn boxed_limiters_go_by_the_callers_clock() {
         queue.add(key);
         retry(&queue, queue.try_get().unwrap())
     };
-    // The bucket does not delay the first two failures. It delays the third and the fourth, and the
-    // delay of the fifth reaches the maximum.
+    // The bucket does not delay the first two failures. It delays the third and the fourth failure.
+    // The delay of the fifth failure reaches the maximum.
     let delays: Vec<_> = (0..5).map(delay_of).collect();
     assert_eq!(delays, [ms(5), ms(5), ms(100), ms(150), ms(150)]);
-    // The bucket is refilled by the queue's clock, and by no other.
+    // Only the time of the queue's clock refills the bucket.
     clock.step(secs(1));
     let mut failed: Vec<_> = queue.get_many(10).now();
     assert_eq!(failed.len(), 5);
@@ -288,7 +289,7 @@ fn len_has_promoted_what_is_due() {
 
 // --- Copies of keys ------------------------------------------------------------------------------
 
-/// A key whose copies are all counted.
+/// A key whose copies are counted.
 type Counted = Arc<str>;
 
 fn copies(key: &Weak<str>) -> usize {

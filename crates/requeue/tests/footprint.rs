@@ -1,5 +1,5 @@
-//! The memory of an idle queue. It is one test in its own binary, because it reads the memory
-//! of the whole process.
+//! The memory of an idle queue. This file is a separate binary with one test, because the test
+//! reads the memory of the whole process.
 #![cfg(target_os = "linux")]
 #![allow(clippy::unwrap_used, reason = "tests say what they expect by unwrapping it")]
 
@@ -10,7 +10,8 @@ use requeue::clock::SystemClock;
 fn resident() -> usize {
     let statm = std::fs::read_to_string("/proc/self/statm").unwrap();
     let pages: usize = statm.split(' ').nth(1).unwrap().parse().unwrap();
-    // The page size of Linux on all tested machines. A larger page only makes the test stricter.
+    // Pages have 4096 bytes on all tested machines. With larger pages, the test accepts more memory
+    // per queue than it should.
     pages * 4096
 }
 

@@ -14,7 +14,7 @@ use requeue::limiter::RateLimiter;
 use requeue::limiter::{BackoffLimiter, ExponentialFailure, FastSlow};
 use requeue::{Completion, Queue, Time};
 
-/// The initial state of every instance of foldhash with this seed.
+/// The seed that the attacker knows. It determines the initial state of foldhash.
 const SEED: u64 = 7;
 const BEGIN: u64 = SEED ^ 0x082e_fa98_ec4e_6c89;
 
@@ -28,8 +28,8 @@ thread_local! {
     static HASHERS: RefCell<BTreeSet<&'static str>> = const { RefCell::new(BTreeSet::new()) };
 }
 
-/// Two words. foldhash combines the first with its initial state, and multiplies the result by the
-/// second.
+/// A key of two words. foldhash combines the first word with its initial state, and multiplies the
+/// result by the second word.
 #[derive(Clone, Debug, Eq)]
 struct Key(u64, u64);
 
@@ -107,7 +107,8 @@ fn limiters_separate_these_keys_with_siphash_too() {
     }
 }
 
-/// If the default limiter used another hasher, such a queue would still be open to the attack.
+/// If the default limiter used another hasher, an attacker could still choose keys whose hashes
+/// collide there.
 #[test]
 fn a_queue_with_siphash_hashes_keys_with_nothing_else() {
     let queue =

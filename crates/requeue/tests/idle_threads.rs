@@ -1,5 +1,5 @@
-//! A queue has no thread, task or timer. This is one test in its own binary,
-//! because it counts the threads of the process.
+//! A queue has no thread, task or timer. This file is a separate binary with one test, because the
+//! test counts the threads of the process.
 #![cfg(target_os = "linux")]
 #![allow(clippy::unwrap_used, reason = "tests say what they expect by unwrapping it")]
 
@@ -26,7 +26,7 @@ fn wait_for_threads(count: usize) {
 fn no_thread_exists_for_a_queue() {
     let before = threads();
 
-    // Neither an idle queue nor one with waiting keys but no getters has a thread.
+    // An idle queue has no thread. A queue with waiting keys but no getters has no thread either.
     let queues: Vec<Queue<u32>> =
         (0..100).map(|_| Queue::builder().clock(SystemClock).build().unwrap()).collect();
     for queue in &queues {
@@ -36,7 +36,7 @@ fn no_thread_exists_for_a_queue() {
     }
     assert_eq!(threads(), before);
 
-    // Blocked getters need no thread either: one of them keeps the time.
+    // Blocked getters need no other thread, because one of them keeps the time.
     let queue = &queues[0];
     thread::scope(|scope| {
         let taken = [(); 3]

@@ -94,7 +94,7 @@ fn a_key_cancelled_last_ends_a_closed_queue() {
     assert!(ready(get).is_none());
 }
 
-/// A key whose failures alone are remembered does not keep a queue open.
+/// A key that has only a count of failures does not keep a queue open.
 #[test]
 fn a_count_of_failures_does_not_keep_a_closed_queue_open() {
     let (queue, clock) = fake();
@@ -275,7 +275,7 @@ fn a_drain_past_its_deadline_says_what_is_left() {
     assert!(ready(queue.shut_down_with_drain().timeout(secs(5))).finished);
 }
 
-/// client-go's `ShutDownWithDrain`.
+/// This drain behaves like client-go's `ShutDownWithDrain`.
 #[test]
 fn a_drain_of_what_is_in_flight_ends_although_keys_are_ready_and_taken_at_once() {
     let (queue, _clock) = fake();
@@ -297,7 +297,7 @@ fn a_drain_of_what_is_in_flight_ends_although_keys_are_ready_and_taken_at_once()
     assert_eq!(take_all(&queue), ["c"]);
     assert!(ready(all).finished);
 
-    // A worker that completes a key and takes the next in one step. The drain becomes
+    // The worker completes a key and takes the next key in one step. The drain becomes
     // `in_flight_only` after it was polled, and the queue is shut down before the drain is polled
     // again.
     let (queue, _clock) = fake();

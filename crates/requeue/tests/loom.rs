@@ -41,7 +41,7 @@ fn queue(clock: &FakeClock) -> Arc<Queue<u64>> {
 #[derive(Default)]
 struct Runs {
     busy: AtomicBool,
-    /// The number of adds that have begun.
+    /// The number of adds that have begun so far.
     adds: AtomicU64,
     /// The largest number of adds that had begun before a run.
     seen: AtomicU64,
@@ -223,7 +223,7 @@ fn a_shorter_delay_is_not_slept_through() {
     }
 }
 
-/// A clock that runs by itself, so that a parked thread keeps the time.
+/// A clock that advances without a call, so that a parked thread can keep its deadlines.
 #[derive(Clone, Default)]
 struct Wall(Arc<AtomicU64>);
 

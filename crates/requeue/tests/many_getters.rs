@@ -40,7 +40,7 @@ fn many_keys_come_in_the_order_of_ones_own() {
     assert_eq!(keys, [6, 5, 4, 3, 2, 1]);
 }
 
-/// A key that panics when its limited number of copies is used up.
+/// A key that can be cloned a limited number of times. The next clone panics.
 #[derive(Debug, PartialEq, Eq, Hash)]
 struct Rare(u32, Arc<()>);
 
@@ -73,13 +73,13 @@ fn with_two_tasks_that_are_not_polled_a_thread_behind_them_gets_the_key() {
     lazy.iter_mut().for_each(|getter| assert!(poll(getter, Waker::noop()).is_pending()));
     std::thread::scope(|scope| {
         let thread = scope.spawn(|| queue.get().blocking().map(|item| *item));
-        // The result is the same if the thread does not wait yet.
+        // The result is also correct if the thread does not wait yet.
         queue.add(7);
         assert_eq!(thread.join().unwrap(), Some(7));
     });
 }
 
-/// Counts the reads of the clock.
+/// A clock that counts how often it is read.
 #[derive(Clone)]
 struct Counted(FakeClock, Arc<AtomicUsize>);
 
@@ -148,7 +148,7 @@ fn a_drain_that_times_out_says_what_is_ready_still() {
     drop(busy);
 }
 
-/// A clock that never wakes, like that of a runtime that is not driven.
+/// A clock that never wakes, like the clock of a runtime that is not driven.
 struct Silent;
 
 impl Clock for Silent {
@@ -176,7 +176,7 @@ fn a_thread_checks_by_itself_if_its_clock_does_not_wake_it() {
 #[cfg(feature = "tokio")]
 #[test]
 fn a_task_that_waits_on_hundreds_of_queues_is_served_by_each() {
-    // More than the budget of one poll.
+    // The number of queues exceeds the budget of one poll.
     let queues: Vec<Queue<usize>> = (0..300).map(|_| Queue::new()).collect();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
     runtime.block_on(async {
@@ -197,7 +197,7 @@ fn a_task_that_waits_on_hundreds_of_queues_is_served_by_each() {
                 .await
             })
         };
-        // Lets the task check all queues, and wait.
+        // Yields until the task has checked all queues, and waits.
         for _ in 0..10 {
             tokio::task::yield_now().await;
         }
@@ -220,7 +220,7 @@ fn a_lone_key_reaches_a_live_task_behind_any_number_of_tasks_that_are_not_polled
         let (wakes, waker) = Wakes::new();
         let mut live = Box::pin(queue.get());
         assert!(poll(&mut live, &waker).is_pending());
-        // Tasks that check and wait again, or leave, before the key is added.
+        // Some tasks check and wait again, or leave, before the key is added.
         for _ in 0..random.usize(..4) {
             match random.usize(..3) {
                 0 => drop(stuck.pop()),
@@ -246,7 +246,7 @@ fn a_lone_key_reaches_a_live_task_behind_any_number_of_tasks_that_are_not_polled
     }
 }
 
-/// Counts the alarms that watch over tasks.
+/// A clock that counts the alarms that watch over tasks.
 struct Watched(FakeClock, Arc<AtomicUsize>);
 
 impl Clock for Watched {
@@ -286,8 +286,8 @@ fn tasks_that_are_polled_cost_one_alarm_for_each_grace_at_most() {
     }
 }
 
-/// A clock whose alarms go off while they are armed, as the system's does if it cannot start a
-/// thread.
+/// A clock whose alarms go off while they are armed, as the alarms of the system's clock do if it
+/// cannot start its thread.
 struct Hasty;
 
 impl Clock for Hasty {

@@ -20,7 +20,7 @@ fn scrape(registry: &Registry) -> String {
     body
 }
 
-/// Returns the value of `series`, as it is written in the text.
+/// Returns the value of `series` in `text`, as it is written there.
 fn value<'t>(text: &'t str, series: &str) -> Option<&'t str> {
     text.lines().find_map(|line| line.strip_prefix(series)?.strip_prefix(' '))
 }
@@ -162,7 +162,7 @@ fn a_pause_a_full_group_and_a_key_that_keeps_failing_are_shown() {
     queue.add("a3");
     assert_eq!(shown("workqueue_at_group_limit").as_deref(), Some("2"));
     assert_eq!(shown("workqueue_oldest_at_group_limit_seconds").as_deref(), Some("3.0"));
-    // A paused group counts as paused only.
+    // Keys of a paused group do not count as keys at the group limit.
     queue.group(GroupId::of("a")).unwrap().pause();
     assert_eq!(shown("workqueue_at_group_limit").as_deref(), Some("0"));
     assert_eq!(shown("workqueue_oldest_at_group_limit_seconds").as_deref(), Some("0.0"));
@@ -346,8 +346,8 @@ impl Clock for Slow {
     }
 }
 
-/// A scrape holds the queues that it reads. If a queue is dropped during the scrape, a new queue
-/// with its name must not find the old one alive.
+/// A scrape holds the queues that it reads. If a queue is dropped during the scrape, the name must
+/// be free for a new queue.
 #[test]
 fn a_scrape_under_way_keeps_no_name_taken() {
     let mut registry = Registry::default();
@@ -365,7 +365,7 @@ fn a_scrape_under_way_keeps_no_name_taken() {
     });
 }
 
-/// The last drop of a queue may happen in a scrape, and runs user code there.
+/// A scrape may drop the last reference to a queue. This drop runs user code inside the scrape.
 #[test]
 fn a_key_that_scrapes_and_builds_when_dropped_does_so() {
     #[derive(Clone, PartialEq, Eq, Hash)]

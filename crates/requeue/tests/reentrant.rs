@@ -59,7 +59,7 @@ impl Kind {
         }
     }
 
-    /// The lock that a thread needs on its way to this code.
+    /// The lock that a thread must acquire to reach this code.
     const fn needs(self) -> Option<Lock> {
         match self {
             KeyEq | KeyClone | OwnOrder | KeyDrop | Hook | Bell => Some(Lock::Queue),
@@ -72,12 +72,12 @@ impl Kind {
 type Action = Box<dyn FnOnce()>;
 
 thread_local! {
-    /// The kind of code in which this thread stops, and what it does there.
+    /// The kind of code in which this thread stops, and the action that it then performs.
     static ACTION: RefCell<Option<(Kind, Action)>> = const { RefCell::new(None) };
     static ENTERED: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Every piece of user code calls this.
+/// Every piece of user code calls this function.
 fn user_code(kind: Kind) {
     // A key may be dropped when the thread ends.
     let action = ACTION.try_with(|action| match &mut *action.borrow_mut() {
@@ -345,7 +345,8 @@ impl Subject {
     }
 }
 
-/// Both threads' progress: the first enters its user code, then the second, then both continue.
+/// The progress of both threads: the first thread enters its user code, then the second thread, and
+/// then both continue.
 struct Meeting {
     prepared: Barrier,
     entered: Mutex<[bool; 2]>,
@@ -368,19 +369,20 @@ impl Meeting {
     }
 }
 
-/// A thread that enters user code of one kind and calls every method of two queues there.
+/// A thread that enters user code of one kind, and in that code calls every method of two queues.
 struct Caller {
     kind: Kind,
     own: Subject,
     other: Subject,
-    /// Two sets of items of the thread's queue, and one set of the other queue's.
+    /// Two sets of items of the thread's queue, and one set of items of the other queue.
     items: [Vec<Item<'static, Key>>; 3],
     /// The first id of the thread's keys.
     ids: u32,
 }
 
 impl Caller {
-    /// `arrive` is called in the user code. Returns true if the queue ran such code.
+    /// Runs the thread, and calls `arrive` in the user code. Returns true if the queue ran such
+    /// code.
     fn run(self, start: impl FnOnce(), arrive: impl FnOnce() + 'static) -> bool {
         let Self { kind, own, other, items: [mine, mut last, theirs], ids } = self;
         let queue = own.queue.clone();
@@ -407,7 +409,7 @@ impl Caller {
             OwnClock => drop(queue.add_after(Key(ids + 30), secs(1))),
         }
         if kind == KeyDrop {
-            // The queue drops this copy of a key that it already has.
+            // The queue already has this key, so it drops this copy.
             queue.add(Key(ids + 30));
         }
         drop(ACTION.take());
@@ -418,11 +420,12 @@ impl Caller {
 /// Only a deadlock takes this long, also on a clock that jumps ahead.
 const WATCHDOG: Duration = Duration::from_secs(3600);
 
-/// Two threads enter user code of these kinds, the second while the first is in it, and return.
+/// Two threads enter user code of these kinds. The second thread enters while the first is in its
+/// user code. Both must return.
 fn meet(first: Kind, second: Kind, same: bool, has_order: bool) {
     let subjects = [Subject::new(has_order), Subject::new(has_order)];
     // Two pieces of code without a lock cannot block each other. The second thread does not arrive
-    // if it needs the lock that the first one holds.
+    // if it needs the lock that the first thread holds.
     let reachable = !same || first.holds().is_none() || first.holds() != second.needs();
     let meets = reachable && [first, second].iter().any(|kind| kind.holds().is_some());
     let meeting = Arc::new(Meeting::new());

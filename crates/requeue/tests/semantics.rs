@@ -1,5 +1,6 @@
-//! The worked examples of `docs/concepts/semantics.md`. Each test has the name of its heading.
-//! Those of the pace are in `semantics_pace.rs`, and those of groups in `semantics_groups.rs`.
+//! The worked examples of `docs/concepts/semantics.md`. Each test has the name of its heading. The
+//! examples of the pace are in `semantics_pace.rs`, and the examples of groups in
+//! `semantics_groups.rs`.
 // Tests and their helpers state their expectations by unwrapping.
 #![allow(clippy::unwrap_used)]
 
@@ -35,7 +36,7 @@ fn get<K: requeue::Key>(queue: &Queue<K>) -> Item<'_, K> {
     queue.try_get().unwrap()
 }
 
-/// Takes all ready keys, and succeeds with each.
+/// Takes all ready keys, and completes each with success.
 fn run_all<K: requeue::Key>(queue: &Queue<K>) -> Vec<K> {
     let mut keys = Vec::new();
     while let Some(item) = queue.try_get() {
@@ -45,7 +46,7 @@ fn run_all<K: requeue::Key>(queue: &Queue<K>) -> Vec<K> {
     keys
 }
 
-/// Returns true if a waiting getter would keep waiting.
+/// Returns true if a getter would wait.
 fn would_wait(queue: &Queue<&'static str>) -> bool {
     let polled = pin!(queue.get()).poll(&mut Context::from_waker(Waker::noop()));
     matches!(polled, Poll::Pending)
@@ -781,7 +782,7 @@ fn a_getter_that_is_not_polled_delays_no_other() {
     let mut lazy = pin!(queue.get());
     assert!(lazy.as_mut().poll(&mut context).is_pending());
     queue.add("a");
-    // The lazy getter was woken, but any getter may take the key first.
+    // The getter that is not polled was woken, but any getter may take the key first.
     assert_eq!(queue.try_get().as_deref(), Some(&"a"));
     assert!(lazy.as_mut().poll(&mut context).is_pending(), "it waits, at the head");
 }

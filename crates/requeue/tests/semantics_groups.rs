@@ -18,8 +18,7 @@ const S: Duration = Duration::from_secs(1);
 
 type Key = (&'static str, u32);
 
-/// Returns a queue whose groups are the first halves of the keys, with a backoff of 5 s, 10 s and so
-/// on.
+/// Returns a queue in which the group of a key is its first half, with a backoff of 5 s, 10 s and so on.
 fn queue() -> (FakeClock, Queue<Key>) {
     let clock = FakeClock::new();
     let queue = Queue::builder()
@@ -39,7 +38,7 @@ fn get(queue: &Queue<Key>) -> Item<'_, Key> {
     queue.try_get().unwrap()
 }
 
-/// Returns true if a waiting getter would keep waiting.
+/// Returns true if a getter would wait.
 fn would_wait(queue: &Queue<Key>) -> bool {
     let polled = pin!(queue.get()).poll(&mut Context::from_waker(Waker::noop()));
     matches!(polled, Poll::Pending)
@@ -157,7 +156,7 @@ fn group_cancel_removes_what_is_pending() {
     assert_eq!(take_all(&queue), [("y", 0)]);
     assert_eq!((queue.records(), x.cancel()), (0, 0));
 
-    // The failures of a key in flight are forgotten, too.
+    // The failures of a key in flight are also forgotten.
     queue.add(("x", 0));
     let failing = get(&queue);
     queue.add_rate_limited(("x", 0));
@@ -166,7 +165,7 @@ fn group_cancel_removes_what_is_pending() {
     assert_eq!((queue.num_requeues(&failing), queue.failures(&*failing)), (0, 0));
     failing.succeed();
 
-    // Several groups, with more keys than one batch has.
+    // Several groups, with more keys than one batch examines.
     queue.add_all((0..999).map(|n| (["x", "y", "z"][n as usize % 3], n)));
     assert_eq!(queue.cancel_groups(["z", "x", "z"].map(GroupId::of)), Ok(666));
     assert_eq!(take_all(&queue).iter().filter(|(group, _)| *group == "y").count(), 333);

@@ -201,7 +201,8 @@ fn pace_other_keys_and_priorities_do_not_change_it() {
 
 // --- Beside the page ------------------------------------------------------------------------------
 
-/// A run that a start delayed before it was taken back would stay at its old time.
+/// If the start delayed the debounced run before it is taken back, the run would keep its late
+/// time.
 #[test]
 fn a_debounced_run_does_not_wait_for_a_start_that_is_taken_back() {
     let (clock, queue) = queue(ReaddPolicy::Hold, Pace::min_interval(10 * S));
@@ -216,7 +217,7 @@ fn a_debounced_run_does_not_wait_for_a_start_that_is_taken_back() {
     assert_eq!(queue.totals().paced, 0);
 }
 
-/// Each change of the due time of a run that the pace delays would count it again.
+/// A run that the pace delays must not count again when its due time changes.
 #[test]
 fn a_run_that_the_pace_delays_counts_once() {
     let (clock, queue) = queue(ReaddPolicy::Hold, Pace::min_interval(10 * S));
@@ -258,7 +259,7 @@ fn a_pace_without_runs_or_time_is_refused() {
     );
 }
 
-/// A batch takes several keys under one hold of the lock.
+/// The test includes batches, which take several keys under one hold of the lock.
 #[test]
 fn batches_and_succeed_and_get_obey_the_pace() {
     let clock = FakeClock::new();

@@ -1,4 +1,4 @@
-//! Completing a delivery and taking the next key in one call. The result is that of the two
+//! Completing a delivery and taking the next key in one call. The result equals the result of two
 //! separate calls.
 #![allow(clippy::unwrap_used, reason = "tests say what they expect by unwrapping it")]
 
@@ -118,7 +118,7 @@ fn an_item_of_another_queue_succeeds_there() {
     let item = one.try_get().unwrap();
     let next = other.succeed_and_try_get(item).unwrap();
     assert_eq!((*next, one.states().in_flight, other.states().in_flight), ("b", 0, 1));
-    // The same with an owned item.
+    // The result is the same with an owned item.
     let next = one.succeed_and_try_get(next.into_owned());
     assert!(next.is_none());
     assert_eq!(other.records(), 0);

@@ -17,7 +17,7 @@ use requeue::clock::FakeClock;
 use requeue::workers::{Action, Error, ThreadWorkers};
 use requeue::{Add, Added, Builder, Completion, InFlightPolicy, Merge, Pace, Queue, trace};
 
-/// The spans of all tests of this process. A test reads those of its traces.
+/// The spans of all tests of this process. A test reads only the spans of its traces.
 static SPANS: LazyLock<(SdkTracerProvider, InMemorySpanExporter)> = LazyLock::new(|| {
     let exporter = InMemorySpanExporter::default();
     let provider = SdkTracerProvider::builder().with_simple_exporter(exporter.clone()).build();
@@ -43,7 +43,7 @@ fn within<R>(context: &Context, f: impl FnOnce() -> R) -> R {
     f()
 }
 
-/// Returns the ended spans of the trace, except for those of the test.
+/// Returns the ended spans of the trace, except for the spans that the test itself created.
 fn spans_of(context: &Context) -> Vec<SpanData> {
     let trace = id(context).trace_id();
     let mut spans = SPANS.1.get_finished_spans().unwrap();
@@ -302,7 +302,7 @@ fn remote_contexts_pass_through_without_spans_of_their_own() {
     within(&context, || queue.add("a"));
     let item = queue.try_get().unwrap();
     let (traceparent, tracestate) = item.start_span().unwrap().headers().unwrap();
-    // The caller does not sample, and its decision counts.
+    // The caller does not sample its trace, and requeue follows this decision.
     assert!(traceparent.starts_with(&parent[..36]) && traceparent.ends_with("-00"));
     assert_eq!(tracestate, "a=1");
     item.succeed();
@@ -351,7 +351,7 @@ mod with_tracing {
 
     use super::*;
 
-    /// The context of a span of `tracing` travels with an add, and the spans of a handler are children of its run.
+    /// The context of a span of `tracing` is kept with an add, and the spans of a handler are children of its run.
     #[tokio::test]
     async fn spans_of_tracing_are_parents_and_children() {
         let tracer = SPANS.0.tracer("test");

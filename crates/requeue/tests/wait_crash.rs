@@ -1,4 +1,4 @@
-//! The handling of panics. The handlers are global to the process, so these tests have their own
+//! The handling of panics. The handlers are global to the process, so these tests are in a separate
 //! binary, and run one at a time.
 #![cfg(feature = "wait")]
 // Tests and their helpers state their expectations by unwrapping.
@@ -19,7 +19,7 @@ use requeue::wait::{
 };
 use wait_support::Stop;
 
-/// The handlers of one test: the panics they have handled, and a way to set `really_crash`.
+/// The handler of one test: the panics that it has handled, and a way to set `really_crash`.
 struct Hook {
     handled: Arc<Mutex<Vec<Option<String>>>>,
     _handler: CrashHandler,

@@ -51,7 +51,7 @@ struct Case {
     timeout: Duration,
     interval: Duration,
     jitter: f64,
-    /// The duration of each try.
+    /// The duration of each try of the condition.
     takes: Duration,
     condition: fn(u32) -> Tried,
     cancel_after: u32,

@@ -1,8 +1,8 @@
 //! apimachinery's older `Poll` functions, compared with `wait_test.go`. `Poll` and `PollImmediate`
-//! try once more when their time is up, as [`Polling::last_try`] does.
+//! make one more try when their timeout has passed, as [`Polling::last_try`] does.
 //!
-//! The original has a ticker that sends n ticks and closes. Here, an interval of 1 ms with a
-//! timeout of n + ½ ms takes its place.
+//! The original tests use a ticker that sends n ticks and closes. These tests use an interval of 1
+//! ms with a timeout of n + ½ ms instead.
 #![cfg(feature = "wait")]
 
 mod wait_support;
@@ -24,7 +24,7 @@ const HOLDS: fn(u32) -> Tried = |_| Ok(true);
 const NOT_YET: fn(u32) -> Tried = |_| Ok(false);
 const FAILS: fn(u32) -> Tried = |_| Err("fake error");
 
-/// Polls. Returns the result, the number of tries, and the time in milliseconds.
+/// Polls `condition`. Returns the result, the number of tries, and the time in milliseconds.
 fn poll(polling: Polling, stop: &Stop, condition: impl Fn(u32) -> Tried) -> (Polled, u32, u128) {
     let (clock, mut tries) = (FakeClock::new(), 0);
     let start = clock.now();

@@ -136,7 +136,8 @@ fn count(runs: &mut u32) -> Ready<()> {
     ready(())
 }
 
-/// Returns the start times of the runs of a loop with a period of 100 ms, if each takes `takes` ms.
+/// Returns the start times of the runs of a loop with a period of 100 ms, if each run takes `takes`
+/// ms.
 fn starts(sliding: Period, takes: u64) -> Vec<u128> {
     let ms = Duration::from_millis;
     let clock = FakeClock::new();
@@ -266,7 +267,7 @@ fn the_manager_is_asked_after_f_when_sliding_and_before_it_when_not() {
     }
 }
 
-/// Returns the delays of `manager`, as a loop on a clock waits for them.
+/// Returns the delays that a loop with `manager` waits for, measured by its clock.
 fn delays(manager: impl BackoffManager, rounds: usize) -> Vec<Duration> {
     let (clock, stop, mut starts) = (FakeClock::new(), Stop::default(), Vec::new());
     clock.run(backoff_until(&clock, manager, Period::Sliding, stop.stopped(), || {

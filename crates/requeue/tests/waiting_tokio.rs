@@ -20,7 +20,7 @@ async fn poll_once<F: Future + Unpin>(mut future: F) -> F {
     future
 }
 
-/// Eight idle workers that report the keys that they receive.
+/// Starts eight idle workers, and returns the keys that they receive.
 fn workers(queue: &Queue<u32>) -> mpsc::UnboundedReceiver<u32> {
     let (sender, receiver) = mpsc::unbounded_channel();
     for _ in 0..8 {
@@ -35,7 +35,7 @@ fn workers(queue: &Queue<u32>) -> mpsc::UnboundedReceiver<u32> {
     receiver
 }
 
-/// Lets every task run that can.
+/// Yields until no task can continue.
 async fn settle() {
     for _ in 0..64 {
         tokio::task::yield_now().await;
@@ -45,7 +45,7 @@ async fn settle() {
 #[tokio::test(start_paused = true)]
 async fn ten_adds_reach_eight_workers_past_a_getter_that_is_not_polled() {
     let queue = on_tokio();
-    // This getter sleeps as in a `select!` in which the other branch takes long.
+    // This getter is not polled again, as in a `select!` whose other branch takes long.
     let asleep = poll_once(queue.get()).await;
     let mut handed_out = workers(&queue);
     settle().await;
@@ -82,7 +82,7 @@ async fn a_getter_in_a_select_that_takes_another_branch_loses_nothing() {
     let queue = on_tokio();
     let (sender, mut receiver) = mpsc::unbounded_channel();
     for key in 0..100 {
-        // Each time, both branches are ready immediately.
+        // In each iteration, both branches are ready immediately.
         queue.add(key);
         sender.send(key).unwrap();
     }
@@ -191,7 +191,7 @@ async fn a_loop_over_a_full_queue_spends_the_cooperative_budget() {
             }
         }
     });
-    // With one thread, this runs only if the worker yields.
+    // On a runtime with one thread, this code runs only if the worker yields.
     settle().await;
     worker.abort();
     assert!(worker.await.unwrap_err().is_cancelled());

@@ -54,7 +54,7 @@ async fn a_panic_is_a_failure_and_the_worker_lives_on() {
     let handler = {
         let log = Arc::clone(&log);
         move |key: &'static str, context: Context| {
-            // Both kinds of panic: before there is a future, and in it.
+            // The handler panics in both ways: before it returns a future, and in the future.
             assert!(!(key == "b" && context.attempt() == 1), "on purpose");
             let log = Arc::clone(&log);
             async move {
@@ -241,7 +241,7 @@ async fn an_attempt_that_takes_too_long_is_cancelled_then_dropped_and_has_failed
             let guard = Dropped(Arc::clone(&drops));
             async move {
                 context.cancelled().await;
-                // It is cancelled, but does not stop.
+                // The handler is cancelled, but does not stop.
                 std::future::pending::<()>().await;
                 drop(guard);
                 Ok(Action::succeed())

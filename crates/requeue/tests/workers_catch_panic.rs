@@ -20,7 +20,7 @@ use tokio::sync::Notify;
 
 type Errors = Arc<Mutex<Vec<String>>>;
 
-/// Panics the first time that it is dropped.
+/// A value that panics when it is dropped for the first time.
 struct Bomb;
 
 impl Drop for Bomb {

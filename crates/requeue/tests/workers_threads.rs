@@ -13,7 +13,7 @@ use requeue::{Added, Drained, Queue};
 
 const S: Duration = Duration::from_secs(1);
 
-/// Returns a queue on a fake clock whose failures are retried immediately.
+/// Returns a queue on a fake clock that retries failures immediately.
 fn queue() -> (Queue<u32>, FakeClock) {
     let clock = FakeClock::new();
     let limiter = ExponentialFailure::new(Duration::ZERO, Duration::ZERO);
@@ -36,7 +36,7 @@ impl Log {
     }
 }
 
-/// Moves the clock until `run` returns.
+/// Advances the clock until `run` returns.
 fn while_time_passes(
     clock: &FakeClock,
     run: impl FnOnce() -> Drained<u32> + Send + 'static,

@@ -1,7 +1,7 @@
 //! Workers with a `tracing` subscriber.
 //!
-//! These tests have their own binary, because tests without a subscriber on other threads could
-//! disable the spans while these begin.
+//! These tests are in a separate binary. Tests without a subscriber on other threads could
+//! otherwise disable the spans that these tests create.
 
 #![cfg(feature = "tokio")]
 #![allow(clippy::unwrap_used, reason = "tests say what they expect by unwrapping it")]
@@ -18,7 +18,7 @@ use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Metadata, Subscriber};
 
-/// Records the values that it receives. If requested, it panics at the first span.
+/// A subscriber that records the values of spans. If requested, it panics at the first span.
 #[derive(Default)]
 struct Writing {
     lines: Arc<Mutex<String>>,

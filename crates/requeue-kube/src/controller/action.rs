@@ -7,15 +7,16 @@ use requeue::Completion;
 /// The next step for an object, which a reconciler returns on success, and an error policy after a
 /// failure.
 ///
-/// kube's [`Action`](kube::runtime::controller::Action) cannot be inspected. This type replaces it.
-/// kube's `requeue` is [`requeue_after`](Self::requeue_after).
+/// kube's [`Action`](kube::runtime::controller::Action) cannot be inspected. This type replaces
+/// kube's type. kube's `requeue` is [`requeue_after`](Self::requeue_after).
 ///
 /// | | after a success | after a failure, from an error policy |
 /// |---|---|---|
 /// | [`requeue_after`](Self::requeue_after) | runs again after the delay, or earlier on a change | runs again after the delay, not earlier on a change |
 /// | [`await_change`](Self::await_change) | runs again on a change | given up: runs again on a change, but not before its backoff has passed |
-/// | [`backoff`](Self::backoff) | runs again with backoff, as if it had failed | runs again with backoff, not earlier on a change |
-/// | [`terminal`](Self::terminal) | runs again on a change | as `await_change`, and counted as terminal |
+/// | [`backoff`](Self::backoff) | runs again with backoff, as after a failure | runs again with backoff, not earlier on
+/// a change |
+/// | [`terminal`](Self::terminal) | runs again on a change | like `await_change`, and counted as terminal |
 ///
 /// A new generation of the object also [ends the
 /// wait](crate::Controller#backoff-and-new-generations).
@@ -48,7 +49,7 @@ impl Action {
     /// use requeue_kube::controller::Action;
     ///
     /// async fn reconcile(_: Arc<ConfigMap>, _: Arc<()>) -> Result<Action, kube::Error> {
-    ///     // Something outside of the cluster may have changed in an hour.
+    ///     // An external resource may have changed in an hour.
     ///     Ok(Action::requeue_after(Duration::from_secs(3600)))
     /// }
     /// # drop(reconcile);
@@ -57,7 +58,7 @@ impl Action {
         Self::new(Completion::RequeueAfter(delay))
     }
 
-    /// Does not run the object again until something changes.
+    /// Runs the object again only when the object, or a related object, changes.
     pub const fn await_change() -> Self {
         Self::new(Completion::Succeed)
     }
@@ -65,17 +66,18 @@ impl Action {
     /// Runs the object again after the delay that the [rate
     /// limiter](crate::controller::Config::rate_limiter) returns.
     ///
-    /// The delay grows with each consecutive failure, and starts again after a success.
+    /// The delay grows with each consecutive failure, and restarts at its first value after a
+    /// success.
     pub const fn backoff() -> Self {
         Self::new(Completion::Retry)
     }
 
     /// Gives the object up, because another run would also fail.
     ///
-    /// The object runs again when something changes.
+    /// The object runs again when it, or a related object, changes.
     ///
-    /// The failure counts. A change runs the object after the delay of [`backoff`](Self::backoff)
-    /// at the earliest.
+    /// The failure counts. After a change, the object runs no earlier than after the delay of
+    /// [`backoff`](Self::backoff).
     ///
     /// # Examples
     ///

@@ -46,12 +46,12 @@ pub(super) struct Attempts<K: OwnKind, R: Reconcile<K>> {
     /// election.
     pub(super) lease: Option<Status>,
     pub(super) held: HeldShards,
-    /// The keys in flight, which are reported if their runs are dropped.
+    /// The keys in flight. They are reported if their runs are dropped.
     pub(super) running: Mutex<BTreeSet<ObjectKey>>,
     /// The span in which the stream was first polled.
     pub(super) parent: Span,
     pub(super) results: mpsc::Sender<Item<K, R::Error>>,
-    /// Receives a reconciler's panic if a panic must end the controller.
+    /// Receives the panic of a reconciler, if such a panic must end the controller.
     pub(super) panics: Option<mpsc::UnboundedSender<Box<dyn Any + Send>>>,
 }
 
@@ -120,12 +120,13 @@ impl<K: OwnKind, R: Reconcile<K>> Attempts<K, R> {
         run: Context,
     ) -> Result<workers::Action, workers::Error> {
         if self.lease.as_ref().is_some_and(|lease| !lease.is_leading()) {
-            // A process that was frozen can get here before it is notified that the term has ended.
+            // A process that was frozen can reach this line before it is notified that the term has
+            // ended.
             return future::pending().await;
         }
         let normal = self.enqueuer.scope.normalize(key.clone());
         if normal != key {
-            // The key was added before it was known that its kind has no namespaces.
+            // The key was added before the controller knew that its kind has no namespaces.
             let add = Add::now().priority(run.priority()).reason(run.reasons());
             self.enqueuer.details.rename_key(&key, &normal);
             self.enqueuer.add_if_held(normal, add);
@@ -137,7 +138,7 @@ impl<K: OwnKind, R: Reconcile<K>> Attempts<K, R> {
             return Ok(workers::Action::succeed());
         };
         if self.held.has_expired(&key) {
-            // The same check, for the membership in a group. The loss of the shard cancels this run.
+            // This check is for the membership in a group. The loss of the shard then cancels this run.
             return future::pending().await;
         }
         let attempt = match self.begin_attempt(&key, &run) {
@@ -148,7 +149,7 @@ impl<K: OwnKind, R: Reconcile<K>> Attempts<K, R> {
         // The store is read again, because it may have been stale before.
         let found = self.store.get(&object);
         if !in_flight.is_for(|| uid_of(found.as_deref())) {
-            // The event that shows the other object adds the key.
+            // The store has another object. The event that shows it adds the key.
             return Ok(workers::Action::succeed());
         }
         let generations = self.config.clear_on_new_generation;
@@ -160,7 +161,7 @@ impl<K: OwnKind, R: Reconcile<K>> Attempts<K, R> {
         };
         let mut span = RunSpan::new(&self.parent, &object, &reason, attempt, &run);
         let ended = self.observed_run(&key, &run, target, &mut span).await;
-        // The shard can be handed over from now on.
+        // From now on, the shard can be handed over.
         drop(in_flight);
         let tried = Tried { key, object, version, attempt, adds: run.adds(), span };
         let next = self.completion_of(&ended, &tried);
@@ -174,7 +175,7 @@ impl<K: OwnKind, R: Reconcile<K>> Attempts<K, R> {
             Freshness::Fresh => {}
             Freshness::TimedOut => self.meters.started_stale(),
             Freshness::Stale(limit) => {
-                // An event that shows the object's own writes adds the key.
+                // The key is added by the event that shows the controller's own write.
                 self.meters.skipped_stale();
                 return Err(workers::Action::release_after(limit));
             }
@@ -203,7 +204,7 @@ impl<K: OwnKind, R: Reconcile<K>> Attempts<K, R> {
         let run_of_key =
             self.enqueuer.writes.record_during(key.clone(), self.call_reconciler(target));
         let ended = run_of_key.instrument(span.span.clone()).await;
-        // From here on, a run that is cancelled no longer counts as interrupted.
+        // After this line, a cancelled run no longer counts as interrupted.
         listed.is_over = true;
         drop(listed);
         drop(active);
@@ -235,7 +236,7 @@ impl<K: OwnKind, R: Reconcile<K>> Attempts<K, R> {
             Ended::Failed(_, action) => (action, true),
             Ended::Panicked(_) | Ended::TimedOut(_) => (&Action::backoff(), true),
         };
-        // The store is read after the run: an object that the run itself deleted may be gone now.
+        // The store is read after the run, because the run itself may have deleted the object.
         let is_gone = !self.enqueuer.runs_gone && self.store.get(&tried.object).is_none();
         let next = if is_gone {
             self.enqueuer.failures.forget_failures(&tried.key);
@@ -271,7 +272,7 @@ impl<K: OwnKind, R: Reconcile<K>> Attempts<K, R> {
         let said = match completion {
             Completion::RequeueAfter(delay) => Some(delay),
             Completion::Retry => None,
-            // The object waits for a change.
+            // An object that is given up waits for a change.
             _ => return failures.record_give_up(key, version, *adds, now),
         };
         if self.config.max_retries.is_some_and(|most| *attempt > most) {
@@ -282,7 +283,7 @@ impl<K: OwnKind, R: Reconcile<K>> Attempts<K, R> {
         delay
     }
 
-    /// Counts a key that comes back after a delay.
+    /// Counts a key that runs again after a delay.
     fn show_delay(&self, delay: Duration, tried: &Tried<K>) {
         self.meters.comes_back(delay);
         tried.span.requeued_after(delay);
@@ -300,7 +301,7 @@ impl<K: OwnKind, R: Reconcile<K>> Attempts<K, R> {
                 let message = panic_message(&*panic);
                 tracing::error!(message, "a reconciler panicked");
                 if let Some(panics) = &self.panics {
-                    // The receiver is gone if the controller has ended.
+                    // The send fails if the controller has ended.
                     _ = panics.send(panic);
                 }
                 Err(Error::ReconcilerPanicked(message, Box::new(object.erase())))
@@ -327,7 +328,7 @@ fn uid_of(object: Option<&impl Resource>) -> Option<String> {
     object.map(|object| object.meta().uid.clone().unwrap_or_default())
 }
 
-/// Waits for `future` for at most `timeout`.
+/// Waits for `future`, but at most for `timeout`.
 async fn run_within<F: Future>(
     timeout: Option<Duration>,
     future: F,

@@ -51,38 +51,38 @@ use crate::{ObjectKey, ObjectQueue, relist};
 /// - **Failures back off.** Each object has a separate backoff, with [`policy::backoff`](crate::policy::backoff) as the
 ///   error policy. Only a new generation runs a failing object before its time: see
 ///   [below](#backoff-and-new-generations).
-/// - **No deletion is missed.** A deletion that happened while a watch was disconnected is reported, also for owned and
-///   watched objects. The former owner of an object, and the objects to which the object was mapped before, are also
-///   reconciled.
+/// - **No deletion is missed.** A deletion that happened while a watch was disconnected is reported, including
+///   deletions of owned and watched objects. The former owner of an object, and the objects to which the object was
+///   mapped before, are also reconciled.
 /// - **One object, one run.** An owner without a namespace is one object, even if its children live
 ///   in several namespaces.
-/// - **Changes go first.** The first list has [low priority](crate::controller::LOW_PRIORITY). A later
-///   list runs only the objects that have changed since they were last seen
-///   ([`Config::reconcile_unchanged`]).
+/// - **Changes go first.** The first list has [low priority](crate::controller::LOW_PRIORITY). After a later list, only
+///   objects run that have changed since they were last seen ([`Config::reconcile_unchanged`]).
 /// - **The stream only reports results.** The controller starts when the stream is first polled,
 ///   and stops when it is dropped. Watches and workers are separate tasks, so a slow reader does
-///   not delay them. Up to 1,024 results wait for the reader. Further results are dropped; the runs
-///   themselves take place.
-/// - **Reconciler and error policy are called on those tasks**, concurrently, so both are
-///   `Fn + Send + Sync`. In kube the reconciler is `FnMut`, which only one task can call at a time.
-///   An `async fn` satisfies both. A closure that counts needs an atomic or a `Mutex`.
+///   not delay watches and workers. Up to 1,024 results wait for the reader. Further results are
+///   dropped, but the runs take place.
+/// - **The reconciler and the error policy are called concurrently, on these tasks**, so both are
+///   `Fn + Send + Sync`. In kube, the reconciler is `FnMut`, which only one task can call at a
+///   time. An `async fn` satisfies all these traits. A closure that counts needs an atomic or a
+///   `Mutex`.
 /// - [`concurrency`](Config::concurrency) is 1 by default.
 ///
 /// # Backoff and new generations
 ///
 /// A failed object waits for the delay that its error policy or the [rate
 /// limiter](Config::rate_limiter) returns. Two events end this wait: a new generation of the
-/// object, and another object under the same name, which has no failures. The object
-/// then runs immediately, and its backoff starts again.
+/// object, and another object with the same name, which has no failures. The object then runs
+/// immediately, and its backoff starts again.
 ///
-/// Some reconcilers create generations themselves. Such reconcilers change a `spec`, or write the status of a
-/// CustomResourceDefinition that has no `status` subresource, where every write creates a generation. These objects
-/// also back off: if an object runs before its delay has passed and that run fails, no change of the object shortens
-/// its next delay. The backoff of such an object starts again only once until the object succeeds.
+/// Some reconcilers create generations themselves. Such a reconciler changes a `spec`, or writes the status of a custom
+/// resource without a `status` subresource, for which every write creates a generation. These objects also back off: if
+/// an object runs before its delay has passed and that run fails, no change of the object shortens its next delay.
+/// Until the object succeeds, its backoff starts again at most once.
 ///
 /// An object can be given up: by [`max_retries`](Config::max_retries), by [`Action::terminal`], or by an error policy's
-/// [`Action::await_change`]. The failure of such an object counts like any other failure. A reconciler's own writes do
-/// not start the object's next run immediately: before the delay has passed, only a new generation does.
+/// [`Action::await_change`]. The failure of such an object counts like any other failure. Writes of the reconciler do
+/// not start the object's next run immediately. Before the delay has passed, only a new generation starts a run.
 ///
 /// # Examples
 ///
@@ -132,8 +132,8 @@ where
     /// Creates a controller for the objects of kind `K` that `main_api` and `wc` select.
     ///
     /// With [`any_semantic`](watcher::Config::any_semantic) or [`streaming_lists`](watcher::Config::streaming_lists),
-    /// the first list may be older than the latest state. Later lists are never older, so an object that is missing in
-    /// an old list is not deleted.
+    /// the first list may be older than the latest state. Later lists are never older than the state already seen, so
+    /// no object is treated as deleted because it is missing in an old list.
     ///
     /// # Examples
     ///
@@ -155,7 +155,7 @@ where
         Self::new_with(main_api, wc, K::DynamicType::default())
     }
 
-    /// As [`new`](Self::new), for a kind that is known only at run time.
+    /// Like [`new`](Self::new), for a kind that is known only at run time.
     ///
     /// The first object of the watch shows whether the kind is namespaced, unless
     /// [`scope`](Self::scope) states it.
@@ -183,11 +183,11 @@ where
     ///
     /// Each object must be in the store of `reader` before its event arrives: apply
     /// [`reflect`](kube::runtime::WatchStreamExt::reflect) to the watcher. The controller starts
-    /// when it has seen an [`Event::InitDone`].
+    /// after an [`Event::InitDone`].
     ///
     /// In kube this method is unstable, and takes a stream of objects. Such a stream cannot report objects that were
     /// deleted while its watch was disconnected. This method therefore takes a stream of raw events: omit
-    /// `applied_objects()`. Instead of kube's `for_shared_stream`, whose streams have no deletions, use
+    /// `applied_objects()`. Instead of kube's `for_shared_stream`, whose streams do not report deletions, use
     /// [`for_shared`](Self::for_shared).
     ///
     /// ```no_run
@@ -214,7 +214,7 @@ where
         Self::for_stream_with(events, reader, K::DynamicType::default())
     }
 
-    /// As [`for_stream`](Self::for_stream), for a kind that is known only at run time.
+    /// Like [`for_stream`](Self::for_stream), for a kind that is known only at run time.
     pub fn for_stream_with(
         events: impl Stream<Item = watcher::Result<Event<K>>> + Send + 'static,
         reader: Store<K>,
@@ -242,7 +242,8 @@ where
         Self::from_events(events, Object::from, store, dyntype, |_| {})
     }
 
-    /// `write` receives each event before all other parts of the controller.
+    /// Creates a controller from events. `write` receives each event before all other parts of the
+    /// controller.
     fn from_events<E: Resource<DynamicType = K::DynamicType> + Borrow<K> + Send + 'static>(
         events: MakeEvents<E>,
         from_object: fn(Arc<K>) -> E,
@@ -313,9 +314,9 @@ where
 
     /// States whether the kind is namespaced, if it is known only at run time.
     ///
-    /// kube's [discovery](kube::discovery::ApiCapabilities::scope) has this information. Without this information, the
-    /// first object that is seen shows the scope. Until then, an object without a namespace that is owned from several
-    /// namespaces may be treated as several objects.
+    /// kube's [discovery](kube::discovery::ApiCapabilities::scope) provides the scope. Without this call, the
+    /// controller learns the scope from the first object. Until then, an object without a namespace may be treated as
+    /// several objects, if objects in several namespaces name it as their owner.
     pub fn scope(mut self, scope: discovery::Scope) -> Self {
         self.parts.own.scope = Some(scope);
         self
@@ -325,17 +326,17 @@ where
     ///
     /// Each replica has another shard. An API server with the feature gate `ShardedListAndWatch` (alpha since
     /// Kubernetes 1.36) sends only the objects of the shard. Without the gate, the controller drops the objects of
-    /// other shards, and logs this once.
+    /// other shards, and logs this fact once.
     ///
-    /// - The [store](Self::store) has only the objects of the shard. With [`for_stream`](Self::for_stream), your
+    /// - The [store](Self::store) contains only the objects of the shard. With [`for_stream`](Self::for_stream), your
     ///   program maintains the store, and decides which objects it contains.
     /// - An owned object belongs to the shard of its owner.
-    /// - An object that a mapper or a trigger names is reconciled if the store has it and it is in
-    ///   the shard.
+    /// - An object that a mapper or a trigger names is reconciled if the object is in the store and
+    ///   in the shard.
     ///
     /// The shards are fixed: when a replica stops, no other replica takes over its shards. Run one replica for each
     /// shard, for example as a StatefulSet, or combine a shard with [`leader_election`](Self::leader_election) by a
-    /// separate Lease. With [`shards`](Self::shard_group), replicas take shards over.
+    /// separate Lease. With a [shard group](Self::shard_group), replicas take shards over.
     ///
     /// ```no_run
     /// # use k8s_openapi::api::core::v1::ConfigMap;
@@ -354,50 +355,51 @@ where
         self
     }
 
-    /// Shares the objects with the other replicas of a [group](crate::membership). This replaces leader
-    /// election: all replicas work, each on an equal part of the shards.
+    /// Shares the objects with the other replicas of a [group](crate::membership). The group replaces leader election.
+    /// All replicas work, each on an equal part of the shards.
     ///
     /// - **Start.** The controller joins the group once its watches have listed their objects. The controller lists the
-    ///   objects of each new shard by a consistent read, and then runs them with [low
-    ///   priority](crate::controller::LOW_PRIORITY), as after a start. Until the first shard, nothing runs.
+    ///   objects of each new shard by a consistent read, and then runs these objects with [low
+    ///   priority](crate::controller::LOW_PRIORITY), as after a start. No object runs before the controller holds a
+    ///   shard.
     /// - **Handover.** Before another replica takes over a shard, the shard's runs in flight complete. A run that
     ///   exceeds [`handover_timeout`](ShardGroup::handover_timeout) is dropped at an `await`. The keys of the shard
-    ///   leave the queue, and its objects leave a store that the controller maintains. The controller does not report
-    ///   this as a deletion of the objects. With [`run_refs`](Self::run_refs), the pending run of an object that was
-    ///   deleted is also dropped. Use a finalizer if a deletion must be handled.
+    ///   leave the queue, and its objects leave a store that the controller maintains. The controller does not treat
+    ///   this removal as a deletion of the objects. With [`run_refs`](Self::run_refs), the pending run of an object
+    ///   that was deleted is also dropped. Use a finalizer if a deletion must be handled.
     /// - **Shutdown.** A [graceful shutdown](Self::graceful_shutdown_on) hands all shards over when their runs in
     ///   flight have completed, and the other replicas continue immediately. After a forced shutdown, or if the stream
     ///   is dropped, the shards have no holder until the member Lease has expired.
     /// - **Objects that are created again.** An object that is deleted and created again under the
     ///   same name has another uid. With [`ShardBy::Uid`](crate::range::ShardBy::Uid), it is
-    ///   usually in another shard. If one replica holds both shards, the key never has two runs
-    ///   at the same time. Otherwise the run in flight for the former object, or for its deletion,
+    ///   usually in another shard. If one replica holds both shards, the key never has two runs at
+    ///   the same time. Otherwise, the run in flight for the former object, or for its deletion,
     ///   may overlap with the first run for the new object at another replica.
-    /// - **Streams that end.** When all streams of a controller have ended, the remaining keys run,
-    ///   and then the shards are handed over. If a stream ends before the group has assigned
+    /// - **End of the streams.** When all streams of a controller have ended, the remaining keys
+    ///   run, and then the shards are handed over. If a stream ends before the group has assigned
     ///   shards, the controller waits for the assignment.
-    /// - **Loss of the membership.** All runs in flight are dropped immediately, each at an `await`. The
-    ///   stream ends with [`RunnerError::Membership`](super::RunnerError::Membership) before another
-    ///   replica takes over. The process should then exit, or create another controller.
+    /// - **Loss of the membership.** All runs in flight are immediately dropped, each at an `await`. The stream ends
+    ///   with [`RunnerError::Membership`](super::RunnerError::Membership) before another replica takes over. The
+    ///   process should then exit, or create another controller.
     /// - **Writes.** The [fence](crate::membership::HeldShard::fence) of a shard rejects late writes of a
     ///   former holder: see [`held_shards`](Self::held_shards).
     /// - **Watches.** As with [`shard`](Self::shard), an API server that can select shards sends only the objects of
     ///   the replica's shards. Each replica receives all owned and watched objects. After the controller receives
     ///   shards, the watch starts again, with a list of all shards that are held. If the controller receives shards
-    ///   several times during a list, only one more list is required. A release requires no list: the objects are
-    ///   dropped, and the next request of the watch omits the shard. With [`for_stream`](Self::for_stream) and
-    ///   [`for_shared`](Self::for_shared), the objects come from that watch, which may be behind the former holder's
-    ///   writes. The stores of owned and watched objects may be behind in any case.
+    ///   several times during a list, it needs only one more list. A release requires no list: the objects are dropped,
+    ///   and the next request of the watch omits the shard. With [`for_stream`](Self::for_stream) and
+    ///   [`for_shared`](Self::for_shared), the objects come from the user's watch, which may be behind the former
+    ///   holder's writes. The stores of owned and watched objects may be behind in any case.
     ///
     /// The requests of the group use the client of the controller's `Api`, unless
     /// [`with_client`](ShardGroup::with_client) sets a client with separate connections, which is recommended. The
     /// group's [kind](ShardGroup::objects) is the controller's kind by default, and its [metrics](ShardGroup::metrics)
     /// are the controller's metrics.
     ///
-    /// Invalid settings, missing [permissions](crate::membership#permissions) and a group with another number of
-    /// shards end the stream with [`RunnerError::Membership`](super::RunnerError::Membership). A program
-    /// should then exit with an error, as in this example. Settings of the controller that do not fit
-    /// end it with [`RunnerError::Config`](super::RunnerError::Config).
+    /// Invalid settings of the group, missing [permissions](crate::membership#permissions) and a group with another
+    /// number of shards end the stream with [`RunnerError::Membership`](super::RunnerError::Membership). A program
+    /// should then exit with an error, as in this example. Settings of the controller that cannot be combined with a
+    /// group end the stream with [`RunnerError::Config`](super::RunnerError::Config).
     ///
     /// ```no_run
     /// # use std::sync::Arc;
@@ -462,13 +464,13 @@ where
     ///
     /// The default is its kind in lower case.
     ///
-    /// Two controllers of a process cannot have the same name at the same time: the second controller ends with
-    /// [`RunnerError::DuplicateName`](super::RunnerError::DuplicateName). A name is free once its stream has ended or
-    /// is dropped.
+    /// Two controllers of a process cannot have the same name at the same time. The second controller ends with
+    /// [`RunnerError::DuplicateName`](super::RunnerError::DuplicateName). A name is free as soon as the stream of its
+    /// controller has ended or was dropped.
     ///
-    /// When a stream is dropped, its runs continue up to their next `await`. For a moment they can
-    /// overlap with the runs of the next controller of the same name. To prevent that, end the
-    /// first controller by a [graceful shutdown](Self::graceful_shutdown_on).
+    /// When a stream is dropped, its runs continue up to their next `await`. These runs can briefly
+    /// overlap with the runs of the next controller of the same name. To prevent the overlap, end
+    /// the first controller by a [graceful shutdown](Self::graceful_shutdown_on).
     pub fn name(mut self, name: impl Into<String>) -> Self {
         self.parts.name = Some(name.into());
         self
@@ -505,7 +507,8 @@ where
         self
     }
 
-    /// Returns a reader of the store, which has the objects of kind `K` as they were last seen.
+    /// Returns a reader of the store, which contains the objects of kind `K` as they were last
+    /// seen.
     ///
     /// # Examples
     ///
@@ -569,8 +572,8 @@ where
         Readiness::new(self.parts.observers.lists.clone())
     }
 
-    /// Returns the record of the reconciler's writes, which prevents runs that read a cache older than
-    /// the controller's own writes.
+    /// Returns the record of the reconciler's writes, which prevents runs on a store that is older than the
+    /// controller's own writes.
     pub fn writes(&self) -> Writes {
         self.parts.observers.status.writes.clone()
     }
@@ -584,10 +587,11 @@ where
     /// Ignores changes of objects of kind `K` that leave the result of `predicate` unchanged. An example of a predicate
     /// is [`predicates::generation`](kube::runtime::predicates::generation).
     ///
-    /// New objects always count. In [`run_refs`](Self::run_refs), deleted objects also count.
+    /// New objects are never ignored. With [`run_refs`](Self::run_refs), deleted objects are not
+    /// ignored either.
     ///
-    /// If you use a [finalizer](crate::finalizer::finalizer), do not ignore changes of finalizers: adding
-    /// one creates no new generation.
+    /// If you use a [finalizer](crate::finalizer::finalizer), do not ignore changes of finalizers: adding a finalizer
+    /// creates no new generation.
     ///
     /// ```no_run
     /// use k8s_openapi::api::core::v1::ConfigMap;
@@ -630,8 +634,8 @@ where
         self.watch_owned(Watched::metadata(api, wc))
     }
 
-    /// Watches objects that objects of kind `K` own, as [`owns`](Self::owns), from any source and with
-    /// any options.
+    /// Watches objects that objects of kind `K` own, like [`owns`](Self::owns), but from any source and with any
+    /// options.
     ///
     /// # Examples
     ///
@@ -671,7 +675,7 @@ where
         self.add_watch(watched.into_source(Role::Owned, owners))
     }
 
-    /// Watches objects that concern objects of kind `K`.
+    /// Watches other objects whose changes concern objects of kind `K`.
     ///
     /// `mapper` returns the objects to reconcile when an object changes or is deleted. The objects to which the object
     /// was mapped before are also reconciled.
@@ -683,7 +687,7 @@ where
     ///
     /// # Panics
     ///
-    /// A panic of the mapper ends the controller: its stream panics.
+    /// A panic of the mapper ends the controller, and its stream panics.
     ///
     /// # Examples
     ///
@@ -719,8 +723,8 @@ where
         self.watch_mapped(Watched::new(api, wc), mapper)
     }
 
-    /// Watches objects that concern objects of kind `K`, as [`watches`](Self::watches), from any source
-    /// and with any options.
+    /// Watches objects that concern objects of kind `K`, like [`watches`](Self::watches), but from any source and with
+    /// any options.
     ///
     /// The mapper receives an object, only its metadata, or an `Arc` of it, as the source
     /// [provides](Watched) it.
@@ -777,7 +781,7 @@ where
     /// The stream yields the result of each run.
     ///
     /// An object that is not in the store is reported as [not found](Error::ObjectNotFound), and is
-    /// not retried: it was deleted, or never existed. To clean up after a deletion, use a
+    /// not retried, because it was deleted or never existed. To clean up after a deletion, use a
     /// [finalizer](crate::finalizer::finalizer) or [`run_refs`](Self::run_refs).
     ///
     /// Unlike in kube, all three arguments are `'static`. A closure must therefore `move` its
@@ -790,8 +794,8 @@ where
     ///
     /// # Cancel safety
     ///
-    /// The stream can be polled in a `select!`: no result is lost when a poll is dropped. Dropping the stream itself
-    /// stops the controller, each run at an `await`.
+    /// The stream can be polled in a `select!`, because no result is lost when a poll is dropped. Dropping the stream
+    /// itself stops the controller, and drops each run at an `await`.
     ///
     /// # Examples
     ///
@@ -832,8 +836,8 @@ where
         run::controller_stream(self.parts, reconciler)
     }
 
-    /// As [`run`](Self::run), but passes a reference instead of the object, also for deleted
-    /// objects.
+    /// Like [`run`](Self::run), but passes a reference instead of the object, and also reconciles
+    /// deleted objects.
     ///
     /// To read the object, look it up in the [store](Self::store). Deletions that happen while the controller is not
     /// running are not reported.

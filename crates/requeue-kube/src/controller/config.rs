@@ -35,7 +35,8 @@ type MakeLimiter = Arc<dyn Fn() -> Box<dyn RateLimiter<ObjectKey>> + Send + Sync
 ///     .fair_namespaces();
 /// # drop(config);
 /// ```
-// The struct is flat although it has many fields: each of them is one setting with one method.
+// The struct is flat although it has many fields, because each field is one setting with one
+// method.
 #[derive(Clone, Educe)]
 #[educe(Debug)]
 #[must_use = "a configuration does nothing until it is passed to a controller"]
@@ -110,23 +111,24 @@ impl Config {
         self
     }
 
-    /// Sets the longest time that a change waits, no matter how many changes follow it.
+    /// Sets the longest time for which later changes can delay the run of a change.
     ///
     /// The default is ten times [`debounce`](Self::debounce).
     ///
-    /// kube has no such bound: there, an object that never stops changing is never reconciled.
+    /// kube has no such bound, so an object that never stops changing is never reconciled.
     pub const fn debounce_max(mut self, most: Duration) -> Self {
         self.debounce_max = Some(most);
         self
     }
 
-    /// Limits how often one object is reconciled, successes included.
+    /// Limits how often one object is reconciled, including after successes.
     ///
     /// The default is no limit.
     ///
-    /// An object that changes above the pace waits until the pace permits its run, which then serves all changes. Use
-    /// this setting against hot loops: a controller whose own writes trigger it again succeeds each time, so no backoff
-    /// slows it down. A pace that the queue refuses is [`RunnerError::Config`](super::RunnerError::Config).
+    /// An object that changes more often waits until the pace permits its run. This run serves all changes so far. Use
+    /// this setting against hot loops. A controller whose own writes trigger it again succeeds each time, so no backoff
+    /// slows it down. If the pace is invalid, the controller ends with
+    /// [`RunnerError::Config`](super::RunnerError::Config).
     ///
     /// ```
     /// use requeue::Pace;
@@ -147,7 +149,7 @@ impl Config {
     /// The default is no limit.
     ///
     /// An object that has used its retries is given up until it changes. After a change, the object has the same number
-    /// of retries again. The backoff continues with the last delay, until the object succeeds or has a new generation.
+    /// of retries again. The backoff continues from the last delay, until the object succeeds or has a new generation.
     pub const fn max_retries(mut self, retries: u32) -> Self {
         self.max_retries = Some(retries);
         self
@@ -157,7 +159,7 @@ impl Config {
     ///
     /// The default is no limit.
     ///
-    /// A run that takes longer is dropped at an `await`, and counts as a failure.
+    /// A run that exceeds the limit is dropped at an `await`, and counts as a failure.
     pub const fn reconcile_timeout(mut self, timeout: Duration) -> Self {
         self.reconcile_timeout = Some(timeout);
         self
@@ -167,8 +169,8 @@ impl Config {
     ///
     /// The default is 2 minutes.
     ///
-    /// No object is reconciled before that. If a watch has not listed in time, the controller ends with
-    /// [`RunnerError::CacheSync`](super::RunnerError::CacheSync), which names the watch.
+    /// No object is reconciled before the first lists. If a watch has not received its list in time, the controller
+    /// ends with [`RunnerError::CacheSync`](super::RunnerError::CacheSync), which names the watch.
     ///
     /// In a [shard group](crate::Controller::shard_group), the objects of a gained shard must be listed
     /// within the same time. Otherwise the controller hands its shards over, leaves the group, and
@@ -182,17 +184,16 @@ impl Config {
     ///
     /// The default is 30 s.
     ///
-    /// After that, the remaining runs are dropped at an `await`, and
+    /// After this time, the remaining runs are dropped at an `await`, and
     /// [`RunnerError::CutOff`](super::RunnerError::CutOff) names their objects.
     pub const fn shutdown_timeout(mut self, timeout: Duration) -> Self {
         self.shutdown_timeout = timeout;
         self
     }
 
-    /// Ends the controller when a reconciler or an error policy panics: the stream panics with the same
-    /// payload.
+    /// Ends the controller when a reconciler or an error policy panics. The stream then panics with the same payload.
     ///
-    /// By default a panic counts as a failure.
+    /// By default, a panic counts as a failure.
     pub const fn propagate_panics(mut self) -> Self {
         self.recover_panic = false;
         self
@@ -200,22 +201,22 @@ impl Config {
 
     /// Keeps the backoff of an object that gets a new generation.
     ///
-    /// By default the object then runs immediately, and its failures are cleared: the new generation may have corrected
-    /// the cause. Call this method if a reconciler creates generations of the objects that it reconciles and can fail
-    /// afterwards. Otherwise such an object also backs off, but has [two runs for each
+    /// By default, the object then runs immediately, and its failures are cleared, because the new generation may have
+    /// corrected the cause. Call this method if a reconciler creates generations of the objects that it reconciles and
+    /// can fail afterwards. Without this call, such an object also backs off, but has [two runs for each
     /// delay](crate::Controller#backoff-and-new-generations).
     pub const fn keep_backoff_on_new_generation(mut self) -> Self {
         self.clear_on_new_generation = false;
         self
     }
 
-    /// Runs every object of the controller's own kind, with [low priority](super::LOW_PRIORITY), when its
-    /// watch lists it again. By default an unchanged object does not run then.
+    /// Runs every object of the controller's own kind, with [low priority](super::LOW_PRIORITY), when its watch lists
+    /// it again. By default, an unchanged object does not run after such a list.
     ///
-    /// A watch lists all objects again when it cannot resume: after a long outage, or when the API server answers
-    /// `410 Gone`. The controller compares the uid and the resource version of each object with the values that it last
-    /// saw. The controller therefore reconciles every change, creation and deletion that it has missed, and nothing
-    /// else. kube and controller-runtime reconcile every object instead, once for each watch that lists again.
+    /// A watch lists all objects again when it cannot resume: after a long outage, or when the API server answers `410
+    /// Gone`. The controller compares the uid and the resource version of each object with the values that it last saw.
+    /// The controller therefore reconciles every change, creation and deletion that it has missed, and runs no other
+    /// object. kube and controller-runtime instead reconcile every object, once for each watch that lists again.
     ///
     /// Owned and watched objects that are unchanged never start a run.
     ///
@@ -232,7 +233,7 @@ impl Config {
     ///
     /// The default is 10 s. Zero disables the wait.
     ///
-    /// The time is measured from the record of the write. After this time, the object runs, although the store may not
+    /// The time is measured from the record of the write. After this time, the object runs even if the store does not
     /// contain the write yet.
     pub const fn own_writes_timeout(mut self, timeout: Duration) -> Self {
         self.own_writes_timeout = timeout;
@@ -243,14 +244,14 @@ impl Config {
     ///
     /// If an event arrives during a run of an object that the event concerns, the event waits for the end of the run,
     /// because the run may still record the write. With [`in_flight_policy`](Self::in_flight_policy), such an event
-    /// therefore restarts no run. Deletions, new generations, and objects in a list start runs as usual. A write to an
-    /// object of the run also starts runs of the other objects that it concerns.
+    /// therefore restarts no run. Deletions, new generations, and objects in a list start runs as usual. A write to the
+    /// object of the run still starts runs of other objects that the written object concerns.
     ///
     /// A slow subscriber of a [`SharedWatch`](crate::shared::SharedWatch) receives several changes of an object as one
     /// event. Such an event starts a run, because another client may have made one of the changes.
     ///
     /// A write that changes nothing returns the current version, which another client may have created. The event of
-    /// that version then starts no run. If other clients write the same objects, record only writes that changed the
+    /// this version then starts no run. If other clients write the same objects, record only writes that changed the
     /// object, such as those with a resource version as a precondition.
     pub const fn suppress_own_writes(mut self) -> Self {
         self.suppress_own_writes = true;
@@ -262,9 +263,9 @@ impl Config {
     /// The default is [`InFlightPolicy::After`]: the run continues, and the object runs once more after it.
     ///
     /// With [`InFlightPolicy::Restart`], the run is dropped at an `await`, and the object runs again immediately. A
-    /// dropped run is neither a success nor a failure, and no metric counts its result. Choose this for long runs whose
-    /// result a change makes useless. A reconciler that changes the object of its run causes such a change: filter
-    /// these events, or write last.
+    /// dropped run is neither a success nor a failure, and no metric counts its result. Choose this policy for long
+    /// runs whose result a change makes useless. A reconciler that writes the object of its run thereby restarts the
+    /// run. To prevent this, ignore these events, or write at the end of the run.
     ///
     /// ```
     /// use requeue::InFlightPolicy;
@@ -284,8 +285,8 @@ impl Config {
     /// The default is [`BackoffLimiter`](requeue::limiter::BackoffLimiter): 5 ms, doubled with each consecutive
     /// failure, up to 5 min, with jitter.
     ///
-    /// A limiter remembers the keys of objects that fail. If other users can create objects, give it [`RandomState`] as
-    /// its hasher, as above. These users then cannot choose names whose hashes are equal.
+    /// A limiter remembers the keys of objects that fail. If other users can create objects, give the limiter the
+    /// hasher [`RandomState`], as in the example. These users then cannot choose names whose hashes are equal.
     pub fn rate_limiter<L>(mut self, make: impl Fn() -> L + Send + Sync + 'static) -> Self
     where
         L: RateLimiter<ObjectKey> + 'static,
@@ -306,7 +307,7 @@ impl Config {
     }
 
     /// Lets namespaces take turns within a priority, so that a namespace with many changes does not
-    /// delay the others.
+    /// delay the other namespaces.
     pub const fn fair_namespaces(mut self) -> Self {
         self.fair_namespaces = true;
         self
@@ -332,7 +333,7 @@ impl Config {
     ///
     /// # Panics
     ///
-    /// Outside a tokio runtime.
+    /// Panics outside a tokio runtime.
     pub(super) fn queue_builder(
         &self,
         places: Option<Arc<Places>>,
@@ -381,8 +382,8 @@ mod tests {
 
     use super::*;
 
-    /// Checks for SipHash: with foldhash, a user who can create objects could choose keys that
-    /// collide.
+    /// The test also checks that the hasher is SipHash. With foldhash, a user who can create
+    /// objects could choose keys that collide.
     #[tokio::test(start_paused = true)]
     async fn an_object_that_runs_too_often_waits() {
         let minute = Duration::from_secs(60);

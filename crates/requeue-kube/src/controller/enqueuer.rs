@@ -21,7 +21,8 @@ use crate::key::ObjectKind;
 use crate::watch::{Change, ChangeKind, LOW_PRIORITY};
 use crate::{ObjectKey, ObjectQueue};
 
-/// Calls a function with the metadata of an object in the controller's store, if it is there.
+/// Calls a function with the metadata of an object in the controller's store, if the object is
+/// there.
 type LookUp = Box<dyn Fn(&ObjectKey, &mut dyn FnMut(&ObjectMeta)) + Send + Sync>;
 
 /// The metadata of the objects in the controller's store.
@@ -48,9 +49,9 @@ impl OwnStore {
 pub(super) struct Rules {
     pub(super) ownership: Arc<dyn Ownership>,
     pub(super) scope: Scope,
-    /// Deleted objects are also reconciled.
+    /// True if deleted objects are also reconciled.
     pub(super) runs_gone: bool,
-    /// Nothing is added before [`Enqueuer::end_standby`].
+    /// No key is added before [`Enqueuer::end_standby`].
     pub(super) in_standby: bool,
 }
 
@@ -61,21 +62,22 @@ pub(super) struct Enqueuer {
     pub(super) scope: Scope,
     /// The add for a change. The add is debounced, or immediate if the debounce is zero.
     change: Add,
-    /// Deleted objects are also reconciled.
+    /// True if deleted objects are also reconciled.
     pub(super) runs_gone: bool,
-    /// Objects that were seen again unchanged are reconciled.
+    /// True if objects that were seen again unchanged are reconciled.
     runs_unchanged: bool,
     pub(super) failures: Failures,
     pub(super) writes: Writes,
     store: OwnStore,
-    /// New generations end a backoff.
+    /// True if new generations end a backoff.
     generations: bool,
-    /// `Some` in standby, in which no key is added to the queue. The set contains the keys to add at the end of the
-    /// standby that are not in the store.
+    /// `Some` in standby, in which no key is added to the queue. At the end of the standby, the keys of the store and
+    /// the keys of this set are added.
     standby: Mutex<Option<BTreeSet<ObjectKey>>>,
 }
 
-/// An event or a list that is being handled. Until then, no shard of an object is forgotten.
+/// An event or a list that is being handled. While this value exists, the shard of no object is
+/// forgotten.
 pub(super) struct Handling(Arc<Enqueuer>);
 
 impl Handling {
@@ -122,8 +124,8 @@ impl Enqueuer {
 
     /// Connects the queue with the keys that the controller owns.
     fn attach_keys(self: &Arc<Self>) {
-        // The references are weak: the handle of the shards outlives the controller, and must not
-        // keep it.
+        // The references are weak, because the handle of the shards outlives the controller and
+        // must not keep it alive.
         let (forget, regroup) = (Arc::downgrade(self), Arc::downgrade(self));
         self.ownership.attach_controller(Attached {
             queue: self.queue.clone(),
@@ -136,10 +138,11 @@ impl Enqueuer {
         });
     }
 
-    /// Ends the standby: from now on keys are added. Objects that were seen before are in `store`.
+    /// Ends the standby, so that keys are added from now on. Objects that were seen before are in
+    /// `store`.
     pub(super) fn end_standby<K: ObjectKind>(&self, store: &Store<K>) {
-        // This comes first: an object that is seen between the two steps is added twice, but never
-        // missed.
+        // The standby ends before the store is read. An object that is seen between the two steps
+        // is then added twice, but never missed.
         let gone = self.standby.lock().take();
         self.add_all(store);
         for key in gone.into_iter().flatten() {
@@ -153,7 +156,7 @@ impl Enqueuer {
             store.state().iter().map(|object| ObjectKey::from_object(&**object)).collect();
         // The order of a store's objects is random.
         keys.sort_unstable();
-        // A store that others maintain may have objects of other shards.
+        // A store that the user maintains may contain objects of other shards.
         for key in keys.into_iter().filter(|key| self.is_ours(key)) {
             self.add(key, LOW_PRIORITY, Reason::Bulk, None);
         }
@@ -162,8 +165,8 @@ impl Enqueuer {
     /// Handles a change of an object of the controller's own kind.
     pub(super) fn own_changed(&self, change: Change, event: Origin<'_>) {
         let Change { key, kind, .. } = change;
-        // A new generation is never suppressed: a patch that changed nothing returns the version of
-        // another client's change.
+        // A new generation is never suppressed, because a patch that changed nothing returns the
+        // version of another client's change.
         if kind != ChangeKind::NewGeneration && self.writes.is_own(event, &key) {
             return;
         }
@@ -179,13 +182,14 @@ impl Enqueuer {
 
     /// Handles the completion of a run of `key`, after the queue has recorded it.
     pub(super) fn run_finished(&self, key: ObjectKey) {
-        // The order matters: a key must count as backing off before a new version can end its
-        // backoff.
+        // This call comes first, because a key must count as backing off before a new version can
+        // end its backoff.
         self.failures.begin_backoff(&key);
         if self.release_if_overtaken(&key) {
             self.add(key.clone(), ChangeKind::NewGeneration.priority(), Reason::Object, None);
         }
-        // The run can record no more writes. An event that no write explains shows a change of another client.
+        // The run can record no more writes. An event that matches no recorded write therefore shows a change of
+        // another client.
         for held in self.writes.end_run(&key) {
             self.add(key.clone(), held.priority, held.reason, None);
         }
@@ -197,24 +201,25 @@ impl Enqueuer {
     /// object has moved. A key in flight moves after its run.
     pub(super) fn regroup(&self, key: &ObjectKey) {
         let has_moved = self.ownership.regroup(key, &|| {
-            // A key in flight stays in its group until its run has ended. `run_finished` then tries again.
+            // A key in flight stays in its group until its run has completed. `run_finished` then calls this method
+            // again.
             self.queue.cancel(key);
             self.queue.look_up(key).is_none()
         });
         if has_moved && self.ownership.is_held(key) {
-            // The key had a pending run, or another object, which has not run yet.
+            // The key had a pending run, or now has another object, which has not run yet.
             self.add(key.clone(), ChangeKind::Created.priority(), Reason::Object, None);
         } else if has_moved {
             self.forget_key(key);
         }
     }
 
-    /// Returns true if there is no object, and the key is not in the queue.
+    /// Returns true if the key has no object and is not in the queue.
     fn is_gone(&self, key: &ObjectKey) -> bool {
         self.stored_version(key).is_none() && self.queue.look_up(key).is_none()
     }
 
-    /// Handles the progress of a watch: objects whose runs wait for an event run.
+    /// Handles the progress of a watch. Objects whose runs waited for this event run now.
     pub(super) fn watch_progressed(&self, event: Origin<'_>, watch: usize) {
         for key in self.writes.apply_progress(event, watch) {
             self.make_ready(key);
@@ -223,7 +228,7 @@ impl Enqueuer {
 
     /// Makes a waiting key ready now.
     fn make_ready(&self, key: ObjectKey) {
-        // The lowest priority, so that the key keeps its priority.
+        // The add has the lowest priority, so that the key keeps its priority.
         self.add_if_held(key, Add::now().priority(i32::MIN));
     }
 
@@ -234,8 +239,8 @@ impl Enqueuer {
         }
     }
 
-    /// Forgets everything about the keys for which `is_gone` returns true, except for the queue's part. The objects of
-    /// these keys are not deleted: another replica reconciles them.
+    /// Forgets the controller's state of the keys for which `is_gone` returns true, except for the state in the queue.
+    /// The objects of these keys are not deleted, because another replica reconciles them.
     pub(super) fn forget_all(&self, is_gone: &dyn Fn(&ObjectKey) -> bool) {
         self.writes.forget_all(is_gone);
         self.failures.forget_all(is_gone);
@@ -256,12 +261,12 @@ impl Enqueuer {
         self.store.read_meta(key, |meta| Version::from_meta(meta, self.generations))
     }
 
-    /// Handles changes of objects of `kind` that concern other objects. All changes are from one
-    /// event. A target is added once per event, with its highest priority: a worker may take it while
-    /// the rest of a list is still being added here.
+    /// Handles changes of objects of `kind` that concern other objects. All changes are from one event. A target is
+    /// added once per event, with its highest priority, because a worker may take the target while other objects of a
+    /// list are still being added.
     ///
     /// An unchanged object never causes a run of the objects that it concerns. If unchanged objects
-    /// must run, the watch of the controller's own kind adds each of them once.
+    /// must run, the watch of the controller's own kind adds each unchanged object once.
     pub(super) fn related_changed(
         &self,
         changes: &[Change],
@@ -312,29 +317,29 @@ impl Enqueuer {
         if self.waits_for_start(&key) {
             return;
         }
-        // No release of the key's shard begins before the end of the add.
+        // While `_held` exists, no release of the key's shard begins.
         let Some(_held) = self.ownership.hold(&key) else { return };
         let add = self.change.priority(priority).reason(reason.bit());
-        // The details come first: a worker may take the key immediately.
+        // The details are noted first, because a worker may take the key immediately.
         self.details.note_detail(&key, reason);
         self.queue.add_with(key, add);
     }
 
-    /// Returns true in standby, and then remembers a key that is not in the store.
+    /// Returns true in standby. A key that is not in the store is then remembered.
     fn waits_for_start(&self, key: &ObjectKey) -> bool {
         // The lock is held until the key is remembered. Otherwise the end of the standby could miss
         // it.
         let mut standby = self.standby.lock();
         let Some(gone) = &mut *standby else { return false };
-        // All other objects are in the store.
+        // Keys of all other objects are in the store.
         if self.runs_gone && self.ownership.is_held(key) && self.stored_version(key).is_none() {
             gone.insert(key.clone());
         }
         true
     }
 
-    /// Makes all keys ready now that wait for further changes or for events of own writes: none will
-    /// follow.
+    /// Immediately makes all keys ready that wait for further changes or for events of own writes, because no event
+    /// will follow.
     pub(super) fn end_waits(&self) {
         let (held, mut keys) = self.writes.stop_waits();
         for (key, held) in held {
@@ -354,7 +359,8 @@ impl Enqueuer {
         self.ownership.forget_shard_of(key, &|key| self.is_gone(key));
     }
 
-    /// Forgets everything about a key, except for the parts of the queue and of the shards.
+    /// Forgets the controller's state of a key, except for the state in the queue and in the
+    /// shards.
     fn forget_key(&self, key: &ObjectKey) {
         self.writes.forget_writes(key);
         self.failures.forget_failures(key);

@@ -14,12 +14,13 @@ use crate::membership::MembershipError;
 
 /// An error in the stream of a [`Controller`](crate::Controller).
 ///
-/// The variants of kube's error, and two others. Only [`RunnerError`](Self::RunnerError) ends the controller.
+/// The type has the variants of kube's error, and two others. Only [`RunnerError`](Self::RunnerError) ends the
+/// controller.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Error<ReconcilerErr, QueueErr> {
     /// The object to reconcile is not in the store. In most cases, this object is an owner that is being deleted
-    /// together with the objects it owns.
+    /// together with the objects that it owns.
     ObjectNotFound(Box<ObjectRef<DynamicObject>>),
     /// The reconciler failed.
     ReconcilerFailed(ReconcilerErr, Box<ObjectRef<DynamicObject>>),
@@ -75,7 +76,7 @@ impl<R: StdError + 'static, Q: StdError + 'static> StdError for Error<R, Q> {
 pub enum RunnerError {
     /// These watches, named as in `ConfigMap.v1 (owned)`, did not list their objects, or those of a
     /// gained shard, within this [time limit](super::Config::cache_sync_timeout). The API server
-    /// cannot be reached, does not know the kind, or does not permit listing it.
+    /// cannot be reached, does not know the kind, or does not permit a list of this kind.
     #[error(
         "no first list within {timeout:?} of {}; check the connection to the API server, the kind, and the \
          permission to list it",
@@ -89,33 +90,32 @@ pub enum RunnerError {
     )]
     DuplicateName(String),
     /// The [configuration](super::Config) or the use of a [shard
-    /// group](crate::Controller::shard_group) is invalid. The text names the setting and the next
-    /// step.
+    /// group](crate::Controller::shard_group) is invalid. The text contains the setting and the
+    /// next step.
     ///
-    /// This includes settings that cannot be combined, and a function that assigns objects to shards
-    /// and fails.
+    /// Examples are settings that cannot be combined, and a failure of the function that assigns objects to shards.
     #[error("{0}")]
     Config(String),
-    /// A watch failed, and [`trigger_backoff`](crate::Controller::trigger_backoff) returned `None`. Runs in flight
-    /// have completed. Contains the name of the watch, in the form of [`CacheSync`](Self::CacheSync).
+    /// A watch failed, and [`trigger_backoff`](crate::Controller::trigger_backoff) returned `None`. Runs in flight have
+    /// completed. Contains the name of the watch, in the same form as in [`CacheSync`](Self::CacheSync).
     #[error("the watch of {0} failed, and its backoff allows no restart")]
     WatchEnded(String),
-    /// The shutdown dropped runs at an `await`: it exceeded its
-    /// [limit](super::Config::shutdown_timeout), or a second signal arrived. The API server may
-    /// still execute the requests of these runs. Contains the objects in flight, in order.
+    /// The shutdown dropped runs at an `await`, because it exceeded its
+    /// [limit](super::Config::shutdown_timeout), or because a second signal arrived. The API server
+    /// may still execute the requests of these runs. Contains the objects in flight, in order.
     #[error("the shutdown interrupted the reconciliation of {}", join_keys(.0))]
     CutOff(Vec<ObjectKey>),
     /// The process cannot join its [shard group](crate::Controller::shard_group), or is no longer a
     /// member.
     ///
     /// Contains the reason, which is part of the message, and the objects in flight, in order. The runs of these
-    /// objects were dropped at an `await`, as in [`CutOff`](Self::CutOff). The error of a manager has no objects.
+    /// objects were dropped at an `await`, as in [`CutOff`](Self::CutOff). The error of a manager contains no objects.
     #[error("{interrupted}{0}", interrupted = describe_interrupted(.1))]
     Membership(MembershipError, Vec<ObjectKey>),
     /// The process is no longer the leader, and the controller runs only [while it
     /// leads](crate::Controller::leader_election).
     ///
-    /// Contains the reason, and the objects in flight as in [`Membership`](Self::Membership).
+    /// Contains the reason, and the objects in flight, as [`Membership`](Self::Membership) does.
     #[error("{interrupted}{0}", interrupted = describe_interrupted(.1))]
     LeadershipLost(LeadershipLost, Vec<ObjectKey>),
 }
@@ -146,7 +146,8 @@ fn join_keys(keys: &[ObjectKey]) -> String {
     keys.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
 }
 
-/// Returns the begin of a message. Advice at the end of a reason must stay the end of the message.
+/// Returns the beginning of a message. It comes first, because the advice at the end of a reason
+/// must stay at the end of the message.
 fn describe_interrupted(keys: &[ObjectKey]) -> String {
     match keys {
         [] => String::new(),

@@ -1,7 +1,7 @@
 //! The failures of each object, and the events that end its backoff early.
 //!
 //! Only another version of an object ends its backoff early. A run that started early and failed
-//! waits for its whole delay. The limiter forgets a key only once until its object succeeds.
+//! waits for its whole delay. Until the object succeeds, the limiter forgets its key at most once.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -13,13 +13,13 @@ use requeue::limiter::RateLimiter;
 
 use crate::{ObjectKey, watch};
 
-/// The version of an object that failed: a generation, and the uid of the object, because another object may get the
-/// same name.
+/// The version of an object that failed: its generation and its uid. The uid is needed because another object may get
+/// the same name.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Version {
-    /// A hash, because uids are only compared.
+    /// The hash of the uid. A hash suffices, because uids are only compared.
     uid: u64,
-    /// `None` if new generations have no effect.
+    /// The generation, or `None` if new generations have no effect.
     generation: Option<i64>,
 }
 
@@ -30,17 +30,17 @@ impl Version {
     }
 }
 
-/// The failures of each key: the rate limiter, and the state that decides when a key comes back.
+/// The failures of each key: the rate limiter, and the state that decides when a key runs again.
 ///
 /// The queue delays a key until its backoff has passed. Another [`Version`] of the object ends the wait early. Either
 /// the watch or the worker that has just recorded a failure may be the first to see that version. The store has the new
-/// object before the watch reports it. Both therefore compare with the store, under the lock of `keys`, and the later
-/// of the two has no effect.
+/// object before the watch reports it. Both therefore compare the failed version with the store, under the lock of
+/// `keys`. The later comparison has no effect.
 ///
-/// There is an entry for each object that has failed and has not succeeded since.
+/// Each object that has failed and has not succeeded since has an entry.
 pub(super) struct Failures {
-    /// The limiter may be user code. The limiter is therefore called only under this lock, never under the lock of
-    /// `keys`. A slow limiter then delays only the callers that wait for its result.
+    /// The limiter may be user code. It is therefore called only under this lock, never under the lock of `keys`. A
+    /// slow limiter then delays only callers that wait for its result.
     limiter: Mutex<Box<dyn RateLimiter<ObjectKey>>>,
     keys: Mutex<HashMap<ObjectKey, Failure>>,
 }
@@ -49,21 +49,21 @@ pub(super) struct Failures {
 struct Failure {
     /// The version that failed, or the version for which the wait was ended early.
     version: Option<Version>,
-    /// Consecutive failures of this version, since it was last given up.
+    /// The number of consecutive failures of this version since it was last given up.
     count: u32,
     wait: Wait,
-    /// `Some` if the key was given up: its number of adds at that time. The key comes back only to
-    /// check whether it was added since.
+    /// If the key was given up, the number of its adds at that time. After the delay, the key is
+    /// delivered only to check whether it was added since.
     parked: Option<u32>,
-    /// The key runs before its delay has passed. If the key fails again, it waits for its whole delay.
+    /// True if the key runs before its delay has passed. If the key fails again, it waits for its whole delay.
     hurried: bool,
-    /// The limiter has forgotten the key since its last success.
+    /// True if the limiter has forgotten the key since its last success.
     cleared: bool,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Default)]
 enum Wait {
-    /// The key is ready or in flight: it does not back off.
+    /// The key is ready or in flight, so it does not back off.
     #[default]
     No,
     UntilDueOrChanged,
@@ -77,7 +77,7 @@ impl Failures {
 
     /// The controller calls this method at the delivery of a key, with its number of adds. `is_retry` is false if the
     /// key was removed from the queue since its failure. Returns the number of the attempt, or `None` if the key does
-    /// not run: it was given up, and was not added since.
+    /// not run, because it was given up and not added since.
     pub(super) fn begin_attempt(&self, key: &ObjectKey, adds: u32, is_retry: bool) -> Option<u32> {
         let mut keys = self.keys.lock();
         let Some(failure) = keys.get_mut(key) else { return Some(1) };
@@ -88,7 +88,7 @@ impl Failures {
         Some(failure.count.saturating_add(1))
     }
 
-    /// Records a failure of `version`, and returns the delay: `delay` if it is given, otherwise the limiter's delay.
+    /// Records a failure of `version`. Returns `delay` if it is given, and otherwise the limiter's delay.
     pub(super) fn record_failure(
         &self,
         key: &ObjectKey,
@@ -96,7 +96,7 @@ impl Failures {
         delay: Option<Duration>,
         now: Time,
     ) -> Duration {
-        // This comes first, so that the limiter never counts a failure of a key that has no entry
+        // The limiter is called first, so that it never counts a failure of a key that has no entry
         // to forget.
         let delay = delay.unwrap_or_else(|| self.limiter.lock().delay(key, now));
         let mut keys = self.keys.lock();
@@ -107,7 +107,7 @@ impl Failures {
     }
 
     /// Records that a run of `version`, with this number of adds, failed and is not retried. The
-    /// limiter counts the failure. The key can come back after the returned delay, if it is added.
+    /// limiter counts the failure. If the key is added, it can run again after the returned delay.
     pub(super) fn record_give_up(
         &self,
         key: &ObjectKey,
@@ -122,7 +122,7 @@ impl Failures {
         delay
     }
 
-    /// Forgets the failures of a key that has succeeded, or whose object is gone.
+    /// Forgets the failures of a key that has succeeded, or whose object no longer exists.
     pub(super) fn forget_failures(&self, key: &ObjectKey) {
         // The lock is released before the limiter is called.
         let known = self.keys.lock().remove(key);
@@ -133,7 +133,8 @@ impl Failures {
 
     /// Forgets the failures of the keys for which `is_gone` returns true.
     pub(super) fn forget_all(&self, is_gone: impl Fn(&ObjectKey) -> bool) {
-        // The keys are collected first, because the limiter must not be called under this lock.
+        // The keys are collected first, because the limiter must not be called under the lock of
+        // `keys`.
         let gone: Vec<_> = self.keys.lock().keys().filter(|key| is_gone(key)).cloned().collect();
         gone.iter().for_each(|key| self.forget_failures(key));
     }
@@ -173,8 +174,8 @@ impl Failures {
                 release();
                 return true;
             }
-            // The limiter must forget the key before the release, and is not called under this lock. Before the
-            // release, the key may have become due or been released. Everything is therefore compared again.
+            // The limiter must forget the key before the release, and is not called under this lock. In the meantime,
+            // the key may have become due or been released. All conditions are therefore checked again.
             drop(keys);
             self.limiter.lock().forget(key);
             limiter_forgot = true;

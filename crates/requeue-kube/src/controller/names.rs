@@ -10,7 +10,7 @@ use super::error::RunnerError;
 
 static NAMES: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
 
-/// Reserves a name until it is dropped.
+/// Reserves a name until this value is dropped.
 #[derive(Debug)]
 pub(super) struct Name(String);
 

@@ -19,9 +19,9 @@ use crate::ObjectKey;
 use crate::relist::Events;
 use crate::watch::{Change, ChangeKind, Observation, Watch};
 
-/// Writes an event to the store. Does nothing if another part maintains the store.
+/// Writes an event to the store. Has no effect if the user maintains the store.
 type Write<E> = Box<dyn FnMut(&Event<E>) + Send>;
-/// Returns the objects of the store for whose keys a function returns true.
+/// Returns the stored objects whose keys satisfy a condition.
 type Stored<E> = Box<dyn Fn(&dyn Fn(&ObjectKey) -> bool) -> Vec<E> + Send>;
 /// Returns the result of the filter for an object.
 type Property<E> = Box<dyn Fn(&E) -> Option<u64> + Send>;
@@ -42,7 +42,7 @@ pub(super) fn own_source<E: Resource + Send + 'static>(
 ) -> Source {
     Source::new(name, kind, events, |mut following, events| async move {
         let enqueuer = Arc::clone(&following.enqueuer);
-        // A shared watch and a stream of the user have the objects of all shards.
+        // A shared watch and a stream of the user contain the objects of all shards.
         let is_watch = matches!(events, MakeEvents::Watch(_));
         let name = is_watch.then(|| following.name.clone());
         let filter = KeyFilter { name, moved: Vec::new() };
@@ -68,24 +68,24 @@ struct OwnWatch<E> {
 }
 
 impl<E: Resource> OwnWatch<E> {
-    /// Applies an event. The last one of a list of shards has the state of the list.
+    /// Applies an event. For the last event of a list of shards, `list` is the state of that list.
     fn apply_event(&mut self, event: Event<E>, origin: Origin<'_>, list: Option<Listing>) {
         let Self { enqueuer, watch, filter, objects, .. } = self;
         if !filter.keeps_event(&event, &*enqueuer.ownership) {
             return filter.moved.drain(..).for_each(|key| enqueuer.regroup(&key));
         }
         if matches!(event, Event::Init) && enqueuer.ownership.changing_shards().is_some() {
-            // The objects of the other shards were gained or have left.
+            // All other objects are in shards that were gained or that have left.
             watch.forget_objects(|key| !enqueuer.ownership.is_listed(key));
         }
-        // This comes first: the scope must be known before the object is in the store.
+        // The scope is learned first, because it must be known before the object is in the store.
         if let Event::Apply(object) | Event::InitApply(object) | Event::Delete(object) = &event {
             enqueuer.scope.learn_from(object);
         }
         // The store comes before the queue, so that it has every object that is delivered.
         (objects.write)(&event);
         if !matches!(event, Event::Init | Event::InitApply(_)) {
-            // The store has the objects from now on.
+            // The store now contains the objects, so their keys can move to their new groups.
             filter.moved.drain(..).for_each(|key| enqueuer.regroup(&key));
         }
         let mut changes = watch.event(event, |object| {
@@ -102,7 +102,7 @@ impl<E: Resource> OwnWatch<E> {
         let ownership = &self.enqueuer.ownership;
         let has_left = |key: &ObjectKey| !ownership.is_held(key);
         self.watch.forget_objects(has_left);
-        // The objects are collected before the writes, which change the store that is read here.
+        // The objects are collected first, because each write changes the store.
         let left = (self.objects.stored)(&has_left);
         left.into_iter().for_each(|object| (self.objects.write)(&Event::Delete(object)));
     }
@@ -110,8 +110,8 @@ impl<E: Resource> OwnWatch<E> {
 
 /// Drops the events of objects whose keys the controller does not own.
 struct KeyFilter {
-    /// The name of the watch, if the API server can select its objects, until it sends one of a
-    /// shard that was not selected.
+    /// The name of the watch, if the API server should select its objects. `None` after the API
+    /// server has sent an object of a shard that was not selected.
     name: Option<String>,
     /// The objects that have come from another shard, in the event or list in progress.
     moved: Vec<ObjectKey>,
@@ -125,7 +125,7 @@ impl KeyFilter {
             return true;
         };
         let meta = object.meta();
-        // The shard is learned first: an add for an object in an unknown shard is dropped.
+        // The shard is learned first, because an add for an object in an unknown shard is dropped.
         let learned = ownership.learn_object(meta);
         if matches!(learned, Learned::Left | Learned::Moved) {
             self.moved.push(ObjectKey::from_meta(meta));
@@ -144,31 +144,33 @@ impl KeyFilter {
                  an API server limits them with the feature gate ShardedListAndWatch"
             );
         } else if !matches!(event, Event::InitApply(_)) {
-            // A released shard is selected until the next request of the watch.
+            // The API server selects a released shard until the next request of the watch.
             ownership.narrow_selector();
         }
         false
     }
 }
 
-/// The watch of the shards that are held. After a gain, it starts again with another selector: kube's
-/// watchers have no other way to list objects. After a release, it continues. A stream of the user
-/// cannot start again, so its objects are listed from its store.
+/// The watch of the shards that are held. After a gain, the watch starts again with another selector, because kube's
+/// watchers have no other way to list objects. After a release, the watch continues. A stream of the user cannot start
+/// again, so its objects are listed from its store.
 ///
 /// A controller that has not joined its group yet holds no shards. Such a controller first lists one object. If this
-/// list fails, the controller does not join, and so receives no shards whose objects it cannot list.
+/// list fails, the controller does not join, so it receives no shards whose objects it cannot list.
 struct ShardedWatch<E> {
     following: Following,
     own: OwnWatch<E>,
     shards: ChangingShards,
     events: Events<E>,
-    /// Starts the events again. `None` for a stream of the user.
+    /// Starts the events again. `None` for a stream of the user, which cannot start again.
     restart: Option<StartWatch<E>>,
     list: Listing,
-    /// The gains. `list.gains` are the gains that the list includes.
+    /// The number of gains so far. `list.gains` is the number of gains that the present list
+    /// includes.
     gains: watch::Receiver<u64>,
     drops: watch::Receiver<u64>,
-    /// Keys of released shards were dropped, and their objects are in the store.
+    /// True if keys of released shards were dropped, and the objects of these keys are still in the
+    /// store.
     has_dropped: bool,
     is_listing: bool,
     has_ended: bool,
@@ -183,7 +185,7 @@ impl<E: Resource + Send + 'static> ShardedWatch<E> {
         shards: ChangingShards,
         events: MakeEvents<E>,
     ) -> Self {
-        // The gains come first, so that the list of the watch includes them.
+        // The gains are read first, so that the list of the watch includes them.
         let gains = shards.gains();
         let drops = shards.drops();
         let first_gains = *gains.borrow();
@@ -217,15 +219,15 @@ impl<E: Resource + Send + 'static> ShardedWatch<E> {
         watch
     }
 
-    /// Applies the events, and changes of the shards, until the controller needs neither.
+    /// Applies events and changes of the shards, until the controller needs neither of them.
     ///
     /// # Errors
     ///
-    /// As [`Following::follow_events`], or if a gained shard is not listed in time. No process reconciles its
-    /// objects until the controller leaves the group.
+    /// Returns the errors of [`Following::follow_events`], and an error if a gained shard is not listed in time. No
+    /// process reconciles its objects until the controller leaves the group.
     async fn follow_shards(mut self) -> Result<(), RunnerError> {
         while !self.has_ended || !self.following.others.is_closed() || !self.is_complete() {
-            // A list in progress is useless if all of its shards have left.
+            // A list in progress is not needed if all of its shards have left.
             if self.has_dropped && (!self.is_listing || self.shards.held().is_empty()) {
                 self.drop_released();
             }
@@ -234,7 +236,7 @@ impl<E: Resource + Send + 'static> ShardedWatch<E> {
                 self.list_gained();
                 continue;
             }
-            // Handle shard changes before events, so that no event is applied with an outdated set of shards.
+            // Changes of shards are handled before events, so that no event is applied with an outdated set of shards.
             tokio::select! {
                 biased;
                 Ok(()) = self.gains.changed() => self.list_by = self.list_deadline(),
@@ -271,7 +273,7 @@ impl<E: Resource + Send + 'static> ShardedWatch<E> {
         }
     }
 
-    /// Lists the shards that were gained.
+    /// Lists the objects of the shards that were gained.
     fn list_gained(&mut self) {
         self.list = Listing { gains: *self.gains.borrow(), is_restart: true };
         if let Some(start) = &mut self.restart {
@@ -295,7 +297,7 @@ impl<E: Resource + Send + 'static> ShardedWatch<E> {
         match event {
             Ok(Event::Init) => self.is_listing = true,
             Ok(Event::InitDone) => self.is_listing = false,
-            // The watch lists again, so another watch can start.
+            // The watch lists its objects again, so another watch can start instead.
             Err(_) if self.restart.is_some() => self.is_listing = false,
             _ => {}
         }
@@ -321,7 +323,7 @@ impl<E: Resource + Send + 'static> ShardedWatch<E> {
     fn end_list(&mut self) {
         debug_assert!(!self.is_listing, "a list that is in progress is not complete");
         self.shards.mark_listed(self.list.gains);
-        // A later list of this watch follows an outage. The unchanged objects of this list count as usual.
+        // A later list of this watch follows an outage. Unchanged objects in that list count as usual.
         self.list.is_restart = false;
         self.list_by = None;
         self.list_by = self.list_deadline();
@@ -347,7 +349,7 @@ impl<E: Resource + Send + 'static> ShardedWatch<E> {
     }
 }
 
-/// Starts a watch of the shards that are held.
+/// Starts a watch of the objects of the shards that are held.
 fn watch_held<O: Send + 'static>(
     start: &mut StartWatch<O>,
     shards: &ChangingShards,
@@ -362,12 +364,12 @@ fn watch_held<O: Send + 'static>(
     }
 }
 
-/// A list of the shards that are held.
+/// A list of the objects of the shards that are held.
 #[derive(Clone, Copy)]
 struct Listing {
     /// The number of gains before the list.
     gains: u64,
-    /// The list begins because shards were gained.
+    /// True if the list begins because shards were gained.
     is_restart: bool,
 }
 
@@ -380,7 +382,8 @@ impl Listing {
             change.kind = ChangeKind::Listed;
             return is_here;
         }
-        // The other objects did not leave with a shard, because objects of released shards were forgotten.
+        // Other unchanged objects are in shards that were held all the time, because objects of released shards were
+        // forgotten.
         !(self.is_restart && change.kind == ChangeKind::Unchanged)
     }
 }

@@ -1,12 +1,14 @@
 //! The keys that a controller owns. The controller reconciles no other keys.
 //!
-//! The rest of the controller asks an [`Ownership`], and does not know whether there are shards:
+//! All other modules of the controller ask an [`Ownership`], and do not know whether there are
+//! shards:
 //!
 //! | implementation | keys |
 //! |---|---|
-//! | [`AllKeys`] | all: the controller is alone |
-//! | [`Shard`] | those of the objects in a shard that does not change |
-//! | [`ChangingShards`] | those of the objects in the shards that a group assigns to this process |
+//! | [`AllKeys`] | all keys, because the controller is alone |
+//! | [`Shard`] | the keys of the objects in a shard that does not change |
+//! | [`ChangingShards`] | the keys of the objects in the shards that a group assigns to this
+//! process |
 
 mod changing;
 mod places;
@@ -29,10 +31,10 @@ use crate::range::Shard;
 /// Returns true if an object is in the store, and satisfies the condition.
 type InStore<'a> = &'a dyn Fn(&dyn Fn(&ObjectKey, &ObjectMeta) -> bool) -> bool;
 
-/// The keys that a controller owns. The default methods are for a controller that owns every key. These methods
-/// allocate nothing, and take no lock.
+/// The keys that a controller owns. The default methods are for a controller that owns every key. The default methods
+/// allocate no memory, and acquire no lock.
 pub(super) trait Ownership: Send + Sync {
-    /// Connects the keys with the controller that starts.
+    /// Connects this value with the controller that starts.
     fn attach_controller(&self, _controller: Attached) {}
 
     /// Returns the shard of all keys, if it does not change.
@@ -40,8 +42,8 @@ pub(super) trait Ownership: Send + Sync {
         None
     }
 
-    /// Returns the shards of the keys, if they change. The watch of the controller's own kind follows
-    /// them, and they are the groups of the queue.
+    /// Returns the shards of the keys, if they change. The watch of the controller's own kind selects these shards, and
+    /// each shard is a group of the queue.
     fn changing_shards(&self) -> Option<&ChangingShards> {
         None
     }
@@ -54,7 +56,8 @@ pub(super) trait Ownership: Send + Sync {
     /// [`forget_shard_of`](Self::forget_shard_of).
     fn end_event(&self, _is_gone: &dyn Fn(&ObjectKey) -> bool) {}
 
-    /// Learns of an object that a watch shows. The result tells whether its key is owned.
+    /// Learns of an object that a watch shows. The result states whether the key of the object is
+    /// owned.
     fn learn_object(&self, _meta: &ObjectMeta) -> Learned {
         Learned::Held
     }
@@ -65,12 +68,14 @@ pub(super) trait Ownership: Send + Sync {
         true
     }
 
-    /// Returns true if the watch requested an object, whose key is not owned, from the API server.
+    /// Returns true if the watch requested this object from the API server, although its key is not
+    /// owned.
     fn is_selected(&self, _meta: &ObjectMeta) -> bool {
         false
     }
 
-    /// Continues the watch with a narrower selector, if shards of the present one were released.
+    /// Continues the watch with a narrower selector, if shards in the present selector were
+    /// released.
     fn narrow_selector(&self) {}
 
     /// Returns true if the controller reconciles the object that a mapper or a trigger names.
@@ -78,8 +83,8 @@ pub(super) trait Ownership: Send + Sync {
         true
     }
 
-    /// Returns a value if the key is owned. While the value exists, the key remains owned: an add comes before the
-    /// release of the shard.
+    /// Returns a value if the key is owned. While the value exists, the key remains owned, so that an add comes before
+    /// the release of the shard.
     fn hold(&self, _key: &ObjectKey) -> Option<Hold<'_>> {
         Some(Hold::default())
     }
@@ -94,7 +99,8 @@ pub(super) trait Ownership: Send + Sync {
         true
     }
 
-    /// Returns true if the key's shard was gained, and the watch has not listed its objects since.
+    /// Returns true if the key's shard was gained, and the watch has not listed the objects of the
+    /// shard since.
     fn is_gained(&self, _key: &ObjectKey) -> bool {
         false
     }
@@ -104,11 +110,11 @@ pub(super) trait Ownership: Send + Sync {
         false
     }
 
-    /// Begins a run of `key`, which is in flight until the result is dropped. `uid` reads the uid of
-    /// the object from the store, and returns `None` without an object.
+    /// Begins a run of `key`, which is in flight until the result is dropped. `uid` reads the uid of the object from
+    /// the store, and returns `None` if the store has no such object.
     ///
     /// The result is `None` if the key is not owned, if its shard is not listed yet, or if an event
-    /// will show another object. The key runs after the list or the event.
+    /// will show another object with the same name. After the list or the event, the key runs.
     fn begin_run(&self, _key: &ObjectKey, _uid: &dyn Fn() -> Option<String>) -> Option<InFlight> {
         Some(InFlight::default())
     }
@@ -123,7 +129,7 @@ pub(super) trait Ownership: Send + Sync {
     }
 
     /// Forgets the shard of an object as soon as no event is being handled. The shard is forgotten only if `is_gone`
-    /// then returns true: there is no object, and the key is not in the queue.
+    /// then returns true, which means that the key has no object and is not in the queue.
     fn forget_shard_of(&self, _key: &ObjectKey, _is_gone: &dyn Fn(&ObjectKey) -> bool) {}
 
     /// Returns the error of the user's function that assigns objects to shards, if it has failed.
@@ -132,7 +138,7 @@ pub(super) trait Ownership: Send + Sync {
     }
 }
 
-/// The keys of a controller that is alone: all.
+/// The ownership of a controller that is alone. The controller owns all keys.
 pub(super) struct AllKeys;
 
 impl Ownership for AllKeys {}

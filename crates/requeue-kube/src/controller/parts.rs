@@ -24,7 +24,8 @@ use crate::membership::ShardGroup;
 use crate::metrics::Metrics;
 use crate::range::Shard;
 
-/// Returns the watch of the controller's own kind, whose changes a predicate may filter.
+/// Returns the watch of the controller's own kind, with the predicate that filters its changes, if
+/// any.
 pub(super) type MakeOwn<K> = Box<dyn FnOnce(Option<AnyPredicate<K>>) -> Source + Send>;
 pub(super) type Trigger = Box<dyn FnOnce(Arc<Enqueuer>) -> BoxFuture<'static, ()> + Send>;
 
@@ -53,12 +54,13 @@ impl<K: ObjectKind> Parts<K> {
         own.or(common).or_else(|| Some(self.start.election_status()?.retry_period()))
     }
 
-    /// Takes the controller's part in its group, if any. Returns the group if the controller itself must join the
-    /// group. A manager joins its group for all of its controllers.
+    /// Returns the group that the controller itself must join, if any. A manager joins its group for all of its
+    /// controllers.
     ///
     /// # Errors
     ///
-    /// The settings of the group are invalid, or do not fit the controller's settings.
+    /// Returns an error if the settings of the group are invalid, or cannot be combined with the
+    /// controller's settings.
     pub(super) fn take_group(&mut self) -> Result<Option<Group>, RunnerError> {
         let common = self.sharding.common_group.take();
         let shards = self.sharding.shards.take();
@@ -73,7 +75,7 @@ impl<K: ObjectKind> Parts<K> {
                 let plural = K::plural(&self.own.dyntype);
                 let group = K::group(&self.own.dyntype);
                 let dot = if group.is_empty() { "" } else { "." };
-                // A group without separate metrics is shown with the controller.
+                // A group without separate metrics uses the metrics of the controller.
                 let metrics = self.observers.metrics.as_ref().map(AsRef::as_ref);
                 let shards = shards.for_controller(format!("{plural}{dot}{group}"), metrics);
                 (Group::new(shards, self.sharding.client.take())?, true)
@@ -108,8 +110,8 @@ pub(super) struct Others {
     pub(super) backoff: Option<TriggerBackoff>,
 }
 
-/// The part of the objects that the controller reconciles: a fixed shard, or the shards that a group assigns to this
-/// process.
+/// The objects that the controller reconciles: those in a fixed shard, or those in the shards that a group assigns to
+/// this process.
 #[derive(Default)]
 pub(super) struct ShardSettings {
     pub(super) shard: Option<Shard>,
@@ -121,7 +123,7 @@ pub(super) struct ShardSettings {
 }
 
 impl ShardSettings {
-    /// Returns the keys that the controller owns. `scope` is the scope of its objects.
+    /// Returns the keys that the controller owns. `scope` is the scope of the controller's objects.
     pub(super) fn into_ownership(self, scope: &Scope) -> Arc<dyn Ownership> {
         match (self.changing, self.shard) {
             (Some(changing), _) => Arc::new(changing),
@@ -135,9 +137,9 @@ impl ShardSettings {
 /// The events that stop a controller or a manager.
 #[derive(Default)]
 pub(crate) struct StopTriggers {
-    /// No new run starts.
+    /// After one of these events, no new run starts.
     pub(crate) graceful: Vec<BoxFuture<'static, ()>>,
-    /// Runs in flight are also dropped.
+    /// After one of these events, runs in flight are also dropped.
     pub(crate) forced: Vec<BoxFuture<'static, ()>>,
 }
 
@@ -153,7 +155,7 @@ impl StopTriggers {
 /// Receives the queue of a controller that starts.
 pub(super) type OnStart = Box<dyn FnOnce(ObjectQueue) + Send>;
 
-/// The parts that show the controller to others.
+/// The parts that show the state of the controller to users.
 pub(super) struct Observers {
     pub(super) lists: Lists,
     pub(super) status: Status,

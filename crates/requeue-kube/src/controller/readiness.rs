@@ -9,7 +9,7 @@ use tokio::sync::watch;
 /// Reports whether all watches of a [`Controller`](crate::Controller), or of all controllers of a
 /// [`Manager`](crate::Manager), have received their first list.
 ///
-/// Use it for a readiness probe. A process in standby is also ready.
+/// Use this value for a readiness probe. A process in standby is also ready.
 ///
 /// ```no_run
 /// use k8s_openapi::api::core::v1::ConfigMap;
@@ -52,8 +52,8 @@ impl Readiness {
         self.lists().iter().all(|(_, lists)| lists.0.borrow().is_empty())
     }
 
-    /// Returns the watches that have not received their first list, as in `ConfigMap.v1 (owned)`, and
-    /// for a manager as in `website: ConfigMap.v1 (owned)`.
+    /// Returns the watches that have not received their first list, for example `ConfigMap.v1 (owned)`, or for a
+    /// manager `website: ConfigMap.v1 (owned)`.
     #[must_use]
     pub fn waiting_for(&self) -> Vec<String> {
         let mut waiting = Vec::new();
@@ -87,7 +87,7 @@ impl Lists {
         });
     }
 
-    /// Expects no list: the watches start only when this process leads.
+    /// Expects no list, because the watches start only when this process leads.
     pub(super) fn expect_nothing(&self) {
         self.0.send_modify(BTreeMap::clear);
     }
@@ -97,7 +97,7 @@ impl Lists {
     }
 
     pub(super) fn mark_listed(&self, number: usize) {
-        // Later lists of the same watch must wake no task.
+        // A later list of the same watch changes nothing, and must wake no task.
         self.0.send_if_modified(|waiting| waiting.remove(&number).is_some());
     }
 }

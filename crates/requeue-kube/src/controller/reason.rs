@@ -9,7 +9,7 @@ use parking_lot::Mutex;
 
 use crate::ObjectKey;
 
-/// The reason of an add; a bit in the queue.
+/// The reason of an add. In the queue, it is a bit.
 #[derive(Clone, Debug)]
 pub(super) enum Reason {
     Object,
@@ -33,15 +33,15 @@ impl Reason {
 
 const DETAILED: u32 = 1 << 3;
 
-/// The details that the bits cannot hold, from the first add that has them. There is an entry for
-/// each key that was added for such a reason and has not been delivered since.
+/// The details that the bits cannot hold. Each key that was added for a reason with details, and
+/// has not been delivered since, has an entry with the details of its first such add.
 #[derive(Default)]
 pub(super) struct Details(Mutex<HashMap<ObjectKey, Reason>>);
 
 impl Details {
     pub(super) fn note_detail(&self, key: &ObjectKey, reason: Reason) {
         if reason.bit() == DETAILED {
-            // The first detail counts: a run has one reason in kube's terms.
+            // The first detail counts, because a run has only one reason in kube's terms.
             self.0.lock().entry(key.clone()).or_insert(reason);
         }
     }
@@ -63,8 +63,8 @@ impl Details {
         }
     }
 
-    /// Returns the reason of an attempt, in kube's terms. If there are several, it is the first in
-    /// this list.
+    /// Returns the reason of an attempt, in kube's terms. If an attempt has several reasons,
+    /// returns the first one in the order of the branches below.
     pub(super) fn take_reason(&self, key: &ObjectKey, bits: u32, attempt: u32) -> ReconcileReason {
         let detail = if bits & DETAILED == 0 { None } else { self.0.lock().remove(key) };
         let has = |reason: Reason| bits & reason.bit() != 0;

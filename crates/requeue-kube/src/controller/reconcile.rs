@@ -18,7 +18,7 @@ impl<K: ObjectKind<DynamicType: Debug> + Debug> OwnKind for K {}
 
 /// A reconciler with its error policy and its context.
 pub(super) trait Reconcile<K: OwnKind>: Send + Sync + 'static {
-    /// The reconciler's argument: the object, or a reference.
+    /// The type of the reconciler's argument: the object, or a reference.
     type Target: Send;
     type Error: std::error::Error + Send + 'static;
 
@@ -67,7 +67,7 @@ where
     }
 
     async fn reconcile(&self, target: T) -> Result<Action, (Fut::Error, Action)> {
-        // All workers share the closures without a lock.
+        // The closures are called without a lock, because all workers share them.
         let reconciling = (self.reconcile)(target.clone(), Arc::clone(&self.context));
         TryFutureExt::into_future(reconciling).await.map_err(|error| {
             let action = (self.error_policy)(target, &error, Arc::clone(&self.context));

@@ -1,4 +1,5 @@
-//! A request to reconcile an object: its reference, and perhaps a reason and a priority.
+//! A request to reconcile an object: the reference of the object, and optionally a reason and a
+//! priority.
 
 use std::fmt;
 
@@ -13,7 +14,8 @@ use crate::ObjectKey;
 /// An object to reconcile, which a mapper of [`watches`](crate::Controller::watches) or the stream of
 /// [`reconcile_on`](crate::Controller::reconcile_on) names.
 ///
-/// Both also take kube's [`ObjectRef`] and [`ReconcileRequest`]. A `Request` can have a priority:
+/// Both methods also accept kube's [`ObjectRef`] and [`ReconcileRequest`]. A `Request` can have a
+/// priority:
 ///
 /// ```
 /// use k8s_openapi::api::core::v1::{ConfigMap, Pod};
@@ -48,19 +50,19 @@ impl<K: Resource> Request<K> {
     ///
     /// A ready object with a higher priority runs first. Without this setting, a change of another object has priority
     /// 0, and the first list of a watch has [low priority](crate::controller::LOW_PRIORITY). Triggers, and the objects
-    /// of a kind that was installed after the start, also have priority 0. An object that several requests name has the
-    /// highest of their priorities.
+    /// of a kind that was installed after the start, also have priority 0. If several requests name an object, the
+    /// object has the highest of their priorities.
     pub const fn priority(mut self, priority: i32) -> Self {
         self.priority = Some(priority);
         self
     }
 
-    /// Returns the parts that a watch remembers.
+    /// Returns the key and the priority, which a watch remembers.
     pub(super) fn target(&self) -> (ObjectKey, Option<i32>) {
         (ObjectKey::from(&self.object), self.priority)
     }
 
-    /// Returns the parts of an add.
+    /// Returns the key, the priority and the reason of the add.
     pub(super) fn into_add(self) -> (ObjectKey, i32, Reason) {
         let (key, priority) = self.target();
         (key, priority.unwrap_or(0), self.reason.map_or(Reason::Unknown, Reason::Custom))

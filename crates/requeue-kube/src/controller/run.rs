@@ -32,7 +32,8 @@ use super::start_gate::{Right, Start};
 use crate::membership::Joining;
 use crate::metrics::{Metrics, Series};
 
-/// The number of results that wait for a reader of the stream. Further results are dropped.
+/// The maximum number of results that wait for the reader of the stream. Further results are
+/// dropped.
 const RESULTS: usize = 1024;
 
 /// Returns the controller's stream. The stream starts the controller when it is polled, and stops the controller when
@@ -64,7 +65,7 @@ pub(super) fn controller_stream<K: OwnKind, R: Reconcile<K>>(
     }
 }
 
-/// Runs a controller, and releases its lease.
+/// Runs a controller, and then releases its lease.
 async fn run_and_release<K: OwnKind, R: Reconcile<K>>(
     parts: Parts<K>,
     reconciler: R,
@@ -73,18 +74,19 @@ async fn run_and_release<K: OwnKind, R: Reconcile<K>>(
 ) {
     let mut right = Right::Free;
     let ended = run_controller(parts, reconciler, name, &results, &mut right).await;
-    // The API server may still execute the requests of dropped runs. The lease then expires.
+    // The API server may still execute the requests of dropped runs. In this case, the lease is not
+    // released, but expires.
     let may_run = matches!(ended, Err(RunnerError::CutOff(_) | RunnerError::LeadershipLost(..)));
     if !may_run {
         right.release_lease().await;
     }
     if let Err(error) = ended {
-        // The error is the last item, so it waits for space in the stream.
+        // The error is the last item. Unlike a result, it waits for space in the stream.
         _ = results.send(Err(Error::RunnerError(error))).await;
     }
 }
 
-/// Waits for the right to start, then for the lists, and then works. `right` is the right to run, once
+/// Waits for the right to run, then for the first lists, and then runs the workers. `right` is the right to run, once
 /// the controller has it.
 async fn run_controller<K: OwnKind, R: Reconcile<K>>(
     mut parts: Parts<K>,
@@ -141,7 +143,7 @@ async fn run_controller<K: OwnKind, R: Reconcile<K>>(
     let started =
         wait_for_start(readiness, times.timeout, start, group, &enqueuer, &store, &mut joining);
     let begun = stops.unless_stopped(watches.until_started(started, right)).await;
-    // After a stop, the membership that was requested may still come into being.
+    // After a stop, a membership that was already requested may still begin.
     abandon_join(joining, config.shutdown_timeout, stops.forced.clone()).await;
     let Some(begun) = begun else { return Ok(()) };
     if let Some(begun) = begun? {
@@ -163,7 +165,7 @@ async fn run_controller<K: OwnKind, R: Reconcile<K>>(
         panics: (!config.recover_panic).then(|| panics.clone()),
         config,
     };
-    // `panics` lives until the end: a closed channel would look like an event.
+    // `panics` must exist until the end, because a closed channel would look like an event.
     run_workers(Arc::new(attempts), right, stops, watches, panicked, &series.name).await
 }
 
@@ -171,7 +173,7 @@ async fn run_controller<K: OwnKind, R: Reconcile<K>>(
 fn show_start(series: &Arc<Series>, metrics: Option<Metrics>, on_start: Option<OnStart>) {
     metrics.iter().for_each(|metrics| metrics.show_series(series));
     if let Some(use_queue) = on_start {
-        // The callback comes before the watches, so it sees the queue without keys.
+        // The callback is called before the watches start, so it receives a queue without keys.
         use_queue(series.queue.clone());
     }
 }

@@ -84,13 +84,13 @@ impl<T: Hash + Eq + Clone + Send + 'static> Key for T {}
 ///
 /// All user code may call any queue. Such calls never deadlock:
 ///
-/// - - Code that runs without a lock may make any call, unless code that runs under a lock has called it.
-/// - A limiter may use any queue. However, while it runs, no other limiter is called: a key that fails then waits for
-///   the [longest delay](crate::limiter::RateLimiter::longest_delay) of the limiter that was not called, and `forget`
-///   and `num_requeues` find nothing.
+/// - Code that runs without a lock may make any call, unless code that runs under a lock has called it.
+/// - A limiter may use any queue. While it runs, its thread calls no other limiter. A key that fails then waits for the
+///   [longest delay](crate::limiter::RateLimiter::longest_delay) of the limiter that was not called, and `forget` and
+///   `num_requeues` find no failures.
 /// - Calls from code that runs under a queue's lock are refused: adds return [`Added::Refused`](crate::Added::Refused),
-///   gets and counts find nothing, and an item that is completed there stays in flight. This
-///   applies to all queues whose keys or order run user code.
+///   gets and counts find no keys, and an item that is completed in such a call stays in flight. The refusal applies to
+///   all queues whose keys or order run user code.
 ///
 /// If a key's `eq` or `clone` panics, the panic reaches the caller and the queue is unchanged.
 /// After a custom order has panicked, the queue delivers keys by age, and does not call the order

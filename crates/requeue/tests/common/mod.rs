@@ -28,7 +28,7 @@ pub(crate) fn fake<K: Key>() -> (Queue<K>, FakeClock) {
     faked(Queue::builder())
 }
 
-/// Returns the same queue with client-go's re-add policy.
+/// Returns a queue as `fake` does, with client-go's re-add policy.
 pub(crate) fn fake_client_go<K: Key>() -> (Queue<K>, FakeClock) {
     faked(Builder::client_go())
 }
@@ -40,7 +40,7 @@ fn faked<K: Key>(builder: Builder<K>) -> (Queue<K>, FakeClock) {
 }
 
 /// Returns a builder of queues on a fake clock that never moves. With the default clock, a failed
-/// key could become ready while a slow machine runs the test.
+/// key could become ready during a test on a slow machine.
 pub(crate) fn timeless<K: Key>() -> Builder<K> {
     Queue::builder().clock(FakeClock::new())
 }
@@ -58,7 +58,7 @@ pub(crate) fn is_dirty<K: Key>(queue: &Queue<K>, item: &Item<'_, K>) -> bool {
     queue.look_up(item.key()).is_some_and(|entry| entry.phase == Phase::InFlightDirty)
 }
 
-/// First in, first out, as a custom order.
+/// A custom order that is first in, first out.
 pub(crate) struct Fifo<K>(VecDeque<K>);
 
 impl<K> Default for Fifo<K> {
@@ -83,7 +83,7 @@ impl<K: Send> CustomOrder<K> for Fifo<K> {
     }
 }
 
-/// Returns a queue on the clock of the runtime, whose time tests pause and advance.
+/// Returns a queue on the clock of the tokio runtime, so that tests can pause and advance the time.
 #[cfg(feature = "tokio")]
 pub(crate) fn on_tokio<K: Key>() -> Queue<K> {
     on_tokio_builder().build().unwrap()
@@ -138,7 +138,7 @@ pub(crate) fn take<K: Key>(queue: &Queue<K>) -> K {
     queue.try_get().map(Item::into_parts).expect("a key is ready").0
 }
 
-/// Takes all ready keys, and succeeds with each.
+/// Takes all ready keys, and completes each with success.
 pub(crate) fn take_all<K: Key>(queue: &Queue<K>) -> Vec<K> {
     std::iter::from_fn(|| {
         let item = queue.try_get()?;
@@ -149,15 +149,15 @@ pub(crate) fn take_all<K: Key>(queue: &Queue<K>) -> Vec<K> {
     .collect()
 }
 
-/// Waits until `condition` holds, by polling it.
+/// Polls `condition` until it holds.
 pub(crate) fn until(condition: impl Fn() -> bool) {
     while !condition() {
         thread::yield_now();
     }
 }
 
-/// Runs a future on this thread, which parks while the future waits. It is a runtime that has only
-/// a waker.
+/// Runs a future on this thread, which parks while the future waits. The function is a minimal
+/// runtime, with a waker only.
 pub(crate) fn block_on<F: Future>(future: F) -> F::Output {
     struct Unpark(Thread);
 

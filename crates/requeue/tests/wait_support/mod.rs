@@ -4,7 +4,7 @@ use std::future::poll_fn;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Poll, Waker};
 
-/// A stop that several loops share. When it is triggered, all of them stop waiting.
+/// A stop that several loops share. When the stop is triggered, all these loops stop waiting.
 #[derive(Clone, Default)]
 pub(crate) struct Stop(Arc<Mutex<(bool, Vec<Waker>)>>);
 

@@ -1,8 +1,8 @@
 //! The shards that a controller holds, and their changes while it runs.
 //!
-//! A [`ChangingShards`] is the handle of the protocol that assigns shards to replicas. As an
-//! [`Ownership`], it is asked by the controller before a key is added to its queue, and before an
-//! object is reconciled.
+//! The protocol that assigns shards to replicas uses a [`ChangingShards`] as its handle. The
+//! controller uses the same value as its [`Ownership`]: it asks before it adds a key to its queue,
+//! and before it reconciles an object.
 //!
 //! # The invariant
 //!
@@ -11,37 +11,36 @@
 //!
 //! - [`begin_run`](Ownership::begin_run) permits a run only if the shard is held and listed, and if the known shard is
 //!   that of the object in the store. `begin_run` counts the run for this shard. `begin_run` holds the lock under which
-//!   the states of shards change. If the object is replaced during the run by one in another shard, the run counts for
+//!   the states of shards change. If an object in another shard replaces the object during the run, the run counts for
 //!   both shards.
-//! - [`release`](ChangingShards::release) permits no further run of the shard, and then waits until no
-//!   run counts for it.
+//! - [`release`](ChangingShards::release) permits no further run of the shard, and then waits until no run counts for
+//!   the shard.
 //!
 //! With [`run_refs`](crate::Controller::run_refs), a run may have no object. Such a run counts for the shard that the
 //! object had when it was last seen, or that an owner reference names.
 //!
-//! The invariant does not depend on the groups of the queue. Each key is in the group of its shard.
-//! The group of a shard is paused while the shard is not listed, or is being released, so that its
-//! keys are not delivered. If an object is deleted and created again under the same name in another
-//! shard, its key is removed from the former group and added again: immediately, or after its run in
-//! flight.
+//! The invariant does not depend on the groups of the queue. Each key is in the group of its shard. The group of a
+//! shard is paused while the shard is not listed, or is being released, so that its keys are not delivered. If an
+//! object is deleted and created again under the same name in another shard, its key is removed from the former group
+//! and added again, immediately or after its run in flight.
 //!
 //! # The states of a shard
 //!
 //! | from | to | when |
 //! |---|---|---|
-//! | free | gained | `gain`. Keys are added, and do not run. |
+//! | free | gained | `gain`. Keys are added, but do not run. |
 //! | gained | held | The watch has listed the shard. Keys run. |
 //! | gained, held | leaving | `release` or `lose`. No key is added, and no run begins. |
 //! | leaving | left | No run is in flight. The shard can be handed over. |
 //! | left | dropping | One walk drops the keys of all left shards. Their objects are not deleted. |
-//! | dropping | free | The walk is over. |
+//! | dropping | free | The walk has ended. |
 //! | leaving, left | gained | `gain`. The shard is listed again. |
 //! | dropping | gained | `gain`, after the walk, which could otherwise drop new keys. |
 //!
 //! # Locks
 //!
 //! The order is: the shards to forget, the states of the shards, a part of the known shards, the keys that have moved
-//! or the runs, the queue. If the store is read under one of these locks, the first lock is also held. The queue
+//! or the runs, the queue. The store is read under one of these locks only if the first lock is also held. The queue
 //! determines the group of a key before it locks itself. The lock of the requested shards is never held together with
 //! another lock.
 
@@ -72,7 +71,7 @@ pub(crate) struct ChangingShards(Arc<Inner>);
 
 struct Inner {
     places: Arc<Places>,
-    /// An add to the queue and the start of a run hold this lock, so that neither follows a
+    /// An add to the queue and the start of a run hold this lock, so that neither comes after a
     /// release.
     shards: RwLock<Shards>,
     runs: Runs,
@@ -91,7 +90,7 @@ struct Inner {
 #[derive(Default)]
 struct Requested {
     shards: BTreeSet<u32>,
-    /// The ranges may include other shards.
+    /// The ranges of the selector, which may include other shards.
     ranges: Vec<(u32, u32)>,
 }
 
@@ -103,7 +102,7 @@ impl Requested {
 
 struct Shards {
     states: Vec<State>,
-    /// A task drops the keys of shards that have been left.
+    /// True while a task drops the keys of shards that have left.
     is_dropping: bool,
 }
 
@@ -115,14 +114,15 @@ pub(crate) struct Attached {
     pub(crate) regroup: Box<dyn Fn(&ObjectKey) + Send + Sync>,
 }
 
-/// Forgets everything about the keys for which a function returns true, except for the queue's part.
+/// Forgets the controller's state of the keys for which a function returns true, except for the state in the queue.
 type Forget = Box<dyn Fn(&dyn Fn(&ObjectKey) -> bool) + Send + Sync>;
 
 /// The state of a shard: see the [module](self).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum State {
     Free,
-    /// The shard was gained, by the gain with this number, and has not been listed since.
+    /// The shard was gained by the gain with this number, and its objects have not been listed
+    /// since.
     Gained(u64),
     Held,
     Leaving,
@@ -161,11 +161,11 @@ impl InFlight {
     }
 }
 
-/// A run that counts for its shard until this is dropped.
+/// A run that counts for its shard until this value is dropped.
 struct CountedRun {
     inner: Arc<Inner>,
     key: ObjectKey,
-    /// The uid of the object. `None` without an object.
+    /// The uid of the object, or `None` if the run has no object.
     uid: Option<String>,
 }
 
@@ -200,18 +200,19 @@ impl ChangingShards {
 
     /// Returns true if no run of the shard is in flight.
     pub(crate) fn is_idle(&self, shard: u32) -> bool {
-        // Both counts are needed: a key is in flight before its run begins here, and after its end.
+        // Both counts are needed, because a key is in flight before its run is counted here, and
+        // after the count ends.
         self.0.runs.keys_of(&[shard]).is_empty()
             && self.group_of_shard(shard).is_none_or(|group| group.states().in_flight == 0)
     }
 
-    /// Returns the shards that are held, whether they were listed or not.
+    /// Returns the shards that are held, whether their objects were listed or not.
     pub(crate) fn held(&self) -> BTreeSet<u32> {
         shards_in(&self.0.shards.read().states, State::admits_keys)
     }
 
     /// Takes shards over. The objects of these shards are listed, and then reconciled with low priority, as after a
-    /// start. Shards that are held already do not change.
+    /// start. The call does not change shards that are already held.
     pub(crate) fn gain(&self, gained: impl IntoIterator<Item = u32>) {
         self.gain_locked(&mut self.0.shards.write(), gained);
     }
@@ -225,22 +226,23 @@ impl ChangingShards {
                 State::Dropping { gained } => *gained = true,
                 state => {
                     *state = State::Gained(gain);
-                    // The states are locked: no key of the shard is delivered between the gain and its
-                    // list.
+                    // The states are locked, so that no key of the shard is delivered between the gain and the list of
+                    // the shard.
                     self.pause_group(shard);
                     changes = true;
                 }
             }
         }
         if changes {
-            // The number is sent after the states change: a watch that sees it must see the gained
-            // shards.
+            // The number is sent after the states have changed, because a watch that receives the
+            // number must find the gained shards.
             self.0.gains.send_replace(gain);
         }
     }
 
-    /// Releases shards: no run of them starts from now on. The future completes when none is in
-    /// flight. A task then drops their keys. Other shards continue.
+    /// Releases shards, so that no run of their objects starts from now on. The future completes
+    /// when no such run is in flight. A task then drops the keys of the shards. Other shards
+    /// continue.
     ///
     /// # Panics
     ///
@@ -249,15 +251,15 @@ impl ChangingShards {
     /// # Cancel safety
     ///
     /// If the future is dropped, the shards stay paused, and their keys stay in the queue. A second
-    /// call continues.
+    /// call continues the release.
     pub(crate) fn release(
         &self,
         released: impl IntoIterator<Item = u32>,
     ) -> impl Future<Output = ()> + Send + 'static {
         let mut left = Vec::new();
         let mut shards = self.0.shards.write();
-        // The release begins here. `hold` and `begin_run` take the same lock, so no add and
-        // no start of a run follows.
+        // The release begins here. `hold` and `begin_run` take the same lock, so no add and no
+        // start of a run comes later.
         for shard in released.into_iter().filter(|&shard| shard < self.count()) {
             match &mut shards.states[shard as usize] {
                 State::Free | State::Left => {}
@@ -270,27 +272,27 @@ impl ChangingShards {
             }
         }
         drop(shards);
-        // This comes after the pause: no further key of these groups is delivered.
+        // The groups are read after the pause, so no further key of these groups is delivered.
         let groups = left.iter().filter_map(|&shard| self.group_of_shard(shard));
         let completed: Vec<_> = groups.map(|group| group.none_in_flight()).collect();
         // The future owns a handle, so it can be awaited after the controller has ended.
         let this = self.clone();
         async move {
             this.0.runs.wait_for_none(&left).await;
-            // The queue has recorded the completions, so no key of the shard is added by a retry.
+            // The queue has recorded the completions, so no retry adds a key of the shard later.
             join_all(completed).await;
             this.mark_left(&left);
         }
     }
 
-    /// As [`release`](Self::release), but cancels the runs in flight immediately: each is dropped at an
-    /// `await`.
+    /// Like [`release`](Self::release), but immediately cancels the runs in flight. Each run is dropped at an `await`.
     pub(crate) fn lose(
         &self,
         lost: impl IntoIterator<Item = u32>,
     ) -> impl Future<Output = ()> + Send + 'static {
         let lost: Vec<u32> = lost.into_iter().collect();
-        // The release comes first: a key that was delivered, but does not run yet, will not run.
+        // The release comes first, so that a key that was delivered, but does not run yet, does not
+        // start.
         let released = self.release(lost.clone());
         if let Some(controller) = self.0.controller.get() {
             let runs = self.0.runs.keys_of(&lost);
@@ -332,7 +334,7 @@ impl ChangingShards {
             // The walk runs without the lock. `Dropping` records a gain that arrives during the walk, and the gain
             // takes effect after the walk.
             drop(shards);
-            // The rate limiter may be user code.
+            // The rate limiter may be user code, which may panic.
             if catch_unwind(AssertUnwindSafe(|| self.drop_keys(&left))).is_err() {
                 tracing::error!("a panic while the keys of shards without runs were dropped");
             }
@@ -353,7 +355,7 @@ impl ChangingShards {
         let Some(controller) = self.0.controller.get() else {
             return self.0.places.forget_shards(left);
         };
-        // The call fails only without groups.
+        // The call fails only in a queue without groups.
         _ = controller.queue.cancel_groups(left.iter().map(|&shard| GroupId::new(shard.into())));
         (controller.forget)(&|key| {
             self.0.places.shard_of(key).is_some_and(|shard| left.contains(&shard))
@@ -387,7 +389,8 @@ impl Ownership for ChangingShards {
         let attached = self.0.controller.set(controller);
         // A release would not wait for the runs of a second controller.
         assert!(attached.is_ok(), "two controllers have one handle of their shards");
-        // The states are locked, so no gain or release comes between these two steps.
+        // The states are locked, so no gain or release comes between the attachment and these
+        // pauses.
         for (shard, state) in (0..).zip(&shards.states) {
             if *state != State::Free {
                 self.pause_group(shard);
@@ -411,8 +414,8 @@ impl Ownership for ChangingShards {
         self.learn_shard(&ObjectKey::from_meta(meta), meta.uid.as_deref().unwrap_or_default())
     }
 
-    /// Remembers the shard of the owner, if the shard is held. The shards may change during this time, so the owner
-    /// counts. [`hold`](Ownership::hold) excludes those in other shards.
+    /// Remembers the shard of the owner, if the shard is held. The shards may change during the call, so every owner
+    /// counts as owned. [`hold`](Ownership::hold) excludes owners in other shards.
     fn learn_owner(&self, owner: &ObjectKey, uid: &str, _owned: &ObjectMeta) -> bool {
         self.learn_with(&self.0.shards.read(), owner, uid, Access::Reference);
         true
@@ -437,11 +440,12 @@ impl Ownership for ChangingShards {
         let held = self.held();
         let is_outdated = {
             let Requested { shards, .. } = &*self.0.requested.lock();
-            // If all of its shards were released, another watch replaces this watch.
+            // A watch whose shards were all released is not narrowed, because another watch
+            // replaces it.
             !shards.is_disjoint(&held) && !shards.is_subset(&held)
         };
         if is_outdated {
-            // The lock of the requested shards is free here: the watch takes it for its next request.
+            // The lock of the requested shards is released before, because the watch acquires it for its next request.
             self.0.narrowed.send_replace(());
         }
     }
@@ -470,7 +474,7 @@ impl Ownership for ChangingShards {
 
     fn begin_run(&self, key: &ObjectKey, uid: &dyn Fn() -> Option<String>) -> Option<InFlight> {
         let uid = uid();
-        // `release` takes this lock, so no run begins after it.
+        // `release` acquires this lock, so no run begins after a release.
         let shards = self.0.shards.read();
         let places = &self.0.places;
         let shard = places.with_shard_of(key, uid.as_deref(), |shard| {
@@ -509,13 +513,13 @@ impl ChangingShards {
         &self.0.places
     }
 
-    /// Remembers the shard of the object with this uid, if the shard is held.
+    /// Remembers the shard of the object with this uid, if this process holds the shard.
     pub(super) fn learn_shard(&self, key: &ObjectKey, uid: &str) -> Learned {
         let learned = self.learn_with(&self.0.shards.read(), key, uid, Access::Shared);
         if let Some(learned) = learned {
             return learned;
         }
-        // With this lock, no add to the group of the former shard is in progress.
+        // While this lock is held, no add to the group of the former shard is in progress.
         let learned = self.learn_with(&self.0.shards.write(), key, uid, Access::Exclusive);
         learned.unwrap_or(Learned::NotHeld)
     }
@@ -576,14 +580,15 @@ impl ChangingShards {
         Some(self.0.shards.read().states[shard as usize])
     }
 
-    /// Permits runs in the shards of the first `gains`, which were listed.
+    /// Permits runs in the shards of the first `gains` gains, whose objects were listed.
     pub(crate) fn mark_listed(&self, gains: u64) {
         let mut shards = self.0.shards.write();
         for (shard, state) in (0..).zip(&mut shards.states) {
             if matches!(state, State::Gained(gain) if *gain <= gains) {
                 *state = State::Held;
                 if let Some(group) = self.group_of_shard(shard) {
-                    // The states are still locked. A release that follows pauses the group again.
+                    // The states are still locked, so a later release pauses the group after this
+                    // call.
                     group.resume();
                 }
             }
@@ -598,7 +603,7 @@ pub(crate) struct Selection {
 }
 
 impl Selection {
-    /// As [`ChangingShards::selectable_field`].
+    /// Like [`ChangingShards::selectable_field`].
     pub(crate) fn selectable_field(&self) -> Option<ShardBy> {
         self.holder.selectable_field()
     }
@@ -607,8 +612,8 @@ impl Selection {
     /// continue with another selector. The selector omits the shards that were released since the start of the watch,
     /// so that a release requires no list.
     ///
-    /// The selector has no shard that was gained after the start of the watch, because the watch has not
-    /// listed such a shard. A gain starts another watch.
+    /// The selector contains no shard that was gained after the start of the watch, because the watch has not listed
+    /// the objects of such a shard. A gain starts another watch.
     pub(crate) fn next_selector(&self, by: ShardBy) -> (String, BoxFuture<'static, ()>) {
         // The future is created first, so that it notices each narrowing after the choice of the shards.
         let mut narrowed = self.holder.0.narrowed.subscribe();

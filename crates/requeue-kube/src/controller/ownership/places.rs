@@ -22,15 +22,15 @@ pub(crate) enum Rule {
 /// A function of the user that returns the shard of an object.
 type ShardOf = Box<dyn Fn(&ObjectKey) -> u32 + Send + Sync>;
 
-/// The number of parts of the known shards. A part with its share of 1,000,000 objects is searched
-/// within about a millisecond.
+/// The number of parts of the known shards. With 1,000,000 objects, one part is searched within
+/// about a millisecond.
 const PARTS: usize = 64;
 
-/// The group of keys without a shard. Such a key is added only if its shard is forgotten at that moment. Such a key
-/// then does not run.
+/// The group of keys without a known shard. A key is added to this group only if its shard is forgotten during the add.
+/// The key then does not run.
 const NO_SHARD: GroupId = GroupId::new(u64::MAX);
 
-/// The shards of objects, whether they are held or not.
+/// The shards of objects, including shards that this process does not hold.
 pub(crate) struct Places {
     pub(super) count: u32,
     pub(super) rule: Rule,
@@ -39,7 +39,7 @@ pub(crate) struct Places {
     /// group of the former shard. This lock is taken after the lock of a part of `known`.
     moved: Mutex<BTreeSet<ObjectKey>>,
     forgetting: Mutex<Forgetting>,
-    /// The first error of the function.
+    /// The first error of the user's function, with the key of its object.
     failure: Mutex<Option<(ObjectKey, String)>>,
 }
 
@@ -58,7 +58,7 @@ impl Known {
     }
 }
 
-/// The objects whose shards are forgotten as soon as no event is being handled.
+/// The objects whose shards will be forgotten as soon as no event is being handled.
 ///
 /// The handler of an event learns the shard first, then changes the store, and adds the key last. If the shard were
 /// forgotten between these steps, the add would be lost.
@@ -84,10 +84,10 @@ pub(super) enum Access {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Learned {
     NotHeld,
-    /// The shard is not held. Before, an object in another shard had the name.
+    /// The shard is not held. Before, the name belonged to an object in another shard.
     Left,
     Held,
-    /// The shard is held. Before, an object in another shard had the name.
+    /// The shard is held. Before, the name belonged to an object in another shard.
     Moved,
 }
 
@@ -97,7 +97,8 @@ impl Places {
         Self {
             count,
             rule,
-            // The hasher is random: users cannot choose names that all share one part and its lock.
+            // The hasher is random, so that users cannot choose names that all share one part and
+            // its lock.
             known: Known { parts, hasher: RandomState::new() },
             moved: Mutex::default(),
             forgetting: Mutex::default(),
@@ -120,7 +121,8 @@ impl Places {
                     }
                     Err(panic) => format!("it panicked: {}", panic_message(&*panic)),
                 };
-                // The first error is kept. With this error, the watch ends the controller after the present event.
+                // The first error is kept. Because of this error, the watch ends the controller after the present
+                // event.
                 self.failure.lock().get_or_insert_with(|| (key.clone(), cause));
                 None
             }
@@ -141,8 +143,8 @@ impl Places {
         )))
     }
 
-    /// Calls `then` with the shard of `key`, if the object with this uid has the same shard. Without a uid, the key has
-    /// no object. The shard does not change during the call.
+    /// Calls `then` with the shard of `key`, if the object with this uid has the same shard. A `uid` of `None` means
+    /// that the key has no object. The shard does not change during the call.
     pub(super) fn with_shard_of<T>(
         &self,
         key: &ObjectKey,
@@ -159,8 +161,8 @@ impl Places {
     }
 
     /// Remembers the shard of the object with this uid, if `is_held` returns true for the shard. If the shard was not
-    /// known before, calls `new` with the shard. If another shard was known before, and `access` is shared, nothing
-    /// changes, and the result is `None`.
+    /// known before, calls `new` with the shard. If another shard was known before, and `access` is shared, the known
+    /// shard does not change, and the result is `None`.
     pub(super) fn learn_shard(
         &self,
         key: &ObjectKey,
@@ -198,7 +200,8 @@ impl Places {
             (false, None) => Some(Learned::NotHeld),
             (false, Some(_)) => {
                 known.remove(key);
-                // The key leaves its group, so that the group does not contain it when this shard is gained.
+                // The key must leave its group, so that the group does not contain the key when this process gains the
+                // shard again.
                 self.moved.lock().insert(key.clone());
                 Some(Learned::Left)
             }
@@ -239,15 +242,15 @@ impl Places {
     /// [`forget_shard_of`](Self::forget_shard_of).
     pub(crate) fn end_event(&self, is_gone: impl Fn(&ObjectKey) -> bool) {
         let mut forgetting = self.forgetting.lock();
-        // This lock comes before all others, because `is_gone` reads the store and the queue.
+        // This lock is acquired before all others, because `is_gone` reads the store and the queue.
         forgetting.handled -= 1;
         self.forget_gone(&mut forgetting, is_gone);
     }
 
     /// Forgets the shard of an object as soon as no event is being handled. The shard is forgotten only if `is_gone`
-    /// then returns true: there is no object, and the key is not in the queue.
+    /// then returns true, which means that the key has no object and is not in the queue.
     pub(crate) fn forget_shard_of(&self, key: &ObjectKey, is_gone: impl Fn(&ObjectKey) -> bool) {
-        // The first check does not take the lock below, and most objects still exist then.
+        // The first check avoids the lock below in most cases, because most objects still exist.
         if matches!(self.rule, Rule::Hash(ShardBy::Uid)) && is_gone(key) {
             let mut forgetting = self.forgetting.lock();
             forgetting.gone.insert(key.clone());

@@ -4,15 +4,15 @@ use std::collections::BTreeSet;
 
 use crate::range::{ShardBy, selector_of};
 
-/// The greatest number of ranges in a selector, each of about 90 characters. Proxies accept URLs of
-/// 8 KiB.
+/// The maximum number of ranges in a selector. Each range takes about 90 characters, and proxies
+/// accept URLs of 8 KiB.
 const MAX_RANGES: usize = 64;
 
 /// Returns the ranges of the shards `held`. The end of each range is excluded. Adjacent shards are
 /// in one range.
 ///
-/// If there are more than [`MAX_RANGES`], the shortest gaps are part of the ranges, and the client
-/// drops their objects.
+/// If there are more than [`MAX_RANGES`], the shortest gaps between ranges are included, and the
+/// client drops the objects in these gaps.
 pub(super) fn ranges_of(held: &BTreeSet<u32>) -> Vec<(u32, u32)> {
     let mut ranges: Vec<(u32, u32)> = Vec::new();
     for &shard in held {

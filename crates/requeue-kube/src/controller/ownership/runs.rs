@@ -1,4 +1,4 @@
-//! The runs in flight, and the shards for which each counts.
+//! The runs in flight, and the shards for which each run counts.
 
 use std::collections::HashMap;
 
@@ -24,11 +24,11 @@ impl Runs {
 
     pub(super) fn end_run(&self, key: &ObjectKey) {
         self.shards.lock().remove(key);
-        // The notification comes after the removal, because a waiter that is woken must not see the run.
+        // The notification comes after the removal, because a waiter that is woken must not find the run.
         self.ended.notify_waiters();
     }
 
-    /// Counts the run of `key`, if any, also for another shard.
+    /// Counts the run of `key`, if any, for one more shard.
     pub(super) fn count_for(&self, key: &ObjectKey, shard: u32) {
         if let Some(shards) = self.shards.lock().get_mut(key)
             && !shards.contains(&shard)

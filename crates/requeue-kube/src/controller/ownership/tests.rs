@@ -1,4 +1,4 @@
-//! Controllers whose shards change, driven by hand.
+//! Controllers whose shards the tests change directly.
 
 mod api;
 #[allow(dead_code, reason = "other tests use the rest")]
@@ -36,7 +36,7 @@ fn by_uid() -> ChangingShards {
     ChangingShards::new(SHARDS, Rule::Hash(ShardBy::Uid))
 }
 
-/// Returns the shard of an object with the uid that `map` gives it.
+/// Returns the shard of the object that `map` creates with this name.
 fn shard_of(name: &str) -> u32 {
     (crate::range::fnv1a(format!("uid of {name}").as_bytes()) >> 61) as u32
 }
@@ -60,10 +60,10 @@ fn sorted(mut names: Vec<String>) -> Vec<String> {
     names
 }
 
-/// A controller of ConfigMaps on the fake API. Its runs take a fixed time.
+/// A controller of ConfigMaps on the fake API. Its runs have a fixed duration.
 struct Replica {
     ownership: ChangingShards,
-    /// The begin and the end of each run.
+    /// The beginning and the end of each run.
     log: Log,
     store: Store<ConfigMap>,
     owned: Feed<Secret>,
@@ -218,13 +218,13 @@ async fn a_lost_shard_stops_its_runs_at_once() {
 async fn a_shard_that_comes_back_runs_again_although_nothing_has_changed() {
     let name = name_in(3);
     let api = FakeApi::new(true, [map(&name, 1)]);
-    // Not even the filter sees a change.
+    // The controller has a filter, and the filter finds no change either.
     let replica = Replica::of(&api, by_uid(), QUICK, config(), |controller| {
         controller.filter(predicates::generation)
     });
     replica.ownership.gain([3]);
     assert_eq!(replica.runs().await, [name.as_str()]);
-    // The watch has no time to list in between.
+    // The watch has no time for a list between the two changes.
     let release = replica.ownership.release([3]);
     replica.ownership.gain([3]);
     release.await;
@@ -251,7 +251,7 @@ async fn owned_objects_belong_to_the_shard_of_their_owner() {
     assert_eq!(replica.runs().await, [other.as_str()]);
     replica.owned.delete(&child(&other, 2));
     assert_eq!(replica.runs().await, [other.as_str()]);
-    // The watch of owned objects was disconnected: the list has no child of `other`.
+    // The watch of owned objects was disconnected, and its new list has no child of `other`.
     replica.owned.apply(&child(&other, 3));
     assert_eq!(replica.runs().await, [other.as_str()]);
     replica.owned.list(&[child(&ours, 1)]);
@@ -341,8 +341,8 @@ async fn a_stream_of_the_user_lists_a_gained_shard_from_its_store() {
     assert_eq!(runs().await, [second.as_str()], "not even a deletion counts");
 }
 
-/// Runs a controller that gains one shard, and whose stream ends then. Another watch lives until the
-/// first part of the result is dropped. Returns also the names of two objects in shards 4 and 5.
+/// Runs a controller that gains one shard, and whose stream ends then. The watch of another kind continues until the
+/// first part of the result is dropped. Also returns the names of two objects, in shards 4 and 5.
 async fn after_the_end_of(
     controller: Controller<ConfigMap>,
     feed: Feed<ConfigMap>,
@@ -434,7 +434,8 @@ async fn an_object_of_another_shard_with_the_same_name_is_not_lost_with_the_form
     let replica = Replica::start(&api, by_uid(), takes);
     replica.ownership.gain(0..SHARDS);
     replica.log.reaches(1).await;
-    // During the run, another object takes the name. Its run is pending in the former group.
+    // During the run, an object in another shard gets the same name. The run of that object is
+    // pending in the former group.
     let mut other = map(&name, 2);
     let uid = name_in(2);
     other.metadata.uid = Some(format!("uid of {uid}"));
@@ -470,7 +471,7 @@ async fn a_gained_shard_is_listed_by_a_consistent_read() {
     let cases = [(by_uid(), old.clone()), (by_function(), old), (by_uid(), streaming)];
     for (number, (ownership, wc)) in cases.into_iter().enumerate() {
         let api = FakeApi::new(true, [map(&name_in(1), 1)]);
-        // With a page size, kube accepts no old version.
+        // With a page size, kube does not accept an old version of the list.
         let wc = watcher::Config { page_size: None, ..wc };
         let controller = Controller::new(api.maps(), wc)
             .name(format!("consistent {number}"))

@@ -1,4 +1,4 @@
-//! An API server with ConfigMaps. It selects shards, or ignores the selector.
+//! An API server with ConfigMaps. The server applies or ignores the selector of shards.
 
 use std::convert::Infallible;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -21,7 +21,8 @@ use crate::range::fnv1a;
 
 struct Maps {
     version: u64,
-    /// A watch from an earlier version must list again.
+    /// The oldest version from which a watch can continue. A watch from an earlier version must
+    /// list again.
     oldest: u64,
     maps: Vec<ConfigMap>,
 }
@@ -30,15 +31,15 @@ struct Maps {
 pub(super) struct FakeApi {
     honours: bool,
     maps: Arc<watch::Sender<Maps>>,
-    /// The selectors of the lists so far.
+    /// The selectors of all lists so far.
     selectors: Arc<Mutex<Vec<String>>>,
-    /// The selectors of the watches so far, with their versions.
+    /// The selectors of all watches so far, with the versions at which they began.
     watched: Arc<Mutex<Vec<(String, u64)>>>,
     /// The object of each event.
     events: broadcast::Sender<ConfigMap>,
     /// The number of lists that accept any version.
     stale_lists: Arc<AtomicU64>,
-    /// The time that a list takes, in seconds.
+    /// The duration of a list, in seconds.
     list_takes: Arc<AtomicU64>,
 }
 
@@ -57,7 +58,7 @@ impl FakeApi {
         }
     }
 
-    /// Replaces all objects. Every watch ends, and lists again.
+    /// Replaces all objects. Every watch expires, and must list again.
     pub(super) fn replace(&self, maps: impl IntoIterator<Item = ConfigMap>) {
         self.change(|before| *before = maps.into_iter().collect());
     }
@@ -125,7 +126,8 @@ impl FakeApi {
     ) {
         loop {
             tokio::select! {
-                // A watch continues at the version of its list, so it notices a change in between.
+                // A watch continues from the version of its list, so it notices a change after the
+                // list.
                 _ = maps.wait_for(|maps| maps.oldest > version).map(drop) => break,
                 Ok(map) = events.recv() => {
                     if self.is_selected(&selector, &map) {
@@ -166,7 +168,7 @@ impl FakeApi {
             .filter(|map| self.is_selected(&selector, map))
             .map(|map| serde_json::to_value(map).unwrap())
             .collect();
-        // A list of one object only shows that the kind can be listed.
+        // A list of one object is not recorded, because it only checks that the kind can be listed.
         if !query.split('&').any(|part| part == "limit=1") {
             self.selectors.lock().unwrap().push(selector);
         }

@@ -1,4 +1,4 @@
-//! Two controllers that hand shards over to each other, again and again.
+//! Two controllers that repeatedly hand shards over to each other.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Mutex;

@@ -1,4 +1,4 @@
-//! Shards that were gained, and that the API server does not list.
+//! Gained shards whose objects the API server does not list.
 
 use tokio::time::Instant;
 

@@ -4,7 +4,8 @@ use super::*;
 
 const TAKES: Duration = Duration::from_secs(10);
 
-/// Returns an object with the name of one object and the uid of another, which is in another shard.
+/// Returns an object with the name `name`, and with the uid of the object `uid_of`, which is in
+/// another shard.
 fn recreated(name: &str, uid_of: &str, version: u32) -> ConfigMap {
     let mut map = map(name, version);
     map.metadata.uid = Some(format!("uid of {uid_of}"));
@@ -21,7 +22,7 @@ impl Replica {
 }
 
 /// Starts a replica with these shards. During the first run of an object of shard 1, creates the
-/// object again in shard 2.
+/// object again, with a uid in shard 2.
 async fn recreated_during_a_run(gained: impl IntoIterator<Item = u32>) -> (FakeApi, Replica) {
     let name = name_in(1);
     let api = FakeApi::new(true, [map(&name, 1)]);
@@ -55,7 +56,7 @@ async fn a_loss_stops_the_run_of_an_object_that_came_to_the_shard() {
     assert_eq!(replica.counts(), (2, 1));
 }
 
-/// The key must not run at two replicas, although the run is for the former object.
+/// The key must not run at two replicas, although the run in flight is for the former object.
 #[tokio::test(start_paused = true)]
 async fn a_release_waits_for_the_run_of_the_former_object_of_a_key() {
     let (_api, replica) = recreated_during_a_run([1, 2]).await;
@@ -74,7 +75,7 @@ async fn an_object_that_came_to_a_shard_runs_after_the_release_of_the_former_sha
     replica.ownership.release([1]).await;
     sleep(10 * TAKES).await;
     assert_eq!(replica.counts(), (2, 2));
-    // The key is in the group of its shard now.
+    // The key is now in the group of its shard.
     replica.ownership.release([2]).await;
     replica.ownership.gain([2]);
     sleep(10 * TAKES).await;
@@ -178,7 +179,7 @@ async fn keys_are_dropped_in_one_walk_that_blocks_no_other_shard() {
 
     ownership.release([1]).await;
     walks.recv().await.unwrap();
-    // The walk for shard 1 continues. Other shards can be used, and be released.
+    // During the walk for shard 1, other shards can be used and released.
     assert!((add(1).is_none(), add(2).is_some()) == (true, true));
     ownership.release([3]).await;
     ownership.release([4, 5]).await;
@@ -197,7 +198,7 @@ async fn keys_are_dropped_in_one_walk_that_blocks_no_other_shard() {
     assert_eq!(queue.len(), 5, "the keys of 0, 2, 4, 6 and 7");
 }
 
-/// The handler of an event has learned the shard, and adds the key last.
+/// The handler of an event learns the shard first, and adds the key last.
 #[test]
 fn a_shard_is_not_forgotten_while_an_event_is_handled() {
     let ownership = by_uid();
@@ -205,7 +206,7 @@ fn a_shard_is_not_forgotten_while_an_event_is_handled() {
     let (key, places) = (ObjectKey::new(None, "object"), ownership.places());
     places.begin_event();
     ownership.learn_shard(&key, &uid_in(1));
-    // The run for the former object ends before the new one is in the store.
+    // The run for the former object ends before the new object is in the store.
     places.forget_shard_of(&key, |_| true);
     assert!(ownership.is_held(&key));
     places.end_event(|_| false);

@@ -86,7 +86,7 @@ async fn a_replica_without_shards_watches_nothing() {
     assert_eq!(replica.stored(), [""; 0]);
 }
 
-/// An abandoned list is wasted, and delays the shards that were gained first.
+/// If a list were abandoned, the shards that were gained first would have to wait longer.
 #[tokio::test(start_paused = true)]
 async fn a_gain_does_not_interrupt_the_list_of_an_earlier_gain() {
     let names: Vec<_> = (0..3).map(name_in).collect();
