@@ -17,19 +17,20 @@ use crate::controller::Action;
 ///
 /// This function calls [kube's function](kube::runtime::finalizer()) of the same name.
 ///
-/// A run may only add the finalizer. This step changes the object, and the change starts the next run, unless a
-/// [filter](crate::Controller::filter) ignores it.
+/// The first run of an object only adds the finalizer. The changed finalizers start the next run, unless a
+/// [filter](crate::Controller::filter) ignores the change.
 ///
 /// An API server can remove an object although its finalizer was set, if the deletion and the patch overlap (kubernetes
-/// #77988). [`Event::Cleanup`] is then missing. If objects must be cleaned up in any case, also compare them regularly.
+/// #77988). [`Event::Cleanup`] is then missing. If objects must be cleaned up in any case, also check regularly for
+/// remains of deleted objects.
 ///
 /// # Errors
 ///
-/// `reconcile` failed, or the patch of the object's finalizers failed.
+/// Returns an error if `reconcile` or the patch of the object's finalizers failed.
 ///
 /// # Cancel safety
 ///
-/// As in kube: `reconcile` may be dropped at any `await`, and must be able to run again.
+/// As in kube, `reconcile` may be dropped at any `await`, and must be able to run again.
 ///
 /// ```no_run
 /// use std::sync::Arc;
@@ -63,9 +64,10 @@ where
     ReconcileFut: TryFuture<Ok = Action>,
     ReconcileFut::Error: StdError + 'static,
 {
-    // kube's action cannot be inspected, so our action does not pass through kube's function.
+    // kube's action cannot be inspected, so the action of this crate does not pass through kube's
+    // function.
     let mut action = Action::await_change();
-    // kube calls the function at most once, so this is the action of that call.
+    // kube calls the function at most once, so `action` is the result of that call.
     let said = &mut action;
     let reconcile = |event| {
         reconcile(event).map_ok(|action| {

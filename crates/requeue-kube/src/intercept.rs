@@ -1,4 +1,4 @@
-//! Changes the lists and watches of an [`Api`], beneath kube's watchers.
+//! Changes the lists and watches of an [`Api`], below kube's watchers.
 
 use std::future::pending;
 use std::task::{Poll, ready};
@@ -15,8 +15,8 @@ use kube::{Client, Resource};
 /// The body of a response, which may end early.
 pub(crate) type Until = StreamBody<BoxStream<'static, <BodyStream<Body> as Stream>::Item>>;
 
-/// Returns the response with a body that ends after a complete line when `end` has completed. kube's
-/// watchers continue a watch that ends by another request, from the version of its last event.
+/// Returns the response with a body that ends after a complete line, when `end` has completed. When a watch ends,
+/// kube's watchers continue with another request, from the version of the last event.
 pub(crate) fn end_body_when(
     response: Response<Body>,
     mut end: BoxFuture<'static, ()>,
@@ -25,7 +25,7 @@ pub(crate) fn end_body_when(
         let mut frames = BodyStream::new(body);
         let mut is_whole = true;
         let frames = stream::poll_fn(move |context| {
-            // Part of a line would be an error of the watch, which would then list again.
+            // An incomplete line would be an error of the watch, which would then list again.
             if is_whole && end.poll_unpin(context).is_ready() {
                 return Poll::Ready(None);
             }
@@ -45,7 +45,8 @@ pub(crate) fn unchanged_body(response: Response<Body>) -> Response<Until> {
     end_body_when(response, pending().boxed())
 }
 
-/// Returns `api` with lists and watches that `send` sends. All other requests are sent unchanged.
+/// Returns an `Api` whose lists and watches are sent by `send`. All other requests are sent
+/// unchanged.
 pub(crate) fn intercept_requests<K, F>(
     api: Api<K>,
     dyntype: &K::DynamicType,
@@ -80,9 +81,9 @@ pub(crate) fn set_query(request: &mut Request<Body>, query: &str) {
     set_uri(request, &path, query);
 }
 
-/// Returns `api` with a selector of shards in each list and watch. `selector` is called for each request. The function
-/// returns the selector, and a future that completes when a watch with this selector should continue with another
-/// selector. A server without the feature gate `ShardedListAndWatch` ignores the parameter, and returns all objects.
+/// Returns an `Api` that adds a selector of shards to each list and watch. For each request, `selector` returns the
+/// selector, and a future that completes when a watch with this selector should continue with another selector. A
+/// server without the feature gate `ShardedListAndWatch` ignores the parameter, and returns all objects.
 pub(crate) fn select_shards<K: Resource>(
     api: Api<K>,
     dyntype: &K::DynamicType,
@@ -95,7 +96,7 @@ pub(crate) fn select_shards<K: Resource>(
         let is_watch = query.split('&').any(|part| part == "watch=true");
         let query = format!("{query}&shardSelector={selector}");
         set_query(&mut request, &query);
-        // A list that ended early would be incomplete.
+        // Only a watch is ended early, because a list that ended early would be incomplete.
         let end = if is_watch { is_outdated } else { pending().boxed() };
         async move { Ok(end_body_when(client.send(request).await?, end)) }
     })

@@ -14,7 +14,7 @@ use kube::runtime::reflector::{Lookup, ObjectRef};
 ///
 /// The key contains no other part of the object, so one object always has the same key. A key is cheap to clone. Keys
 /// have the order in which Kubernetes lists objects: by namespace, then by name. The text of a key is `namespace/name`,
-/// both when it is displayed and when it is parsed. Kubernetes allows no slash in either part.
+/// both for display and for parsing. Kubernetes allows no slash in either part.
 ///
 /// ```
 /// use requeue_kube::ObjectKey;
@@ -41,14 +41,14 @@ impl<K> ObjectKind for K where
 
 /// The queue of a [`Controller`](crate::Controller).
 ///
-/// This queue hashes keys with SipHash. Users who can create objects choose their names. With a weaker hash they could
+/// This queue hashes keys with SipHash. Users who can create objects choose their names. With a weaker hash, they could
 /// choose names with equal hashes, which would slow the queue down for all objects.
 pub type ObjectQueue = requeue::Queue<ObjectKey, RandomState>;
 
 impl ObjectKey {
     /// Creates the key of an object.
     ///
-    /// An empty namespace counts as a missing namespace.
+    /// An empty namespace counts as no namespace.
     #[must_use]
     pub fn new(namespace: Option<&str>, name: &str) -> Self {
         Self(match namespace {
@@ -75,7 +75,7 @@ impl ObjectKey {
     }
 
     /// Creates the key of the object with this metadata.
-    // The method is hidden: only the program has metadata without an object.
+    // The method is hidden, because only the program has metadata without an object.
     #[doc(hidden)]
     #[must_use]
     pub fn from_meta(meta: &ObjectMeta) -> Self {
@@ -118,7 +118,7 @@ impl ObjectKey {
     }
 }
 
-/// Joins the parts as `namespace/name`, with one allocation: each event creates a key.
+/// Joins the parts as `namespace/name`, with only one allocation, because each event creates a key.
 fn join_parts(namespace: &str, name: &str) -> Arc<str> {
     thread_local! {
         static JOINED: RefCell<String> = const { RefCell::new(String::new()) };
@@ -154,11 +154,11 @@ impl fmt::Debug for ObjectKey {
 impl FromStr for ObjectKey {
     type Err = ParseKeyError;
 
-    /// Parses the format of [`Display`](fmt::Display): `name`, or `namespace/name`.
+    /// Parses the format of [`Display`](fmt::Display), which is `name` or `namespace/name`.
     ///
     /// # Errors
     ///
-    /// A part is empty, or there are more than two parts.
+    /// Returns an error if a part is empty, or if there are more than two parts.
     fn from_str(text: &str) -> Result<Self, ParseKeyError> {
         let (namespace, name) = match text.split_once('/') {
             Some((namespace, name)) => (Some(namespace), name),
@@ -171,7 +171,7 @@ impl FromStr for ObjectKey {
     }
 }
 
-/// The text is not an [`ObjectKey`].
+/// The error for a text that is not an [`ObjectKey`].
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("invalid object key {0:?}: expected `name` or `namespace/name`")]
 pub struct ParseKeyError(String);

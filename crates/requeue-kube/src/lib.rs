@@ -1,19 +1,19 @@
 //! Kubernetes controllers on kube-rs, with requeue's work queue: backoff, priorities and metrics
 //! for each controller.
 //!
-//! The clients, watchers, stores and predicates come from kube. The queue below them is [requeue]'s. The guarantees
-//! are:
+//! The clients, watchers, stores and predicates come from kube. The queue comes from [requeue]. The guarantees are:
 //!
-//! - **One run per object.** No object has two runs at the same time, regardless of the watch or namespace that a
-//!   request comes from. An object that changes during its run is reconciled once more afterwards.
-//! - **Backoff per object.** A failed object is retried after a separate delay. Events do not start the retry
-//!   earlier, and the object does not delay other objects. A new generation of the object runs immediately.
-//! - **No missed deletions.** Deletions while a watch was disconnected are reported. The owners of
-//!   a deleted object, and the other objects that it concerned, are reconciled.
-//! - **Changes first.** Changed objects go before the first list, resyncs and other bulk runs. Bulk
-//!   runs cannot be delayed forever.
-//! - **Graceful shutdown.** A shutdown starts no run, and waits for the runs in flight up to its
-//!   time limit. Dropping the stream stops everything.
+//! - **One run per object.** No object has two runs at the same time, regardless of the watch or namespace from which a
+//!   request comes. An object that changes during its run is reconciled once more afterwards.
+//! - **Backoff per object.** A failed object is retried after a separate delay. Events do not start the retry earlier,
+//!   and a failed object does not delay other objects. Only a new generation of the object starts a run immediately.
+//! - **No missed deletions.** A deletion that happens while a watch is disconnected is reported.
+//!   The owners of a deleted object, and the other objects that the deleted object concerned, are
+//!   reconciled.
+//! - **Changes first.** Changed objects go before the first list, resyncs and other bulk runs.
+//!   Changes do not delay bulk runs forever.
+//! - **Graceful shutdown.** After a shutdown, no run starts, and the runs in flight can complete
+//!   until the time limit. Dropping the stream stops all watches and runs.
 //!
 //! ```no_run
 //! use std::sync::Arc;
@@ -52,7 +52,7 @@
 //! | share the objects between replicas | [`Controller::shard_group`], [`Manager::shard_group`], [`membership`] |
 //! | shut down gracefully | [`Controller::shutdown_on_signal`], [`Controller::graceful_shutdown_on`] |
 //! | watch a kind once for several controllers | [`shared::SharedWatch`] |
-//! | find the objects that refer to another one | [`SharedWatch::by_index`](shared::SharedWatch::by_index) |
+//! | find the objects that refer to another object | [`SharedWatch::by_index`](shared::SharedWatch::by_index) |
 //! | set concurrency, debounce and backoff | [`controller::Config`] |
 //! | export metrics | [`Controller::metrics`], [`metrics::Metrics`] |
 //!
@@ -83,10 +83,10 @@
 //! ```
 //!
 //! The requests of its reconciler need further permissions, such as `patch` of `websites/status`. [Leader
-//! election](leader#permissions) and [shards](membership#permissions) also need further permissions. The tests against
-//! an API server run with exactly these permissions.
+//! election](leader#permissions) and [shards](membership#permissions) also need further permissions. The tests on an
+//! API server run with exactly these permissions.
 
-// Tests of this crate and tests that use it from outside share helpers.
+// The unit tests and the integration tests share helpers, which name this crate `requeue_kube`.
 #[cfg(test)]
 extern crate self as requeue_kube;
 
@@ -102,7 +102,7 @@ mod relist;
 pub mod shared;
 #[cfg(test)]
 mod tests;
-// `requeue watch` of the program uses this module. This module is no part of the stable interface.
+// The command `requeue watch` uses this module. The module is not part of the stable interface.
 #[doc(hidden)]
 pub mod watch;
 

@@ -1,4 +1,4 @@
-//! Several controllers in one process: one start, one election or shard group, one shutdown.
+//! Several controllers in one process, with a common start, election or shard group, and shutdown.
 
 use std::any::{Any, TypeId};
 use std::collections::HashMap;
@@ -33,16 +33,16 @@ use crate::shared::SharedWatch;
 /// Runs several controllers in one process.
 ///
 /// - **Start.** All controllers start their watches at the same time. A controller begins to reconcile when its watches
-///   have listed. With an election, this process must also lead.
-/// - **Election.** One [lease](Self::leader_election) for all controllers. The process takes part once
-///   all of them are ready.
-/// - **Shards.** In place of the election, [one shard group](Self::shard_group): the replicas share the
-///   objects of all controllers.
-/// - **Readiness.** [One handle](Self::readiness), which is ready once every controller is.
-/// - **Shutdown.** One [signal handler](Self::shutdown_on_signal). All controllers shut down at the same
-///   time, and then the lease is released.
-/// - **Errors.** The first controller that cannot continue ends all of them, and
-///   [`run`](Self::run) returns its name and its error. A result of a run is only logged.
+///   have listed. With an election, the process must also lead.
+/// - **Election.** All controllers have one [lease](Self::leader_election). The process takes part in the election when
+///   all controllers are ready.
+/// - **Shards.** Instead of an election, a manager can have [one shard group](Self::shard_group). The replicas then
+///   share the objects of all controllers.
+/// - **Readiness.** [One handle](Self::readiness) reports when all controllers are ready.
+/// - **Shutdown.** One [signal handler](Self::shutdown_on_signal) shuts all controllers down at the same time. The
+///   lease is then released.
+/// - **Errors.** The first controller that cannot continue ends all of them, and [`run`](Self::run)
+///   returns its name and its error. The results of runs are only logged.
 /// - **Watches.** [`watch`](Self::watch) returns one [`SharedWatch`] for all controllers that need the
 ///   same objects.
 ///
@@ -98,12 +98,12 @@ impl Manager {
         Self::default()
     }
 
-    /// Adds a controller. `run` receives the controller when the manager runs, and returns the controller's stream: the
-    /// stream of [`Controller::run`] or [`Controller::run_refs`]. To see the results, apply `inspect` to the stream.
+    /// Adds a controller. `run` receives the controller when the manager runs, and returns the controller's stream,
+    /// from [`Controller::run`] or [`Controller::run_refs`]. To see the results, apply `inspect` to the stream.
     ///
     /// The controllers of a manager need different [names](Controller::name). The manager sets the
-    /// start, the shutdown and the metrics, so do not set them for the controller. Its
-    /// [`Config`](controller::Config) remains.
+    /// start, the shutdown and the metrics, so do not set them for the controller. The
+    /// [`Config`](controller::Config) of the controller still applies.
     ///
     /// # Examples
     ///
@@ -128,15 +128,15 @@ impl Manager {
     {
         let name = controller.effective_name();
         self.readiness.add_controller(&name, &controller.readiness());
-        // All requests of the group use one client: the first controller's is enough.
+        // All requests of the group use one client, so the client of the first controller suffices.
         self.client = self.client.take().or_else(|| controller.client().cloned());
         let label = name.clone();
         let start = |managed| follow_stream(label, run(controller.set_managed(managed))).boxed();
         self.controllers.push((name, Box::new(start)));
     }
 
-    /// Returns the shared watch of the objects that `api` and `wc` select: the same watch each time, for the same kind,
-    /// namespace and configuration. The watch uses the client of the first call.
+    /// Returns the shared watch of the objects that `api` and `wc` select. Calls with the same kind, namespace and
+    /// configuration return the same watch. The watch uses the client of the first call.
     ///
     /// For a kind that is known only at run time, share clones of one [`SharedWatch`].
     ///
@@ -168,18 +168,18 @@ impl Manager {
         })
     }
 
-    /// Runs the controllers only while this process leads: of several replicas, one works, and the
-    /// others stand by with their stores up to date.
+    /// Runs the controllers only while this process leads. One of several replicas works, and the
+    /// others stand by with current stores.
     ///
-    /// The election works as for [one controller](Controller::leader_election): the lease is renewed until all
-    /// controllers have shut down, and then released. If the lease is lost, all runs are dropped.
+    /// The election works as for [one controller](Controller::leader_election). The lease is renewed until all
+    /// controllers have shut down, and is then released. If the lease is lost, all runs are dropped.
     pub fn leader_election(mut self, elector: LeaderElector) -> Self {
         self.elector = Some(elector);
         self
     }
 
-    /// Shares the objects of all controllers with the other replicas of a [group](crate::membership),
-    /// in place of a leader election: all replicas work, each on an equal part of the shards.
+    /// Shares the objects of all controllers with the other replicas of a [group](crate::membership), instead of a
+    /// leader election. All replicas work, each on an equal part of the shards.
     ///
     /// The group works as for [one controller](Controller::shard_group), with one membership, one assignment and one
     /// set of Leases for all controllers:
@@ -189,18 +189,19 @@ impl Manager {
     ///   An object's shard does not depend on the kind. With
     ///   [`ShardBy::Namespace`](crate::range::ShardBy::Namespace), all objects of a namespace are
     ///   therefore in one shard, for all controllers.
-    /// - A shard moves when the runs in flight of all controllers for its objects have ended.
-    /// - A graceful shutdown hands each shard over as soon as its last run has ended. Other runs
-    ///   continue. Runs that exceed the [`handover_timeout`](ShardGroup::handover_timeout) or their
-    ///   controller's [`shutdown_timeout`](controller::Config::shutdown_timeout) are dropped first.
-    ///   A forced shutdown that drops runs leaves the shards without a holder until the member
-    ///   Lease has expired.
+    /// - A shard moves when no controller has a run in flight for an object of the shard.
+    /// - A graceful shutdown hands each shard over as soon as its last run has completed. Other
+    ///   runs continue. Runs that exceed the [`handover_timeout`](ShardGroup::handover_timeout) or
+    ///   their controller's [`shutdown_timeout`](controller::Config::shutdown_timeout) are dropped
+    ///   first. A forced shutdown that drops runs leaves the shards without a holder until the
+    ///   member Lease has expired.
     /// - The loss of the membership drops the runs of all controllers, and ends [`run`](Self::run)
     ///   with [`RunnerError::Membership`].
     ///
     /// The requests of the group use the client of [`ShardGroup::with_client`]. Without such a client, the requests use
-    /// the client of the first controller that has an `Api`. The group has no [kind](ShardGroup::objects) by default. A
-    /// rolling update can therefore add controllers, and other programs must use other names for their groups.
+    /// the client of the first controller that has an `Api`. By default, the group has no [kind](ShardGroup::objects).
+    /// A rolling update can therefore add controllers. For the same reason, other programs must use other names for
+    /// their groups.
     ///
     /// ```no_run
     /// # use std::sync::Arc;
@@ -242,7 +243,7 @@ impl Manager {
         self
     }
 
-    /// Drops the runs of all controllers when `trigger` completes, as a second signal does.
+    /// Drops the runs of all controllers when `trigger` completes, like a second signal.
     #[cfg(test)]
     pub(crate) fn forced_shutdown_on(mut self, trigger: BoxFuture<'static, ()>) -> Self {
         self.stops.forced.push(trigger);
@@ -276,7 +277,7 @@ impl Manager {
         self.readiness.clone()
     }
 
-    /// Runs the controllers until all of them have ended.
+    /// Runs the controllers until all of them have stopped.
     ///
     /// # Errors
     ///
@@ -304,7 +305,7 @@ impl Manager {
     pub async fn run(mut self) -> Result<(), ManagerError> {
         let group = self.take_group()?;
         let Self { controllers, readiness, watches, elector, metrics, stops, .. } = self;
-        // From now on, only the controllers keep the watches.
+        // From now on, only the controllers keep the shared watches alive.
         drop(watches);
         let [lead, stop, force] = std::array::from_fn(|_| CancellationToken::new());
         let elector = elector.map(|elector| match &metrics {
@@ -347,11 +348,11 @@ impl Manager {
                     return ended;
                 }
             };
-            // From now on the controllers may reconcile. Until here, they were in standby.
+            // From now on, the controllers may reconcile. Until this line, they were in standby.
             lead.cancel();
             let (ended, is_cut_off) = tokio::select! {
                 biased;
-                // Returning drops the controllers.
+                // The return drops the controllers.
                 error = right.wait_for_loss() => return Err(error.into()),
                 never = leave_after(&right, &stop) => match never {},
                 done = &mut work => done,
@@ -425,9 +426,9 @@ async fn run_controllers(
     (all_ended, is_cut_off)
 }
 
-/// Waits until the controllers may start: with an election or a shard group, until all of them are
-/// ready and this process leads or is a member. After a stop it does not take part, and `joining`
-/// contains the join that did not complete.
+/// Waits until the controllers may start. With an election or a shard group, waits until all
+/// controllers are ready, and until this process leads or is a member. After a stop, the process
+/// does not take part, and `joining` contains the join that did not complete.
 async fn acquire_right(
     elector: Option<LeaderElector>,
     group: Option<Group>,
@@ -448,7 +449,7 @@ async fn acquire_right(
     }
 }
 
-/// Waits for the stop. From then on, hands each shard over when its runs have ended.
+/// Waits for the stop. From then on, hands each shard over when its runs have completed.
 async fn leave_after(right: &Right, stop: &CancellationToken) -> Infallible {
     stop.cancelled().await;
     if let Right::Member(sharding) = right {
@@ -470,8 +471,8 @@ impl fmt::Debug for Manager {
 #[non_exhaustive]
 pub struct ManagerError {
     /// The [name](Controller::name) of the controller that could not continue. The other controllers were shut down.
-    /// `None` if the manager lost its lease or its membership, or could not join its shard group: all runs in flight
-    /// were then dropped at an `await`.
+    /// `None` if the manager lost its lease or its membership, or could not join its shard group. In these cases, all
+    /// runs in flight were dropped at an `await`.
     pub controller: Option<String>,
     /// The reason. The message of this error contains the reason.
     pub error: RunnerError,
@@ -483,7 +484,7 @@ impl From<RunnerError> for ManagerError {
     }
 }
 
-/// Returns the begin of a message.
+/// Returns the beginning of a message, which names the controller.
 fn name_controller(controller: Option<&str>) -> String {
     controller.map(|name| format!("controller {name:?}: ")).unwrap_or_default()
 }

@@ -15,7 +15,7 @@ use tokio::time::{sleep, timeout};
 
 use crate::relist::Events;
 
-/// Returns a stream of the events of a kind, while the API server serves it.
+/// Returns a stream of the events of a kind that the API server may not serve.
 ///
 /// `make` starts a watch. While the kind is not served, the stream yields one empty list, and no
 /// errors. The watch is tried again when the definition of the kind changes, and in any case with kube's backoff, which
@@ -31,15 +31,16 @@ where
 {
     let events = stream! {
         let mut is_listed = false;
-        // While the kind is not served, `absence` contains the changes of its definition and the
-        // backoff.
+        // While the kind is not served, `absence` contains the stream of changes of its definition,
+        // and the backoff.
         let mut absence = None;
         loop {
             if let Some((changes, backoff)) = &mut absence {
                 // The backoff never ends.
                 let delay = Iterator::next(backoff).unwrap_or_default();
                 if timeout(delay, StreamExt::next(changes)).await.is_ok() {
-                    // The API server serves the kind a moment after its definition has changed.
+                    // The API server serves the kind shortly after its definition has changed, so
+                    // the next attempts follow quickly.
                     *backoff = DefaultBackoff::default();
                 }
             }
@@ -57,7 +58,7 @@ where
                     }
                     Err(error) if status_code(&error) == Some(404) => {
                         if is_served {
-                            // Only a list shows that the kind is gone.
+                            // Only a list shows whether the kind was removed.
                             sleep(Duration::from_secs(1)).await;
                         } else if absence.is_none() {
                             tracing::info!(
@@ -88,7 +89,7 @@ where
 }
 
 /// Yields an item for each change of the definition of a kind, and never ends. Without the permission to watch
-/// definitions, the stream yields nothing.
+/// definitions, the stream yields no items.
 fn definition_changes<O: Resource>(
     client: &Client,
     dyntype: &O::DynamicType,
@@ -114,7 +115,7 @@ fn definition_changes<O: Resource>(
     changes.chain(stream::pending()).boxed()
 }
 
-/// Returns the HTTP status code of a response that was an error.
+/// Returns the HTTP status code, if the error is a response of the API server.
 fn status_code(error: &watcher::Error) -> Option<u16> {
     match error {
         watcher::Error::InitialListFailed(kube::Error::Api(status))

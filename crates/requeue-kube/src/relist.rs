@@ -1,8 +1,8 @@
 //! Makes repeated lists of a watch consistent reads.
 //!
-//! An API server may answer a list of resource version 0 from a cache that is behind the events that
-//! the watch has already received, for example from another replica of the server. Objects that are
-//! missing in such a list would look deleted.
+//! An API server may answer a list with resource version 0 from a cache. The cache may be older than the events that
+//! the watch has already received, for example if another replica of the server answers. Objects that are missing in
+//! such a list would look deleted.
 
 use std::fmt;
 use std::sync::Arc;
@@ -21,10 +21,12 @@ use crate::intercept::{intercept_requests, set_query, unchanged_body};
 pub(crate) type Events<O> = BoxStream<'static, watcher::Result<Event<O>>>;
 
 /// Returns a function that returns `api` for a watch with this configuration. Each call returns the same `Api`. The
-/// first list may come from a cache of the API server, if the configuration permits a cache. Later lists do not.
+/// first list may come from a cache of the API server, if the configuration permits a cache. Later lists are consistent
+/// reads.
 ///
 /// The function must be called in a runtime, because it starts a task for the client of the `Api`.
-/// A controller may be created outside a runtime.
+/// The `Api` is therefore not created with the controller, because a controller may be created
+/// outside a runtime.
 pub(crate) fn consistent_api<K: Resource + Clone>(
     api: Api<K>,
     dyntype: &K::DynamicType,
@@ -67,7 +69,7 @@ fn intercepted_api<K: Resource>(api: Api<K>, dyntype: &K::DynamicType) -> Api<K>
         async move {
             let response = client.send(request).await?;
             if is_list && response.status().is_success() {
-                // Relaxed is enough, because the flag guards no other data, and one task sends these requests.
+                // A relaxed store suffices, because the flag guards no other data, and one task sends these requests.
                 listed.store(true, Ordering::Relaxed);
             }
             Ok(unchanged_body(response))
@@ -79,8 +81,8 @@ fn is_of_any_version(uri: &Uri) -> bool {
     uri.query().is_some_and(|query| query.split('&').any(|it| it == "resourceVersion=0"))
 }
 
-/// Returns the query of a list or a streaming list without its version, which makes it a consistent read. A list then
-/// permits no rule for matching versions; a streaming list requires such a rule.
+/// Returns the query of a list or a streaming list without its version, which makes it a consistent read. Without a
+/// version, a list permits no rule for matching versions, but a streaming list requires such a rule.
 fn most_recent(query: &str) -> String {
     let is_watch = query.split('&').any(|it| it == "watch=true");
     let kept = query.split('&').filter(|it| {

@@ -178,9 +178,9 @@ fn show_start(series: &Arc<Series>, metrics: Option<Metrics>, on_start: Option<O
     }
 }
 
-/// Waits for the right to start, and for the membership in the shard group. The first lists come before:
-/// a replica that cannot list never leads and holds no shards. Returns `None` if there is nothing to
-/// wait for.
+/// Waits for the first lists, then for the right to start or for the membership in the shard group. Because the lists
+/// come first, a replica that cannot list never leads and holds no shards. Returns `None` if the controller needs no
+/// right.
 async fn wait_for_start<K: OwnKind>(
     readiness: Readiness,
     timeout: Duration,
@@ -205,8 +205,8 @@ async fn wait_for_start<K: OwnKind>(
     Ok(right)
 }
 
-/// Runs the workers until an event ends the controller. The result names the objects that were
-/// still in flight.
+/// Runs the workers until an event ends the controller. An error names the objects that were still
+/// in flight.
 async fn run_workers<K: OwnKind, R: Reconcile<K>>(
     attempts: Arc<Attempts<K, R>>,
     right: &Right,
@@ -229,10 +229,10 @@ async fn run_workers<K: OwnKind, R: Reconcile<K>>(
     let workers = Workers::new(enqueuer.queue.clone(), handler)
         .on_finish(move |key| finished.run_finished(key))
         .concurrency(config.worker_count())
-        // The drain has the same time limit. After the drain, runs are dropped without a further wait.
+        // The drain has the shutdown's time limit. After the drain, runs are dropped without a further wait.
         .grace(Duration::ZERO)
         .drain_timeout(config.shutdown_timeout)
-        // Each attempt creates a separate span.
+        // Each attempt creates its span itself.
         .span(|_, _| Span::none());
     let running = || attempts.running.lock().iter().cloned().collect::<Vec<_>>();
     let mut ended = Ok(());
@@ -250,7 +250,7 @@ async fn run_workers<K: OwnKind, R: Reconcile<K>>(
     };
     let work = async {
         let shutdown = async {
-            // At the end of all watches, the shards are held until the remaining keys have run.
+            // When all watches have ended, the shards are held until the remaining keys have run.
             if let Some(result) = until_stopped(&enqueuer, graceful, &mut watches).await {
                 ended = result;
                 hand_over().await;
@@ -262,7 +262,8 @@ async fn run_workers<K: OwnKind, R: Reconcile<K>>(
     };
     let mut lost = None;
     tokio::select! {
-        // The loss comes first: a run must not count as completed after its right was lost.
+        // The loss is polled first, because a run must not count as completed after its right was
+        // lost.
         biased;
         error = right.wait_for_loss() => lost = Some(error),
         () = &mut forced => {}
@@ -271,12 +272,12 @@ async fn run_workers<K: OwnKind, R: Reconcile<K>>(
             tracing::debug!(controller = name, dropped = drained.dropped.len(), "shut down");
         }
     }
-    // The workers were dropped. The key of each run that had not ended is still in the list.
+    // The workers were dropped. The key of each run that had not completed is still in the list.
     let mut keys = running();
     if let Some(error) = lost {
         return Err(error.with_interrupted(keys));
     }
-    // Some of them may still be running.
+    // Some of these runs may still be in flight.
     keys.extend(cut_off);
     keys.sort_unstable();
     keys.dedup();
@@ -287,7 +288,7 @@ async fn run_workers<K: OwnKind, R: Reconcile<K>>(
 }
 
 /// Waits for a graceful shutdown, or for the end of all watches. After a shutdown, the queue is paused. Returns `None`
-/// when all watches have ended, because the remaining keys still run.
+/// when all watches have ended. The queue is then not paused, because the remaining keys still run.
 async fn until_stopped(
     enqueuer: &Enqueuer,
     graceful: impl Future<Output = ()>,
@@ -304,16 +305,17 @@ async fn until_stopped(
             Err(error) => Err(error),
         },
     };
-    // Ready keys stay in the queue: after a shutdown begins, no run starts.
+    // The pause keeps ready keys in the queue, because no run may start after the shutdown has
+    // begun.
     enqueuer.queue.pause();
     Some(stopped)
 }
 
 /// The two ways in which a caller stops a controller.
 struct Stops {
-    /// No new run starts.
+    /// After this future completes, no new run starts.
     graceful: BoxFuture<'static, ()>,
-    /// Runs in flight are also dropped.
+    /// After this future completes, runs in flight are also dropped.
     forced: Shared<BoxFuture<'static, ()>>,
 }
 
@@ -326,7 +328,7 @@ impl Stops {
     async fn unless_stopped<T>(&mut self, future: impl Future<Output = T>) -> Option<T> {
         tokio::select! {
             biased;
-            // If both have completed, the forced stop counts.
+            // If both futures have completed, the forced stop has precedence.
             () = &mut self.forced => None,
             () = &mut self.graceful => None,
             value = future => Some(value),
@@ -368,7 +370,8 @@ impl Watches {
                 name: source.name.clone(),
                 kind: source.kind.clone(),
                 lists: ListTimes {
-                    // The user's backoff applies to all attempts, but no shared watch uses it.
+                    // A backoff of the user applies to all attempts of a list, except those of a
+                    // shared watch.
                     period: times.period.filter(|_| source.is_shared || backoff.is_none()),
                     ..times
                 },
@@ -382,7 +385,8 @@ impl Watches {
             let follow = (source.follow)(following);
             let follow = async move {
                 let ended = follow.await;
-                // The watch of the own kind waits until all these receivers are dropped.
+                // The watch of the controller's own kind waits until all these receivers are
+                // dropped.
                 drop(other);
                 ended
             };
@@ -391,7 +395,7 @@ impl Watches {
         Self { watches, others: JoinSet::new() }
     }
 
-    /// Waits for `started`. A lost right or a failed watch ends the wait with an error.
+    /// Waits for `started`. If the right is lost or a watch fails, returns an error.
     async fn until_started<T>(
         &mut self,
         started: impl Future<Output = Result<T, RunnerError>>,
@@ -400,14 +404,14 @@ impl Watches {
         tokio::select! {
             biased;
             error = right.wait_for_loss() => Err(error),
-            // The end of all watches is no failure, and does not end the wait.
+            // The end of all watches is no failure, so the wait continues.
             Err(error) = self.wait_for_end() => Err(error),
             started = started => started,
         }
     }
 
-    /// Completes when no watch is left, or when one has failed permanently. Panics if a task has
-    /// panicked, such as one that calls a mapper.
+    /// Completes when all watches have ended, or when a watch has failed permanently. Panics if a
+    /// task has panicked, such as one that calls a mapper.
     async fn wait_for_end(&mut self) -> Result<(), RunnerError> {
         loop {
             tokio::select! {

@@ -8,10 +8,10 @@ use kube::{Resource, discovery};
 
 use crate::ObjectKey;
 
-/// The scope of a kind. The owner of a namespaced object may have no namespace. The owner's key
-/// must then be the same for owned objects in all namespaces.
+/// The scope of a kind. It is needed because the owner of a namespaced object may have no
+/// namespace. The key of such an owner must be the same for owned objects in all namespaces.
 ///
-/// If the kind is known only at run time, the first object that is seen shows its scope.
+/// If the kind is known only at run time, the scope is learned from the first object that is seen.
 pub(crate) struct Scope(OnceLock<discovery::Scope>);
 
 impl Scope {
@@ -32,14 +32,14 @@ impl Scope {
 
     /// Learns the scope from an object of the kind.
     pub(crate) fn learn_from(&self, object: &impl Resource) {
-        // The first object decides. All objects of a kind have the same scope.
+        // The first object determines the scope, because all objects of a kind have the same scope.
         self.0.get_or_init(|| match object.meta().namespace {
             Some(_) => discovery::Scope::Namespaced,
             None => discovery::Scope::Cluster,
         });
     }
 
-    /// Returns true if it is known that the objects have no namespaces.
+    /// Returns true if the objects are known to have no namespaces.
     pub(crate) fn is_cluster(&self) -> bool {
         self.0.get() == Some(&discovery::Scope::Cluster)
     }

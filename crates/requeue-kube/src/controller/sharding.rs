@@ -1,5 +1,5 @@
-//! Controllers in a shard group: joins it, and applies its changes to the shards that the
-//! controllers hold.
+//! Controllers in a shard group. This module joins the group, and applies the changes of the group
+//! to the shards that the controllers hold.
 
 #[cfg(test)]
 mod tests;
@@ -26,7 +26,7 @@ use crate::membership::{
 /// The shards that a [sharded](crate::Controller::shard_group) controller holds.
 ///
 /// A reconciler uses the handle to protect its writes by the [fence](HeldShard::fence) of its object's shard. All
-/// clones show the same shards. The handle is empty while the controller is not a member of a group.
+/// clones refer to the same shards. The handle is empty while the controller is not a member of a group.
 ///
 /// ```
 /// use k8s_openapi::api::core::v1::ConfigMap;
@@ -54,7 +54,7 @@ struct Shown {
 impl HeldShards {
     /// Returns the shard of an object, or `None` if this process does not hold it.
     ///
-    /// During a run of the object it is `Some`, unless the shard was lost.
+    /// During a run of the object, the result is `Some`, unless the shard was lost.
     #[must_use]
     pub fn for_object(&self, object: &ObjectKey) -> Option<HeldShard> {
         let shard = self.0.changing.get()?.places().shard_of(object)?;
@@ -62,7 +62,8 @@ impl HeldShards {
     }
 
     /// Returns all shards that this process holds, in order.
-    // Hidden: it is for tests. For users, `Status::shard_group` has the holders of all shards.
+    // The method is hidden, because it is for tests. Users get the holders of all shards from
+    // `Status::shard_group`.
     #[doc(hidden)]
     #[must_use]
     pub fn all(&self) -> Vec<HeldShard> {
@@ -78,8 +79,8 @@ impl HeldShards {
         self.0.changing.get()?.wait_of(object)
     }
 
-    /// Returns true if the member Lease has expired by this process's clock. The group has not yet
-    /// reported the loss, because the process was frozen.
+    /// Returns true if the member Lease has expired by this process's clock. The group may not have
+    /// reported the loss yet, because the process was frozen.
     pub(super) fn has_expired(&self, object: &ObjectKey) -> bool {
         match self.for_object(object) {
             Some(held) => !held.is_member(),
@@ -102,7 +103,7 @@ impl fmt::Debug for HeldShards {
 struct Parts(Vec<HeldShards>);
 
 impl Parts {
-    /// Each controller has its handle since it joined the parts of the group.
+    /// Each part has its handle, which it received when it was added to the group.
     fn shards_of_parts(&self) -> impl Iterator<Item = &ChangingShards> {
         self.0.iter().filter_map(|held| held.0.changing.get())
     }
@@ -110,7 +111,7 @@ impl Parts {
 
 impl ShardedWork for Parts {
     fn gain(&self, gained: &[HeldShard]) {
-        // The shards count as held before a run of them begins.
+        // The handles show the shards as held before a run in these shards begins.
         for held in &self.0 {
             let gained = gained.iter().map(|it| (it.index(), it.clone()));
             held.0.held.write().extend(gained);
@@ -151,11 +152,11 @@ pub(crate) struct Group {
 }
 
 impl Group {
-    /// Creates a group whose requests use the client in its settings, or else `client`.
+    /// Creates a group. Its requests use the client in the settings, or otherwise `client`.
     ///
     /// # Errors
     ///
-    /// The settings of the group are invalid, or there is no client.
+    /// Returns an error if the settings of the group are invalid, or if there is no client.
     pub(crate) fn new(shards: ShardGroup, client: Option<Client>) -> Result<Self, RunnerError> {
         shards.check().map_err(RunnerError::from_membership)?;
         let client = shards.client.clone().or(client).ok_or_else(|| {
@@ -173,7 +174,7 @@ impl Group {
         self.shards.period()
     }
 
-    /// Adds the part of a controller that starts, and returns its handle.
+    /// Adds the part of a controller that starts, and returns the handle of its shards.
     pub(super) fn add_part(&self, held: HeldShards) -> ChangingShards {
         let rule = match self.shards.shard_of.clone() {
             Some(shard_of) => {
@@ -188,10 +189,10 @@ impl Group {
         changing
     }
 
-    /// Joins the group, and applies its changes to the controllers, which must have started, from now
-    /// on. If the future is dropped during the join, `joining` contains the attempt.
+    /// Joins the group. From then on, applies the changes of the group to the controllers, which must have started. If
+    /// the future is dropped during the join, `joining` contains the attempt.
     pub(crate) async fn join(self, joining: &mut Option<Joining>) -> Result<Sharding, RunnerError> {
-        // All controllers have started, so no part is added after this.
+        // All controllers have started, so no part is added after this line.
         let parts = std::mem::take(&mut *self.parts.lock());
         let joined = self.shards.join_by(self.client, joining).await;
         let membership = joined.map_err(RunnerError::from_membership)?;
@@ -202,8 +203,9 @@ impl Group {
     }
 }
 
-/// Leaves the group after a join that did not complete. Otherwise the Lease would expire, and another replica might
-/// wait for this. After `limit`, or when `forced` completes, it continues in the background.
+/// Leaves the group after a join that did not complete. Otherwise, the Lease would have to expire, and another replica
+/// might wait for the expiry. After `limit`, or when `forced` completes, the process continues to leave in the
+/// background.
 pub(crate) async fn abandon_join(
     joining: Option<Joining>,
     limit: Duration,

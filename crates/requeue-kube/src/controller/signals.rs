@@ -4,15 +4,15 @@ use futures_util::FutureExt;
 use futures_util::future::{BoxFuture, select};
 use tokio::sync::oneshot;
 
-/// Returns a future that completes at the first signal, and a future that completes at the second. The first future
-/// completes only if the second future is polled.
+/// Returns a future that completes at the first signal, and a future that completes at the second signal. The first
+/// future completes only if the second future is polled.
 pub(super) fn shutdown_signals() -> (BoxFuture<'static, ()>, BoxFuture<'static, ()>) {
-    // One future waits for both signals: two handlers would both see the first signal.
+    // One future waits for both signals, because two handlers would both receive the first signal.
     let (first, shutdown) = oneshot::channel();
     let second = async {
         wait_for_signal().await;
         tracing::info!("shutting down; a second signal drops the runs in flight");
-        // An error means that the shutdown has begun already.
+        // The send fails if the receiver was dropped because the shutdown has already begun.
         _ = first.send(());
         wait_for_signal().await;
     };

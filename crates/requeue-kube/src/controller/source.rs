@@ -1,4 +1,4 @@
-//! One watch of a controller: reads a stream of events, and reports changes to the enqueuer.
+//! One watch of a controller. It reads a stream of events, and reports changes to the enqueuer.
 
 use std::fmt;
 use std::future::pending;
@@ -28,23 +28,24 @@ use crate::range::Shard;
 use crate::relist::Events;
 use crate::shared::{Object, SharedWatch};
 
-/// Starts a watch of the objects that a selector selects. A shared watch has no selector, and takes the
+/// Starts a watch of the objects that a selector selects. A shared watch has no selector, but needs the
 /// [period](ListTimes::period) of its list.
 pub(super) type StartWatch<O> = Box<dyn FnMut(Selected, Option<Duration>) -> Events<O> + Send>;
 
 /// The events of a watch.
 pub(super) enum MakeEvents<O> {
-    /// A stream of the user, which has all objects.
+    /// A stream of the user, which contains all objects.
     Made(Events<O>),
     Watch(StartWatch<O>),
-    /// The function returns true for an object of an event that stands for several changes.
+    /// A shared watch. The function returns true for the object of an event that combines several
+    /// changes.
     Shared(StartWatch<O>, fn(&O) -> bool),
 }
 
-/// The objects that the API server is asked for.
+/// The objects that the controller requests from the API server.
 pub(super) enum Selected {
     All,
-    /// None. A list of one object shows whether the kind can be listed.
+    /// No objects. A list of one object shows whether the kind can be listed.
     Probe,
     Shard(Shard),
     /// The shards that were held when the watch started, and that are still held.
@@ -56,7 +57,7 @@ impl Selected {
         shard.map_or(Self::All, Self::Shard)
     }
 
-    /// Returns `api` with lists and watches of these objects.
+    /// Returns an `Api` whose lists and watches request only these objects.
     pub(super) fn select_objects<O: Resource>(
         self,
         api: Api<O>,
@@ -75,12 +76,13 @@ impl Selected {
         }
     }
 
-    /// Returns the configuration for a watch of these objects. A consistent read lists each new
-    /// shard, because a cache may be behind the writes of the former holder.
+    /// Returns the configuration for a watch of these objects. Each new shard is listed by a
+    /// consistent read, because a cache of the API server may be behind the writes of the former
+    /// holder.
     pub(super) fn list_config(&self, wc: watcher::Config) -> watcher::Config {
         match self {
             Self::All | Self::Probe | Self::Shard(_) => wc,
-            // A streaming list can also begin in a cache.
+            // A streaming list could also begin with the state of a cache.
             Self::Held(_) => watcher::Config {
                 list_semantic: watcher::ListSemantic::MostRecent,
                 initial_list_strategy: watcher::InitialListStrategy::ListWatch,
@@ -91,34 +93,35 @@ impl Selected {
 }
 
 pub(super) type AnyPredicate<O> = Box<dyn Predicate<O> + Send>;
-/// An object that another object concerns, and the priority that a mapper has set, if any.
+/// An object to reconcile because another object concerns it, and the priority from a mapper, if
+/// any.
 pub(super) type Target = (ObjectKey, Option<i32>);
 type Follow = Box<dyn FnOnce(Following) -> BoxFuture<'static, Result<(), RunnerError>> + Send>;
 
 /// A watch that has not started.
 pub(super) struct Source {
-    /// As in `ConfigMap.v1 (owned)`.
+    /// The name of the watch, for example `ConfigMap.v1 (owned)`.
     pub(super) name: String,
     pub(super) kind: Kind,
     pub(super) follow: Follow,
-    /// The events come from a shared watch, which has a separate backoff.
+    /// True if the events come from a shared watch, which has a separate backoff.
     pub(super) is_shared: bool,
 }
 
-/// The times of the lists that a controller awaits.
+/// The time limits of the lists that a controller awaits.
 #[derive(Clone, Copy)]
 pub(super) struct ListTimes {
     /// The time limit for all first lists, and for the list of a new shard.
     pub(super) timeout: Duration,
-    /// The longest time between two attempts of a list that the process awaits before it takes part in
-    /// its group or election, or before it works on a shard.
+    /// The maximum time between two attempts of a list. It applies while the process awaits the list to take part in
+    /// its group or election, or to work on a shard.
     pub(super) period: Option<Duration>,
 }
 
 /// The parts that a running watch needs.
 pub(super) struct Following {
     pub(super) enqueuer: Arc<Enqueuer>,
-    /// `None` for a shared watch.
+    /// The backoff, or `None` for a shared watch.
     pub(super) backoff: Option<TriggerBackoff>,
     pub(super) listed: Lists,
     /// The name of the watch.
@@ -126,7 +129,7 @@ pub(super) struct Following {
     pub(super) number: usize,
     pub(super) kind: Kind,
     pub(super) lists: ListTimes,
-    /// The channel is closed when the watches of the other kinds have ended.
+    /// Is closed when the watches of the other kinds have ended.
     pub(super) others: Arc<watch::Sender<()>>,
     /// Receives each error of the watch.
     pub(super) failed: Arc<dyn Fn(watcher::Error) + Send + Sync>,
@@ -185,7 +188,7 @@ impl<K: ObjectKind> MakeEvents<Object<K>> {
 }
 
 impl Source {
-    /// `follow` reads the events until they end.
+    /// Creates a source. `follow` reads the events until they end.
     pub(super) fn new<E: 'static, F>(
         name: String,
         kind: Kind,
@@ -202,11 +205,11 @@ impl Source {
 }
 
 impl Following {
-    /// Passes events on until the stream ends, and waits after each error.
+    /// Handles events until the stream ends, and waits after each error.
     ///
     /// # Errors
     ///
-    /// The watch failed, and the backoff returned `None`.
+    /// Returns an error if the watch failed and the backoff returned `None`.
     pub(super) async fn follow_events<O: Resource>(
         &mut self,
         events: MakeEvents<O>,
@@ -223,7 +226,7 @@ impl Following {
         Ok(())
     }
 
-    /// Applies one event by `on_event`, or waits after an error.
+    /// Applies one event with `on_event`, or waits after an error.
     pub(super) async fn handle_event<O: Resource>(
         &mut self,
         event: watcher::Result<Event<O>>,
@@ -232,7 +235,8 @@ impl Following {
     ) -> Result<(), RunnerError> {
         match event {
             Ok(event) => {
-                // A list that has begun may still fail.
+                // The backoff is not reset at the beginning of a list, because the list may still
+                // fail.
                 if let Some(backoff) = &self.backoff
                     && !matches!(event, Event::Init | Event::InitApply(_))
                 {
@@ -242,22 +246,23 @@ impl Following {
                 let is_handled = !matches!(event, Event::Init | Event::InitApply(_));
                 let origin = Origin::from_event(&self.kind, &event, is_merged);
                 self.handling.get_or_insert_with(|| Handling::begin_event(&self.enqueuer));
-                // The event is applied before the writes that it shows are closed. A run that
-                // waited for them then reads the new store.
+                // The event is applied before the writes that it shows are closed, so that a run
+                // that waited for these writes reads the new store.
                 on_event(event, origin);
                 if is_handled {
                     self.handling = None;
                 }
                 self.enqueuer.watch_progressed(origin, self.number);
                 if is_listed {
-                    // Readiness comes last: the objects of the list are in the store, and their
-                    // keys in the queue.
+                    // Readiness is reported last, when the objects of the list are in the store and
+                    // their keys are in the queue.
                     self.listed.mark_listed(self.number);
                 }
             }
             Err(error) if self.backoff.is_none() => (self.failed)(error),
             Err(error) => {
-                // kube's watchers retry silently, even if permission is denied.
+                // The error is logged here, because kube's watchers retry silently, even if
+                // permission is denied.
                 tracing::warn!(watch = self.name, %error, "a watch failed");
                 (self.failed)(error);
                 let Some(delay) = self.error_delay() else {
@@ -276,8 +281,8 @@ impl Following {
 
     /// Returns the delay after an error, or `None` if the watch must end.
     ///
-    /// After an outage, kube's backoff is up to 30 s. An object of a shard without a holder would wait
-    /// that long, although other requests of the process succeed.
+    /// The delay of an awaited list is limited, because kube's backoff is up to 30 s after an outage. An object of a
+    /// shard without a holder would wait that long, although other requests of the process succeed.
     fn error_delay(&self) -> Option<Duration> {
         let delay = self.backoff.as_ref()?.lock().next()?;
         // The watch of the controller's own kind, which lists gained shards, has the number 0.
@@ -287,6 +292,6 @@ impl Following {
     }
 }
 
-/// The backoff of a watch after an error. By default each watch has a separate backoff, with kube's times. A backoff of
-/// the user is shared by all watches.
+/// The backoff of a watch after an error. By default, each watch has a separate backoff, with kube's delays. All
+/// watches share a backoff of the user.
 pub(super) type TriggerBackoff = Arc<Mutex<dyn Backoff>>;

@@ -8,7 +8,7 @@ use tracing::{Span, field};
 
 use crate::metrics::Outcome;
 
-/// The span of one run. If the span is dropped before [`record_end`](Self::record_end), its run was cancelled.
+/// The span of one run. If the span is dropped before [`record_end`](Self::record_end), the run was cancelled.
 pub(super) struct RunSpan {
     pub(super) span: Span,
     is_over: bool,

@@ -1,4 +1,4 @@
-//! The conditions for the start of controllers, and the right to run after it.
+//! The conditions for the start of controllers, and the right to run after the start.
 
 use std::future::pending;
 
@@ -12,8 +12,8 @@ use crate::metrics::Metrics;
 
 /// The parts that a manager sets for its controllers.
 pub(crate) struct Managed {
-    /// With an election: completes when the process leads. The manager stops the controller when the
-    /// term ends.
+    /// With an election, a future that completes when the process leads, and the status of the election. The manager
+    /// stops the controller when the term ends.
     pub(crate) lead: Option<(BoxFuture<'static, ()>, Status)>,
     /// The shard group of all controllers, which the manager joins.
     pub(crate) group: Option<Group>,
@@ -26,9 +26,9 @@ pub(crate) struct Managed {
 pub(super) struct Start {
     pub(super) on: Option<BoxFuture<'static, ()>>,
     pub(super) elector: Option<LeaderElector>,
-    /// The status of an election that another part holds.
+    /// The status of an election that the manager takes part in.
     pub(super) election: Option<Status>,
-    /// The watches do not run before the start.
+    /// True if the watches do not run before the start.
     pub(super) is_cold: bool,
 }
 
@@ -55,7 +55,7 @@ impl Start {
 /// The right of this process to run a controller, or the controllers of a manager.
 #[derive(Default)]
 pub(crate) enum Right {
-    /// There is neither an election nor a group.
+    /// Neither an election nor a group restricts the process.
     #[default]
     Free,
     Term(Term),
@@ -83,7 +83,7 @@ impl Right {
         }
     }
 
-    /// Waits until the right is lost.
+    /// Waits until the right is lost, and returns the reason.
     pub(crate) async fn wait_for_loss(&self) -> RunnerError {
         match self {
             Self::Free => pending().await,

@@ -5,9 +5,10 @@ use super::writes::Writes;
 use crate::ObjectKey;
 use crate::membership::GroupStatus;
 
-/// The state of a controller that its queue does not have, for a dashboard.
+/// The state of a controller that its queue does not contain, for a dashboard.
 ///
-/// All clones show the same controller. The methods take a lock for a short time, and do no I/O.
+/// All clones refer to the same controller. The methods hold a lock for a short time, and perform
+/// no I/O.
 ///
 /// ```
 /// use requeue_kube::ObjectKey;
@@ -24,7 +25,7 @@ use crate::membership::GroupStatus;
 /// # show(&Status::default(), &ObjectKey::new(None, "a"));
 /// ```
 ///
-/// `docs/kube/features.md` shows it on the dashboard of `requeue-http`.
+/// `docs/kube/features.md` shows how to display the status on the dashboard of `requeue-http`.
 #[derive(Clone, Debug, Default)]
 pub struct Status {
     pub(super) writes: Writes,
@@ -34,13 +35,14 @@ pub struct Status {
 impl Status {
     /// Returns the reason why the run of an object waits, if the queue does not know this reason.
     ///
-    /// A watch has not shown a [write](Writes) of the object's last run yet, or its shard is being
-    /// listed or handed over.
+    /// The reason is that a watch has not shown a [write](Writes) of the object's last run yet, or
+    /// that the object's shard is being listed or handed over.
     ///
     /// For all other reasons see [`Entry::explain`](requeue::Entry::explain).
     #[must_use]
     pub fn why_waits(&self, object: &ObjectKey) -> Option<String> {
-        // The shard comes first: while it moves, the writes of its objects decide nothing.
+        // The shard is checked first, because the writes of its objects have no effect while the
+        // shard moves.
         self.held.wait_of(object).or_else(|| self.writes.wait_of(object))
     }
 

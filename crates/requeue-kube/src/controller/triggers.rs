@@ -54,7 +54,7 @@ where
     /// [`ReconcileRequest`](kube::runtime::controller::ReconcileRequest)s, which also have a reason, or [`Request`]s,
     /// which can have a priority.
     ///
-    /// In kube this method is unstable, and takes only `ObjectRef`s.
+    /// In kube, this method is unstable, and accepts only `ObjectRef`s.
     ///
     /// # Examples
     ///
@@ -100,8 +100,8 @@ where
 
     /// Shuts down gracefully when `trigger` completes.
     ///
-    /// From then on no run starts. Runs in flight have until the [time
-    /// limit](super::Config::shutdown_timeout) to complete, and then the stream ends.
+    /// From then on, no run starts. Runs in flight can complete until the [time
+    /// limit](super::Config::shutdown_timeout). The stream then ends.
     ///
     /// If runs were still in flight at the time limit, the last item of the stream is a
     /// [`RunnerError::CutOff`](super::RunnerError::CutOff). The method can be called several times.
@@ -130,7 +130,7 @@ where
 
     /// Shuts down [gracefully](Self::graceful_shutdown_on) on Ctrl-C or SIGTERM.
     ///
-    /// At the second signal the stream ends immediately, and runs in flight are
+    /// At the second signal, the stream ends immediately, and runs in flight are
     /// [dropped](super::RunnerError::CutOff) at an `await`.
     ///
     /// # Panics
@@ -160,19 +160,20 @@ where
 
     /// Delays the start until `trigger` completes, for example until this process is the leader.
     ///
-    /// Until then the controller is in standby: watches and [store](Self::store) run, unless
-    /// [`without_warmup`](Self::without_warmup) is set, but nothing is queued. At the start, everything in the store is
-    /// queued, with [low priority](crate::controller::LOW_PRIORITY).
+    /// Until then, the controller is in standby. Watches run and update the [store](Self::store), unless
+    /// [`without_warmup`](Self::without_warmup) is set, but no object is queued. At the start, all objects in the store
+    /// are queued, with [low priority](crate::controller::LOW_PRIORITY).
     ///
-    /// If the lease is lost, the caller must drop the stream immediately.
-    /// [`leader_election`](Self::leader_election) does so by itself. To stop while the process
-    /// still leads, use [`graceful_shutdown_on`](Self::graceful_shutdown_on).
+    /// If the lease is lost, the caller must drop the stream immediately. With
+    /// [`leader_election`](Self::leader_election), the controller itself stops in this case. To
+    /// stop while the process still leads, use
+    /// [`graceful_shutdown_on`](Self::graceful_shutdown_on).
     ///
     /// # Examples
     ///
-    /// A program with a [`Fence`](crate::leader::Fence), or with other work besides controllers, can
-    /// connect a controller with its election. In standby, the controller already runs its watches
-    /// and its store, so that it starts immediately when the process leads:
+    /// A program with a [`Fence`](crate::leader::Fence), or with other work besides controllers, can connect a
+    /// controller with the program's election. In standby, the controller already runs its watches and updates its
+    /// store, so that it starts immediately when the process leads:
     ///
     /// ```no_run
     /// # use std::{pin::pin, sync::Arc};
@@ -204,10 +205,10 @@ where
     /// lead.cancel();
     /// tokio::select! {
     ///     biased;
-    ///     // Returning drops the work at its current `await`.
+    ///     // The return drops the work at its current `await`.
     ///     lost = term.lost() => return Err(lost.into()),
     ///     ended = &mut work => {
-    ///         // After an error, dropped runs may still have effects: the lease expires, unreleased.
+    ///         // After an error, dropped runs may still have effects, so the lease is not released, but expires.
     ///         ended?;
     ///         // The controller has shut down gracefully. The lease was renewed in the meantime.
     ///         term.release().await?;
@@ -221,24 +222,26 @@ where
         self
     }
 
-    /// Runs only while this process leads: of several replicas, one works, and the others stand by.
+    /// Runs the controller only while this process leads. One of several replicas works, and the
+    /// others stand by.
     ///
-    /// - **Start.** The controller takes part in the election once its watches have listed, so a replica that cannot
-    ///   list never leads. [Without warmup](Self::without_warmup), it lists after it has become the leader, and
-    ///   releases the lease if it cannot. With [`start_on`](Self::start_on), it takes part only after that trigger has
-    ///   completed. Until this process leads, the controller is in standby, as described there.
+    /// - **Start.** The controller takes part in the election when its watches have listed their objects, so a replica
+    ///   that cannot list never leads. [Without warmup](Self::without_warmup), the controller lists after it has become
+    ///   the leader, and releases the lease if it cannot list. With [`start_on`](Self::start_on), the controller takes
+    ///   part only after the trigger has completed. Until this process leads, the controller is in standby, as
+    ///   described at `start_on`.
     /// - **Shutdown.** During a [shutdown](Self::graceful_shutdown_on), the controller renews the lease while runs in
     ///   flight complete, for at most [`shutdown_timeout`](super::Config::shutdown_timeout). The controller then
     ///   releases the lease, so that another replica starts immediately. If runs were dropped, the lease is not
     ///   released, but expires.
-    /// - **Loss of the lease.** All runs in flight are dropped immediately, each at an `await`. The stream ends with
+    /// - **Loss of the lease.** All runs in flight are immediately dropped, each at an `await`. The stream ends with
     ///   [`RunnerError::LeadershipLost`](super::RunnerError::LeadershipLost) before another replica leads. The process
-    ///   should then also exit, because an elector leads only once.
+    ///   should then exit, because an elector leads only once.
     ///
     /// Work that blocks its thread cannot be dropped, and writes that were already sent cannot be recalled. A
-    /// [`Fence`](crate::leader::Fence) protects against both. To use one, connect
-    /// the parts yourself, as in the example of [`start_on`](Self::start_on). A
-    /// [`Manager`](crate::Manager::leader_election) runs several controllers with one lease.
+    /// [`Fence`](crate::leader::Fence) protects against both. To use a fence, connect the controller and the election
+    /// yourself, as in the example of [`start_on`](Self::start_on). A [`Manager`](crate::Manager::leader_election) runs
+    /// several controllers with one lease.
     ///
     /// ```no_run
     /// # use std::{sync::Arc, time::Duration};
@@ -267,10 +270,10 @@ where
         self
     }
 
-    /// Starts watches and store only after [`start_on`](Self::start_on) has completed, or when this
-    /// process leads.
+    /// Starts the watches only after the trigger of [`start_on`](Self::start_on) has completed, or
+    /// when this process leads.
     ///
-    /// By default, watches and store also run in standby, so that a new leader starts immediately.
+    /// By default, the watches also run in standby, so that a new leader starts immediately.
     pub fn without_warmup(mut self) -> Self {
         self.parts.start.is_cold = true;
         self

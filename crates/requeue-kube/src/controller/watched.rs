@@ -1,4 +1,4 @@
-//! The description of a kind that a controller watches besides its own.
+//! The description of a kind that a controller watches in addition to its own kind.
 
 use std::borrow::Borrow;
 use std::fmt::{self, Debug};
@@ -23,19 +23,21 @@ use crate::relist::{self, Events};
 use crate::shared::{Object, SharedWatch};
 use crate::watch::{Observation, Watch, watch_name};
 
-/// A kind that a controller watches besides its own, for
+/// A kind that a controller watches in addition to its own kind, for
 /// [`watch_owned`](crate::Controller::watch_owned) and
 /// [`watch_mapped`](crate::Controller::watch_mapped).
 ///
-/// [`owns`](crate::Controller::owns) and [`watches`](crate::Controller::watches) are enough for a watch
-/// without options. A `Watched` has a source, and options that can be combined:
+/// [`owns`](crate::Controller::owns) and [`watches`](crate::Controller::watches) suffice for a watch without options. A
+/// `Watched` has a source, and options that can be combined:
 ///
 /// | source | objects | options |
 /// |---|---|---|
 /// | [`new`](Self::new) | whole objects from the API server | [`filter`](Self::filter), [`optional`](Self::optional) |
-/// | [`metadata`](Self::metadata) | their metadata from the API server | [`filter`](Self::filter), [`optional`](Self::optional) |
+/// | [`metadata`](Self::metadata) | metadata of objects from the API server | [`filter`](Self::filter),
+/// [`optional`](Self::optional) |
 /// | [`stream`](Self::stream) | the objects of your stream of raw events | [`filter`](Self::filter) |
-/// | [`shared`](Self::shared) | the objects of a [`SharedWatch`], each as an `Arc` | [`filter`](Self::filter), and [`SharedWatch::optional`] |
+/// | [`shared`](Self::shared) | the objects of a [`SharedWatch`], each in an `Arc` | [`filter`](Self::filter), and
+/// [`SharedWatch::optional`] |
 ///
 /// Namespaces, labels and fields come from the [`Api`] and the [`watcher::Config`]. A constructor whose name ends with
 /// `_with` is for a kind that is known only at run time.
@@ -77,7 +79,7 @@ where
     O: Clone + Resource + DeserializeOwned + Debug + Send + 'static,
     O::DynamicType: Clone,
 {
-    /// The objects that `api` and `wc` select.
+    /// Watches the objects that `api` and `wc` select.
     pub fn new(api: Api<O>, wc: watcher::Config) -> Self
     where
         O::DynamicType: Default,
@@ -85,7 +87,7 @@ where
         Self::new_with(api, wc, O::DynamicType::default())
     }
 
-    /// As [`new`](Self::new), for a kind that is known only at run time.
+    /// Like [`new`](Self::new), for a kind that is known only at run time.
     pub fn new_with(api: Api<O>, wc: watcher::Config, dyntype: O::DynamicType) -> Self {
         let start = |api, wc| watcher::watcher(api, wc).boxed();
         Self::from_source(FromApi::new(api, wc, &dyntype, start), dyntype)
@@ -97,8 +99,7 @@ where
     O: Clone + Resource + DeserializeOwned + Debug + Send + 'static,
     O::DynamicType: Clone,
 {
-    /// As [`new`](Self::new), but only the metadata of the objects, which takes less memory and less
-    /// traffic.
+    /// Like [`new`](Self::new), but watches only the metadata of the objects, which needs less memory and less traffic.
     ///
     /// [`owns`](crate::Controller::owns) also watches only metadata.
     pub fn metadata(api: Api<O>, wc: watcher::Config) -> Self
@@ -108,7 +109,7 @@ where
         Self::metadata_with(api, wc, O::DynamicType::default())
     }
 
-    /// As [`metadata`](Self::metadata), for a kind that is known only at run time.
+    /// Like [`metadata`](Self::metadata), for a kind that is known only at run time.
     pub fn metadata_with(api: Api<O>, wc: watcher::Config, dyntype: O::DynamicType) -> Self {
         #[expect(deprecated, reason = "as in kube: an `Api` can't be turned into one of metadata")]
         let start = |api, wc| watcher::metadata_watcher(api, wc).boxed();
@@ -120,15 +121,15 @@ impl<O: Resource> Watched<O> {
     /// States that the kind may not be installed.
     ///
     /// While the API server does not serve the kind, the controller works without it. The controller does not wait for
-    /// the kind before it starts, and no error is reported. A first list that fails for another reason, such as a
-    /// missing permission, is reported, and does not delay the start. Once the kind is installed, the watch begins. If
-    /// the kind is removed, its objects count as deleted, and the controller waits again. One message is logged for
-    /// each of these changes.
+    /// the kind before it starts, and no error is reported. If the first list fails for another reason, such as a
+    /// missing permission, the error is reported, but does not delay the start. Once the kind is installed, the watch
+    /// begins. If the kind is removed, its objects count as deleted, and the controller waits again. One message is
+    /// logged for each of these changes.
     ///
     /// With the permission to list and watch `customresourcedefinitions` of `apiextensions.k8s.io`, the watch begins
     /// when the definition exists. The permission can be limited to the definition's name, such as
     /// `certificates.cert-manager.io`. Without this permission, and for kinds of aggregated API servers, the controller
-    /// tries again with kube's backoff, which is at most 30 s.
+    /// retries the watch with kube's backoff, which is at most 30 s.
     pub fn optional(mut self) -> Self {
         self.source.is_optional = true;
         self
@@ -136,7 +137,8 @@ impl<O: Resource> Watched<O> {
 }
 
 impl<O: Resource> Watched<O, Events<O>> {
-    /// The objects of a stream of raw events: see [`for_stream`](crate::Controller::for_stream).
+    /// Watches the objects of a stream of raw events: see
+    /// [`for_stream`](crate::Controller::for_stream).
     ///
     /// ```no_run
     /// # use k8s_openapi::api::core::v1::{ConfigMap, Secret};
@@ -159,7 +161,7 @@ impl<O: Resource> Watched<O, Events<O>> {
         Self::stream_with(events, O::DynamicType::default())
     }
 
-    /// As [`stream`](Self::stream), for a kind that is known only at run time.
+    /// Like [`stream`](Self::stream), for a kind that is known only at run time.
     pub fn stream_with(
         events: impl Stream<Item = watcher::Result<Event<O>>> + Send + 'static,
         dyntype: O::DynamicType,
@@ -173,7 +175,7 @@ where
     O: Clone + Resource + Send + Sync + 'static,
     O::DynamicType: Eq + Hash + Clone,
 {
-    /// The objects of a shared watch. A mapper receives each as an `Arc`, from the store of the watch.
+    /// Watches the objects of a shared watch. A mapper receives each object in an `Arc`, from the store of the watch.
     pub fn shared(watch: &SharedWatch<O>) -> Self {
         Self::from_source(watch.clone(), watch.dyntype().clone())
     }
@@ -187,8 +189,8 @@ impl<O: Resource, S> Watched<O, S> {
     /// Ignores changes that leave the result of `predicate` unchanged. An example of a predicate is
     /// [`predicates::generation`](kube::runtime::predicates::generation).
     ///
-    /// New and deleted objects always count. A second filter replaces the first:
-    /// [`combine`](Predicate::combine) predicates instead.
+    /// New and deleted objects are never ignored. A second filter replaces the first filter. To use
+    /// both, [`combine`](Predicate::combine) the predicates.
     pub fn filter(mut self, predicate: impl Predicate<O> + Send + 'static) -> Self {
         self.predicate = Some(Box::new(predicate));
         self
@@ -206,7 +208,7 @@ impl<O: Resource, S> Debug for Watched<O, S> {
 pub(super) enum Role {
     /// The object names its owners, which are in its namespace or have no namespace.
     Owned,
-    /// A mapper names objects. The objects may be in another shard.
+    /// A mapper names the objects to reconcile, which may be in another shard.
     Mapped,
 }
 
@@ -229,7 +231,8 @@ impl<O: Resource, S> Watched<O, S> {
         let events = source.into_events(&name, &dyntype);
         Source::new(name, kind, events, move |mut following, events| async move {
             let enqueuer = Arc::clone(&following.enqueuer);
-            // An owned object has another uid than its owner, but the same namespace.
+            // The API server can select owned objects only by namespace, because an owned object
+            // has another uid than its owner.
             let selects = |shard: &Shard| role == Role::Owned && shard.selects_owned();
             let selected = Selected::from_shard(enqueuer.ownership.fixed_shard().filter(selects));
             let mut watch = Watch::new();
@@ -240,13 +243,15 @@ impl<O: Resource, S> Watched<O, S> {
                     let observation = Observation::from_meta(item.meta()).property(property);
                     let targets = targets(item, &enqueuer);
                     let priority = |(key, priority): &Target| Some((key.clone(), (*priority)?));
-                    // Most mappers set no priorities, and then nothing is allocated for them.
+                    // Most mappers set no priorities. In this case, no memory is allocated for
+                    // priorities.
                     let priorities: Vec<_> = targets.iter().filter_map(priority).collect();
                     let targets = targets.into_iter().map(|(key, _)| key);
                     observation.concerning(targets).priorities(priorities)
                 });
                 if role == Role::Mapped {
-                    // A mapper does not know the shards. The store is asked after the event was applied.
+                    // A mapper does not know the shards, so its targets are filtered here. The store is read after the
+                    // event was applied.
                     let targets = changes.iter_mut().map(|change| &mut change.targets);
                     targets.for_each(|targets| targets.retain(|target| enqueuer.is_ours(target)));
                 }
@@ -268,11 +273,11 @@ pub(super) trait EventSource<O: Resource>: Send + 'static {
         + Send
         + 'static;
 
-    /// `watch` is the name of the watch.
+    /// Returns the events. `watch` is the name of the watch.
     fn into_events(self, watch: &str, dyntype: &O::DynamicType) -> MakeEvents<Self::Item>;
 }
 
-/// An [`Api`] is the source.
+/// A source of events from an [`Api`].
 pub struct FromApi<O> {
     select: Box<dyn FnMut(Selected) -> StartWatch<O> + Send>,
     client: Client,

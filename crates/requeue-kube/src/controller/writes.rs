@@ -1,8 +1,7 @@
 //! The writes of reconcilers, and the events that show them.
 //!
-//! A write is *shown* when a watch of its kind has reported it. From then on, a store that the watch
-//! maintains contains it. An object whose run has made a write that is not shown yet waits for the
-//! event before it runs again.
+//! A write is *shown* when a watch of its kind has reported it. From then on, a store that the watch maintains contains
+//! the write. If a run has made a write that is not shown yet, its object waits for the event before it runs again.
 //!
 //! Resource versions of one resource are compared as integers, as [Kubernetes
 //! allows](https://kubernetes.io/docs/reference/using-api/api-concepts/#resource-versions).
@@ -25,19 +24,19 @@ use super::reason::Reason;
 use crate::ObjectKey;
 use crate::watch::hash;
 
-/// The number of events of a kind that are remembered. A write that is recorded after its event
-/// finds the event here.
+/// The number of events of a kind that are remembered. They are needed for a write that is recorded
+/// after its event has arrived.
 const RECENT: usize = 1024;
 
-/// The least time for which the events of own writes start no run.
+/// The minimum time for which the events of own writes start no run.
 const SUPPRESSED: Duration = Duration::from_secs(10);
 
 tokio::task_local! {
-    /// The run that the task executes: its controller, and its object.
+    /// The run that the task executes: the writes of its controller, and its object.
     static RUN: (Writes, ObjectKey);
 }
 
-/// A kind of objects in any version: its group and its name.
+/// A kind of objects in any version, as its group and its name.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub(super) struct Kind(Arc<(String, String)>);
 
@@ -51,21 +50,21 @@ impl Kind {
 /// controller's own writes.
 ///
 /// A reconciler records the response of each write. Its object then does not run again until the
-/// controller's watch of that kind has shown the write. The object waits for the event itself: it
-/// is not polled, and no failure is counted. Writes of kinds that the controller does not watch
-/// delay nothing.
+/// controller's watch of that kind has shown the write. The object waits for the event. It is not
+/// polled, and no failure is counted. Writes of kinds that the controller does not watch delay
+/// nothing.
 ///
 /// The object waits at most for [`Config::own_writes_timeout`](super::Config::own_writes_timeout), because an event may
-/// never come, for example if the watch has a selector that excludes the object. After this time the object runs, and
+/// never come, for example if the watch has a selector that excludes the object. After this time, the object runs, and
 /// the metric `stale_sync_timeouts_total` counts the run.
 ///
-/// With several watches of one kind, the first event that shows a write counts, because the others
-/// may have selectors that exclude the object. The store of another watch may still be behind. A
-/// [`SharedWatch`](crate::shared::SharedWatch) has only one store.
+/// With several watches of one kind, the first event that shows a write counts, because the other
+/// watches may have selectors that exclude the object. The store of another watch may still be
+/// behind. A [`SharedWatch`](crate::shared::SharedWatch) has only one store.
 ///
-/// A write without a response cannot be recorded: if the connection breaks, the API server may have
-/// executed it. Use server-side apply, or compute the names of the objects that a run creates. A write
-/// that is repeated then creates no second object.
+/// A write without a response cannot be recorded. If the connection breaks, the API server may have executed the write.
+/// Use server-side apply, or derive the names of the objects that a run creates from its object. A repeated write then
+/// creates no second object.
 ///
 /// Read the objects from a store that the controller's own watches maintain: [`Controller::store`]
 /// for its own kind, and [`Watched::stream`] with
@@ -128,16 +127,16 @@ struct State {
     suppresses: bool,
 }
 
-/// A kind that the controller watches.
+/// A kind that the controller watches, with its writes.
 #[derive(Default)]
 struct Watched {
     /// The watches of this kind, by their numbers.
     watches: BTreeMap<usize, Progress>,
-    /// The open writes by resource version. A deletion without a version is in `deletions`.
+    /// The open writes by resource version. Deletions without a version are in `deletions`.
     versions: BTreeMap<u64, Vec<Write>>,
     deletions: Vec<Write>,
     recent: VecDeque<Shown>,
-    /// The writes whose events start no run of the object that they were made for, by version.
+    /// The writes whose events start no run of the object for which the write was made, by version.
     own: BTreeMap<u64, Vec<Write>>,
 }
 
@@ -147,8 +146,8 @@ struct Progress {
     reached: u64,
     /// The highest version in the list in progress.
     listing: u64,
-    /// The number of writes that were recorded before the list in progress began, and before the last
-    /// complete list began.
+    /// The numbers of writes that were recorded before two lists began: the list in progress, and the last complete
+    /// list.
     recorded: u64,
     listed: u64,
 }
@@ -159,7 +158,7 @@ struct Write {
     /// The object that was written.
     object: ObjectKey,
     uid: u64,
-    /// `None` for a deletion whose response has no version.
+    /// The version in the response, or `None` for a deletion whose response has no version.
     version: Option<u64>,
     number: u64,
 }
@@ -169,24 +168,25 @@ struct Write {
 struct Shown {
     uid: u64,
     version: u64,
-    /// The object is gone, or is being deleted.
+    /// True if the object no longer exists, or is being deleted.
     is_deleted: bool,
 }
 
-/// The state of the caches at the delivery of an object, compared with the object's own writes.
+/// The state of the stores at the delivery of an object, compared with the writes of the object's
+/// runs.
 pub(super) enum Freshness {
     Fresh,
-    /// The run waits, at most for this time.
+    /// A write is not shown yet, so the run waits, but at most for this time.
     Stale(Duration),
-    /// The run has waited for the whole time, and starts.
+    /// The run has waited for the maximum time, and starts.
     TimedOut,
 }
 
 struct Open {
-    /// The numbers of the writes.
+    /// The numbers of the open writes.
     writes: Vec<u64>,
     until: Instant,
-    /// The object was delivered, and its run waits.
+    /// True if the object was delivered and its run waits.
     waits: bool,
 }
 
@@ -219,8 +219,8 @@ fn numeric_version(meta: &ObjectMeta) -> Option<u64> {
 pub(super) struct Origin<'a> {
     kind: &'a Kind,
     progressed: Option<Progressed>,
-    /// The event stands for several changes. The last change may be an own write, and an earlier change may come from
-    /// another client.
+    /// True if the event combines several changes. The last change may be an own write, although an earlier change came
+    /// from another client.
     is_merged: bool,
 }
 
@@ -234,7 +234,7 @@ impl<'a> Origin<'a> {
         Self { kind, progressed: Progressed::from_event(event), is_merged }
     }
 
-    /// Returns the version that the event shows, if it may show an own write and nothing else.
+    /// Returns the version that the event shows, if the event may show only an own write.
     fn only_shows(&self) -> Option<Shown> {
         match self.progressed {
             Some(Progressed::Shown(shown)) if !self.is_merged => Some(shown),
@@ -267,15 +267,15 @@ impl Progressed {
 }
 
 impl Writes {
-    /// Records the response of a write: of a create, replace, patch or apply, also of a subresource
-    /// such as `status`.
+    /// Records the response of a write: a create, replace, patch or apply of an object or of a
+    /// subresource such as `status`.
     ///
-    /// Call it in the reconciler, on the task that the controller runs it on. Elsewhere, such as on a
-    /// task that the reconciler has spawned, call [`record_for`](Self::record_for); `record` then
-    /// only logs a warning.
+    /// Call this method in the reconciler, on the task on which the controller runs it. On any other task, such as a
+    /// task that the reconciler has spawned, call [`record_for`](Self::record_for), because `record` only logs a
+    /// warning there.
     ///
-    /// An object without a uid or with a resource version that is not a number is ignored: then no
-    /// event can be recognized.
+    /// An object without a uid, or with a resource version that is not a number, is ignored,
+    /// because its event could not be recognized.
     ///
     /// # Examples
     ///
@@ -297,14 +297,14 @@ impl Writes {
         self.record_with(written, &O::DynamicType::default());
     }
 
-    /// As [`record`](Self::record), for a kind that is known only at run time.
+    /// Like [`record`](Self::record), for a kind that is known only at run time.
     pub fn record_with<O: Resource>(&self, written: &O, dyntype: &O::DynamicType) {
         if let Some(key) = self.current_run() {
             self.record_version(key, written, dyntype);
         }
     }
 
-    /// As [`record`](Self::record), for a write of the run for `object`.
+    /// Like [`record`](Self::record), for a write of the run of `object`.
     pub fn record_for<K, O>(&self, object: &ObjectRef<K>, written: &O)
     where
         K: Lookup,
@@ -316,7 +316,8 @@ impl Writes {
 
     /// Records the response of a deletion.
     ///
-    /// A deletion is shown when the object is gone or has a deletion timestamp. Otherwise as [`record`](Self::record).
+    /// A deletion is shown when the object no longer exists or has a deletion timestamp. In all other respects, the
+    /// method works like [`record`](Self::record).
     ///
     /// ```no_run
     /// use k8s_openapi::api::core::v1::Secret;
@@ -336,7 +337,7 @@ impl Writes {
         let Some(key) = self.current_run() else { return };
         let kind = Kind::from_type::<O>(&O::DynamicType::default());
         match deleted {
-            // The object continues to exist for a while, as this version shows.
+            // The object continues to exist for some time, with this version.
             Either::Left(object) if object.meta().deletion_timestamp.is_some() => {
                 self.record_version(key, object, &O::DynamicType::default());
             }
@@ -358,7 +359,7 @@ impl Writes {
 
     /// Returns the object of the run that this task executes.
     fn current_run(&self) -> Option<ObjectKey> {
-        // A reconciler may hold the record of another controller, which has no part in this run.
+        // A reconciler may use the `Writes` of another controller, which does not execute this run.
         let run =
             RUN.try_with(|(writes, key)| Arc::ptr_eq(&writes.0, &self.0).then(|| key.clone()));
         let key = run.ok().flatten();
@@ -389,7 +390,7 @@ impl Writes {
         self.0.lock().open_write(Write { key, object, uid, version, number: 0 }, kind);
     }
 
-    /// Returns the last write for whose event the run of `key` waits.
+    /// Returns the latest write for which the run of `key` waits.
     pub(super) fn wait_of(&self, key: &ObjectKey) -> Option<String> {
         let state = self.0.lock();
         let open = state.open.get(key).filter(|open| open.waits)?;
@@ -424,7 +425,8 @@ impl Writes {
         RUN.scope((self.clone(), key), run).await
     }
 
-    /// The controller calls this method at the delivery of `key`.
+    /// The controller calls this method at the delivery of `key`. Returns the freshness of the
+    /// stores.
     pub(super) fn begin_run(&self, key: &ObjectKey) -> Freshness {
         let mut state = self.0.lock();
         let state = &mut *state;
@@ -439,7 +441,8 @@ impl Writes {
             state.open.remove(key);
         }
         if state.suppresses {
-            // The end of the previous run may not be recorded here yet.
+            // An entry may exist already, because the end of the previous run may not be recorded
+            // here yet.
             state.in_flight.entry(key.clone()).or_default();
         }
         if timed_out { Freshness::TimedOut } else { Freshness::Fresh }
@@ -479,7 +482,8 @@ impl Writes {
         }
     }
 
-    /// Forgets the open writes of an object that is gone, and the adds that wait for its run.
+    /// Forgets the open writes of an object that no longer exists, and the adds that wait for its
+    /// run.
     pub(super) fn forget_writes(&self, key: &ObjectKey) {
         let mut state = self.0.lock();
         state.open.remove(key);
@@ -488,13 +492,13 @@ impl Writes {
         }
     }
 
-    /// The controller calls this method when no watch is left. From now on, nothing waits for an event. Returns the
-    /// adds that waited for the ends of runs, with their objects, and the objects whose runs waited.
+    /// The controller calls this method when all watches have ended. From now on, no run waits for an event. Returns
+    /// the adds that waited for the ends of runs, with their objects, and the objects whose runs waited.
     pub(super) fn stop_waits(&self) -> (Vec<(ObjectKey, Held)>, Vec<ObjectKey>) {
         let mut state = self.0.lock();
-        // The writes of kinds that are not watched delay nothing.
+        // Without watched kinds, no write delays a run.
         state.kinds.clear();
-        // Nothing is held from now on: no event will end the wait.
+        // From now on, no add is held, because no event would end its wait.
         state.suppresses = false;
         let in_flight = std::mem::take(&mut state.in_flight).into_iter();
         let held =
@@ -503,7 +507,8 @@ impl Writes {
         (held.collect(), waiting.collect())
     }
 
-    /// As [`forget_writes`](Self::forget_writes), for the objects for which `is_gone` returns true.
+    /// Like [`forget_writes`](Self::forget_writes), for the objects for which `is_gone` returns
+    /// true.
     pub(super) fn forget_all(&self, is_gone: impl Fn(&ObjectKey) -> bool) {
         let mut state = self.0.lock();
         state.open.retain(|key, _| !is_gone(key));
@@ -511,8 +516,8 @@ impl Writes {
         in_flight.filter(|(key, _)| is_gone(key)).for_each(|(_, held)| held.clear());
     }
 
-    /// The controller calls this method after it has applied an event. Returns the objects whose runs wait for it, and
-    /// can start.
+    /// The controller calls this method after it has applied an event. Returns the objects whose runs waited for the
+    /// event and can now start.
     pub(super) fn apply_progress(&self, event: Origin<'_>, watch: usize) -> Vec<ObjectKey> {
         let progress = |progressed| self.0.lock().apply_progress(event.kind, watch, progressed);
         event.progressed.map(progress).unwrap_or_default()
@@ -529,7 +534,8 @@ impl State {
         if let (true, Some(version)) = (self.suppresses, write.version) {
             watched.own.entry(version).or_default().push(write.clone());
             if let Some(held) = self.in_flight.get_mut(&write.key) {
-                // The event of this write has arrived before its response: it starts no run.
+                // The event of this write has arrived before the response, so the event starts no
+                // run.
                 held.retain(|held| held.kind != *kind || !held.shown.is_version(&write));
             }
             // The event may come late, so the write is remembered for longer than its run waits. The event may also
@@ -559,7 +565,8 @@ impl State {
             let Some((_, kind, write)) = self.limits.pop_front() else { return };
             if let Some(open) = self.open.get_mut(&write.key) {
                 open.writes.retain(|number| *number != write.number);
-                // A waiting run removes its entry, and counts that it has waited for the whole time.
+                // The entry of a waiting run stays, because the run itself removes it, and counts that it has waited
+                // for the maximum time.
                 if open.writes.is_empty() && !open.waits {
                     self.open.remove(&write.key);
                 }
@@ -573,7 +580,7 @@ impl State {
         }
     }
 
-    /// Closes a write. Returns the object if that was its last write, and a run waits for the write.
+    /// Closes a write. Returns the object if the write was its last open write and its run waits.
     fn close_write(&mut self, write: &Write) -> Option<ObjectKey> {
         let open = self.open.get_mut(&write.key)?;
         open.writes.retain(|number| *number != write.number);
@@ -606,7 +613,7 @@ impl State {
             Progressed::ListEnded => {
                 progress.reached = progress.reached.max(progress.listing);
                 progress.listed = progress.recorded;
-                // A deleted object has no version in the list. The object is gone if the list began later.
+                // A deleted object is not in the list. The deletion is shown if it was recorded before the list began.
                 let before = watched.watches.values().map(|progress| progress.listed).min();
                 let is_gone =
                     |write: &Write| write.version.is_none() && Some(write.number) <= before;
@@ -631,7 +638,7 @@ impl State {
 }
 
 impl Shown {
-    /// Returns true if the event shows the result of this write, and nothing later.
+    /// Returns true if the event shows exactly the version that this write created.
     fn is_version(&self, write: &Write) -> bool {
         self.uid == write.uid && write.version == Some(self.version) && !self.is_deleted
     }
@@ -648,7 +655,8 @@ impl Shown {
 impl Watched {
     /// Returns the highest version that all watches of the kind have shown.
     fn lowest_reached(&self) -> u64 {
-        // Versions of different objects arrive in order only within one watch.
+        // The lowest version is used, because versions of different objects arrive in order only
+        // within one watch.
         self.watches.values().map(|progress| progress.reached).min().unwrap_or(0)
     }
 
@@ -672,14 +680,15 @@ impl Watched {
         while let Some(entry) = self.versions.first_entry().filter(|it| *it.key() <= reached) {
             shown.extend(entry.remove());
         }
-        // The event of the version that was just reached may still be compared with these writes.
+        // Writes of the version that was just reached are kept, because its event may still be
+        // compared with these writes.
         while let Some(entry) = self.own.first_entry().filter(|it| *it.key() < reached) {
             entry.remove();
         }
     }
 }
 
-/// Keeps the values of a version that satisfy `keep`.
+/// Keeps only the values of `version` that satisfy `keep`.
 fn retain_writes<T>(map: &mut BTreeMap<u64, Vec<T>>, version: u64, keep: impl Fn(&T) -> bool) {
     if let Entry::Occupied(mut values) = map.entry(version) {
         values.get_mut().retain(keep);

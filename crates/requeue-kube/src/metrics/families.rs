@@ -30,12 +30,13 @@ impl Sample {
     }
 }
 
-/// The name, the help text and the values of a metric family. The names of counters are without
-/// `_total`.
+/// The name, the help text and the values of a metric family. The names of counters do not contain
+/// the suffix `_total`.
 pub(super) type Family = (&'static str, &'static str, Values);
 
 /// The values of a family in a sample. Each value has the label `controller`. Values of the queue also have the label
-/// `name`, with the same content. `Results` and `Depths` have several values each, which another label distinguishes.
+/// `name`, with the same content. `Results` and `Depths` have several values each, with another label to distinguish
+/// them.
 pub(super) enum Values {
     Results,
     ReconcileTime,

@@ -58,11 +58,11 @@ pub(crate) struct Meters {
     pub(super) terminal: AtomicU64,
     pub(super) panics: AtomicU64,
     pub(super) timeouts: AtomicU64,
-    /// Deliveries that waited for an event of the object's own writes, and runs that started after the time limit
-    /// without such an event.
+    /// Deliveries that waited for an event of an own write, and (`stale_starts`) runs that started without such an
+    /// event after the time limit.
     pub(super) stale_skips: AtomicU64,
     pub(super) stale_starts: AtomicU64,
-    /// Keys that come back after a delay.
+    /// Keys that run again after a delay.
     pub(super) retries: AtomicU64,
     pub(super) active: AtomicUsize,
     pub(super) times: Times,
@@ -79,14 +79,15 @@ impl Default for Times {
 }
 
 impl Meters {
-    /// Counts a run in flight until the result is dropped.
+    /// Counts a run in flight until the returned value is dropped.
     pub(crate) fn count_run(&self) -> Active<'_> {
         self.active.fetch_add(1, Relaxed);
         Active(self)
     }
 
     pub(crate) fn count_end(&self, outcome: Outcome, took: Duration) {
-        // Relaxed: a scrape may see one of these counters before another.
+        // Relaxed operations suffice, because a scrape may read one counter before and another
+        // after a change.
         self.results[outcome.result_label()].fetch_add(1, Relaxed);
         let of_a_kind = match outcome {
             Outcome::Terminal => Some(&self.terminal),
@@ -100,17 +101,18 @@ impl Meters {
         self.times.0.observe(took.as_secs_f64());
     }
 
-    /// Counts a delivery without a run: a watch has not shown the object's own writes yet.
+    /// Counts a delivery without a run, because a watch has not shown an own write yet.
     pub(crate) fn skipped_stale(&self) {
         self.stale_skips.fetch_add(1, Relaxed);
     }
 
-    /// Counts a run that started although a watch has not shown the object's own writes.
+    /// Counts a run that started although a watch has not shown an own write.
     pub(crate) fn started_stale(&self) {
         self.stale_starts.fetch_add(1, Relaxed);
     }
 
-    /// Counts a key that comes back. As in controller-runtime, only a completion with a delay counts as a retry.
+    /// Counts a key that runs again after `delay`. As in controller-runtime, only a completion with a delay counts as a
+    /// retry.
     pub(crate) fn comes_back(&self, delay: Duration) {
         self.retries.fetch_add(u64::from(!delay.is_zero()), Relaxed);
     }

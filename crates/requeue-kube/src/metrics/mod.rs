@@ -22,9 +22,9 @@ use crate::ObjectQueue;
 
 /// The controllers in a Prometheus registry.
 ///
-/// Create it once for a registry, and pass it to each [`Controller::metrics`](crate::Controller::metrics). Controllers
-/// are read only when the registry is encoded. The series of a controller appear when it starts, and disappear when it
-/// ends.
+/// Create one value for each registry, and pass it to each [`Controller::metrics`](crate::Controller::metrics).
+/// Controllers are read only when the registry is encoded. The series of a controller appear when it starts, and
+/// disappear when it ends.
 ///
 /// ```
 /// use prometheus_client::registry::Registry;
@@ -37,8 +37,8 @@ use crate::ObjectQueue;
 ///
 /// # Export
 ///
-/// The metrics work as for a queue: see [`requeue::metrics::Metrics`]. Do not register both in one registry: both have
-/// series whose names begin with `workqueue_`.
+/// The metrics work as for a queue: see [`requeue::metrics::Metrics`]. Do not register both in one registry, because
+/// both have series whose names begin with `workqueue_`.
 ///
 /// # Series
 ///
@@ -53,25 +53,30 @@ use crate::ObjectQueue;
 /// | `controller_runtime_max_concurrent_reconciles` | `controller` | the limit of concurrent runs |
 /// | `controller_runtime_active_workers` | `controller` | runs in flight |
 /// | `stale_sync_skips_total` | `controller` | deliveries that waited because a watch had not shown the controller's [own writes](crate::controller::Writes) |
-/// | `stale_sync_timeouts_total` | `controller` | runs that started without them after the [limit](crate::controller::Config::own_writes_timeout) |
-/// | `workqueue_depth` | `name`, `controller`, `priority` | keys that are ready or dirty. With more than 25 priorities, all are counted under `exceeded_cardinality_limit`. |
+/// | `stale_sync_timeouts_total` | `controller` | runs that started after the
+/// [limit](crate::controller::Config::own_writes_timeout), before a watch had shown all own writes |
+/// | `workqueue_depth` | `name`, `controller`, `priority` | keys that are ready or dirty. With more than 25 priorities,
+/// all keys are counted under `exceeded_cardinality_limit`. |
 /// | `workqueue_adds_total` | `name`, `controller` | keys that became ready, or dirty while in flight |
-/// | `workqueue_retries_total` | `name`, `controller` | keys that came back after a delay: the backoff of a failure, or the delay that a success asked for |
+/// | `workqueue_retries_total` | `name`, `controller` | keys that run again after a delay: the backoff of a failure, or
+/// the delay that a success asked for |
 /// | `workqueue_queue_duration_seconds` | `name`, `controller` | time from ready to delivery |
 /// | `workqueue_work_duration_seconds` | `name`, `controller` | time from delivery to completion |
 /// | `workqueue_unfinished_work_seconds` | `name`, `controller` | the sum of the times since delivery of all keys in flight |
-/// | `workqueue_longest_running_processor_seconds` | `name`, `controller` | the longest of these times |
+/// | `workqueue_longest_running_processor_seconds` | `name`, `controller` | the longest time since delivery of a key in
+/// flight |
 ///
 /// The series of elections and shard groups are described at [`LeaseMetrics`].
 ///
-/// A scrape reads counters. The cost of a scrape does not depend on the number of keys.
+/// A scrape reads counters, so its duration does not depend on the number of keys.
 #[derive(Clone, Debug)]
 pub struct Metrics(Arc<Shown>);
 
 impl Metrics {
     /// Registers one collector in `registry`.
     ///
-    /// Call it once for each registry: two collectors would both write the headers of all families.
+    /// Call this function once for each registry, because two collectors would both write the
+    /// headers of all families.
     pub fn register(registry: &mut Registry) -> Self {
         let shown = Arc::new(Shown::default());
         registry.register_collector(Box::new(Arc::clone(&shown)));
@@ -102,7 +107,7 @@ pub(crate) struct Series {
     priorities: Mutex<Priorities>,
 }
 
-/// The priorities that were seen. The series of these priorities remain.
+/// The priorities that were seen so far. Each has a series, which remains.
 #[derive(Default)]
 struct Priorities {
     seen: BTreeSet<i32>,
@@ -125,12 +130,13 @@ impl Series {
 
     /// Returns the depth for each value of the label `priority`. `total` is the depth of all priorities.
     fn depths_by_priority(&self, total: usize) -> Vec<(String, usize)> {
-        // One more than the limit, so that an exceeded limit is detected.
+        // One more priority than the limit is read, so that an exceeded limit is detected.
         let depths: BTreeMap<_, _> =
             self.queue.ready_and_dirty_by_priority(MOST_PRIORITIES + 1).into_iter().collect();
         let mut priorities = self.priorities.lock();
         priorities.seen.extend(depths.keys());
-        // Once exceeded, the limit stays exceeded: series must not come and go.
+        // Once exceeded, the limit stays exceeded, because series must not appear and disappear
+        // repeatedly.
         priorities.exceeded |= priorities.seen.len() > MOST_PRIORITIES;
         if priorities.exceeded {
             priorities.seen.clear();

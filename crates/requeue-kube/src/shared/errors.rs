@@ -10,7 +10,7 @@ use kube::runtime::watcher;
 pub(super) fn copy_error(error: &Arc<watcher::Error>) -> watcher::Error {
     let copied = |cause: &kube::Error| match cause {
         kube::Error::Api(status) => kube::Error::Api(status.clone()),
-        // The other errors of kube cannot be cloned.
+        // Other errors of kube cannot be cloned, so the copy refers to the original.
         _ => kube::Error::Service(Box::new(Copied(Arc::clone(error)))),
     };
     match &**error {
@@ -29,7 +29,8 @@ pub(super) fn copy_error(error: &Arc<watcher::Error>) -> watcher::Error {
 struct Copied(Arc<watcher::Error>);
 
 impl Copied {
-    /// Returns the cause, because the copy already has the message of the error itself.
+    /// Returns the cause of the error, because the copy already has the message of the error
+    /// itself.
     fn cause(&self) -> &(dyn Error + 'static) {
         self.0.source().unwrap_or(&*self.0)
     }

@@ -12,23 +12,24 @@ use parking_lot::{Mutex, RwLock};
 
 use crate::ObjectKey;
 
-/// The objects of a [`SharedWatch`](super::SharedWatch) by the values of a function of them.
+/// The objects of a [`SharedWatch`](super::SharedWatch), found by the values that a function
+/// returns for each object.
 ///
-/// An index is created by [`SharedWatch::by_index`](super::SharedWatch::by_index), and has the objects of the watch's
-/// store. The index is updated just after the store, and before the subscribers receive the event. The index is cheap
-/// to clone.
+/// An index is created by [`SharedWatch::by_index`](super::SharedWatch::by_index), and contains the objects of the
+/// watch's store. The index is updated directly after the store, and before the subscribers receive the event. The
+/// index is cheap to clone.
 ///
 /// A look-up takes constant time, plus the time for its result. A look-up does not wait for the watch, except while an
 /// update is being written. For each object and value, the index keeps two copies of the object's key, which share
-/// their text, and two copies of the value. The copies take about 150 bytes, and the memory that the value allocates.
-/// The objects themselves are shared with the store.
+/// their text, and two copies of the value. For each object and value, the copies need about 150 bytes, and the memory
+/// that the value allocates. The objects themselves are shared with the store.
 #[derive(Educe)]
 #[educe(Clone(bound()), Debug(bound()))]
 pub struct Index<V, K>(#[educe(Debug(ignore))] Arc<RwLock<Entries<V, K>>>);
 
 struct Entries<V, K> {
     objects: HashMap<V, BTreeMap<ObjectKey, Arc<K>>>,
-    /// The values of each object that has values.
+    /// For each object that has values, its values.
     values: HashMap<ObjectKey, Vec<V>>,
 }
 
@@ -92,14 +93,14 @@ impl<V: Hash + Eq + Clone, K> Entries<V, K> {
     }
 }
 
-/// The updates of an index, whose type of values is not known to the watch.
+/// The updates of an index. The watch does not know the type of the index's values.
 ///
-/// [`prepare_object`](Self::prepare_object) calls the function of the user, which may be slow, before the watch
-/// takes its lock. The other methods call it only for objects that were not prepared.
+/// [`prepare_object`](Self::prepare_object) calls the function of the user, which may be slow, before the watch takes
+/// its lock. The other methods call that function only for objects that were not prepared.
 pub(super) trait Update<K>: Send + Sync {
-    /// Computes the values of an object that is about to be put, or is part of a list.
+    /// Computes the values of an object that will be inserted, alone or as part of a list.
     fn prepare_object(&self, key: &ObjectKey, object: &K);
-    /// Forgets the values that were computed and not used, because a list begins.
+    /// Forgets computed values that were not used, because a new list begins.
     fn begin_list(&self);
     fn put_object(&self, key: &ObjectKey, object: &Arc<K>);
     fn remove_object(&self, key: &ObjectKey);
@@ -113,8 +114,8 @@ pub(super) struct Indexed<V, K, F> {
     reader: Mutex<Reader<V, F>>,
 }
 
-/// The function of an index, and its results for objects that are not in the index yet, with the
-/// resource versions of the objects.
+/// The function of an index. Also stores its results for objects that are not in the index yet,
+/// with the resource versions of these objects.
 struct Reader<V, F> {
     function: F,
     prepared: HashMap<ObjectKey, (Option<String>, Vec<V>)>,
@@ -171,7 +172,8 @@ where
     }
 
     fn put_object(&self, key: &ObjectKey, object: &Arc<K>) {
-        // The values come before the lock of the entries: a look-up must not wait for a function.
+        // The values are computed before the entries are locked, because a look-up must not wait
+        // for a function of the user.
         let values = self.reader.lock().take_values(key, &**object);
         let mut entries = self.index.0.write();
         entries.remove_object(key);

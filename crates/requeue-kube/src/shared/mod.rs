@@ -1,7 +1,7 @@
 //! One watch and one store for several controllers of a process.
 //!
 //! Two controllers that need the objects of one kind usually have a watch and a store each. With a [`SharedWatch`],
-//! they share one watch and one store. After an outage they list once, and each object is in memory once.
+//! they share one watch and one store. After an outage, there is only one list, and each object is in memory only once.
 //!
 //! ```no_run
 //! use k8s_openapi::api::core::v1::{ConfigMap, Node, Pod};
@@ -69,25 +69,26 @@ use crate::{ObjectKey, optional, relist};
 /// A watch of one kind, scope and selector, and its store, for several controllers of a process.
 ///
 /// Pass the watch to [`Controller::for_shared`] and [`Watched::shared`]. The watch begins when the first of these
-/// controllers starts, and ends when all of them and all clones of this value are gone.
+/// controllers starts, and ends when all these controllers have ended and all clones of this value are dropped.
 ///
-/// - **Deletions are delivered**, also deletions that the watch has missed. kube's shared streams deliver no deletions.
-/// - **Each subscriber is a queue.** A slow subscriber delays no other subscriber, and takes memory only for the keys
+/// - **Deletions are delivered**, including deletions while the watch was disconnected. kube's shared streams deliver
+///   no deletions.
+/// - **Each subscriber is a queue.** A slow subscriber delays no other subscriber, and needs memory only for the keys
 ///   of objects that have changed since it last read. The subscriber then reads the latest state of these objects.
-///   Several changes of an object are then one event, which
+///   Several changes of an object become one event, which
 ///   [`suppress_own_writes`](crate::controller::Config::suppress_own_writes) never suppresses.
 /// - **A late subscriber** first receives the current state, as a first list.
-/// - **After an outage**, the API server is asked for one list. Each controller reconciles only the
-///   objects that have changed.
-/// - **Errors** of the watch are reported by each controller. The watch has kube's backoff, and not that
-///   of [`Controller::trigger_backoff`]. If a subscriber has a shard group or an election, the first list
-///   is repeated at least once per retry period.
+/// - **After an outage**, the watch requests only one list from the API server. Each controller
+///   reconciles only the objects that have changed.
+/// - **Errors** of the watch are reported by each controller. The watch uses kube's backoff, and not the backoff of
+///   [`Controller::trigger_backoff`]. If a subscriber has a shard group or an election, the first list is repeated at
+///   least once per retry period.
 ///
-/// With a [shard](crate::Controller::shard), each controller drops the objects of other shards, but the
-/// store has all objects.
+/// With a [shard](crate::Controller::shard), each controller drops the objects of other shards, but the store contains
+/// all objects.
 ///
-/// The store has each object once. Each subscriber also remembers the key, the uid, the version and the
-/// targets of each object: about 100 bytes, and 16 for each target.
+/// The store contains each object once. For each object, each subscriber also remembers the key, the uid, the version
+/// and the targets, which need about 100 bytes, and 16 bytes for each target.
 ///
 /// [`Controller::for_shared`]: crate::Controller::for_shared
 /// [`Watched::shared`]: crate::controller::Watched::shared
@@ -102,9 +103,9 @@ where
 struct Inner<K: ObjectKind> {
     dyntype: K::DynamicType,
     fanout: Arc<Mutex<Fanout<K>>>,
-    /// The watch, before it begins.
+    /// The future of the watch, before the watch begins.
     start: Mutex<Option<BoxFuture<'static, ()>>>,
-    /// The watch, after that. Dropping it ends the watch.
+    /// The task of the watch, after the watch has begun. Dropping the task ends the watch.
     task: Mutex<JoinSet<()>>,
 }
 
@@ -116,7 +117,7 @@ struct Fanout<K: ObjectKind> {
     store: Store<K>,
     indexes: Vec<Arc<dyn Update<K>>>,
     subscribers: BTreeMap<u64, Subscriber<K>>,
-    /// The number of subscribers so far.
+    /// The number of subscribers that were added so far.
     numbers: u64,
     is_listed: bool,
     /// The shortest retry period of the groups and elections of the subscribers.
@@ -132,20 +133,20 @@ enum End {
 
 /// The changes that a subscriber has not read.
 struct Subscriber<K> {
-    /// The subscriber reads the whole store first, and then the other changes.
+    /// True if the subscriber must read the whole store before the other changes.
     lists: bool,
     order: VecDeque<ObjectKey>,
     changed: HashMap<ObjectKey, Changed<K>>,
-    /// The latest error.
+    /// The latest error that the subscriber has not read.
     error: Option<Arc<watcher::Error>>,
     wake: Arc<Notify>,
 }
 
 /// The changes of an object that a subscriber has not read.
 struct Changed<K> {
-    /// The last state, if the object was deleted.
+    /// The last state before the deletion, if the object was deleted.
     deleted: Option<Arc<K>>,
-    /// There are several changes.
+    /// True if several changes were combined.
     is_merged: bool,
 }
 
@@ -174,12 +175,12 @@ where
         Self::new_with(api, wc, K::DynamicType::default())
     }
 
-    /// As [`new`](Self::new), for a kind that is known only at run time.
+    /// Like [`new`](Self::new), for a kind that is known only at run time.
     pub fn new_with(api: Api<K>, wc: watcher::Config, dyntype: K::DynamicType) -> Self {
         Self::from_stream(relist::consistent_watch(api, &dyntype, wc), dyntype)
     }
 
-    /// As [`new_with`](Self::new_with), for a kind that may not be installed: see
+    /// Like [`new_with`](Self::new_with), for a kind that may not be installed: see
     /// [`Watched::optional`](crate::controller::Watched::optional).
     ///
     /// # Examples
@@ -248,11 +249,11 @@ where
         Self(Arc::new(Inner { dyntype, fanout, start: Mutex::new(Some(start)), task }))
     }
 
-    /// Returns a reader of the store, which has the objects as they were last seen.
+    /// Returns a reader of the store, which contains the objects as they were last seen.
     ///
-    /// The store is empty before the first controller has started the watch. For a kind whose objects
-    /// are only looked up, use [`watch_mapped`](crate::Controller::watch_mapped) with a mapper that
-    /// returns nothing: the controller then starts when the store is complete.
+    /// The store is empty before the first controller has started the watch. For a kind whose objects are only looked
+    /// up, use [`watch_mapped`](crate::Controller::watch_mapped) with a mapper that returns no objects. The controller
+    /// then starts only when the store is complete.
     ///
     /// # Examples
     ///
@@ -270,12 +271,13 @@ where
         self.lock_fanout().store.clone()
     }
 
-    /// Returns an index of the objects by the values that `f` returns for them: none, one or several.
+    /// Returns an index of the objects by the values that `f` returns for each object. `f` can return any number of
+    /// values.
     ///
-    /// Use it in a mapper, to find the objects that refer to a changed object. `f` is called once
-    /// for each change of an object, and once for each object of a list. A slow `f` delays the
-    /// events of the watch, but nothing else. If `f` panics, the panic is logged, and the object
-    /// has no value in the index until its next change.
+    /// Use the index in a mapper, to find the objects that refer to a changed object. `f` is called
+    /// once for each change of an object, and once for each object of a list. A slow `f` delays
+    /// only the events of the watch. If `f` panics, the panic is logged, and the object has no
+    /// value in the index until its next change.
     ///
     /// ```
     /// use k8s_openapi::api::core::v1::Pod;
@@ -307,15 +309,16 @@ where
         &self.0.dyntype
     }
 
-    /// Returns the events of a new subscriber. The watch begins when the stream is first polled. With a
-    /// period, its first list is repeated at least once per period.
+    /// Returns the events of a new subscriber. The watch begins when the stream is first polled. If a period is given,
+    /// a first list that fails is repeated at least once per period.
     pub(crate) fn subscribed_events(
         &self,
         list_period: Option<Duration>,
     ) -> BoxStream<'static, watcher::Result<Event<Object<K>>>> {
         let (number, wake) = {
             let mut fanout = self.lock_fanout();
-            // The subscriber with the shortest period decides: all of them wait for the same list.
+            // The shortest period of the subscribers applies, because all subscribers wait for the
+            // same list.
             fanout.list_period = fanout.list_period.into_iter().chain(list_period).min();
             fanout.add_subscriber()
         };
@@ -323,7 +326,7 @@ where
         let events = stream! {
             subscription.shared.begin_watch();
             loop {
-                // The events and the end are read under one lock. Otherwise the last events could
+                // The events and the end are read under one lock. Otherwise, the last events could
                 // be lost.
                 let (events, end) = {
                     let mut fanout = subscription.shared.lock_fanout();
@@ -349,7 +352,7 @@ where
         self.0.fanout.lock()
     }
 
-    /// Starts the watch, unless it has begun.
+    /// Starts the watch, unless the watch has already begun.
     fn begin_watch(&self) {
         // Only the first caller receives the watch, and starts it.
         let watch = self.0.start.lock().take();
@@ -383,7 +386,8 @@ async fn follow_watch<K: ObjectKind>(
     while let Some(event) = events.next().await {
         match event {
             Ok(event) => {
-                // The functions of the user run before the lock, which all subscribers need.
+                // The functions of the user run before the lock is acquired, because all
+                // subscribers need the lock.
                 prepare_indexes(&fanout, &event);
                 fanout.lock().apply_event(event);
             }
@@ -401,7 +405,8 @@ async fn follow_watch<K: ObjectKind>(
     }
 }
 
-/// kube's backoff, or before the first list at most the period of the subscribers.
+/// The backoff of a shared watch. It is kube's backoff, but before the first list at most the
+/// period of the subscribers.
 struct ListBackoff<K: ObjectKind> {
     backoff: DefaultBackoff,
     fanout: Arc<Mutex<Fanout<K>>>,
@@ -439,8 +444,8 @@ fn prepare_indexes<K: ObjectKind>(fanout: &Mutex<Fanout<K>>, event: &Event<K>) {
 
 impl<K: ObjectKind> Fanout<K> {
     fn apply_event(&mut self, event: Event<K>) {
-        // The store changes under the lock of the subscribers. Each subscriber therefore sees the change either in its
-        // list or as a key, and never in both.
+        // The store changes under the lock of the subscribers. Each subscriber therefore receives the change either in
+        // its list or as a key, but never both.
         self.writer.apply_watcher_event(&event);
         match event {
             Event::Init | Event::InitApply(_) => {}
@@ -499,10 +504,10 @@ impl<K: ObjectKind> Fanout<K> {
         (self.numbers, wake)
     }
 
-    /// Returns the next events of a subscriber, or none if it has read all.
+    /// Returns the next events of a subscriber, or no events if it has read all of them.
     fn take_events(&mut self, number: u64) -> Vec<watcher::Result<Event<Object<K>>>> {
         let Some(subscriber) = self.subscribers.get_mut(&number) else { return Vec::new() };
-        // An error is passed on first, also before a list that the subscriber has not read.
+        // An error is passed on first, even before a list that the subscriber has not read.
         if let Some(error) = subscriber.error.take() {
             return vec![Err(errors::copy_error(&error))];
         }
@@ -530,7 +535,7 @@ impl<K> Subscriber<K> {
     /// Makes the subscriber read the whole store.
     fn list_again(&mut self) {
         self.lists = true;
-        // The list also shows these changes.
+        // The pending changes are dropped, because the list also shows them.
         self.order.clear();
         self.changed.clear();
         self.wake.notify_one();
@@ -550,7 +555,7 @@ impl<K> Subscriber<K> {
             Entry::Occupied(mut entry) => {
                 let changed = entry.get_mut();
                 changed.is_merged = true;
-                // An object that was created again was also deleted.
+                // An object that was created again must also be reported as deleted.
                 if let Some(object) = deleted {
                     changed.deleted = Some(Arc::clone(object));
                 }
@@ -565,7 +570,7 @@ impl<K> Subscriber<K> {
     }
 }
 
-/// A subscriber's side. Dropping it ends the subscription.
+/// The subscription of one subscriber. Dropping this value ends the subscription.
 struct Subscription<K: ObjectKind> {
     shared: SharedWatch<K>,
     number: u64,

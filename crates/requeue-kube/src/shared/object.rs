@@ -10,7 +10,7 @@ use kube::core::ObjectMeta;
 #[derive(Debug)]
 pub(crate) struct Object<K> {
     pub(crate) object: Arc<K>,
-    /// The event stands for several changes, of which only the last state is known.
+    /// True if the event combines several changes, of which only the last state is known.
     pub(crate) is_merged: bool,
 }
 

@@ -24,8 +24,8 @@ fn shared() -> SharedWatch<ConfigMap> {
     SharedWatch::from_stream(stream::pending(), ())
 }
 
-/// Reads the next events of a subscriber, as `+` or `-`, and the version. `++` stands for several
-/// changes.
+/// Reads the next events of a subscriber. Each event is `+` or `-` with the version of the object.
+/// `++` means that the event combines several changes.
 fn read(shared: &SharedWatch<ConfigMap>, number: u64) -> Vec<String> {
     let events = shared.lock_fanout().take_events(number);
     let text = |event: watcher::Result<Event<Object<ConfigMap>>>| match event.unwrap() {
@@ -102,7 +102,7 @@ fn a_list_replaces_the_changes_that_were_not_read() {
 enum Step {
     Put(u8),
     Delete(u8),
-    /// A list, before which the watch has missed that these objects were put or deleted.
+    /// A list. Before the list, the watch has missed that these objects were put or deleted.
     List(Vec<(u8, bool)>),
     Subscribe,
     Unsubscribe(usize),

@@ -23,7 +23,7 @@ use crate::controller::{Action, Config, Error, RunnerError};
 use crate::leader::LeadershipLost;
 use crate::{Controller, ObjectKey, policy};
 
-/// A replica. Its reconciler takes a fixed time, and logs the start and the end of each run.
+/// A replica. Its runs have a fixed duration. Its log contains the start and the end of each run.
 struct Replica {
     feed: UnboundedSender<Event<ConfigMap>>,
     log: Log,
@@ -72,7 +72,7 @@ impl Replica {
         Self { feed, log, stop, suspended, ended }
     }
 
-    /// The watch lists the objects `a` and `b`.
+    /// Makes the watch list the objects `a` and `b`.
     fn lists(&self) {
         let list = ["a", "b"].map(|name| Event::InitApply(map(name)));
         for event in [Event::Init].into_iter().chain(list).chain([Event::InitDone]) {

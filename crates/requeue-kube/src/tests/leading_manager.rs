@@ -22,7 +22,7 @@ use crate::controller::{Action, Config, RunnerError};
 use crate::leader::LeadershipLost;
 use crate::{Controller, Manager, ObjectKey, policy};
 
-/// A replica with the controllers `first` and `second`. The log has the start and the end of each run.
+/// A replica with the controllers `first` and `second`. The log contains the start and the end of each run.
 pub(super) struct Replica {
     feeds: Vec<UnboundedSender<Event<ConfigMap>>>,
     log: Arc<Mutex<Vec<String>>>,
@@ -62,7 +62,7 @@ impl Replica {
         Self { feeds: feeds.into(), log, stop, ended }
     }
 
-    /// The watch of a controller lists one object.
+    /// Makes the watch of this controller list one object.
     fn lists(&self, controller: usize) {
         let metadata = ObjectMeta { name: Some("a".into()), ..ObjectMeta::default() };
         let map = ConfigMap { metadata, ..ConfigMap::default() };

@@ -36,7 +36,7 @@ fn name() -> String {
     format!("outage {}", NAMES.fetch_add(1, Ordering::Relaxed))
 }
 
-/// A controller of ConfigMaps that owns Secrets, with the client of its `Api`.
+/// Returns a controller of ConfigMaps that own Secrets, with the client of its `Api`.
 fn controller(api: &Api) -> Controller<ConfigMap> {
     let (client, wc) = (api.client(), watcher::Config::default());
     Controller::new(kube::Api::<ConfigMap>::all(client.clone()), wc.clone())
@@ -44,7 +44,7 @@ fn controller(api: &Api) -> Controller<ConfigMap> {
         .name(name())
 }
 
-/// The same with shared watches. Their first lists are streams.
+/// Returns the same controller with shared watches, whose first lists are streaming lists.
 fn shared(api: &Api) -> Controller<ConfigMap> {
     let (client, wc) = (api.client(), watcher::Config::default().streaming_lists());
     let maps = SharedWatch::new(kube::Api::<ConfigMap>::all(client.clone()), wc.clone());
@@ -59,14 +59,14 @@ async fn reconcile(_: Arc<ConfigMap>, _: Arc<()>) -> Result<Action, Infallible> 
 struct Replica {
     held: HeldShards,
     readiness: Readiness,
-    /// That of the election.
+    /// The status of the election, if any.
     status: Option<Status>,
     task: JoinHandle<()>,
 }
 
 impl Replica {
     /// Starts a replica. `options` adds the group or the election, and returns the status of the
-    /// latter.
+    /// election.
     fn start(
         api: &Api,
         options: impl FnOnce(Controller<ConfigMap>) -> (Controller<ConfigMap>, Option<Status>),
@@ -77,7 +77,7 @@ impl Replica {
         Self { held, readiness, status, task: tokio::spawn(stream.for_each(async |_| {})) }
     }
 
-    /// Starts a replica whose group or election is that of a manager.
+    /// Starts a replica with a manager, which has the group or the election.
     fn managed(api: &Api, options: impl FnOnce(Manager) -> (Manager, Option<Status>)) -> Self {
         let (mut manager, status) = options(Manager::new());
         let controller = controller(api);
@@ -158,7 +158,7 @@ async fn a_replica_that_starts_during_an_outage_begins_one_retry_period_after_it
         api.inner().fails = None;
         replica.begins().await;
         let late = back.elapsed();
-        // An election tries again after up to 2.2 periods.
+        // An election retries after at most 2.2 periods.
         let most = if replica.status.is_some() { PERIOD * 5 / 2 } else { PERIOD * 5 / 4 };
         assert!(late < most, "{start} begins {late:?} after the outage");
         if start != "an election without warmup" {
@@ -168,7 +168,7 @@ async fn a_replica_that_starts_during_an_outage_begins_one_retry_period_after_it
     }
 }
 
-/// The former members cannot release their Leases, and no replica has seen when these were last renewed.
+/// The former members cannot release their Leases, and no replica knows when these Leases were last renewed.
 #[tokio::test(start_paused = true)]
 async fn after_an_outage_that_ends_all_members_the_shards_wait_for_one_lease_duration() {
     let api = Api::default();
@@ -216,7 +216,7 @@ impl Backoff for Constant {
     fn reset(&mut self) {}
 }
 
-/// A shared watch has kube's backoff, also if a controller has another one.
+/// A shared watch has kube's backoff, even if a controller has another backoff.
 #[tokio::test(start_paused = true)]
 async fn shared_watches_are_repeated_once_per_retry_period_as_well() {
     for has_backoff in [false, true] {
@@ -236,7 +236,8 @@ async fn shared_watches_are_repeated_once_per_retry_period_as_well() {
     }
 }
 
-/// kube's backoff, and that of the user, remain where no right of the process depends on the list.
+/// kube's backoff, or the user's backoff, applies unchanged if no right of the process depends on
+/// the list.
 #[tokio::test(start_paused = true)]
 async fn other_lists_have_their_own_backoff() {
     for is_alone in [true, false] {

@@ -30,7 +30,7 @@ use crate::metrics::Metrics;
 use crate::range::{Shard, ShardBy};
 use crate::{Controller, Manager, ObjectKey, policy};
 
-/// The number of objects of each kind. Each is in its own namespace.
+/// The number of objects of each kind. Each object is in a separate namespace.
 const OBJECTS: usize = 12;
 
 type Log = Arc<Mutex<Vec<String>>>;
@@ -76,8 +76,8 @@ where
         .name(unique(name))
 }
 
-/// A replica with a controller of ConfigMaps and one of Secrets. The log has the start and the end
-/// of each run, with the name of its object.
+/// A replica with a controller of ConfigMaps and a controller of Secrets. The log contains the
+/// start and the end of each run, with the name of the object.
 struct Replica {
     held: [HeldShards; 2],
     status: Status,
@@ -89,7 +89,8 @@ struct Replica {
 }
 
 impl Replica {
-    /// Starts a replica whose runs of Secrets take this time. Its runs of ConfigMaps take no time.
+    /// Starts a replica whose runs of Secrets take the time `takes`. Its runs of ConfigMaps take no
+    /// time.
     fn start(api: &Api, takes: Duration) -> Self {
         let (stop, stopped) = oneshot::channel::<()>();
         let (force, forced) = oneshot::channel::<()>();
@@ -158,7 +159,7 @@ fn all() -> BTreeSet<String> {
     names("map").chain(names("secret")).collect()
 }
 
-/// Long enough for a handover without runs.
+/// Waits long enough for a handover without runs.
 async fn settle() {
     sleep(Duration::from_secs(8)).await;
 }
@@ -197,7 +198,7 @@ async fn the_controllers_of_a_replica_are_one_member_and_hold_the_same_shards() 
 async fn a_shard_moves_when_the_runs_of_all_controllers_have_ended() {
     let api = Api::default();
     let first = Replica::start(&api, Duration::from_secs(20));
-    // The runs begin within the first second, and none is left after 21 s.
+    // The runs begin within the first second, and all runs have completed after 21 s.
     sleep(Duration::from_secs(2)).await;
     assert_eq!(first.take_begun(), all());
     let second = Replica::start(&api, Duration::ZERO);
@@ -205,7 +206,7 @@ async fn a_shard_moves_when_the_runs_of_all_controllers_have_ended() {
     sleep(Duration::from_secs(15)).await;
     let early = second.take_begun();
     assert!(first.log.lock().unwrap().is_empty(), "the runs go on");
-    // Shards without objects have moved.
+    // Until now, only shards without objects have moved.
     assert_eq!(early, BTreeSet::new());
     assert_eq!(first.ended.await.unwrap(), Ok(()));
     settle().await;
@@ -228,7 +229,7 @@ async fn the_status_and_the_metrics_show_the_holder_of_each_shard_and_the_moves(
 
     let second = Replica::start(&api, Duration::ZERO);
     sleep(Duration::from_secs(10)).await;
-    // The Secrets of half the shards are in flight.
+    // The Secrets in half of the shards are in flight.
     let releasing = first.held[1].all().into_iter().filter(|shard| {
         let key = |number: usize| {
             ObjectKey::new(Some(&format!("{number}-namespace")), &format!("secret-{number}"))
@@ -260,7 +261,7 @@ async fn the_status_and_the_metrics_show_the_holder_of_each_shard_and_the_moves(
     };
     assert_eq!((moves("handover"), moves("takeover")), (4.0, 0.0));
 
-    // A replica that is dropped holds nothing. The other one takes its shards over.
+    // A replica that is dropped holds no shards. The other replica takes its shards over.
     first.ended.abort();
     sleep(Duration::from_secs(1)).await;
     assert_eq!(first.metric("shard_group_shards_held{name=\"things\"}"), 0.0);

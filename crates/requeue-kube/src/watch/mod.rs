@@ -1,11 +1,11 @@
 //! The changes of objects that a watch has seen, also while it was disconnected.
 //!
-//! kube's trigger streams pass on single objects, so a deletion while a watch was disconnected is never reported. A
-//! [`Watch`] reads the raw [`Event`]s instead, and remembers the state of each object. When a new list arrives, it
-//! reports which objects are new, changed, unchanged or deleted. The watch also remembers which other objects each
-//! object concerns, so that an owner is notified when an owned object is deleted.
+//! kube's trigger streams yield single objects, so they never report a deletion that happened while the watch was
+//! disconnected. A [`Watch`] reads the raw [`Event`]s instead, and remembers the state of each object. When a new list
+//! arrives, the watch reports which objects are new, changed, unchanged or deleted. The watch also remembers which
+//! other objects each object concerns, so that an owner is notified when an owned object is deleted.
 //!
-//! A watch has no I/O: it takes events, and returns [`Change`]s. A watch reads no clock, and never waits.
+//! A watch performs no I/O, reads no clock, and never waits. Its input is events, and its output is [`Change`]s.
 
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, HashMap};
@@ -27,7 +27,7 @@ mod tests;
 /// controller-runtime uses the same value.
 pub const LOW_PRIORITY: i32 = -100;
 
-/// Returns the name of a watch, as in `ConfigMap.v1 (owned)`.
+/// Returns the name of a watch, for example `ConfigMap.v1 (owned)`.
 pub(crate) fn watch_name<O: Resource>(dyntype: &O::DynamicType, role: &str) -> String {
     let kind = O::kind(dyntype);
     let version = O::version(dyntype);
@@ -43,19 +43,21 @@ pub struct Observation {
     seen: Seen,
 }
 
-/// The remembered state of one of possibly many objects. Parts that are only compared are stored as
-/// hashes, as in kube's predicates.
+/// The remembered state of an object. Values that are only compared are stored as hashes, as in
+/// kube's predicates, because there can be many objects.
 #[derive(Clone, PartialEq, Eq, Debug)]
 struct Seen {
     uid: u64,
-    /// The version as a number, or a hash with the highest bit set if the version is no number. `None` for an object
-    /// without a resource version. Such an object never counts as unchanged.
+    /// The version as a number, or a hash with the highest bit set if the version is not a number. `None` for an object
+    /// without a resource version, which never counts as unchanged.
     resource_version: Option<NonZeroU64>,
     generation: u64,
     property: Option<NonZeroU64>,
-    /// Sorted, without duplicates: a mapper may return them in any order.
+    /// The keys of the targets, sorted and without duplicates, because a mapper may return them in
+    /// any order.
     targets: Box<[ObjectKey]>,
-    /// The priorities of targets that have a priority. Rare, so `None` takes eight bytes.
+    /// The priorities of targets that have a priority. Priorities are rare, so they are boxed, and
+    /// `None` needs only eight bytes.
     priorities: Option<Box<Priorities>>,
 }
 
@@ -78,8 +80,8 @@ impl Observation {
         }
     }
 
-    /// Adds the objects that this object concerns: its owners, or the objects to which a function
-    /// maps it.
+    /// Adds the objects that this object concerns: its owners, or the objects that a mapper returns
+    /// for it.
     #[must_use]
     pub fn concerning(mut self, targets: impl IntoIterator<Item = ObjectKey>) -> Self {
         let mut targets: Vec<_> = self.seen.targets.into_iter().chain(targets).collect();
@@ -91,8 +93,8 @@ impl Observation {
 
     /// Sets the priorities of objects that this object concerns.
     ///
-    /// The other objects have the priority of the [kind of the change](ChangeKind::priority). The highest of several
-    /// priorities of one object counts.
+    /// All other objects have the priority of the [kind of the change](ChangeKind::priority). If an object has several
+    /// priorities, the highest one counts.
     ///
     /// ```
     /// use k8s_openapi::api::core::v1::ConfigMap;
@@ -131,8 +133,8 @@ impl Observation {
 }
 
 impl Seen {
-    /// Returns true if this is an older version than `other`. Versions of one resource are compared as integers, also
-    /// between different objects.
+    /// Returns true if this version is older than the version of `other`. Versions of one resource are compared as
+    /// integers, also between different objects.
     fn is_older_than(&self, other: &Self) -> bool {
         let number = |seen: &Self| seen.resource_version.filter(|it| it.get() & HASHED == 0);
         number(self).zip(number(other)).is_some_and(|(this, other)| this < other)
@@ -169,7 +171,7 @@ pub(crate) fn hash(of: &impl Hash) -> u64 {
     hasher.finish()
 }
 
-/// Returns a hash that is not zero, so that an `Option` of it takes eight bytes.
+/// Returns a hash that is not zero, so that an `Option` of the hash needs only eight bytes.
 fn nonzero_hash(of: &impl Hash) -> NonZeroU64 {
     NonZeroU64::new(hash(of)).unwrap_or(NonZeroU64::MIN)
 }
@@ -186,8 +188,8 @@ fn version_number(text: &str) -> NonZeroU64 {
 pub enum ChangeKind {
     /// The object is in the first list.
     Listed,
-    /// The object was seen again, as in a list after `410 Gone`. The object has the same uid and the same resource
-    /// version, and concerns the same objects.
+    /// The object was seen again, for example in a list after `410 Gone`. The object has the same uid and the same
+    /// resource version, and concerns the same objects.
     Unchanged,
     /// The object has changed, or concerns other objects. Its generation, if any, is the same. An object without a
     /// resource version is never [`Unchanged`](Self::Unchanged), but `Updated`.
@@ -216,7 +218,8 @@ impl ChangeKind {
 pub struct Change {
     /// The object.
     pub key: ObjectKey,
-    /// The objects that it concerns, or concerned before. Each occurs once, in order.
+    /// The objects that the changed object concerns, or concerned before, sorted and without
+    /// duplicates.
     pub targets: Vec<ObjectKey>,
     /// The kind of the change.
     pub kind: ChangeKind,
@@ -235,7 +238,7 @@ impl Change {
         Self { key: key.clone(), targets, kind, priorities }
     }
 
-    /// Returns the priority of a run of `target`: its [own](Observation::priorities), or the priority of the
+    /// Returns the priority of a run of `target`: its [own priority](Observation::priorities), or the priority of the
     /// [kind](ChangeKind::priority) of this change.
     #[must_use]
     pub fn priority_of(&self, target: &ObjectKey) -> i32 {
@@ -243,7 +246,7 @@ impl Change {
     }
 }
 
-/// The objects that one watch has seen, and their changes.
+/// Remembers the objects that one watch has seen, and finds their changes.
 ///
 /// ```
 /// use k8s_openapi::api::core::v1::ConfigMap;
@@ -269,7 +272,7 @@ impl Change {
 /// ```
 #[derive(Clone, Default, Debug)]
 pub struct Watch {
-    /// A list has been completed.
+    /// True if a list has been completed.
     listed: bool,
     /// The objects as they were last seen.
     seen: HashMap<ObjectKey, Seen>,
@@ -278,7 +281,7 @@ pub struct Watch {
 }
 
 impl Watch {
-    /// Creates a watch that has seen nothing.
+    /// Creates a watch that has seen no objects.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
@@ -286,14 +289,14 @@ impl Watch {
 
     /// Handles an event, and returns the changes of objects.
     ///
-    /// The changes of a list are returned at its end: first the deleted objects, then the others,
-    /// each in the order of the keys. A list that is interrupted and starts again returns no
-    /// changes for the interrupted part.
+    /// The changes of a list are returned at its end: first the deleted objects, then all other
+    /// objects, both in the order of their keys. A list that is interrupted and starts again
+    /// returns no changes for the interrupted part.
     ///
-    /// A list may be older than the state that the watch has seen, if the API server answers from a cache that is
-    /// behind. If an object in the list is older than it was seen, objects that are missing in the list are kept, and
-    /// count as changed when they are seen again. An old list without such an object is not recognized: the version of
-    /// the list itself is not part of the events.
+    /// A list may be older than the state that the watch has seen, if the API server answers from an old cache. The
+    /// watch recognizes an old list by an object whose version is older than the version already seen. Objects that are
+    /// missing in an old list are kept, and count as changed when they are seen again. An old list without such an
+    /// object is not recognized, because the version of the list itself is not part of the events.
     #[must_use = "the changes name the objects that need a run"]
     pub fn event<O>(
         &mut self,
@@ -317,9 +320,9 @@ impl Watch {
         change.into_iter().collect()
     }
 
-    /// Keeps the state of an object that cannot be decoded, during a list.
+    /// Keeps the state of an object in a list that cannot be decoded.
     ///
-    /// Such an object counts as the object that was seen before, if any, and not as deleted.
+    /// Such an object counts as unchanged if it was seen before, and not as deleted.
     ///
     /// ```
     /// use k8s_openapi::api::core::v1::ConfigMap;
@@ -346,8 +349,8 @@ impl Watch {
         }
     }
 
-    /// Forgets the objects for which `is_gone` returns true. No deletion is reported for them, and
-    /// when they are seen again, they are new.
+    /// Forgets the objects for which `is_gone` returns true. No deletion is reported for these
+    /// objects. When they are seen again, they are new.
     pub(crate) fn forget_objects(&mut self, is_gone: impl Fn(&ObjectKey) -> bool) {
         self.seen.retain(|key, _| !is_gone(key));
     }
@@ -362,7 +365,7 @@ impl Watch {
             Entry::Occupied(mut entry) => {
                 let before = entry.insert(seen);
                 let now = entry.get();
-                // The key that is kept: the same text is stored only once.
+                // The key from the map is used, so that its text is stored only once.
                 Some(Change::new(now.change_since(&before)?, entry.key(), Some(now), Some(&before)))
             }
         }
@@ -396,8 +399,8 @@ impl Watch {
             Some(Change::new(kind?, key, Some(seen), before))
         });
         let mut changes: Vec<_> = gone.chain(here).collect();
-        // Deletions come first: they are certain. The sort also removes the random order of the
-        // maps.
+        // Deletions come first, because only they are certain. The sort also removes the random
+        // order of the maps.
         changes.sort_unstable_by(|a, b| {
             let here = |change: &Change| change.kind != ChangeKind::Deleted;
             here(a).cmp(&here(b)).then_with(|| a.key.cmp(&b.key))

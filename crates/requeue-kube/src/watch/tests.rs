@@ -99,11 +99,12 @@ fn a_list_that_is_older_than_what_was_seen_deletes_nothing() {
         &mut watch,
         [Event::Apply(observation("new", 1, 3)), Event::Apply(observation("a", 1, 4))],
     );
-    // The list is from before `new` was created.
+    // The list is older than the creation of `new`.
     let changes = feed(&mut watch, list([observation("a", 1, 1), observation("gone", 1, 2)]));
     let seen = [("a", ChangeKind::Updated), ("gone", ChangeKind::Unchanged)];
     assert_eq!((changes, watch.seen.len()), (became(&seen), 3));
-    // It is in no store in the meantime, so it counts as changed when it is seen again.
+    // A store does not contain the object in the meantime, so the object counts as changed when it
+    // is seen again.
     let changes = feed(&mut watch, [Event::Apply(observation("new", 1, 3))]);
     assert_eq!(changes, became(&[("new", ChangeKind::Updated)]));
     let changes = feed(&mut watch, list([observation("a", 1, 4), observation("new", 1, 3)]));
@@ -134,8 +135,8 @@ fn an_object_is_unchanged_only_if_nothing_of_it_is_known_to_differ() {
     let cases = [
         (observation("a", 1, 1), observation("a", 1, 1), ChangeKind::Unchanged),
         (observation("a", 1, 1), observation("a", 1, 2), ChangeKind::Updated),
-        // Deleted and created again between two lists, perhaps by a restored etcd that counts
-        // again.
+        // The object was deleted and created again between two lists, perhaps by a restored etcd
+        // that repeats versions.
         (observation("a", 1, 1), observation("a", 2, 1), ChangeKind::Created),
         (unversioned("a"), unversioned("a"), ChangeKind::Updated),
         (observation("a", 1, 1), unversioned("a"), ChangeKind::Updated),
@@ -208,7 +209,7 @@ fn a_target_keeps_its_priority_until_the_object_is_gone() {
     };
     assert_eq!(changes(&mut watch, list([at(1)])), [(7, LOW_PRIORITY)]);
     assert_eq!(changes(&mut watch, vec![Event::Apply(at(2))]), [(7, 0)]);
-    // The deletion was missed.
+    // The watch has missed the deletion.
     assert_eq!(changes(&mut watch, list([])), [(7, 0)]);
     // The latest state counts.
     assert_eq!(changes(&mut watch, list([at(3)])), [(7, 0)]);
@@ -238,17 +239,17 @@ fn a_change_of_something_else_is_none() {
     assert_eq!(feed(&mut watch, list([at(3, Some(7))])), []);
     let changes = feed(&mut watch, [Event::Apply(at(4, Some(8))), Event::Apply(at(5, None))]);
     assert_eq!(changes, became(&[("a", ChangeKind::Updated), ("a", ChangeKind::Updated)]));
-    // Any change of the number counts.
+    // Any change of the result of the predicate counts.
     let changes = feed(&mut watch, [Event::Apply(at(5, Some(0))), Event::Apply(at(5, Some(1)))]);
     assert_eq!(changes, became(&[("a", ChangeKind::Unchanged), ("a", ChangeKind::Unchanged)]));
     feed(&mut watch, [Event::Apply(at(5, Some(8)))]);
-    // It concerns another object now, which is a change even if the result of the predicate is the
-    // same.
+    // The object now concerns another object, which is a change even if the result of the predicate
+    // is the same.
     let moved = at(6, Some(8)).concerning([key("owner")]);
     feed(&mut watch, [Event::Apply(at(6, Some(8)))]);
     assert_eq!(feed(&mut watch, [Event::Apply(moved)]), became(&[("a", ChangeKind::Updated)]));
-    // Another object under the same name is a change, and so is its deletion. The predicate does
-    // not matter.
+    // Another object under the same name is a change, and so is its deletion, whatever the
+    // predicate returns.
     feed(&mut watch, [Event::Apply(at(6, Some(8)))]);
     let another = observation("a", 2, 7).property(Some(8));
     let changes = feed(&mut watch, [Event::Apply(another.clone()), Event::Delete(another)]);
@@ -295,7 +296,7 @@ impl Model {
                 };
                 let keys =
                     |of: &[Observation]| of.iter().map(|s| s.key.clone()).collect::<BTreeSet<_>>();
-                // The generated versions have one digit. 0 is no version.
+                // The generated versions have one digit. 0 means that the object has no version.
                 let number = |observation: &Observation| {
                     observation.seen.resource_version.map(|it| it.get()).filter(|it| *it < 10)
                 };
@@ -399,15 +400,16 @@ fn any_event() -> impl Strategy<Value = Event<Observation>> {
     ]
 }
 
-/// A step of a cluster, or of the watch of it.
+/// A step of a cluster, or of its watch.
 #[derive(Clone, Debug)]
 enum Step {
-    /// An object is created or changed, and concerns these.
+    /// An object is created or changed, and concerns these objects.
     Put(u8, Vec<u8>),
     Remove(u8),
     /// The watch is disconnected, and receives no events.
     Cut,
-    /// The watch lists again. The list is interrupted after this number of objects, if it has more.
+    /// The watch lists again. The list is interrupted after this number of objects, if the list has
+    /// more objects.
     List(usize),
 }
 
@@ -434,8 +436,8 @@ proptest! {
         }
     }
 
-    /// Each target remembers the versions of the objects that concern it, as of its last
-    /// notification. Whenever the watch is up to date, these are the current versions.
+    /// At each notification, a target remembers the versions of the objects that concern it.
+    /// Whenever the watch is up to date, the remembered versions are the current versions.
     #[test]
     fn whoever_is_concerned_hears_of_it_whatever_was_missed(
         steps in prop::collection::vec(any_step(), 0..60)

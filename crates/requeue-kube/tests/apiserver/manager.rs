@@ -21,7 +21,7 @@ const SECRETS: &str = "/api/v1/secrets";
 
 type Log = Arc<Mutex<Vec<String>>>;
 
-/// Takes 10 s for each object.
+/// A reconciler that takes 10 s for each object.
 async fn slowly<K: Resource<DynamicType = ()>>(object: Arc<K>, log: Log) -> Action {
     let name = format!("{} {}", K::kind(&()), object.meta().name.as_deref().unwrap_or_default());
     log.lock().unwrap().push(format!("{name} begins"));
@@ -38,7 +38,8 @@ async fn secret(secret: Arc<Secret>, log: Arc<Log>) -> Result<Action, kube::Erro
     Ok(slowly(secret, Arc::clone(&log)).await)
 }
 
-/// A manager with a controller of ConfigMaps, which owns Secrets, and one of Secrets.
+/// Returns a manager with a controller of ConfigMaps, which own Secrets, and a controller of
+/// Secrets.
 fn manager(prefix: &str, server: &Server, config: &Config, log: &Log) -> Manager {
     let mut manager = Manager::new();
     let (client, wc) = (server.client(), watcher::Config::default());
@@ -87,7 +88,7 @@ async fn controllers_start_watch_and_shut_down_together() {
         let active = format!("active_workers{{controller=\"together: {name}\"}} 1");
         assert!(metrics.contains(&active), "{metrics}");
     }
-    // Runs in flight complete, and the change starts none.
+    // Runs in flight complete, and the change starts no run.
     server.put(MAPS, "c", json!({}));
     stop.send(()).unwrap();
     assert_eq!(running.await.unwrap(), Ok(()));
@@ -170,7 +171,7 @@ async fn a_manager_shares_the_watches_of_the_same_objects_only() {
         manager.watch(all(), wc.labels("a=b")).store(),
         manager.watch(one, watcher::Config::default()).store(),
     ];
-    // Each store is a handle; the stores of one watch are released together.
+    // Each store is a handle. All stores of one watch are released together.
     let controllers: Vec<_> = [all(), all()]
         .into_iter()
         .map(|api| Controller::for_shared(&manager.watch(api, watcher::Config::default())))

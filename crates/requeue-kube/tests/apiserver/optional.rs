@@ -21,7 +21,7 @@ use super::server::{DEFINITIONS, Server};
 const MAPS: &str = "/api/v1/configmaps";
 const THINGS: &str = "/apis/example.com/v1/things";
 
-/// The description of the optional kind.
+/// The way in which the controller watches the optional kind.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Way {
     Owned,
@@ -34,7 +34,7 @@ enum Way {
 
 use Way::{Mapped, MappedFiltered, MappedShared, Owned, OwnedFiltered, OwnedShared};
 
-/// A controller of ConfigMaps that owns things, or watches them.
+/// A controller of ConfigMaps, with a watch of owned or mapped objects of the kind `Thing`.
 struct World {
     server: Server,
     runs: Arc<Mutex<Vec<String>>>,
@@ -88,7 +88,7 @@ impl World {
         self.server.put(THINGS, name, json!({ "ownerReferences": [owner] }));
     }
 
-    /// Waits for the next run, and returns the time until it.
+    /// Waits for the next run, and returns the time until its start.
     async fn run(&self) -> Duration {
         let begun = Instant::now();
         let before = self.runs.lock().unwrap().len();
@@ -115,7 +115,7 @@ async fn a_kind_that_is_installed_later_is_watched_and_again_after_its_removal()
         assert!(world.readiness.is_ready());
         for round in 0..2 {
             sleep(Duration::from_secs(600)).await;
-            // The kind is served a moment after its definition.
+            // The kind is served shortly after its definition was created.
             world.server.put(DEFINITIONS, "things.example.com", json!({}));
             sleep(Duration::from_millis(500)).await;
             world.server.install(THINGS);
@@ -129,7 +129,7 @@ async fn a_kind_that_is_installed_later_is_watched_and_again_after_its_removal()
             sleep(Duration::from_secs(60)).await;
             let is_filtered = matches!(way, OwnedFiltered | MappedFiltered);
             assert_eq!(world.count() == runs, is_filtered, "{way:?}, round {round}");
-            // Removed while the watch is disconnected: the objects count as deleted.
+            // If the kind is removed while the watch is disconnected, its objects count as deleted.
             let runs = world.count();
             world.server.uninstall(THINGS);
             world.server.delete(DEFINITIONS, "things.example.com");

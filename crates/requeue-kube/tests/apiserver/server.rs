@@ -22,7 +22,7 @@ pub(crate) struct Server(Arc<Mutex<State>>);
 #[derive(Default)]
 struct State {
     version: u64,
-    /// The kinds that are served, by the path of all of their objects.
+    /// The kinds that are served, by the path that lists all their objects.
     kinds: BTreeMap<String, Kind>,
     forbidden: Vec<String>,
     /// The lists and the watches of each path.
@@ -34,7 +34,7 @@ struct Kind {
     objects: BTreeMap<String, Value>,
     events: Vec<(u64, String)>,
     watches: Vec<mpsc::UnboundedSender<String>>,
-    /// Older versions are too old for a watch.
+    /// The oldest version from which a watch can start.
     oldest: u64,
 }
 
@@ -58,7 +58,7 @@ impl Server {
         self.0.lock().unwrap()
     }
 
-    /// Serves the kind.
+    /// Begins to serve the kind at `path`.
     pub(crate) fn install(&self, path: &str) {
         self.state().kinds.entry(path.to_owned()).or_default();
     }
@@ -100,7 +100,7 @@ impl Server {
 
     /// Returns the number of open watches of a path.
     pub(crate) async fn watches(&self, path: &str) -> usize {
-        // Only a write shows that the client has closed its side.
+        // Only a write shows that the client has closed its end of the connection.
         let is_open = |watch: &mpsc::UnboundedSender<String>| watch.send(String::new()).is_ok();
         self.state().kinds.get_mut(path).unwrap().watches.retain(is_open);
         tokio::time::sleep(Duration::from_secs(1)).await;
@@ -115,7 +115,7 @@ impl Server {
     }
 }
 
-/// The verbs are literals.
+/// Returns the literal of a verb.
 fn leak(verb: &str) -> &'static str {
     if verb == "watch" { "watch" } else { "list" }
 }

@@ -89,7 +89,7 @@ async fn controllers_of_one_kind_watch_it_once_and_both_see_deletions() {
     assert_eq!(first.runs(), ["a"]);
     assert_eq!(second.runs(), ["a", "b"]);
 
-    // A late controller starts with the current state.
+    // A controller that starts late receives the current state.
     server.put(MAPS, "c", json!({}));
     let (late, three) = start(Controller::for_shared(&maps).name("shared 3"));
     a_while().await;
@@ -97,7 +97,7 @@ async fn controllers_of_one_kind_watch_it_once_and_both_see_deletions() {
     for path in [MAPS, SECRETS] {
         assert_eq!((server.count("list", path), server.count("watch", path)), (1, 1), "{path}");
     }
-    // The watch ends with the last of them.
+    // The watch ends when the last controller and the last clone are dropped.
     drop((maps, secrets, one, two));
     a_while().await;
     assert_eq!((server.watches(MAPS).await, server.watches(SECRETS).await), (1, 0));
@@ -156,7 +156,7 @@ async fn an_index_finds_the_objects_that_a_changed_object_concerns() {
     server.put(SECRETS, "x", json!({ "labels": { "changed": "yes" } }));
     a_while().await;
     assert_eq!(seen.runs(), ["a"]);
-    // Now `b` refers to it, and `a` does not.
+    // Now `b` refers to `x`, and `a` does not.
     server.put(MAPS, "b", of("x"));
     server.put(MAPS, "a", of("y"));
     a_while().await;
@@ -184,7 +184,7 @@ fn named(name: &str) -> ConfigMap {
     map
 }
 
-/// Reads the name of an object, and panics for that of `a` without a label.
+/// Reads the name of an object, and panics for `a` without a label.
 fn name_or_panic(map: &ConfigMap) -> Option<String> {
     let name = map.metadata.name.clone();
     assert!(map.metadata.labels.is_some() || name.as_deref() != Some("a"), "on purpose");
@@ -203,7 +203,7 @@ async fn an_object_whose_index_function_panics_has_no_value_and_the_others_go_on
     let (seen, _running) = start(Controller::for_shared(&maps).name("panics"));
     a_while().await;
     assert_eq!(seen.runs(), ["a", "b"]);
-    // An index of objects that the store already has.
+    // The second index is created when the store already contains the objects.
     for index in [&index, &maps.by_index(name_or_panic)] {
         assert_eq!((index.get("a").len(), index.get("b").len()), (0, 1));
     }
@@ -253,7 +253,8 @@ async fn a_shared_stream_that_panics_ends_the_controllers() {
     assert!(running.await.unwrap_err().is_panic());
 }
 
-/// kube's client starts a task when it is created.
+/// A watch must not create a client before it is polled, because kube's client starts a task when
+/// it is created.
 #[test]
 fn watches_of_lists_from_a_cache_can_be_created_outside_of_a_runtime() {
     let runtime =

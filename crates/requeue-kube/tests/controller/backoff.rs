@@ -13,7 +13,7 @@ use super::common::*;
 
 const SECOND: Duration = Duration::from_secs(1);
 
-/// Whole seconds, because timers have a resolution of a millisecond.
+/// Converts times to whole seconds, because timers have a resolution of a millisecond.
 fn seconds(times: &[Duration]) -> Vec<u64> {
     times.iter().map(Duration::as_secs).collect()
 }
@@ -29,15 +29,16 @@ async fn failures_are_spaced_by_their_own_backoff_whatever_events_arrive() {
     };
     let _reading = Reading::of(controller.run(reconcile, policy::backoff, Arc::new(log.clone())));
     feed.list(&[map("bad", 0), map("good", 0)]);
-    // Like a reconciler that patches its own status: ten events per second.
+    // The object changes ten times per second, as with a reconciler that patches its object's
+    // status.
     for version in 1..310 {
         feed.apply(&map("bad", version));
         feed.apply(&map("good", version));
         tokio::time::sleep(SECOND / 10).await;
     }
-    // client-go's delays: 1, 2, 4, 8, 16.
+    // The delays are client-go's delays: 1, 2, 4, 8 and 16 s.
     assert_eq!(seconds(&log.times("bad")), [0, 1, 3, 7, 15]);
-    // The other objects are not delayed. Their first change is in the list.
+    // The other objects are not delayed. Their first version is in the list.
     assert_eq!(log.times("good").len(), 309);
 }
 
@@ -142,7 +143,7 @@ async fn after_its_last_retry_an_object_waits_for_a_change() {
     tokio::time::sleep(SECOND * 100).await;
     feed.apply(&map("a", 2));
     tokio::time::sleep(SECOND * 1000).await;
-    // There are two retries again, and the backoff continues where it was.
+    // The object has two retries again, and the backoff continues from its last delay.
     assert_eq!(seconds(&log.times("a")), [0, 1, 3, 100, 108, 124]);
 }
 

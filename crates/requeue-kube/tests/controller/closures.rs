@@ -13,7 +13,7 @@ use requeue_kube::{ObjectKey, policy};
 
 use super::common::*;
 
-/// Two calls that must be in progress at the same time: the first one blocks until the second one
+/// Two calls that must be in progress at the same time: the first call blocks until the second call
 /// begins.
 #[derive(Default)]
 struct Meeting {
@@ -23,8 +23,8 @@ struct Meeting {
 }
 
 impl Meeting {
-    /// Gives up after a minute, so that a lock around the calls fails the test instead of blocking
-    /// it.
+    /// Waits for the other call, and gives up after a minute, so that a lock around the calls fails
+    /// the test instead of blocking it.
     fn meet(&self) {
         // Other tasks of this thread continue on another thread.
         tokio::task::block_in_place(|| {

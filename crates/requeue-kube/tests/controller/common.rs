@@ -1,4 +1,4 @@
-//! Watches with events from the test, and reconcilers that record their calls.
+//! Watches whose events the test sends, and reconcilers that record their calls.
 
 use std::fmt;
 use std::pin::Pin;
@@ -34,7 +34,7 @@ impl<O: Clone> Feed<O> {
     }
 
     pub(crate) fn send(&self, event: Event<O>) {
-        // Fails if the controller has ended, which is fine.
+        // The send fails if the controller has ended. The test ignores this error.
         _ = self.0.send(Ok(event));
     }
 
@@ -78,7 +78,7 @@ where
     (feed, controller.name(name))
 }
 
-/// An object in namespace `ns`, with uid and generation 1.
+/// Returns an object in namespace `ns`, with a uid and generation 1.
 pub(crate) fn map(name: &str, version: u32) -> ConfigMap {
     in_namespace("ns", name, version)
 }
@@ -150,7 +150,7 @@ impl Log {
         self.0.lock().unwrap().clear();
     }
 
-    /// Waits until this number of runs is recorded.
+    /// Waits until `count` runs are recorded.
     pub(crate) async fn reaches(&self, count: usize) {
         while self.0.lock().unwrap().len() < count {
             tokio::time::sleep(Duration::from_millis(1)).await;
