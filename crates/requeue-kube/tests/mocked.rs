@@ -22,13 +22,14 @@ use requeue_kube::range::{Shard, ShardBy};
 use requeue_kube::{Controller, policy};
 use serde_json::{Value, json};
 
-/// The tests run in one process, in which the names of controllers are unique.
+/// Returns a new name, because all tests run in one process, and controllers of a process need
+/// different names.
 fn unique_name() -> String {
     static NUMBER: AtomicUsize = AtomicUsize::new(0);
     format!("mocked {}", NUMBER.fetch_add(1, Ordering::Relaxed))
 }
 
-/// A client. The function `answer` returns the response to each of its requests.
+/// Returns a client. `answer` returns the response to each request.
 fn client(mut answer: impl FnMut(&Request<Body>) -> Value + Send + 'static) -> Client {
     let (service, mut handle) = tower_test::mock::pair::<Request<Body>, Response<Body>>();
     tokio::spawn(async move {
@@ -52,7 +53,7 @@ fn object(name: &str, version: &str, owner: Option<&str>) -> Value {
     } })
 }
 
-/// Returns the given lists in turn. Each watch in between ends with an expired version.
+/// Returns the given lists in turn. Between two lists, each watch ends with an expired version.
 fn lists(lists: Vec<Vec<Value>>) -> impl FnMut(&str) -> Value {
     let mut lists = lists.into_iter();
     let mut version = 0;
@@ -107,7 +108,8 @@ async fn what_was_deleted_between_two_lists_is_heard_of_after_410_gone() {
     assert_eq!(runs[..3], ["a", "b", "owner"], "{runs:?}");
     let mut later = runs[3..].to_vec();
     later.sort_unstable();
-    // `b` is deleted, `c` is new, and an object of `owner` is deleted. `a` is unchanged.
+    // In the second lists, `b` is deleted, `c` is new, and an object that `owner` owns is deleted.
+    // `a` is unchanged.
     assert_eq!(later, ["b", "c", "owner"], "{runs:?}");
     assert!(failed >= 2, "failures of watches are reported");
 }

@@ -17,9 +17,9 @@ use rustix::process::{Signal, getpid, kill_process};
 use tokio::sync::{Semaphore, mpsc, oneshot};
 use tokio::task::JoinHandle;
 
-/// Starts a controller of two objects with one worker, and waits until its first run has begun.
-/// Returns its queue, a semaphore with a permit for each run that may complete, and the items of
-/// its stream, or of a manager that runs it.
+/// Starts a controller of two objects with one worker, alone or in a manager, and waits until its
+/// first run has begun. Returns the queue, a semaphore with a permit for each run that may
+/// complete, and the results of the controller or the manager.
 async fn control(
     name: &str,
     is_managed: bool,

@@ -1,7 +1,7 @@
 //! The span of a run.
 //!
-//! The test is a separate binary: tests without a subscriber on other threads could disable the
-//! spans.
+//! The test is a separate binary, because tests without a subscriber on other threads could disable
+//! the spans.
 
 #![allow(clippy::unwrap_used, reason = "tests say what they expect by unwrapping it")]
 
@@ -24,7 +24,7 @@ use tracing::{Instrument, Subscriber};
 use tracing_subscriber::layer::{Context, Layer, SubscriberExt};
 use tracing_subscriber::registry::{LookupSpan, Registry};
 
-/// Records spans, with their fields.
+/// A subscriber that records spans with their fields.
 #[derive(Clone, Default)]
 struct Spans(Arc<Mutex<Vec<String>>>);
 
@@ -81,7 +81,7 @@ fn map(name: &str) -> ConfigMap {
     map
 }
 
-/// A stream that yields `item` after this number of seconds.
+/// Returns a stream that yields `item` after this number of seconds.
 fn later<T>(seconds: u64, item: T) -> impl Stream<Item = T> {
     stream::once(async move {
         tokio::time::sleep(Duration::from_secs(seconds)).await;
@@ -121,7 +121,7 @@ async fn the_span_of_a_run_has_its_object_its_reason_and_its_result() {
     let reading = stream.for_each(async |_| ()).instrument(tracing::info_span!("reading"));
     _ = tokio::time::timeout(Duration::from_secs(90), reading).await;
     let (requeued, bulk) = ("requeue_after requeue_after_seconds=45.0", -100);
-    // Each run is requeued after 45 s. That counts as an add of the next one.
+    // Each run is requeued after 45 s, which counts as an add for the next run.
     let expected = [
         ("object updated", 1, 1, bulk, "error requeue_after_seconds=DELAY"),
         ("error policy requested retry", 2, 1, bulk, requeued),
@@ -145,7 +145,7 @@ async fn the_span_of_a_run_has_its_object_its_reason_and_its_result() {
     assert_eq!(runs, expected);
 }
 
-/// Acts by the name of its object, after 10 s.
+/// A reconciler that waits 10 s, and then acts as the name of its object says.
 async fn obey(map: Arc<ConfigMap>, _: Arc<()>) -> Result<Action, fmt::Error> {
     tokio::time::sleep(Duration::from_secs(10)).await;
     match map.metadata.name.as_deref() {
@@ -172,7 +172,8 @@ async fn the_span_of_a_run_has_the_wait_in_the_queue_and_the_kind_of_the_failure
         .with_config(config)
         .run(obey, |_, _, _| Action::terminal(), Arc::new(()));
     let reading = stream.for_each(async |_| ());
-    // After 70 s, an object that has failed runs again. Its task is aborted with the stream.
+    // After 70 s, an object that has failed runs again. Its task is aborted when the stream is
+    // dropped.
     _ = tokio::time::timeout(Duration::from_secs(75), reading).await;
     tokio::time::sleep(Duration::from_secs(1)).await;
     let runs: Vec<_> = spans

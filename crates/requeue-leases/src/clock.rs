@@ -10,14 +10,13 @@ const MAX_SLEEP: Duration = Duration::from_millis(500);
 
 #[derive(Clone, Debug)]
 pub(crate) enum Clock {
-    /// The clock that starts when the machine starts.
+    /// The clock that counts from the start of the machine.
     #[cfg(unix)]
     Boot,
-    /// Time from this moment. On these systems `Instant` also counts during a suspension.
+    /// The time since this moment. On these systems, `Instant` also counts during a suspension.
     #[cfg(not(unix))]
     Since(std::time::Instant),
-    /// The runtime's clock, which a test can pause, and the time for which the machine was
-    /// suspended.
+    /// The runtime's clock, which a test can pause, and the simulated time of suspension.
     #[cfg(any(test, feature = "test-util"))]
     Test(tokio::time::Instant, std::sync::Arc<std::sync::atomic::AtomicU64>),
 }
@@ -64,12 +63,13 @@ fn boot_time() -> Time {
 
     #[cfg(any(target_os = "linux", target_os = "android"))]
     const CLOCK: ClockId = ClockId::Boottime;
-    // On Apple's systems this clock counts while they sleep; the clock of `Instant` does not.
+    // On Apple's systems, this clock also counts while the machine sleeps. The clock of `Instant`
+    // does not.
     #[cfg(not(any(target_os = "linux", target_os = "android")))]
     const CLOCK: ClockId = ClockId::Monotonic;
 
     let time = clock_gettime(CLOCK);
-    // The kernel returns no negative time since the start of the machine.
+    // The kernel never returns a negative time since the start of the machine.
     let seconds = u64::try_from(time.tv_sec).unwrap_or_default();
     let nanos = u32::try_from(time.tv_nsec).unwrap_or_default();
     Time::ZERO + Duration::new(seconds, nanos)
@@ -81,6 +81,6 @@ pub(crate) fn host_name() -> String {
     let name = rustix::system::uname().nodename().to_string_lossy().into_owned();
     #[cfg(not(unix))]
     let name = std::env::var("COMPUTERNAME").unwrap_or_default();
-    // The name need not be unique, because a UUID follows.
+    // The host's name does not have to be unique, because a UUID follows it.
     if name.is_empty() { "unknown".to_owned() } else { name }
 }

@@ -1,8 +1,8 @@
-//! The error of a configuration.
+//! The error of an invalid configuration.
 
 /// A configuration that is not valid, not safe, or does not fit the API server.
 ///
-/// The text names the setting, its value and the values that are possible.
+/// The message names the setting, its value and the permitted values.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct ConfigError(pub(crate) String);

@@ -30,7 +30,8 @@ impl Events {
         Self { recorder: Recorder::new(client, reporter), lease, identity: identity.to_owned() }
     }
 
-    /// Publishes an Event which reports that `identity` has done `what` to the Lease with this uid.
+    /// Publishes an Event about the Lease with this uid, which reports that the elector has done
+    /// `what`.
     pub(crate) fn publish(&self, what: &'static str, uid: &str) -> JoinHandle<()> {
         self.publish_note("LeaderElection", what, format!("{} {what}", self.identity), uid)
     }
@@ -51,8 +52,7 @@ impl Events {
             action: what.to_owned(),
             secondary: None,
         };
-        // The request runs in a separate task: Events are no part of the election, and must not
-        // delay it.
+        // The request runs in a separate task, because Events must not delay the election.
         tokio::spawn(async move {
             match tokio::time::timeout(PUBLISH_TIMEOUT, recorder.publish(&event, &lease)).await {
                 Ok(Ok(())) => {}

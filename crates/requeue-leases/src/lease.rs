@@ -1,4 +1,5 @@
-//! The Lease: reads its record, and writes it without losing unknown fields.
+//! A Lease object. This module reads its record, and writes the record without losing unknown
+//! fields.
 
 use std::sync::Arc;
 
@@ -10,18 +11,18 @@ use serde_json::{Map, Value, json};
 
 use crate::token::FencingToken;
 
-/// The annotation of the object of a [shard group](crate::membership): the position of the holder in the
-/// list of holders, or `-`, and the fencing token of each shard.
+/// The annotation of a [shard group](crate::membership)'s object. For each shard, it contains the position of the
+/// holder in the list of holders, or `-`, and the fencing token.
 pub(crate) const ASSIGNMENT: &str = "requeue/shard-assignment";
 
-/// The Lease at its last read.
+/// A Lease, as it was read.
 #[derive(Clone, Debug)]
 pub(crate) struct Lease {
     /// The complete object, so that fields of later versions of Kubernetes are written back
     /// unchanged.
     json: Arc<Value>,
-    /// The part that the election compares. A change of a label, for example, is no sign that the
-    /// leader is alive.
+    /// The part that the election compares. A change outside of this part, such as a change of a
+    /// label, does not show that the leader is alive.
     record: LeaseSpec,
     uid: String,
 }
@@ -32,8 +33,8 @@ impl Lease {
             Value::Null => LeaseSpec::default(),
             spec => LeaseSpec::deserialize(spec)?,
         };
-        // The uid is required: without it there is no fencing token, and two Leases with one name
-        // look the same.
+        // The uid is required, because it is part of the fencing token and distinguishes two Leases
+        // with the same name.
         let uid = String::deserialize(&json["metadata"]["uid"])?;
         Ok(Self { json: Arc::new(json), record, uid })
     }
@@ -68,7 +69,7 @@ impl Lease {
         json
     }
 
-    /// Returns the holder. The text is empty if there is no holder.
+    /// Returns the holder. The result is empty if there is no holder.
     pub(crate) fn holder(&self) -> &str {
         self.record.holder_identity.as_deref().unwrap_or_default()
     }
@@ -116,7 +117,7 @@ impl Lease {
         })
     }
 
-    /// Returns the object that takes the Lease over, as term number `transitions`.
+    /// Returns the object that takes the Lease over, with the term number `transitions`.
     pub(crate) fn taken_by(
         &self,
         holder: &str,
@@ -141,15 +142,15 @@ impl Lease {
         )
     }
 
-    /// Returns the object that releases the Lease: another replica may take it immediately.
+    /// Returns the object that releases the Lease, so that another replica may take it immediately.
     pub(crate) fn as_released(&self, now: Timestamp) -> Value {
-        // Like client-go, it writes a duration of 1 second, so that a standby that ignores the empty holder waits only
-        // for this time.
+        // As in client-go, the duration is 1 second, so that a standby that ignores the empty holder waits only for
+        // this time.
         self.taken_by("", 1, self.transitions(), now)
     }
 
-    /// Returns `now`, or a time just after the previous renewal if the clock was set back. The
-    /// other replicas detect a renewal by a change of the record.
+    /// Returns `now`, or a time just after the previous renewal if the clock was set back. The time
+    /// must change, because other replicas detect a renewal by a change of the record.
     fn renewal_time(&self, now: Timestamp) -> MicroTime {
         let after = |MicroTime(before): &MicroTime| {
             before.checked_add(SignedDuration::from_micros(1)).unwrap_or(Timestamp::MAX)
@@ -159,7 +160,7 @@ impl Lease {
 
     /// Returns the complete object, with these fields of `spec` replaced.
     fn with_spec(&self, fields: Value) -> Value {
-        // The whole object is copied: fields that this version does not know are written back.
+        // The whole object is copied, so that unknown fields are written back.
         let mut json = Value::clone(&self.json);
         if let Value::Object(fields) = fields {
             extend_object(&mut json["spec"], fields);

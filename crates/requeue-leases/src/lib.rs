@@ -1,7 +1,7 @@
 //! Leader election and shard groups for the replicas of a controller, by Kubernetes Leases.
 //!
-//! [`requeue-kube`](https://docs.rs/requeue-kube) builds on it, and re-exports its modules. A program with another
-//! controller, or without a controller, can use it directly.
+//! [`requeue-kube`](https://docs.rs/requeue-kube) builds on this crate, and re-exports its modules. A program with
+//! another controller, or without a controller, can use this crate directly.
 //!
 //! | task | module |
 //! |---|---|
@@ -13,9 +13,9 @@
 //!
 //! - **One leader, and one holder of each shard**, even if requests are slow or lost, or a replica is disconnected.
 //!   This holds as long as no machine's clock runs 1.5 times as fast as the clock of another machine.
-//! - **Late writes are rejected.** A process that was frozen in the middle of a write finishes it when it continues.
-//!   With a [`Fence`](leader::Fence), the API server rejects that write.
-//! - **No other component.** The API server keeps the Leases. There is no webhook and no custom resource.
+//! - **Late writes are rejected.** A process that was frozen in the middle of a write completes the write when it
+//!   continues. With a [`Fence`](leader::Fence), the API server rejects that write.
+//! - **No other component.** The API server stores the Leases. No webhook and no custom resource is needed.
 //!
 //! ```no_run
 //! use requeue_leases::leader::{Config, LeaderElector};
@@ -38,8 +38,8 @@ pub mod membership;
 mod metrics;
 pub mod range;
 mod requests;
-// The module is hidden and needs the feature `test-util`: only the tests of this crate and of
-// requeue-kube use it.
+// The module is hidden and needs the feature `test-util`, because only the tests of this crate and
+// of requeue-kube use it.
 #[cfg(any(test, feature = "test-util"))]
 #[doc(hidden)]
 pub mod testing;

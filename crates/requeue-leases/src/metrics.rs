@@ -15,8 +15,8 @@ type ByReason = [(&'static str, String); 2];
 
 /// The elections and shard groups in a Prometheus registry.
 ///
-/// Create it once for a registry, and pass it to each elector and each group. The metrics of requeue-kube contain these
-/// metrics, so a program with controllers passes the former.
+/// Create one value for each registry, and pass it to each elector and each group. The metrics of requeue-kube contain
+/// these metrics, so a program with controllers passes the metrics of requeue-kube.
 ///
 /// ```
 /// use prometheus_client::registry::Registry;
@@ -33,8 +33,10 @@ type ByReason = [(&'static str, String); 2];
 /// |---|---|---|
 /// | `leader_election_master_status` | `name` | 1 if this process holds the lease, otherwise 0 |
 /// | `shard_group_shards_held` | `name` | shards of the [group](crate::membership) that this process holds |
-/// | `shard_group_moves_total` | `name`, `reason` | shards that this process has received: by a `handover` of a live member, by a `takeover` from a dead one, or `first` without a former holder |
-/// | `shard_group_unheld_seconds_total` | `name` | the sum over all shards of the times without a holder: counted by the former holder at a handover, and by the new one at a takeover |
+/// | `shard_group_moves_total` | `name`, `reason` | shards that this process has received: by a `handover` of a live
+/// member, by a `takeover` from a dead member, or `first` without a former holder |
+/// | `shard_group_unheld_seconds_total` | `name` | the sum over all shards of the times without a holder: counted by
+/// the former holder at a handover, and by the new holder at a takeover |
 #[derive(Clone, Debug, Default)]
 pub struct LeaseMetrics {
     leaders: Family<ByName, Gauge>,
@@ -46,7 +48,8 @@ pub struct LeaseMetrics {
 impl LeaseMetrics {
     /// Registers one collector in `registry`.
     ///
-    /// Call it once for each registry: two collectors would both write the headers of all families.
+    /// Call this function once for each registry, because two collectors would both write the
+    /// headers of all families.
     pub fn register(registry: &mut Registry) -> Self {
         let metrics = Self::default();
         registry.register_collector(Box::new(metrics.clone()));
@@ -85,15 +88,15 @@ impl AsRef<Self> for LeaseMetrics {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct GroupMeters {
     pub(crate) held: Gauge,
-    /// Indexed as [`REASONS`].
+    /// The moves, in the order of [`REASONS`].
     pub(crate) moves: [Counter; REASONS.len()],
-    // The sum is a float: a sum of durations needs no precision below a microsecond.
+    // The sum is a float, because a sum of durations needs no precision below a microsecond.
     pub(crate) unheld_seconds: Counter<f64, AtomicU64>,
 }
 
 const REASONS: [&str; 3] = ["handover", "takeover", "first"];
 
-/// client-go's help text of its gauge.
+/// The help text of the same gauge in client-go.
 const LEADER_HELP: &str = "Gauge of if the reporting system is master of the relevant lease, 0 indicates \
     backup, 1 indicates master. 'name' is the string used to identify the lease. Please make sure to group \
     by name.";
@@ -114,7 +117,7 @@ impl Collector for LeaseMetrics {
                 &self.unheld_seconds,
             ),
         ];
-        // A program without shard groups shows no headers of their families.
+        // In a program without shard groups, the headers of their families are omitted.
         for (name, help, family) in families.into_iter().filter(|(.., it)| !it.is_empty()) {
             family.encode(encoder.encode_descriptor(name, help, None, family.metric_type())?)?;
         }

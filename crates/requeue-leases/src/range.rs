@@ -12,16 +12,16 @@ use crate::error::ConfigError;
 /// The field of an object whose hash determines its shard.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Hash)]
 pub enum ShardBy {
-    /// The object's uid. This is the most even distribution.
+    /// The object's uid, which gives the most even distribution.
     ///
     /// The API server selects the objects of the controller's own kind. Owned objects have separate uids, so each
     /// replica receives all of them, and drops the objects of other owners.
     #[default]
     Uid,
     /// The object's namespace. The objects of a namespace are in one shard, together with the objects that they own, so
-    /// the API server selects both for a fixed shard. All objects of a kind without namespaces are in one shard: shard
-    /// them by uid. Namespaces whose names differ only in the last characters, such as `team-1` and `team-2`, are
-    /// usually also in one shard, because the last characters change mostly the low bits of the hash.
+    /// the API server selects both for a fixed shard. All objects of a kind without namespaces would be in one shard,
+    /// so use the uid for such a kind. Namespaces whose names differ only in the last characters, such as `team-1` and
+    /// `team-2`, are usually in one shard, because the last characters change mostly the low bits of the hash.
     Namespace,
 }
 
@@ -37,8 +37,7 @@ impl ShardBy {
 
 /// A part of the objects of a kind: the objects whose hashes are in one of equal ranges.
 ///
-/// A controller with a shard reconciles only these objects. Each object is in exactly one shard, and
-/// stays in it.
+/// A controller with a shard reconciles only these objects. Each object is in exactly one shard, which never changes.
 ///
 /// ```
 /// use requeue_leases::range::{Shard, ShardBy};
@@ -54,18 +53,18 @@ pub struct Shard {
     index: u32,
     count: u32,
     by: ShardBy,
-    /// The objects have no namespaces.
+    /// True if the objects have no namespaces.
     is_cluster_scoped: bool,
 }
 
 impl Shard {
     /// Creates the shard number `index`, from 0, of `count` shards, by uid.
     ///
-    /// All replicas must use the same `count`. Otherwise some objects are in two shards, or in no shard.
+    /// All replicas must use the same `count`. Otherwise, some objects are in two shards, or in no shard.
     ///
     /// # Errors
     ///
-    /// `index` is not below `count`.
+    /// Returns an error if `index` is not below `count`.
     pub fn new(index: u32, count: u32) -> Result<Self, ConfigError> {
         if index >= count {
             return Err(ConfigError(match count {
@@ -102,7 +101,8 @@ impl Shard {
     }
 }
 
-// These methods are hidden: requeue-kube decides with them which objects a controller reconciles.
+// These methods are hidden, because only requeue-kube uses them, to decide which objects a
+// controller reconciles.
 #[doc(hidden)]
 impl Shard {
     /// Returns the shard as the parameter `shardSelector` of a list or watch, which kube-rs does not have yet.
@@ -124,7 +124,8 @@ impl Shard {
         self
     }
 
-    /// Returns true if an object of this shard may own the object, given the owner's uid.
+    /// Returns true if the owner with this uid may be in this shard. `owned` is the object that it
+    /// owns.
     #[must_use]
     pub fn contains_owner(&self, uid: &str, owned: &ObjectMeta) -> bool {
         match self.by {
@@ -146,13 +147,14 @@ impl Shard {
     }
 }
 
-/// Returns the shard, of `count`, of an object whose field has this value: the part of the range of
-/// hashes that contains the value's hash. All other code uses this function.
+/// Returns the number of the shard, of `count` shards, for an object whose field has this value.
+/// The shard is the part of the range of hashes that contains the value's hash. All other code uses
+/// this function.
 #[doc(hidden)]
 #[must_use]
 pub fn index_of(value: &str, count: u32) -> u32 {
     let hash = fnv1a(value.as_bytes());
-    // The index is below `count`.
+    // The cast loses no bits, because the index is below `count`.
     ((u128::from(hash) * u128::from(count)) >> 64) as u32
 }
 
@@ -166,7 +168,7 @@ pub fn selector_of(by: ShardBy, count: u32, start: u32, end: u32) -> String {
     format!("shardRange({}, '{:#018x}', '{:#018x}')", by.field(), bound(start), bound(end))
 }
 
-/// The 64-bit FNV-1a hash, as in [RFC 9923](https://www.rfc-editor.org/rfc/rfc9923).
+/// Returns the 64-bit FNV-1a hash, as in [RFC 9923](https://www.rfc-editor.org/rfc/rfc9923).
 #[doc(hidden)]
 #[must_use]
 pub fn fnv1a(bytes: &[u8]) -> u64 {
@@ -184,7 +186,7 @@ mod tests {
         ObjectMeta { uid, namespace, ..ObjectMeta::default() }
     }
 
-    /// The vectors of the algorithm's authors.
+    /// The test vectors of the algorithm's authors.
     #[test]
     fn the_hash_is_fnv_1a() {
         for (text, hash) in [
@@ -201,7 +203,7 @@ mod tests {
         for count in [1, 2, 3, 7, 64, 1000] {
             let mut sizes = vec![0; count as usize];
             for number in 0_u32..2000 {
-                // Like the uids of an API server, these differ in all of their characters.
+                // Like the uids of an API server, these uids differ in all characters.
                 let uid =
                     u128::from(number).wrapping_mul(0x9e37_79b9_7f4a_7c15_f39c_c060_5ced_c835);
                 let meta = meta(&format!("{uid:032x}"), &format!("ns-{}", number % 10));

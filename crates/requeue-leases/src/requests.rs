@@ -1,4 +1,4 @@
-//! The requests for Leases, by kube's client.
+//! The requests for Leases, with kube's client.
 
 use k8s_openapi::api::coordination::v1;
 use kube::api::{DeleteParams, GetParams, PostParams, Preconditions};
@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use crate::lease::Lease;
 
-/// A request for a Lease, by its name.
+/// A request for a Lease.
 #[derive(Clone, Debug)]
 pub(crate) enum Call {
     Read(String),
@@ -31,7 +31,7 @@ pub(crate) enum Answer {
     NotFound,
     /// Another client has written or created the Lease.
     Conflict,
-    /// Rejected, unreachable or too late. A write may still take effect.
+    /// The call was rejected, or had no response in time. A write may still take effect.
     Failed,
 }
 
@@ -82,7 +82,7 @@ impl Requests {
             }
             Call::Delete { name, uid, version } => {
                 let resource_version = (version != 0).then(|| version.to_string());
-                // Without the uid, a delete that is late could remove a later Lease with the same name.
+                // Without the uid, a late delete could remove a later Lease with the same name.
                 let preconditions = Some(Preconditions { uid: Some(uid), resource_version });
                 let delete = DeleteParams { preconditions, ..DeleteParams::default() };
                 self.request.delete(&name, &delete)

@@ -161,7 +161,7 @@ impl Log {
 type Items<K, E> =
     Pin<Box<dyn Stream<Item = Result<(ObjectRef<K>, Action), Error<E, watcher::Error>>> + Send>>;
 
-/// The items of a stream. A task reads the stream until this is dropped.
+/// The items of a stream. A task reads the stream until this value is dropped.
 pub(crate) struct Reading(tokio::task::JoinHandle<()>, Arc<Mutex<Vec<String>>>);
 
 impl Reading {
@@ -209,13 +209,13 @@ pub(crate) fn config() -> Config {
     Config::default()
 }
 
-/// Delays of 1 s, 2 s, 4 s and so on.
+/// Returns a configuration with delays of 1 s, 2 s, 4 s and so on.
 pub(crate) fn doubling() -> Config {
     config()
         .rate_limiter(|| ExponentialFailure::new(Duration::from_secs(1), Duration::from_secs(1000)))
 }
 
-/// Long enough for everything that is due now.
+/// Waits long enough for all runs that are due now.
 pub(crate) async fn a_moment() {
     tokio::time::sleep(Duration::from_millis(1)).await;
 }
@@ -230,7 +230,7 @@ pub(crate) async fn note<K: Resource>(object: Arc<K>, log: Arc<Log>) -> Result<A
     Ok(Action::await_change())
 }
 
-/// The same, with a reference.
+/// A reconciler that records the name in a reference, and succeeds.
 pub(crate) async fn note_ref<K: reflector::Lookup>(
     object: ObjectRef<K>,
     log: Arc<Log>,

@@ -17,7 +17,7 @@ use super::common::*;
 
 const SECOND: Duration = Duration::from_secs(1);
 
-/// Records the start of the run and, after 10 s, its end.
+/// A reconciler that records the start of the run and, after 10 s, its end.
 async fn long(map: Arc<ConfigMap>, log: Arc<Log>) -> Result<Action, OnPurpose> {
     log.note(format!("{} begins", name(&*map)));
     tokio::time::sleep(10 * SECOND).await;
@@ -134,13 +134,13 @@ async fn what_is_debounced_when_no_watch_is_left_still_runs() {
     drop(feed);
     // Changed objects go first.
     assert_eq!(reading.end().await, ["ok c", "ok a", "ok b"]);
-    // The end of a wait is not another add.
+    // The end of a wait does not count as another add.
     let counts = queue.await.unwrap().totals();
     assert_eq!((counts.adds, counts.enqueued, counts.coalesced), (3, 3, 0));
 }
 
 /// Reconciles `a` for a second in its first run, which records a write of version 10 at its end.
-/// Then the feeds of the watches are closed, and no event shows the write.
+/// Then closes the feeds of the watches, so that no event shows the write.
 async fn ended_during_a_write(
     config: Config,
     before_the_end: impl FnOnce(&Feed<ConfigMap>, &Feed<Secret>),
@@ -204,7 +204,7 @@ async fn an_object_that_is_debounced_during_its_run_when_no_watch_is_left_still_
     assert_eq!(items, ["ok a", "ok a"]);
 }
 
-/// A backoff without any attempt.
+/// A backoff that permits no attempt.
 struct Never;
 
 impl Iterator for Never {
@@ -257,7 +257,7 @@ async fn dropping_the_stream_stops_everything() {
     feed.apply(&map("b", 1));
     tokio::time::sleep(60 * SECOND).await;
     assert_eq!((log.names(), store.len()), (vec!["a begins".to_owned()], 1));
-    // No task holds the context any longer.
+    // No task holds the context after the end.
     assert_eq!(Arc::strong_count(&log), 1);
 }
 

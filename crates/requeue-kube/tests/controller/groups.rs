@@ -37,8 +37,8 @@ async fn refused(controller: Controller<ConfigMap>) -> RunnerError {
     }
 }
 
-/// Runs a controller of ConfigMaps on a server that refuses each request with this status. Returns
-/// the results and the paths of the requests.
+/// Runs a controller of ConfigMaps on a server that refuses each request with the status `code`.
+/// Returns the results and the paths of the requests.
 async fn on_a_server_that_refuses(
     code: u16,
     shards: Option<ShardGroup>,

@@ -25,13 +25,13 @@ fn scrape(registry: &Registry) -> String {
     body
 }
 
-/// The lines of `body` of the series that begin with `prefix`, without buckets.
+/// Returns the lines of `body` that begin with `prefix`, without buckets.
 fn values(body: &str, prefix: &str) -> Vec<String> {
     let lines = body.lines().filter(|line| line.starts_with(prefix) && !line.contains("_bucket"));
     lines.map(str::to_owned).collect()
 }
 
-/// An elector that has not asked for its Lease.
+/// Returns an elector that has not asked for its Lease yet.
 fn elector(lease: &str, metrics: &Metrics) -> LeaderElector {
     let answer = |_: Request<Body>| pending::<Result<Response<Body>, Infallible>>();
     let client = Client::new(tower::service_fn(answer), "default");
@@ -54,7 +54,7 @@ async fn by_name(map: Arc<ConfigMap>, log: Arc<Log>) -> Result<Action, OnPurpose
     }
 }
 
-/// Prevents retries during the test.
+/// An error policy whose retries come after the end of the test.
 fn policy(map: Arc<ConfigMap>, _: &OnPurpose, _: Arc<Log>) -> Action {
     if name(&*map) == "hopeless" {
         Action::terminal()
@@ -111,7 +111,7 @@ async fn runs_are_counted_as_controller_runtime_does() {
         "controller_runtime_active_workers{controller=\"maps\"} 0",
         "workqueue_depth{name=\"maps\",controller=\"maps\",priority=\"0\"} 0",
         "workqueue_adds_total{name=\"maps\",controller=\"maps\"} 8",
-        // again, fails, hangs, later and panics.
+        // The objects that count are `again`, `fails`, `hangs`, `later` and `panics`.
         "workqueue_retries_total{name=\"maps\",controller=\"maps\"} 5",
         "workqueue_queue_duration_seconds_count{name=\"maps\",controller=\"maps\"} 8",
         "workqueue_work_duration_seconds_count{name=\"maps\",controller=\"maps\"} 8",
@@ -123,7 +123,7 @@ async fn runs_are_counted_as_controller_runtime_does() {
     for line in expected {
         assert!(body.contains(&format!("\n{line}\n")), "{line}\n{body}");
     }
-    // One run took 2 s, and another one 5 s.
+    // One run took 2 s, and another run took 5 s.
     for (bound, count) in [("1.75", 6), ("2.0", 7), ("4.5", 7), ("5.0", 8)] {
         let line = format!(
             "controller_runtime_reconcile_time_seconds_bucket{{le=\"{bound}\",controller=\"maps\"}} \
@@ -175,7 +175,7 @@ async fn too_many_priorities_are_told_as_one() {
         if log.names().len() > 30 {
             return std::future::pending().await;
         }
-        // Lower than the priority of the objects that have not run yet.
+        // The priority is lower than the priority of the objects that have not run yet.
         let number: i32 = name(&*map).parse().unwrap();
         Ok::<_, OnPurpose>(Action::requeue_after(Duration::ZERO).priority(-200 - number))
     };
@@ -186,7 +186,7 @@ async fn too_many_priorities_are_told_as_one() {
     let depths = values(&scrape(&registry), "workqueue_depth");
     let labels = "name=\"many\",controller=\"many\",priority=\"exceeded_cardinality_limit\"";
     assert_eq!(depths, [format!("workqueue_depth{{{labels}}} 29")]);
-    // Each came back without a delay. This is no retry, and counts only as a success.
+    // Each object runs again without a delay, which is no retry, and counts only as a success.
     let results = values(&scrape(&registry), "controller_runtime_reconcile_total");
     let of = |result| results.iter().find(|line| line.contains(result)).unwrap().rsplit(' ').next();
     assert_eq!([of("\"success\""), of("\"requeue_after\"")], [Some("30"), Some("0")]);

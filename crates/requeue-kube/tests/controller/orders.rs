@@ -13,7 +13,7 @@ use super::common::*;
 
 const SECOND: Duration = Duration::from_secs(1);
 
-/// Takes 10 ms for each object.
+/// A reconciler that takes 10 ms for each object.
 async fn slowly(map: Arc<ConfigMap>, log: Arc<Log>) -> Result<Action, OnPurpose> {
     log.note(name(&*map));
     tokio::time::sleep(Duration::from_millis(10)).await;
@@ -35,7 +35,8 @@ async fn a_changed_object_goes_ahead_of_a_resync_of_5000() {
     log.reaches(5000).await;
     tokio::time::sleep(SECOND).await;
     log.clear();
-    // A list in which one object has changed, and then a change while the others are reconciled.
+    // A list in which one object has changed, and then a change while the other objects are
+    // reconciled.
     objects[4000] = map("4000", 2);
     feed.list(&objects);
     log.reaches(1000).await;
@@ -73,7 +74,7 @@ async fn a_mapper_sets_the_priorities_of_the_objects_that_it_names() {
         let priority: i32 =
             secret.metadata.labels.clone().unwrap_or_default()["priority"].parse().unwrap();
         let request = Request::new(ObjectRef::<ConfigMap>::new(&name(&secret)).within("ns"));
-        // Two requests for one object: the higher priority counts.
+        // Of two requests for one object, the higher priority counts.
         [request.clone().priority(-3), request.priority(priority)]
     };
     let secret = |name, version, priority: i32| {
@@ -97,7 +98,7 @@ async fn a_mapper_sets_the_priorities_of_the_objects_that_it_names() {
     watched.apply(&secret("c", 2, 9));
     log.reaches(4).await;
     assert_eq!(log.names(), ["a", "c", "b", "d"]);
-    // The deletions are missed.
+    // The watch has missed the deletions.
     tokio::time::sleep(SECOND).await;
     log.clear();
     feed.apply(&map("a", 3));
@@ -165,7 +166,7 @@ async fn a_key_comes_back_with_the_priority_that_is_asked_for() {
     let _reading = Reading::of(controller.run(reconcile, policy::backoff, Arc::new(log.clone())));
     feed.list(&[map("idle", 1), map("plain", 1), map("urgent", 1), map("zz", 1)]);
     tokio::time::sleep(SECOND - Duration::from_millis(5)).await;
-    // Keeps the worker busy while the others become due.
+    // These objects keep the worker busy while the other objects become due.
     let busy: Vec<_> = (0..6).map(|number| map(&format!("busy {number}"), 1)).collect();
     busy.iter().for_each(|object| feed.apply(object));
     tokio::time::sleep(SECOND).await;
@@ -184,7 +185,7 @@ async fn a_change_waits_for_the_last_one_but_not_for_ever() {
     let controller = controller.with_config(config);
     let reconcile = |map: Arc<ConfigMap>, log: Arc<Log>| async move {
         log.note(name(&*map));
-        // A later run of the object must not delay its changes.
+        // The requested later run of the object must not delay the run for a change.
         Ok::<_, OnPurpose>(Action::requeue_after(SECOND * 3600))
     };
     let _reading = Reading::of(controller.run(reconcile, policy::backoff, Arc::new(log.clone())));

@@ -1,4 +1,4 @@
-//! The events that end the wait after a failure, and those that do not.
+//! The events that end the wait after a failure, and events that do not.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -15,7 +15,7 @@ use super::common::*;
 
 const SECOND: Duration = Duration::from_secs(1);
 
-/// Returns the times, in seconds, at which a reconciler that always fails runs. In each run the
+/// Returns the times, in seconds, of the runs of a reconciler that always fails. In each run, the
 /// object changes to the result of `change`, whose argument grows. The watch reports the change
 /// during the run (`early`), or after it.
 async fn runs_of_what_changes_itself(
@@ -59,7 +59,7 @@ async fn what_makes_its_own_generations_backs_off() {
     let own = |number| generation(map("a", number), i64::from(number));
     for early in [true, false] {
         let runs = runs_of_what_changes_itself(doubling(), Action::backoff(), early, own).await;
-        // Each wait is ended once. Only the first time does the backoff start again.
+        // Each wait ends early once. The backoff starts again only after the first of these waits.
         assert_eq!(runs, [0, 0, 1, 1, 5, 5, 21, 21], "early: {early}");
     }
 }
@@ -95,8 +95,8 @@ async fn a_new_generation_of_what_is_given_up_is_tried_at_once() {
 }
 
 /// On the first wake, creates a new generation of the object, and returns when the controller has
-/// seen it. The stream is woken after a reconciler has failed, and before the queue records the
-/// failure.
+/// seen the generation. This wake comes after a reconciler has failed, and before the queue records
+/// the failure.
 struct InBetween {
     feed: Feed<ConfigMap>,
     queue: Arc<OnceLock<ObjectQueue>>,
@@ -108,7 +108,7 @@ impl Wake for InBetween {
         if self.wakes.fetch_add(1, Ordering::Relaxed) > 0 {
             return;
         }
-        // On another thread, because this one is blocked.
+        // The feed is used on another thread, because this thread is blocked.
         let feed = self.feed.clone();
         std::thread::spawn(move || feed.apply(&generation(map("a", 2), 2))).join().unwrap();
         while self.queue.get().unwrap().totals().adds < 2 {

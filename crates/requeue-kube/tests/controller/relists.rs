@@ -27,7 +27,7 @@ async fn what_was_deleted_unseen_is_reconciled_by_reference() {
     feed.list(&[map("kept", 1), map("gone", 1)]);
     log.reaches(2).await;
     log.clear();
-    // The watch was disconnected in the meantime: the list has no `gone`.
+    // The watch was disconnected in the meantime, and the list does not contain `gone`.
     feed.list(&[map("kept", 1)]);
     log.reaches(1).await;
     a_moment().await;
@@ -71,7 +71,7 @@ async fn the_owner_of_what_was_deleted_unseen_is_reconciled() {
     log.reaches(1).await;
     a_moment().await;
     assert_eq!(log.names(), ["owner"]);
-    // Again, with deletions that the watch reports.
+    // The same holds for a deletion that the watch reports.
     log.clear();
     children.delete(&child("y", "other"));
     log.reaches(1).await;
@@ -111,7 +111,7 @@ async fn an_owner_in_any_version_of_its_kind_is_an_owner() {
     child.metadata.owner_references.as_mut().unwrap()[0].api_version = "v2beta1".into();
     children.apply(&child);
     log.reaches(2).await;
-    // The same kind in another group is another kind.
+    // A kind of the same name in another API group is another kind.
     child.metadata.name = Some("y".into());
     child.metadata.owner_references.as_mut().unwrap()[0].api_version = "other/v1".into();
     children.apply(&child);
@@ -190,11 +190,11 @@ async fn what_fails_while_it_is_deleted_is_not_looked_for() {
     assert_eq!(reading.items(), ["reconciler for object ConfigMap.v1./a.ns failed: on purpose"]);
 }
 
-/// Sends a list of objects with these names and versions.
+/// A function that sends a list of objects with these names and versions.
 type List = Box<dyn Fn(&[(&str, u32)])>;
 
-/// A controller of ConfigMaps that owns Secrets and watches Nodes, with a feed for each. A Node
-/// concerns the ConfigMap of the same name.
+/// Returns a controller of ConfigMaps that own Secrets, and that watches Nodes, with a feed for
+/// each of the three watches. A Node concerns the ConfigMap of the same name.
 fn of_three() -> ([List; 3], Controller<ConfigMap>) {
     let (feed, controller) = controller::<ConfigMap>();
     let (children, owned) = Feed::new();
@@ -248,7 +248,8 @@ async fn a_relist_of_every_watch_runs_each_changed_object_once_and_no_other() {
     a_moment().await;
     assert_eq!(log.names(), [""; 0]);
 
-    // In each list, one object has changed, one is deleted, and the others are unchanged.
+    // In each list, one object has changed, one object is deleted, and the other objects are
+    // unchanged.
     for (list, [changed, gone]) in lists.iter().zip([["a", "b"], ["c", "d"], ["e", "f"]]) {
         log.clear();
         let version = |name| if name == changed { 2 } else { 1 };
@@ -327,7 +328,7 @@ async fn a_relist_disturbs_no_unchanged_object_that_runs_backs_off_or_is_given_u
     }
     tokio::time::sleep(hour / 2).await;
     assert_eq!(log.names(), [""; 0]);
-    // `b` runs when its own backoff has passed, and nothing else runs.
+    // `b` runs when its backoff has passed, and no other object runs.
     tokio::time::sleep(hour).await;
     assert_eq!(log.names(), ["b"]);
 }

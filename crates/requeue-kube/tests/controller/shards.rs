@@ -28,7 +28,7 @@ impl Sharded {
         let (reader, writer) = reflector::store();
         let (owned, owned_events) = Feed::new();
         let (watched, watched_events) = Feed::new();
-        // The store has all objects: the controller must not rely on it.
+        // The store contains the objects of all shards, so the controller must filter them.
         let controller = Controller::for_stream(events.reflect(writer), reader)
             .name(format!("{shard:?} {}", fastrand::u64(..)))
             .watch_owned(Watched::stream(owned_events))
@@ -52,8 +52,8 @@ impl Sharded {
     }
 }
 
-/// Returns the name of an object. The last characters of a text hardly change the first bits of its
-/// hash, so the number comes first. The uids of an API server differ everywhere.
+/// Returns the name of an object. The number comes first, because the last characters of a text
+/// hardly change the first bits of its hash. The uids of an API server differ in all positions.
 fn numbered(number: usize) -> String {
     format!("{number}-of-the-maps")
 }

@@ -55,13 +55,13 @@ async fn a_failing_watch_waits_longer_each_time_until_it_lists() {
     let (feed, controller) = controller::<ConfigMap>();
     let log = Arc::new(Log::new());
     let reading = Reading::of(controller.run(note, policy::backoff, log));
-    // Like kube's watchers, whose failed list has already begun.
+    // Like kube's watchers, the feed begins a list before each error.
     for _ in 0..100 {
         feed.send(kube::runtime::watcher::Event::Init);
         feed.fail();
     }
     tokio::time::sleep(Duration::from_secs(60)).await;
-    // 0.8 s, 1.6 s and so on, each plus a jitter of up to the same time.
+    // The delays are 0.8 s, 1.6 s and so on, each with a jitter of up to the same length.
     assert!((4..=7).contains(&reading.items().len()), "{}", reading.items().len());
 }
 
@@ -115,7 +115,7 @@ async fn a_standby_sees_everything_queues_nothing_and_begins_with_what_there_is(
     feed.list(&[map("a", 1), map("b", 1)]);
     feed.delete(&map("b", 2));
     feed.apply(&map("c", 1));
-    // Longer than the time limit for the first lists.
+    // The standby lasts longer than the time limit for the first lists.
     tokio::time::sleep(Duration::from_secs(600)).await;
     assert!(readiness.is_ready() && log.names().is_empty());
     assert_eq!(store.len(), 2);
@@ -179,7 +179,8 @@ async fn the_store_has_what_is_handed_out() {
     let _reading = Reading::of(controller.run(reconcile, policy::backoff, Arc::new(log.clone())));
     feed.list(&[map("a", 1)]);
     log.reaches(1).await;
-    // The start of a list is too early: until its end, the store has the previous objects.
+    // At the start of a list, no object may run, because until the end of the list the store
+    // contains the previous objects.
     feed.list(&[map("a", 2)]);
     log.reaches(2).await;
     assert_eq!(log.names(), ["1", "2"]);

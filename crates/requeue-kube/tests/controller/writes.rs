@@ -1,4 +1,4 @@
-//! Reading one's own writes.
+//! Runs that must read the controller's own writes.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
@@ -22,7 +22,7 @@ use tokio::time::sleep;
 
 use super::common::*;
 
-/// The child of `owner` in this version.
+/// Returns the child of `owner` with this version.
 fn child(owner: &str, version: u32) -> Secret {
     let metadata = map(&format!("child of {owner}"), version).metadata;
     owned_by::<ConfigMap, _>(Secret { metadata, ..Secret::default() }, owner)
@@ -32,7 +32,7 @@ fn details(uid: &str) -> StatusDetails {
     serde_json::from_value(serde_json::json!({ "name": "child of a", "uid": uid })).unwrap()
 }
 
-/// A reconciler's context.
+/// The context of the reconciler.
 struct Context {
     log: Log,
     writes: Writes,
@@ -42,7 +42,7 @@ struct Context {
     next: Action,
 }
 
-/// Records the run and, the first time, the write.
+/// A reconciler that records each run and, in the first run, the write.
 async fn write(map: Arc<ConfigMap>, context: Arc<Context>) -> Result<Action, OnPurpose> {
     context.log.note(name(&*map));
     let Some(written) = context.response.lock().unwrap().take() else {
@@ -52,7 +52,7 @@ async fn write(map: Arc<ConfigMap>, context: Arc<Context>) -> Result<Action, OnP
     Ok(context.next.clone())
 }
 
-/// A controller of ConfigMaps that owns Secrets, whose first run writes a Secret of version 10.
+/// A controller of ConfigMaps that own Secrets. Its first run writes a Secret with version 10.
 struct World {
     owners: Feed<ConfigMap>,
     children: Feed<Secret>,
@@ -103,7 +103,7 @@ async fn an_object_runs_again_when_the_watch_has_shown_its_write() {
     world.children.apply(&child("a", 10));
     a_moment().await;
     assert_eq!(world.log.names().len(), 2);
-    // From now on nothing waits.
+    // From now on, no run waits for a write.
     world.owners.apply(&map("a", 4));
     a_moment().await;
     assert_eq!(world.log.names().len(), 3);
@@ -131,7 +131,8 @@ async fn the_status_says_for_which_write_an_object_waits() {
     assert_eq!(world.status.shard_group(), None);
 }
 
-/// A delivery whose cache is stale is given back. The second run would otherwise be the third start.
+/// A delivery with a stale store is released, and must not count as a start. Otherwise, the second run would be the
+/// third start.
 #[tokio::test(start_paused = true)]
 async fn a_delivery_that_waits_for_a_write_does_not_count_toward_the_pace() {
     let config = config().pace(Pace::new(2, Duration::from_secs(60)));
@@ -164,7 +165,7 @@ async fn a_list_with_a_later_version_shows_a_write() {
     world.children.send(Event::Init);
     world.log.reaches(1).await;
     world.owners.apply(&map("a", 2));
-    // This list may have begun before the write, and miss it.
+    // This list may have begun before the write, and may not contain it.
     world.children.send(Event::InitDone);
     a_moment().await;
     assert_eq!(world.log.names().len(), 1);
@@ -216,7 +217,7 @@ async fn an_event_before_the_record_counts_and_a_kind_that_is_not_watched_never_
             feed.apply(&child("a", 10));
             sleep(Duration::from_millis(10)).await;
             writes.record(&child("a", 10));
-            // No watch has this kind, and no version of the other object is known.
+            // No watch has the kind of the first object, and the second object has no version.
             writes.record(&Node { metadata: map.metadata.clone(), ..Node::default() });
             writes.record(&Secret::default());
             Ok::<_, OnPurpose>(Action::await_change())
@@ -235,10 +236,10 @@ async fn a_deletion_is_shown_by_its_event() {
     terminating.metadata.deletion_timestamp = Some(Time(Default::default()));
     let status = Status { details: Some(details("uid of child of a")), ..Status::success() };
     let cases: [(Either<Secret, Status>, _); 3] = [
-        // Gone immediately: the response has the last state, or none.
+        // The object is gone immediately. The response contains the last state, or no object.
         (Either::Left(child("a", 10)), Event::Delete(child("a", 11))),
         (Either::Right(status), Event::Delete(child("a", 11))),
-        // In progress: the version of the response shows that.
+        // The deletion is in progress, as the version in the response shows.
         (Either::Left(terminating.clone()), Event::Apply(terminating)),
     ];
     for (deleted, shows) in cases {
@@ -288,7 +289,7 @@ async fn with_two_watches_of_a_kind_the_written_object_shows_its_write() {
     others.list(&[]);
     log.reaches(1).await;
     owners.apply(&map("a", 2));
-    // The other watch does not show the child, whatever versions it reaches.
+    // The other watch never shows the child, although it reaches later versions.
     others.apply(&Secret { metadata: map("other", 90).metadata, ..Secret::default() });
     a_moment().await;
     assert_eq!(log.names().len(), 1);
@@ -315,7 +316,7 @@ async fn events_of_own_writes_start_no_run_if_they_are_suppressed() {
     }
 }
 
-/// Returns a reconciler that takes 10 ms. Its first run writes version 10 of the child.
+/// Returns a reconciler whose runs take 10 ms. The first run writes version 10 of the child.
 fn writing(
     writes: Writes,
 ) -> impl Fn(Arc<ConfigMap>, Arc<Log>) -> BoxFuture<'static, Result<Action, OnPurpose>> {
@@ -334,7 +335,7 @@ fn writing(
 }
 
 /// Two changes that a shared watch receives together are one event for its subscribers. If another
-/// client made the first one, the run has not seen it.
+/// client made the first change, the run has not seen that change.
 #[tokio::test(start_paused = true)]
 async fn a_change_that_a_shared_watch_merges_with_an_own_write_starts_a_run() {
     type Share = fn(SharedWatch<Secret>, Controller<ConfigMap>) -> Controller<ConfigMap>;
@@ -347,7 +348,7 @@ async fn a_change_that_a_shared_watch_merges_with_an_own_write_starts_a_run() {
         },
     ];
     for share in shares {
-        // Versions 9 and 11 are those of another client.
+        // Another client has written versions 9 and 11.
         for (versions, is_during_run, runs) in [
             (&[10][..], false, 1),
             (&[9, 10], false, 2),
@@ -435,7 +436,7 @@ async fn a_write_of_another_task_is_recorded_for_the_object_that_it_names() {
         let (writes, first) = (writes.clone(), first.fetch_add(1, Ordering::Relaxed) == 0);
         async move {
             let task = tokio::spawn(async move {
-                // Not within a run: this has no effect.
+                // The call is not within a run, so it has no effect.
                 writes.record(&child("a", 99));
                 if first {
                     let object = kube::runtime::reflector::ObjectRef::from_obj(&*map);
@@ -463,7 +464,7 @@ async fn another_owner_runs_although_the_write_is_suppressed() {
     let config = config().suppress_own_writes();
     let world = World::new(config, Action::await_change());
     world.log.reaches(1).await;
-    // The write of the run of `a` has made `b` the owner.
+    // The run of `a` has written `b` as the owner.
     let mut moved = child("a", 10);
     moved.metadata.owner_references = None;
     world.children.apply(&owned_by::<ConfigMap, _>(moved, "b"));

@@ -31,16 +31,16 @@ pub struct Config {
     pub(super) drain_timeout: Duration,
     pub(super) host: Option<String>,
     pub(crate) has_events: bool,
-    /// The elector has one attempt: to create the Lease.
+    /// True if the elector makes only one attempt, to create the Lease.
     pub(super) only_create: bool,
-    /// The metadata with which the Lease is created.
+    /// The metadata of a Lease that the elector creates.
     pub(super) metadata: Value,
 }
 
 impl Config {
     /// Creates the configuration for the Lease `name` in `namespace`.
     ///
-    /// If there is no such Lease, the elector creates it.
+    /// If the Lease does not exist, the elector creates it.
     #[must_use]
     pub fn new(namespace: impl Into<String>, name: impl Into<String>) -> Self {
         let name = name.into();
@@ -60,7 +60,7 @@ impl Config {
 
     /// Makes an elector for the Lease `name`, which must not exist yet, with these labels and annotations.
     ///
-    /// The elector creates the Lease, or gives up. The elector never takes a Lease over, so the Lease has only one
+    /// The elector creates the Lease, or gives up. It never takes an existing Lease over, so the Lease has only one
     /// term.
     pub(crate) fn only_create(mut self, name: &str, labels: Value, annotations: Value) -> Self {
         name.clone_into(&mut self.name);
@@ -71,7 +71,7 @@ impl Config {
         self
     }
 
-    /// Lets the elector try again: a planted bug.
+    /// Lets the elector make more attempts, as a planted bug.
     #[cfg(test)]
     pub(crate) fn allow_retries(mut self) -> Self {
         self.only_create = false;
@@ -82,15 +82,15 @@ impl Config {
     ///
     /// The default is 15 s.
     ///
-    /// For this time, other replicas wait for a leader that does not renew. The duration therefore determines the time
-    /// to take over from a leader that has died.
+    /// Other replicas wait for this time before they take over from a leader that does not renew. The duration
+    /// therefore determines how soon another replica replaces a leader that has died.
     #[must_use]
     pub fn lease_duration(mut self, duration: Duration) -> Self {
         self.lease_duration = duration;
         self
     }
 
-    /// Sets the time after which a leader steps down, measured from the moment at which its last
+    /// Sets the time after which a leader steps down, measured from the time at which its last
     /// successful renewal was sent.
     ///
     /// The default is 10 s. The deadline must be less than the lease's duration. Otherwise a leader would still lead
@@ -106,8 +106,8 @@ impl Config {
 
     /// Sets the time between two attempts.
     ///
-    /// The default is 2 s. 1.2 times its value must be less than the renew deadline: otherwise a leader would have no
-    /// second attempt.
+    /// The default is 2 s. 1.2 times this period must be less than the renew deadline. Otherwise, a leader would have
+    /// no second attempt.
     ///
     /// A leader waits for exactly this time. Standbys add a random part of up to 1.2 times this
     /// time.
@@ -129,28 +129,29 @@ impl Config {
 
     /// Sets the first part of the identity, which is the host's name by default.
     ///
-    /// A UUID follows in each case, so no two electors have the same identity.
+    /// The second part is always a UUID, so no two electors have the same identity.
     #[must_use]
     pub fn host(mut self, host: impl Into<String>) -> Self {
         self.host = Some(host.into());
         self
     }
 
-    /// Publishes no Kubernetes Events. By default, they report the start and the end of each term.
+    /// Publishes no Kubernetes Events. By default, Events report the start and the end of each
+    /// term.
     #[must_use]
     pub fn without_events(mut self) -> Self {
         self.has_events = false;
         self
     }
 
-    /// Creates a client only for the election, with separate connections.
+    /// Creates a client for the election alone, with separate connections.
     ///
-    /// The timeouts of the client are the timeouts of the election's requests. The client does not retry, because the
-    /// election decides about retries.
+    /// The timeouts of the client are the timeouts of the election's requests. The client does not retry requests,
+    /// because the election decides about retries.
     ///
     /// # Errors
     ///
-    /// As [`Client::try_from`].
+    /// Returns the errors of [`Client::try_from`].
     pub fn client(&self, config: kube::Config) -> Result<Client, kube::Error> {
         let mut config = self.limit_requests(config);
         config.read_timeout = config.write_timeout;
@@ -159,24 +160,25 @@ impl Config {
         Client::try_from(config)
     }
 
-    /// Sets the time limits of a client's requests, except for reads, because a watch is silent for longer.
+    /// Sets the time limits of a client's requests, except the limit for reads, because a watch can be silent for
+    /// longer.
     pub(crate) fn limit_requests(&self, mut config: kube::Config) -> kube::Config {
         config.connect_timeout = Some(self.request_limit());
         config.write_timeout = Some(self.request_limit());
-        // The protocol decides about retries: it knows when a request is out of date.
+        // The protocol decides about retries, because it knows when a request is outdated.
         config.default_retry = false;
         config
     }
 
-    /// Returns the time limit of a request. A leader's request ends at the latest with its lease.
+    /// Returns the time limit of a request. A request of a leader ends no later than its lease.
     pub(crate) fn request_limit(&self) -> Duration {
-        // The limit is half of the deadline: a renewal whose request hangs still has a second
-        // attempt.
+        // The limit is half of the renew deadline, so that a renewal whose request hangs still has
+        // a second attempt.
         (self.renew_deadline / 2).max(Duration::from_secs(1))
     }
 
     pub(crate) fn lease_seconds(&self) -> i32 {
-        // `check` has ensured that it fits.
+        // `check` has ensured that the duration fits.
         i32::try_from(self.lease_duration.as_secs()).unwrap_or(i32::MAX)
     }
 

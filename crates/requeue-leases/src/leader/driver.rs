@@ -14,13 +14,13 @@ pub(super) struct Driver {
     pub(super) election: Election,
     pub(super) requests: Requests,
     pub(super) shared: Arc<Shared>,
-    /// The error about a Lease of a shard group was logged.
+    /// True if the error about a Lease of a shard group was logged.
     pub(super) has_reported: bool,
 }
 
 impl Driver {
-    /// Polls the Lease, and takes it when it is free, until this process leads. Returns `None` if
-    /// its only attempt has failed.
+    /// Polls the Lease until this process leads, and takes the Lease when it is free. Returns
+    /// `None` if the only attempt has failed.
     ///
     /// # Cancel safety
     ///
@@ -49,7 +49,7 @@ impl Driver {
         match self.election.poll(clock.now(), Timestamp::now()) {
             Step::Call { call, until } => {
                 let answer = tokio::select! {
-                    // A write that is late may still take effect. The next write then meets a conflict.
+                    // A write whose response is late may still take effect. The next write then meets a conflict.
                     answer = self.requests.make_call(call) => answer,
                     () = clock.sleep_until(until) => {
                         tracing::warn!(lease = self.shared.lease, "a request of the leader election timed out");
@@ -71,9 +71,9 @@ impl Driver {
         }
     }
 
-    /// Handles a request to renew now, or to release.
+    /// Handles a request to renew the lease now, or to release it.
     fn handle_wake(&mut self) {
-        // A wake carries no value, so several of them can coalesce. The view has the reason.
+        // A wake carries no value, so several wakes can coalesce. The view contains the reason.
         let release = self.shared.view.borrow().led.as_ref().is_some_and(|led| led.released);
         if release { self.election.release() } else { self.election.renew_now() }
     }

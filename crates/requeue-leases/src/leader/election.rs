@@ -1,12 +1,12 @@
 //! The election with client-go's algorithm, as a state machine without a clock and without a network.
 //!
 //! Invariant: no two replicas lead at the same time. A leader's right ends one renew deadline after its last successful
-//! renewal was *sent*. The API server stored this renewal no earlier than it was sent, and a follower read it no
-//! earlier than it was stored. The follower then waits for a whole lease duration, which is longer than the renew
-//! deadline. The follower takes over by a write that fails if another replica has written since the read.
+//! renewal was *sent*. The API server stored the renewal after it was sent, and a follower read it after it was stored.
+//! The follower then waits for a whole lease duration, which is longer than the renew deadline. It takes over with a
+//! write that fails if another replica has written since the read.
 //!
-//! Only the rates of the two clocks matter: the faster clock may exceed the slower clock by less than the ratio of the
-//! lease duration to the renew deadline. The clocks need not show the same time.
+//! Only the rates of the two clocks matter. The ratio of the faster rate to the slower rate must be less than the ratio
+//! of the lease duration to the renew deadline. The clocks do not have to show the same time.
 
 use std::time::Duration;
 
@@ -20,8 +20,8 @@ use crate::lease::Lease;
 use crate::requests::{Answer, Call};
 use crate::token::FencingToken;
 
-/// One elector's part in an election. The caller passes the time, and makes the requests that it
-/// returns.
+/// One elector's part in an election. The caller passes the time, and makes the requests that the
+/// election returns.
 pub(crate) struct Election {
     config: Config,
     identity: String,
@@ -49,16 +49,16 @@ struct Held {
     token: FencingToken,
     /// The time at which the last successful renewal was sent.
     renewed: Time,
-    /// The last write met a conflict, and the Lease was read immediately. After the next conflict, the
-    /// read waits for its retry period.
+    /// True if the last write met a conflict, after which the Lease was read immediately. After a second conflict, the
+    /// next read waits for the retry period.
     conflicted: bool,
-    /// The next write: `Hold`, until a release is requested.
+    /// The next write, which is `Hold` until a release is requested.
     write: Request,
 }
 
 impl Held {
-    /// Returns the end of a term whose Lease is gone or has another holder. During a release, the
-    /// cause is our own release.
+    /// Returns the end of a term whose Lease was deleted or has another holder. During a release,
+    /// the cause is the release by this elector.
     fn end_without_lease(&self, lost: LeadershipLost) -> End {
         if self.write == Request::Release { End::Released } else { End::Lost(lost) }
     }
@@ -67,7 +67,7 @@ impl Held {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Request {
     Read,
-    /// Create, take over or renew.
+    /// Create the Lease, take it over or renew it.
     Hold,
     Release,
 }
@@ -82,9 +82,9 @@ struct Plan {
 #[must_use]
 #[derive(Debug)]
 pub(crate) enum Step {
-    /// Make this call. If there is no response by `until`, it counts as failed.
+    /// Make this call. If there is no response by `until`, the call counts as failed.
     Call { call: Call, until: Time },
-    /// Do nothing until this time.
+    /// Wait until this time.
     Wait(Time),
     /// The election has ended.
     Ended(End),
@@ -106,14 +106,15 @@ impl Election {
 
     /// Returns the next step at `now`. `wall` is the time of day.
     ///
-    /// If the previous call has no answer yet, it counts as failed.
+    /// If the previous call has no response yet, it counts as failed.
     pub(crate) fn poll(&mut self, now: Time, wall: Timestamp) -> Step {
         self.handle_answer(now, Answer::Failed);
         self.step_down_when_late(now);
         if let Role::Ended(end) = &self.role {
             return Step::Ended(end.clone());
         }
-        // No wait or request may outlast the right, so that the leader learns of its end in time.
+        // No wait or request may outlast the right, so that the leader learns in time that its
+        // right has ended.
         let end = self.leading_until().unwrap_or(Time::NEVER);
         if now < self.plan.at {
             return Step::Wait(self.plan.at.min(end));
@@ -137,10 +138,10 @@ impl Election {
         }
     }
 
-    /// Releases the Lease as soon as possible. Requires that all work of the leader has ended.
+    /// Releases the Lease as soon as possible. The work of the leader must have ended.
     pub(crate) fn release(&mut self) {
         let Role::Leader(held) = &mut self.role else { return };
-        // A planned read comes first, because its result decides whether there is a term to release.
+        // A planned read comes before the release, because its result decides whether there is a term to release.
         held.write = Request::Release;
         if self.plan.request == Request::Hold {
             self.plan = Plan { request: Request::Release, at: Time::ZERO };
@@ -149,7 +150,7 @@ impl Election {
 
     /// Renews now, without waiting for the retry period.
     pub(super) fn renew_now(&mut self) {
-        // Any time in the past is due at the next poll.
+        // A time in the past makes the plan due at the next poll.
         self.plan.at = Time::ZERO;
     }
 
@@ -161,11 +162,11 @@ impl Election {
         }
     }
 
-    /// Returns the time at which the last successful renewal was sent, and the time at which it
-    /// expires.
+    /// Returns the time at which the last successful renewal was sent, and the time at which the
+    /// right expires.
     pub(crate) fn right_times(&self) -> Option<(Time, Time)> {
         match &self.role {
-            // The right counts from the sending and not from the response, which may be late.
+            // The right counts from the time of sending, because the response may be late.
             Role::Leader(held) => Some((held.renewed, held.renewed + self.config.renew_deadline)),
             Role::Follower | Role::Ended(_) => None,
         }
@@ -213,7 +214,7 @@ impl Election {
                 }
             }
             // The Lease may have been deleted without its leader's knowledge. A follower that has
-            // seen it held waits until it would have expired.
+            // seen a holder waits until the Lease would have expired.
             (Request::Read, Answer::NotFound) if self.is_free(now) => {
                 self.seen = None;
                 return self.plan = Plan { request: Request::Hold, at: now };
@@ -237,7 +238,7 @@ impl Election {
         if self.config.only_create {
             return self.role = Role::Ended(End::Lost(LeadershipLost::Abandoned));
         }
-        // Standbys that have seen the same renewal must not all poll simultaneously. client-go uses the same factor.
+        // Standbys that have seen the same renewal must not all poll at the same time. client-go uses the same factor.
         let pause = jitter(self.config.retry_period, 1.2, &mut self.jitter);
         self.plan = Plan { request: Request::Read, at: sent.at + pause };
     }
@@ -257,8 +258,8 @@ impl Election {
                 } else if request == Request::Read {
                     self.plan = Plan { request: held.write, at: now };
                 } else {
-                    // This is where safety is ensured: the right counts from the moment at which the renewal was sent.
-                    // Another replica cannot have seen the renewal earlier.
+                    // This line ensures safety. The right counts from the time at which the renewal was sent, and no
+                    // other replica can have seen the renewal earlier.
                     held.renewed = sent.at;
                     held.conflicted = false;
                     let at = if held.write == Request::Hold { later } else { now };
@@ -270,8 +271,9 @@ impl Election {
                 self.role = Role::Ended(held.end_without_lease(LeadershipLost::Deleted));
             }
             (Request::Hold | Request::Release, Answer::Conflict | Answer::NotFound) => {
-                // The conflict is with our own write, whose response was lost, or with another
-                // client's write of a label. The first conflict is followed by a read immediately.
+                // The conflict is with a write of this elector, whose response was lost, or with
+                // another client's write of a label. After the first conflict, a read follows
+                // immediately.
                 let at = if held.conflicted { later } else { now };
                 held.conflicted = !held.conflicted;
                 self.plan = Plan { request: Request::Read, at };
@@ -285,7 +287,8 @@ impl Election {
 
     fn see_lease(&mut self, lease: Lease, now: Time) {
         let since = match &self.seen {
-            // Only a change of the record shows that the holder lives, and restarts the wait for its lease.
+            // Only a change of the record shows that the holder is alive, and restarts the wait for the end of its
+            // lease.
             Some(seen) if seen.lease.same_record(&lease) => seen.since,
             Some(_) | None => now,
         };
@@ -297,13 +300,14 @@ impl Election {
         let Some(Seen { lease, since }) = &self.seen else { return true };
         let lease_duration =
             lease.duration_seconds().map_or(self.config.lease_duration, Duration::from_secs);
-        // If this elector is the holder, the response to its write was lost, because no one else has this identity.
+        // If this elector is the holder, the response to its write was lost, because no other elector has this
+        // identity.
         let unheld = lease.holder().is_empty() || lease.holder() == self.identity;
         unheld || now >= *since + lease_duration
     }
 
-    /// Returns false if the Lease that was last seen must be deleted by hand. The highest number has
-    /// no successor, and the object of a shard group has no holder.
+    /// Returns true if this elector may take the Lease that was last seen. A Lease with the highest number has no
+    /// further term, and must be deleted by hand. The object of a shard group is never taken.
     fn may_take(&self) -> bool {
         let is_last = |seen: &Seen| seen.lease.transitions() == i32::MAX;
         !self.is_of_group() && !self.seen.as_ref().is_some_and(is_last)

@@ -1,4 +1,4 @@
-//! The elector: a process's part in an election.
+//! The elector, through which a process takes part in an election.
 
 use std::fmt;
 use std::future::{Future, pending};
@@ -25,8 +25,8 @@ use crate::requests::Requests;
 
 /// Takes part in an election, and leads at most once.
 ///
-/// After its term it is used up. To stand by again, create another elector, which has another
-/// identity.
+/// An elector cannot be used after its term. To take part again, create another elector, which has
+/// another identity.
 #[must_use = "an elector does nothing until it is run"]
 pub struct LeaderElector {
     client: Client,
@@ -36,12 +36,12 @@ pub struct LeaderElector {
 impl LeaderElector {
     /// Creates an elector with a unique identity: the host's name and a UUID.
     ///
-    /// Use a separate client, such as the client that [`Config::client`] creates: renewals must not wait behind the
-    /// requests of the work.
+    /// Use a separate client, such as the client that [`Config::client`] creates, because renewals must not wait behind
+    /// other requests of the process.
     ///
     /// # Errors
     ///
-    /// The configuration is not safe. The error names its values.
+    /// Returns an error if the configuration is not safe. The error names the values.
     pub fn new(client: Client, config: Config) -> Result<Self, ConfigError> {
         Self::with_clock(client, config, Clock::new())
     }
@@ -55,8 +55,8 @@ impl LeaderElector {
         let host = config.host.clone().unwrap_or_else(clock::host_name);
         let shared = Shared {
             lease: format!("{}/{}", config.namespace, config.name),
-            // The identity is unique: a process that starts again on a host must not mistake the
-            // term of its predecessor for its term.
+            // The identity is unique, because a process that starts again on a host must not
+            // mistake the term of its predecessor for its own term.
             identity: format!("{host}_{}", uuid::Uuid::new_v4()),
             config,
             clock,
@@ -82,7 +82,7 @@ impl LeaderElector {
 
     /// Returns a handle that shows the current state of the election.
     ///
-    /// The handle remains valid after the elector is gone.
+    /// The handle remains valid after the elector is dropped.
     #[must_use]
     pub fn status(&self) -> Status {
         Status(Arc::clone(&self.shared))
@@ -90,18 +90,18 @@ impl LeaderElector {
 
     /// Waits until this process leads.
     ///
-    /// [`run`](Self::run) does this, and the steps that follow.
+    /// [`run`](Self::run) also performs the steps that follow.
     ///
-    /// From then on, a task of the runtime renews the lease.
+    /// After that, a task of the runtime renews the lease.
     ///
     /// # Panics
     ///
-    /// Outside of a tokio runtime with time and I/O.
+    /// Panics outside a tokio runtime with time and I/O.
     ///
     /// # Cancel safety
     ///
-    /// If the future is dropped, this process withdraws from the election. If that happens while it takes the Lease
-    /// over, no other replica can lead until the Lease expires.
+    /// If the future is dropped, this process withdraws from the election. If the future is dropped while the process
+    /// takes the Lease over, no other replica can lead until the Lease expires.
     ///
     /// # Examples
     ///
@@ -114,7 +114,7 @@ impl LeaderElector {
     /// let elector = LeaderElector::new(client, Config::new("default", "web-controller"))?;
     /// let term = elector.acquire().await;
     /// tokio::select! {
-    ///     // Dropping the work stops it at its current `await`.
+    ///     // The drop of the work stops it at its current `await`.
     ///     lost = term.lost() => return Err(lost.into()),
     ///     () = work() => term.release().await?,
     /// }
@@ -129,7 +129,7 @@ impl LeaderElector {
         }
     }
 
-    /// As [`acquire`](Self::acquire). Returns `None` if the only attempt has failed.
+    /// Like [`acquire`](Self::acquire). Returns `None` if the only attempt has failed.
     pub(crate) async fn try_acquire(self) -> Option<Term> {
         let Self { client, shared } = self;
         let config = shared.config.clone();
@@ -162,15 +162,16 @@ impl LeaderElector {
             // The drop of the last clone cancels `let_go`, for which the release waits.
             _hold: Arc::new(shared.let_go.clone().drop_guard()),
         };
-        // The renewals run in a separate task: work that is busy between two `await`s must not
-        // delay them.
+        // The renewals run in a separate task, because work that is busy between two `await`s must
+        // not delay them.
         let task = tokio::spawn({
             let shared = Arc::clone(&shared);
             async move {
                 let end = driver.hold_lease().await;
                 shared.end_term(&end);
                 if let Some(events) = events {
-                    // The Event reports the past. A failure to publish it is already logged.
+                    // The term has already ended, and a failure to publish the Event is already
+                    // logged.
                     let _ = events.publish("stopped leading", token.uid()).await;
                 }
                 end
@@ -179,29 +180,29 @@ impl LeaderElector {
         Some(Term { leadership: Some(leadership), shared, task })
     }
 
-    /// Waits until this process leads, and runs `lead` as long as it does.
+    /// Waits until this process leads, and runs `lead` as long as the process leads.
     ///
     /// The lease is released when `lead` has returned and every clone of its [`Leadership`] is
-    /// dropped. If some are left after [`Config::drain_timeout`], the lease is not released, but
-    /// expires.
+    /// dropped. If some clones still exist after [`Config::drain_timeout`], the lease is not
+    /// released, but expires.
     ///
-    /// A separate task renews the lease. Work that blocks all threads of the runtime prevents that:
-    /// the lease is lost, and the blocked work cannot be notified.
+    /// A separate task renews the lease. Work that blocks all threads of the runtime prevents the
+    /// renewals. The lease is then lost, and the blocked work cannot be notified.
     ///
     /// # Errors
     ///
-    /// The lease is lost. `lead` is then dropped immediately, at an `await`. Most programs should exit
-    /// in this case.
+    /// Returns an error if the lease is lost. `lead` is then immediately dropped, at an `await`. Most programs should
+    /// exit in this case.
     ///
     /// # Panics
     ///
-    /// Outside of a tokio runtime with time and I/O. A panic of `lead` is passed on to the caller,
-    /// and the lease is not released.
+    /// Panics outside a tokio runtime with time and I/O. A panic of `lead` is passed on to the
+    /// caller, and the lease is not released.
     ///
     /// # Cancel safety
     ///
     /// If the future is dropped, `lead` is dropped and the term ends. The lease is not released, because `lead` may
-    /// have left work behind.
+    /// have started work that still runs.
     ///
     /// ```no_run
     /// # async fn reconcile_all() {}
@@ -219,29 +220,29 @@ impl LeaderElector {
         F: FnOnce(Leadership) -> L,
         L: Future,
     {
-        // Without a stop, there is an output or an error.
+        // Without a stop, the result is an output or an error.
         self.run_until(pending(), lead).await?.ok_or(LeadershipLost::Abandoned)
     }
 
-    /// As [`run`](Self::run), until `stop` completes.
+    /// Works like [`run`](Self::run), until `stop` completes.
     ///
-    /// Then `lead` is notified by [`Leadership::stopping`], and has [`Config::drain_timeout`] to
-    /// complete while the lease is still renewed.
+    /// [`Leadership::stopping`] then notifies `lead`, which can complete within
+    /// [`Config::drain_timeout`], while the lease is still renewed.
     ///
-    /// Returns `None` if it was stopped before this process led.
+    /// Returns `None` if `stop` has completed before this process led.
     ///
     /// # Errors
     ///
-    /// The lease is lost, or `lead` has not completed in time. In both cases it was dropped, and
-    /// the lease is not released.
+    /// Returns an error if the lease is lost, or if `lead` has not completed in time. In both
+    /// cases, `lead` was dropped, and the lease is not released.
     ///
     /// # Panics
     ///
-    /// As [`run`](Self::run).
+    /// The same as for [`run`](Self::run).
     ///
     /// # Cancel safety
     ///
-    /// As [`run`](Self::run).
+    /// The same as for [`run`](Self::run).
     ///
     /// ```no_run
     /// # async fn reconcile(_key: u32) {}
@@ -277,7 +278,8 @@ impl LeaderElector {
         let mut stop = pin!(stop);
         let term = tokio::select! {
             biased;
-            // A stop wins over a term that begins simultaneously: no work has started yet.
+            // A stop has precedence over a term that begins at the same time, because no work has
+            // started yet.
             () = &mut stop => return Ok(None),
             term = self.acquire() => term,
         };
@@ -288,7 +290,8 @@ impl LeaderElector {
         };
         let ended = tokio::select! {
             biased;
-            // The loss comes first: work of a term that is over must not complete as if it led.
+            // The loss is polled first, because work of a term that has ended must not count as
+            // completed.
             lost = term.lost() => Err(lost),
             output = lead(leadership) => Ok(output),
             () = drain => Err(LeadershipLost::Undrained(term.shared.config.drain_timeout)),

@@ -1,4 +1,4 @@
-//! Fencing: the API server rejects writes of a leader of an earlier term.
+//! Fencing: the API server rejects writes of leaders of earlier terms.
 
 use std::fmt;
 use std::sync::Arc;
@@ -18,34 +18,35 @@ const ANNOTATION: &str = "requeue/leader-term";
 
 /// Makes the API server reject writes of leaders of earlier terms.
 ///
-/// No election can stop a process that is frozen between its last check of the clock and a write, and that continues
-/// when another process leads. An annotation of the object therefore contains the term that last claimed it, and every
-/// write tests this annotation:
+/// A process can be frozen between its last check of the clock and a write, and continue when another process leads. No
+/// election can prevent that write. An annotation of the object therefore contains the term that last claimed the
+/// object, and every write tests this annotation:
 ///
-/// 1. Before its first write to an object, a leader [claims](Fence::claim) it: it reads the object,
-///    and sends the patch. The patch writes the leader's term if the object has not changed since
-///    it was read.
-/// 2. Each of its writes to the object is a JSON patch made by [`patch`](Fence::patch), to the
-///    object or to its `status`. The patch first tests the term. The API server applies all of a
-///    JSON patch or nothing.
+/// 1. Before its first write to an object, a leader [claims](Fence::claim) the object. It reads the
+///    object, and sends the patch of the claim. The patch writes the leader's term if the object
+///    has not changed since it was read.
+/// 2. Each write of the leader to the object, or to its `status`, is a JSON patch from
+///    [`patch`](Fence::patch). The patch first tests the term. The API server applies either all
+///    operations of a JSON patch or none.
 ///
-/// Once a leader has claimed an object, all writes of earlier leaders to it are rejected: with code
-/// 422 if the test fails, or by [`LeadershipLost::Fenced`] if the claim finds a later term.
+/// After a leader has claimed an object, all writes of earlier leaders to the object are rejected.
+/// A write is rejected with code 422, because its test fails. A claim fails with
+/// [`LeadershipLost::Fenced`] if it finds a later term.
 ///
 /// Limits:
 ///
-/// - A write without the test is not rejected. A merge patch, an apply and a `PUT` cannot test. (A
-///   `PUT` with the `resourceVersion` that was read since the claim is as safe.)
-/// - A creation is not fenced, because there is no object to test. If an earlier leader's create arrives late, it
-///   restores an object that was deleted since. Create objects with [the annotation](Fence::annotation), so that they
-///   show their term.
-/// - A delete has no patch. Use the uid and the `resourceVersion` that were read since the claim as
+/// - A write without the test is not rejected. A merge patch, an apply and a `PUT` cannot contain
+///   the test. (A `PUT` with a `resourceVersion` that was read after the claim is equally safe.)
+/// - A creation is not fenced, because there is no object to test. If the create request of an earlier leader arrives
+///   late, it restores an object that was deleted in the meantime. Create objects with [the
+///   annotation](Fence::annotation), so that they show their term.
+/// - A delete has no patch. Use the uid and the `resourceVersion` that were read after the claim as
 ///   preconditions.
-/// - A fence is per object: an earlier leader can still write to objects that have not been claimed
-///   yet.
-/// - Another Lease is another fence. If the Lease is deleted while a leader holds it, two processes lead until the
-///   first leader notices. The fence distinguishes the terms of these two leaders, and only the holder of the current
-///   Lease can claim objects.
+/// - A fence protects single objects. An earlier leader can still write to objects that have not
+///   been claimed yet.
+/// - The terms of another Lease have another fence. If the Lease is deleted while a leader holds it, two processes lead
+///   until the first leader notices. The fence distinguishes the terms of these two leaders, and only the holder of the
+///   current Lease can claim objects.
 ///
 /// ```no_run
 /// # use k8s_openapi::api::core::v1::ConfigMap;
@@ -73,12 +74,12 @@ pub struct Fence {
     annotation: String,
 }
 
-/// The right to write that a token stands for.
+/// The right to write that belongs to a token.
 pub(crate) trait Right: fmt::Debug + Send + Sync {
-    /// Returns an error if the right is over, by the clock.
+    /// Returns an error if the right has ended, by the clock.
     fn check(&self) -> Result<(), LeadershipLost>;
 
-    /// Asks the API server, and returns an error if the right is over.
+    /// Asks the API server, and returns an error if the right has ended.
     fn confirm(&self) -> BoxFuture<'_, Result<(), LeadershipLost>>;
 }
 
@@ -93,7 +94,7 @@ impl Right for Leadership {
 }
 
 impl Leadership {
-    /// Returns a fence, with which the API server rejects late writes of earlier terms.
+    /// Returns a fence. With its patches, the API server rejects late writes of earlier terms.
     #[must_use]
     pub fn fence(&self) -> Fence {
         Fence::new(Arc::new(self.clone()), Arc::clone(&self.token), ANNOTATION)
@@ -105,7 +106,8 @@ impl Fence {
         Self { right, token, annotation: annotation.to_owned() }
     }
 
-    /// Sets the name of the annotation, for example if two elections write to one object.
+    /// Sets the name of the annotation, for example if the leaders of two elections write to one
+    /// object.
     ///
     /// The default is `requeue/leader-term` for a leader, and `requeue/shard-term` for a shard.
     #[must_use]
@@ -121,23 +123,24 @@ impl Fence {
         (self.annotation.clone(), self.token.to_string())
     }
 
-    /// Returns the patch to send before the first write to an object that was just read, or `None`
-    /// if this term has already claimed it.
+    /// Returns the patch to send before the first write to an object that was just read. Returns
+    /// `None` if this term has already claimed the object.
     ///
-    /// The call sends no request in most cases. If the object was claimed under another Lease, or the annotation is not
-    /// a term, it first renews the lease. This ensures that the term in the annotation is not a later term.
+    /// In most cases, the call sends no request. If the object was claimed under another Lease, or if the annotation is
+    /// not a term, the call first renews the lease. The renewal ensures that the term in the annotation is not a later
+    /// term.
     ///
-    /// The patch fails with code 422 if the object has changed since it was read. Read it again in
-    /// that case.
+    /// The patch fails with code 422 if the object has changed since it was read. Read the object
+    /// again in that case.
     ///
     /// # Errors
     ///
-    /// [`LeadershipLost::Fenced`] if a later term has claimed the object, and another reason if this term is over. In
-    /// both cases the writer must stop.
+    /// Returns [`LeadershipLost::Fenced`] if a later term has claimed the object, and another reason if this term has
+    /// ended. In both cases, the writer must stop.
     ///
     /// # Cancel safety
     ///
-    /// The future can be dropped at any point. At most, the lease has been renewed.
+    /// The future can be dropped at any point. The only possible effect is a renewal of the lease.
     ///
     /// # Examples
     ///
@@ -168,8 +171,8 @@ impl Fence {
                         return Err(LeadershipLost::Fenced(term));
                     }
                 }
-                // The two terms have no order. However, a process that can renew now was the leader when the annotation
-                // was read.
+                // Terms of two Leases have no order. However, a process that can renew its lease now was also the
+                // leader when the annotation was read.
                 Some(_) | None => self.right.confirm().await?,
             }
         }
@@ -190,7 +193,7 @@ impl Fence {
     #[must_use]
     pub fn patch(&self, operations: Operations) -> Patch<()> {
         let term = json!(self.token.to_string());
-        // The test comes first: the API server stops at the first operation that fails.
+        // The test comes first, because the API server stops at the first operation that fails.
         let mut all = vec![test_op(&self.annotation_path(), term)];
         all.extend(operations.0);
         Patch::Json(Operations(all))

@@ -14,8 +14,8 @@ use crate::token::FencingToken;
 
 /// The right to lead, for one term.
 ///
-/// The handle is cheap to clone. Each clone means that some work still runs: the lease is released only when all clones
-/// are dropped. For read access only, use a [`Status`](super::Status).
+/// The handle is cheap to clone. Each clone means that some work still runs, so the lease is released only when all
+/// clones are dropped. For read access only, use a [`Status`](super::Status).
 ///
 /// ```no_run
 /// # use requeue_leases::leader::Leadership;
@@ -40,7 +40,7 @@ pub struct Leadership {
 /// The state that the election, the leader's work and the observers share.
 #[derive(Debug)]
 pub(super) struct Shared {
-    /// The namespace and the name.
+    /// The namespace and the name of the Lease.
     pub(super) lease: String,
     pub(super) identity: String,
     pub(super) config: Config,
@@ -60,7 +60,7 @@ pub(super) struct View {
     pub(super) led: Option<Led>,
 }
 
-/// A term that has begun, and may be over.
+/// A term that has begun, and may have ended.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Led {
     /// The time at which the last successful renewal was sent.
@@ -68,10 +68,10 @@ pub(super) struct Led {
     pub(super) until: Time,
     /// The time at which the leader was asked to stop.
     pub(super) stopping: Option<Time>,
-    /// The lease is released, or the release has begun.
+    /// True if the lease is released, or if the release has begun.
     pub(super) released: bool,
     pub(super) lost: Option<LeadershipLost>,
-    /// The end of the term was reported.
+    /// True if the end of the term was reported.
     pub(super) ended: bool,
 }
 
@@ -84,7 +84,7 @@ impl Led {
 impl Shared {
     pub(super) fn is_leading(&self) -> bool {
         let view = self.view.borrow();
-        // The clock is read after the right. Otherwise a right that ends between the two reads would look valid.
+        // The clock is read after the right. Otherwise, a right that ends between the two reads would look valid.
         view.led.as_ref().is_some_and(|led| !led.is_over() && self.clock.now() < led.until)
     }
 
@@ -98,7 +98,7 @@ impl Shared {
     pub(super) fn end_term(&self, end: &End) {
         let mut first = false;
         self.change_term(|led| {
-            // The task that renews and the drop of the term both report the end.
+            // The task that renews the lease and the drop of the term both report the end.
             first = !led.ended;
             led.ended = true;
             match end {
@@ -141,15 +141,14 @@ impl Leadership {
     /// Returns true if this process leads at this moment, by a clock that also counts while the
     /// machine is suspended.
     ///
-    /// The result is exact, and costs one read of the clock: call it before each piece of work. The
-    /// time between the result and a write that relies on it is covered by the
-    /// [`fence`](Self::fence).
+    /// The result is exact, and costs one read of the clock. Call this method before each piece of
+    /// work. For the time between the call and a write, use the [`fence`](Self::fence).
     #[must_use]
     pub fn is_leading(&self) -> bool {
         self.shared.is_leading()
     }
 
-    /// Returns the reason why this process does not lead. A [`Leadership`] is for one term, so this is final.
+    /// Returns the reason why this process does not lead. A [`Leadership`] belongs to one term, so the result is final.
     pub(crate) fn check(&self) -> Result<(), LeadershipLost> {
         if self.is_leading() {
             return Ok(());
@@ -170,7 +169,8 @@ impl Leadership {
         &self.token
     }
 
-    /// Returns the end of the right to lead, unless it is renewed. `None` if the term is over.
+    /// Returns the time at which the right to lead ends without a further renewal, or `None` if the
+    /// term has ended.
     pub(crate) fn right_until(&self) -> Option<Time> {
         let view = self.shared.view.borrow();
         view.led.as_ref().filter(|led| !led.is_over()).map(|led| led.until)
@@ -185,9 +185,11 @@ impl Leadership {
         Self { _hold: Arc::new(CancellationToken::new().drop_guard()), ..self.clone() }
     }
 
-    /// Waits until the leader must start no more work: it was asked to stop, or the term is over.
+    /// Waits until the leader must start no more work, because it was asked to stop or because the
+    /// term has ended.
     ///
-    /// Work in progress may complete: the lease is still renewed, until it is [`lost`](Self::lost).
+    /// Work in progress can complete, because the lease is still renewed, until it is
+    /// [`lost`](Self::lost).
     ///
     /// # Cancel safety
     ///
@@ -236,28 +238,28 @@ impl Leadership {
 
     /// Renews the lease now, and waits for the result.
     ///
-    /// Success means that this process has led at some moment since the call.
+    /// If the call succeeds, this process was the leader at some time after the start of the call.
     ///
     /// # Errors
     ///
-    /// The term is over.
+    /// Returns an error if the term has ended.
     ///
     /// # Cancel safety
     ///
-    /// If the future is dropped, the lease is renewed nevertheless.
+    /// If the future is dropped, the lease is still renewed.
     ///
     /// # Examples
     ///
     /// ```no_run
     /// # use requeue_leases::leader::{Leadership, LeadershipLost};
     /// async fn read_as_leader(leadership: &Leadership) -> Result<(), LeadershipLost> {
-    ///     // What is read after this is not older than this process's term.
+    ///     // Objects that are read from now on are not older than this process's term.
     ///     leadership.confirm().await
     /// }
     /// ```
     pub async fn confirm(&self) -> Result<(), LeadershipLost> {
-        // The clock is read before the request: a renewal that was sent earlier proves nothing
-        // about the time of this call.
+        // The clock is read before the request, because a renewal that was sent earlier proves
+        // nothing about the time of this call.
         let since = self.shared.clock.now();
         self.shared.wake.notify_one();
         self.shared

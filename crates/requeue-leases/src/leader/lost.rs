@@ -8,12 +8,12 @@ use crate::token::FencingToken;
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum LeadershipLost {
-    /// No renewal has succeeded for this time, counted from the sending of the last successful renewal.
+    /// No renewal has succeeded for this time since the last successful renewal was sent.
     #[error("leadership lost: the lease was not renewed for {0:?}")]
     RenewDeadline(Duration),
     /// Another replica holds the Lease.
     ///
-    /// Contains the identity of the holder, or nothing if the Lease has no holder.
+    /// Contains the identity of the holder, or an empty text if the Lease has no holder.
     #[error("leadership lost: {}", describe_holder(.0))]
     Taken(String),
     /// The Lease was deleted.
@@ -28,7 +28,7 @@ pub enum LeadershipLost {
     /// This later term has claimed an object: see [`Fence::claim`](super::Fence::claim).
     #[error("the later term {0} has claimed the object")]
     Fenced(FencingToken),
-    /// Some work was still running this time after the leader had to stop: at the end of the [drain
+    /// Some work was still running when this time had passed since the leader had to stop: at the end of the [drain
     /// timeout](super::Config::drain_timeout), or [long after](super::Status::check) the end of the lease. The lease is
     /// not released, but expires.
     #[error("work was still running {0:?} after the leader had to stop")]
@@ -42,7 +42,7 @@ fn describe_holder(identity: &str) -> String {
     }
 }
 
-/// The way in which an elector's part in an election ended.
+/// The way in which an elector's participation in an election ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum End {
     Released,

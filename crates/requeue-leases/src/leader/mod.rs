@@ -1,19 +1,19 @@
 //! Leader election: one of several replicas leads, by a Kubernetes Lease.
 //!
-//! The election has client-go's algorithm, and works without a controller. A controller of requeue-kube that must run
-//! only while its process leads takes the elector with `Controller::leader_election`.
+//! The election uses client-go's algorithm, and works without a controller. For a controller of requeue-kube that must
+//! run only while its process leads, pass the elector to `Controller::leader_election`.
 //!
 //! - **One leader.** No two replicas lead at the same time, even if requests are slow or lost, or a replica is
 //!   disconnected. This holds as long as no machine's clock runs 1.5 times as fast as the clock of another machine. The
-//!   clocks need not show the same time.
+//!   clocks do not have to show the same time.
 //! - **The leader knows when its term ends.** [`Leadership::is_leading`] is exact, by a clock that also counts while
-//!   the machine is suspended. The leader is also notified by that time.
-//! - **Late writes are rejected.** A process that was frozen in the middle of a write finishes it
-//!   when it continues. With a [`Fence`], the API server rejects that write.
+//!   the machine is suspended. The leader is also notified no later than that time.
+//! - **Late writes are rejected.** A process that was frozen in the middle of a write completes the
+//!   write when it continues. With a [`Fence`], the API server rejects that write.
 //! - **Graceful shutdown.** The leader stops, completes its work while it renews the lease, and
 //!   releases it. Another replica then leads immediately. If work has not completed in time, the lease
 //!   is not released.
-//! - **Observability.** There are [`Status`], the gauge `leader_election_master_status`
+//! - **Observability.** The module provides [`Status`], the gauge `leader_election_master_status`
 //!   ([`metrics`](LeaderElector::metrics)), Events, and `/healthz` ([`Status::check`]).
 //!
 //! ```no_run
@@ -48,31 +48,32 @@
 //! at most, which is 4.4 s by default.
 //!
 //! A leader that dies or is disconnected may have renewed just after another replica has polled. That replica sees the
-//! renewal at its next poll, waits for the duration of the lease from that moment, and takes over at the poll after
-//! that. Measured from the last renewal, this takes at most **the lease's duration and 4.4 retry periods**, which is
-//! 23.8 s by default.
+//! renewal at its next poll, and waits for the duration of the lease from that time on. It takes over at the following
+//! poll. Measured from the last renewal, the takeover takes at most **the lease's duration and 4.4 retry periods**,
+//! which is 23.8 s by default.
 //!
-//! The response times of the API server to these polls and to the write must be added. A request without a response
-//! counts as failed after half a renew deadline, and the next poll makes up for it. The algorithm is client-go's. The
-//! standbys poll at different times.
+//! Add the response times of the API server for these polls and for the write. A request without a response counts as
+//! failed after half a renew deadline, and is repeated by the next poll. The algorithm is client-go's. The standbys
+//! poll at different times.
 //!
 //! # Differences from client-go
 //!
 //! - A leader steps down one renew deadline after its last successful renewal was **sent**.
 //!   client-go measures from the start of its next renewal, one retry period after the response.
-//! - Time in which the machine was suspended counts. If a host pauses or moves a virtual machine, the virtual machine
-//!   may have no clock that counts this time. In this case, only a [`Fence`] rejects late writes.
-//! - The lease's duration must be whole seconds. client-go truncates 2.9 s to 2 in the Lease.
-//! - The identity is new for each elector, and every term has a new number. A [`FencingToken`] therefore names one term. In
-//!   client-go, a leader that returns under its old name keeps the number.
-//! - A deleted Lease ends the term. Replicas that have seen it held still wait until it would have expired; client-go
-//!   creates it again immediately. A replica that has never seen the Lease cannot know about it. If you delete the
-//!   Lease of a running leader, two replicas may lead until the first leader next renews. If the first leader cannot
-//!   renew, this lasts at most for its renew deadline.
+//! - Time during which the machine is suspended counts. If a host pauses or moves a virtual machine, the virtual
+//!   machine may have no clock that counts this time. In this case, only a [`Fence`] rejects late writes.
+//! - The lease's duration must be whole seconds. client-go writes 2 in the Lease for a duration of
+//!   2.9 s.
+//! - The identity is new for each elector, and every term has a new number. A [`FencingToken`] therefore identifies one
+//!   term. In client-go, a leader that returns under its old name keeps the number.
+//! - A deleted Lease ends the term. Replicas that have seen its holder still wait until the Lease would have expired.
+//!   client-go creates the Lease again immediately. A replica that has never seen the Lease cannot know about its
+//!   holder. If you delete the Lease of a running leader, two replicas may lead until the first leader next renews. If
+//!   the first leader cannot renew, this period lasts at most for its renew deadline.
 //! - Unknown fields of the Lease are kept.
-//! - A release waits for the work, and renews the lease during this time. client-go's `ReleaseOnCancel` leaves that to
-//!   the caller.
-//! - There are no locks of other kinds, and no coordinated leader election, which is alpha.
+//! - A release waits for the work, and the lease is renewed during this time. With client-go's `ReleaseOnCancel`, the
+//!   caller must wait for the work.
+//! - Locks of other kinds, and coordinated leader election, which is alpha, are not supported.
 //!
 //! # Permissions
 //!

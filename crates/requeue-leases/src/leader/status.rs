@@ -11,7 +11,7 @@ const TOLERANCE: Duration = Duration::from_secs(20);
 
 /// Shows the current state of an election.
 ///
-/// The handle is cheap to clone, and remains valid after its elector is gone.
+/// The handle is cheap to clone, and remains valid after its elector is dropped.
 ///
 /// ```no_run
 /// # use requeue_leases::leader::LeaderElector;
@@ -36,7 +36,7 @@ impl Status {
 
     /// Returns the holder of the Lease as last read.
     ///
-    /// `None` before the first read, and if there is no holder.
+    /// Returns `None` before the first read, and if the Lease has no holder.
     #[must_use]
     pub fn leader(&self) -> Option<String> {
         self.0.view.borrow().holder.clone()
@@ -65,7 +65,7 @@ impl Status {
     pub fn check(&self) -> Result<(), LeadershipLost> {
         let view = self.0.view.borrow();
         let Some(led) = &view.led else { return Ok(()) };
-        // Another replica may lead one lease duration after the last renewal.
+        // One lease duration after the last renewal, another replica may lead.
         let since = self.0.clock.now().since(led.renewed + self.0.config.lease_duration);
         if self.0.let_go.is_cancelled() || since <= TOLERANCE {
             return Ok(());

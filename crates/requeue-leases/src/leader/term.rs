@@ -12,13 +12,13 @@ use super::lost::{End, LeadershipLost};
 ///
 /// The lease is renewed as long as this value exists.
 ///
-/// Use it to control start and stop yourself.
-/// [`LeaderElector::run_until`](super::LeaderElector::run_until) controls them for you. Dropping it
-/// ends the term without releasing the lease, which then expires.
+/// Use this type to control the start and the stop of the work yourself.
+/// [`LeaderElector::run_until`](super::LeaderElector::run_until) controls them for you. Dropping
+/// this value ends the term without releasing the lease, which then expires.
 #[derive(Debug)]
 #[must_use = "the term ends when this is dropped"]
 pub struct Term {
-    /// `None` once it is released.
+    /// The right to lead, or `None` after the release.
     pub(super) leadership: Option<Leadership>,
     pub(super) shared: Arc<Shared>,
     pub(super) task: JoinHandle<End>,
@@ -44,7 +44,7 @@ impl Term {
         self.shared.wait_for(|led| led.lost.clone()).await
     }
 
-    /// Asks the work to stop, unless it was asked before, and returns its deadline.
+    /// Asks the work to stop, unless it was asked before. Returns the deadline for the stop.
     pub(super) fn drained_by(&self) -> Time {
         let mut stopping_since = self.shared.clock.now();
         // The first request counts, because a second request must not extend the time.
@@ -53,13 +53,13 @@ impl Term {
     }
 
     /// Asks the work to stop, by [`Leadership::stopping`], and waits until every [`Leadership`] is
-    /// dropped. Then it releases the lease, so that another replica may lead immediately.
+    /// dropped. Then releases the lease, so that another replica may lead immediately.
     ///
     /// # Errors
     ///
-    /// The lease was lost during the wait, or a [`Leadership`] still existed when the
-    /// [`drain_timeout`](super::Config::drain_timeout) was over. That time counts from the first request to stop. The
-    /// lease is not released, but expires.
+    /// Returns an error if the lease was lost during the wait, or if a [`Leadership`] still existed at the end of the
+    /// [`drain_timeout`](super::Config::drain_timeout), which counts from the first request to stop. The lease is then
+    /// not released, but expires.
     ///
     /// # Cancel safety
     ///
@@ -80,7 +80,7 @@ impl Term {
         self.leadership = None;
         tokio::select! {
             biased;
-            // The loss comes first: another replica may hold the Lease by now.
+            // The loss is polled first, because another replica may already hold the Lease.
             lost = self.lost() => return Err(lost),
             () = self.shared.let_go.cancelled() => {}
             () = self.shared.clock.sleep_until(deadline) => {
@@ -109,7 +109,8 @@ impl Term {
 
 impl Drop for Term {
     fn drop(&mut self) {
-        // No renewal follows. Then every clone learns that the term is over.
+        // After the abort, no renewal follows. Every clone is then notified that the term has
+        // ended.
         self.task.abort();
         self.shared.end_term(&End::Lost(LeadershipLost::Abandoned));
     }

@@ -12,8 +12,8 @@ pub(super) const LABEL: &str = "requeue/shard-group";
 pub(super) const JOINED: &str = "requeue/shard-group-uid";
 /// In a member Lease: the member is about to stop, and receives no shards.
 pub(super) const STOPPING: &str = "requeue/shard-stopping";
-/// The member that wrote the assignment. If this member is not the former holder of a shard that has moved, the former
-/// holder is dead.
+/// The member that wrote the assignment. If another member than its former holder has moved a shard, the former holder
+/// is dead.
 const WRITER: &str = "requeue/shard-writer";
 const BY: &str = "requeue/shard-by";
 const OBJECTS: &str = "requeue/shard-objects";
@@ -32,7 +32,8 @@ pub(super) struct Layout {
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(super) struct Slot {
     pub(super) holder: Option<Arc<str>>,
-    /// The fencing token: greater with each new holder, and 0 before the first holder.
+    /// The number in the fencing token. It grows with each new holder, and is 0 before the first
+    /// holder.
     pub(super) number: i32,
 }
 
@@ -53,7 +54,7 @@ impl Assignment {
         self.0.iter().any(|slot| slot.holder.as_deref() == Some(member))
     }
 
-    /// Changes the holder of a shard. A new holder has a greater number.
+    /// Changes the holder of a shard. A new holder gets a greater number.
     pub(super) fn set_holder(&mut self, shard: usize, holder: Option<Arc<str>>) {
         let slot = &mut self.0[shard];
         if holder.is_some() {
@@ -102,12 +103,12 @@ pub(super) struct GroupLease {
     pub(super) version: u64,
     pub(super) layout: Layout,
     pub(super) assignment: Assignment,
-    /// The longest lease duration of the members so far.
+    /// The longest lease duration of all members so far, in seconds.
     pub(super) lease_seconds: u64,
 }
 
-/// The Lease is not the object of a shard group, or was damaged. Contains the annotation that is
-/// missing or invalid.
+/// The error for a Lease that is not the object of a shard group, or was damaged. Contains the name
+/// of the annotation that is missing or invalid.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Unreadable(pub(super) &'static str);
 
@@ -141,7 +142,7 @@ impl GroupLease {
         let mut annotations = Assignment::new(layout.count).annotations();
         annotations.insert(BY.to_owned(), json!(layout.by));
         annotations.insert(OBJECTS.to_owned(), json!(layout.objects));
-        // No process holds this Lease.
+        // The Lease has no holder, because no process holds the object of a group.
         json!({
             "apiVersion": "coordination.k8s.io/v1",
             "kind": "Lease",
@@ -150,7 +151,8 @@ impl GroupLease {
         })
     }
 
-    /// Returns the object with this assignment. The write fails if the object has changed since.
+    /// Returns the object with this assignment. The write fails if the object has changed since it
+    /// was read.
     pub(super) fn with_assignment(
         &self,
         assignment: &Assignment,
@@ -161,8 +163,8 @@ impl GroupLease {
         annotations.insert(WRITER.to_owned(), json!(writer));
         let mut json = self.lease.with_annotations(annotations);
         json["spec"]["leaseDurationSeconds"] = json!(self.lease_seconds.max(seconds));
-        // Each write changes the object. The API server does not give a new version to a write that
-        // changes nothing.
+        // The number grows, so that each write changes the object. A write that changes nothing
+        // gets no new version from the API server.
         json["spec"]["leaseTransitions"] = json!(self.lease.transitions().wrapping_add(1).max(0));
         json
     }

@@ -1,12 +1,13 @@
-//! The desired assignment: even, and with as few moves as possible.
+//! The desired assignment, which is even and needs as few moves as possible.
 //!
 //! The result is a function of the present assignment and the live members, so all replicas that see the same state
-//! compute the same result. With n members, each has ⌊shards/n⌋ or ⌈shards/n⌉ shards. Only surplus shards and shards
-//! without a live holder move. Rendezvous hashing selects the surplus shards and their new holders. Rendezvous hashing
-//! alone would not suffice: of 64 shards, one of four members would often have 22, which is 38 % above its share.
+//! compute the same result. With n members, each member has ⌊shards/n⌋ or ⌈shards/n⌉ shards. Only surplus shards and
+//! shards without a live holder move. Rendezvous hashing selects the surplus shards and their new holders. Rendezvous
+//! hashing alone would not suffice: of 64 shards, one of four members would often have 22, which is 38 % above its
+//! share.
 //!
-//! Each move that the result asks for leaves the rest of the result unchanged. Members therefore
-//! move their shards at different times, and together reach the same assignment.
+//! A move toward the result does not change the result for the other shards. Members can therefore
+//! move their shards at different times, and still reach the same assignment.
 
 use std::sync::Arc;
 
@@ -28,7 +29,7 @@ pub(super) fn desired_holders(assignment: &Assignment, live: &[Arc<str>]) -> Vec
     for (member, name) in live.iter().enumerate() {
         let mut own: Vec<_> =
             (0..slots.len()).filter(|shard| held_by(&slots[*shard], name)).collect();
-        // The number of the shard decides between equal scores, so all replicas sort alike.
+        // Equal scores are ordered by the number of the shard, so that all replicas sort alike.
         own.sort_by_key(|shard| (std::cmp::Reverse(scores.score_of(member, *shard)), *shard));
         own.truncate(quotas[member]);
         free[member] -= own.len();
@@ -57,7 +58,7 @@ fn member_quotas(slots: &[Slot], live: &[Arc<str>]) -> Vec<usize> {
     let share = slots.len() / live.len();
     let extra = slots.len() % live.len();
     let has_extra = |name: &str| slots.iter().filter(|slot| held_by(slot, name)).count() > share;
-    // Members that have more than the share keep one shard more, so that fewer shards move.
+    // Members that already have more than the share keep one more shard, so that fewer shards move.
     let (mut order, others): (Vec<_>, Vec<_>) =
         (0..live.len()).partition(|member| has_extra(&live[*member]));
     order.extend(others);
@@ -80,7 +81,7 @@ impl Scores {
     }
 }
 
-/// The finalizer of SplitMix64. FNV-1a alone leaves the high bits of similar names similar.
+/// The finalizer of SplitMix64. With FNV-1a alone, the high bits of similar names are similar.
 fn mix_bits(value: u64) -> u64 {
     let value = value.wrapping_add(0x9e37_79b9_7f4a_7c15);
     let value = (value ^ (value >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -170,7 +171,7 @@ mod tests {
         }
     }
 
-    /// Replicas of different versions of this crate compute the same assignment.
+    /// Replicas with different versions of this crate must compute the same assignment.
     #[test]
     fn the_scores_are_those_of_all_versions() {
         let scores = Scores::new(&names(0..2));

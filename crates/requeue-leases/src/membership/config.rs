@@ -13,7 +13,7 @@ use crate::leader::Config;
 use crate::metrics::LeaseMetrics;
 use crate::range::ShardBy;
 
-/// The largest number of shards. The group object then takes a few kilobytes.
+/// The maximum number of shards, with which the group object has a few kilobytes.
 const MAX_SHARDS: u32 = 1024;
 
 /// A function of the user that returns the shard of the object with this namespace and name.
@@ -21,7 +21,7 @@ type ShardOf = Arc<dyn Fn(Option<&str>, &str) -> u32 + Send + Sync>;
 
 /// A shard group that this process joins.
 ///
-/// Defaults: 64 shards by uid, the times of [`leader::Config`](Config), and 30 s for the runs in flight at a
+/// The defaults are 64 shards by uid, the times of [`leader::Config`](Config), and 30 s for the runs in flight at a
 /// handover. [`join`](Self::join) checks the values.
 ///
 /// ```
@@ -35,7 +35,7 @@ type ShardOf = Arc<dyn Fn(Option<&str>, &str) -> u32 + Send + Sync>;
 #[must_use = "a group is joined by `join`"]
 pub struct ShardGroup {
     pub(super) name: String,
-    // These fields are hidden: requeue-kube reads them for its controllers.
+    // These fields are public only for requeue-kube, which reads them for its controllers.
     #[doc(hidden)]
     pub count: u32,
     #[doc(hidden)]
@@ -55,7 +55,7 @@ pub struct ShardGroup {
 impl ShardGroup {
     /// Creates the configuration of the group `name`, whose Leases are in `namespace`.
     ///
-    /// If there is no such group, the first member creates it. Each controller needs a separate group. If two
+    /// If the group does not exist, the first member creates it. Each controller needs a separate group. If two
     /// controllers of the same kind used the same group name, each would reconcile only a part of the objects.
     pub fn new(name: impl Into<String>, namespace: impl Into<String>) -> Self {
         let name = name.into();
@@ -78,8 +78,8 @@ impl ShardGroup {
     ///
     /// The default is 64.
     ///
-    /// At most this number of members have work. The number cannot be changed later: to change it, stop all members and
-    /// delete the Lease of the group.
+    /// At most `count` members have work. To change the number later, stop all members and delete the Lease of the
+    /// group.
     pub fn count(mut self, count: u32) -> Self {
         self.count = count;
         self
@@ -95,9 +95,10 @@ impl ShardGroup {
     /// below [`count`](Self::count).
     ///
     /// The function replaces the hash, and must be the same in all members. The API server cannot select such a shard,
-    /// so each replica receives all objects, and drops the others. The function is called for each event and each run,
-    /// while the controller holds locks: it must return quickly, and must not use the controller. If the function
-    /// panics or returns a number that is out of range, the controller ends with `RunnerError::ShardFunction`.
+    /// so each replica receives all objects, and drops the objects of other shards. The function is called for each
+    /// event and each run, while the controller holds locks. It must therefore return quickly, and must not use the
+    /// controller. If the function panics or returns a number that is out of range, the controller ends with
+    /// `RunnerError::Config`.
     ///
     /// ```
     /// use requeue_leases::membership::ShardGroup;
@@ -116,10 +117,10 @@ impl ShardGroup {
         self
     }
 
-    /// Sets the client of a controller's group, such as one by [`client`](Self::client).
+    /// Sets the client of a controller's group, such as a client from [`client`](Self::client).
     ///
-    /// Without it, the controller uses the client of its `Api`. [`join`](Self::join) takes a separate
-    /// client.
+    /// Without this call, the controller uses the client of its `Api`. [`join`](Self::join) has a separate parameter
+    /// for its client.
     pub fn with_client(mut self, client: Client) -> Self {
         self.client = Some(client);
         self
@@ -127,9 +128,9 @@ impl ShardGroup {
 
     /// Sets the kind of the sharded objects, such as `websites.example.com`.
     ///
-    /// Members of a group must agree on it, so that two programs with different kinds do not share a
-    /// group by mistake. The default is the kind of the controller. If two
-    /// programs work on the same kind, set a text that differs, such as the name of the program.
+    /// All members of a group must set the same kind, so that two programs with different kinds do not share a group by
+    /// mistake. The default is the kind of the controller. If two programs work on the same kind, set different texts,
+    /// such as the names of the programs.
     pub fn objects(mut self, objects: impl Into<String>) -> Self {
         self.objects = objects.into();
         self
@@ -139,8 +140,8 @@ impl ShardGroup {
     ///
     /// The default is 30 s.
     ///
-    /// Until then no other key of the shard runs, so a run that never ends must not delay the handover forever. A
-    /// cancelled run is repeated by the new holder.
+    /// During a handover, no other run of the shard starts, so a run that never completes must not delay the handover
+    /// forever. The new holder repeats a cancelled run.
     pub fn handover_timeout(mut self, timeout: Duration) -> Self {
         self.handover_timeout = timeout;
         self
@@ -148,7 +149,8 @@ impl ShardGroup {
 
     /// Sets the times, the host and the Events of the member Lease.
     ///
-    /// - [`renew_deadline`](Config::renew_deadline): a member that cannot renew its Lease gives up after this time.
+    /// - [`renew_deadline`](Config::renew_deadline): a member that cannot renew its Lease leaves the group after this
+    ///   time.
     /// - [`retry_period`](Config::retry_period): the time between two renewals, which are the only traffic of a group
     ///   whose members do not change.
     /// - [`without_events`](Config::without_events): by default, Kubernetes Events report takeovers.
@@ -175,13 +177,14 @@ impl ShardGroup {
         self
     }
 
-    /// Creates a client only for the group, with separate connections.
+    /// Creates a client for the group alone, with separate connections.
     ///
-    /// Renewals must not wait behind the requests of the work.
+    /// A separate client is needed because renewals must not wait behind other requests of the
+    /// process.
     ///
     /// # Errors
     ///
-    /// As [`Client::try_from`].
+    /// Returns the errors of [`Client::try_from`].
     pub fn client(&self, config: kube::Config) -> Result<Client, kube::Error> {
         Client::try_from(self.lease.limit_requests(config))
     }
@@ -204,10 +207,11 @@ impl ShardGroup {
     }
 }
 
-// Hidden: the parts of the configuration that requeue-kube needs for its controllers.
+// These methods are hidden, because only requeue-kube needs them, for its controllers.
 #[doc(hidden)]
 impl ShardGroup {
-    /// Sets the objects and the metrics to the values of a controller, unless they are set.
+    /// Sets the kind of the objects and the metrics to the values of a controller, unless they are
+    /// already set.
     pub fn for_controller(mut self, objects: String, metrics: Option<&LeaseMetrics>) -> Self {
         if self.objects.is_empty() {
             self.objects = objects;
@@ -223,7 +227,7 @@ impl ShardGroup {
 
     /// # Errors
     ///
-    /// As [`join`](Self::join), if the configuration is invalid.
+    /// Returns the error of [`join`](Self::join) if the configuration is invalid.
     pub fn check(&self) -> Result<(), MembershipError> {
         let is_label = |name: &str| {
             let plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit();

@@ -27,10 +27,10 @@ use crate::metrics::GroupMeters;
 use crate::requests::{Answer, Call, Requests};
 use crate::token::FencingToken;
 
-/// The pause after a member Lease could not be created.
+/// The pause after a failed attempt to create a member Lease.
 const RETRY_PAUSE: Duration = Duration::from_secs(1);
 
-/// The parts of a membership that its task changes.
+/// The parts of a membership that the driver's task changes.
 pub(super) struct Outputs {
     pub(super) changes: mpsc::UnboundedSender<Change>,
     pub(super) commands: mpsc::UnboundedSender<Command>,
@@ -38,8 +38,8 @@ pub(super) struct Outputs {
     pub(super) meters: GroupMeters,
 }
 
-/// Takes part in the group until the process has left it. Sends the name of the member Lease when
-/// it has joined.
+/// Takes part in the group until the process has left it. When the process has joined, sends the
+/// name of its member Lease.
 pub(super) async fn run_membership(
     config: ShardGroup,
     client: Client,
@@ -50,7 +50,8 @@ pub(super) async fn run_membership(
     let clock = &config.clock;
     let mut joined = Some(joined);
     loop {
-        // Each attempt uses another name, because a request of the last attempt may have created its Lease.
+        // Each attempt uses another name, because a request of the previous attempt may have created its Lease after
+        // all.
         let mut driver = Driver::new(&config, &client, &outputs);
         if let Some(result) = driver.take_part(&mut received, &mut joined).await {
             return result;
@@ -117,14 +118,14 @@ impl<'a> Driver<'a> {
         loop {
             let right = self.term.as_ref().and_then(|(_, leadership)| leadership.right_until());
             let step = self.group.poll(self.clock.now(), right);
-            // The state is published before the next wait. A shard that this member is about to give away then no
+            // The state is published before the next wait. A shard that this member is about to hand over then no
             // longer appears as held.
             self.publish_state();
             let until = match step {
                 Step::Call(call) => {
                     let requests = self.requests.clone();
-                    // The call is not awaited here: events and commands must not wait for a slow
-                    // response.
+                    // The call is not awaited here, because events and commands must not wait for a
+                    // slow response.
                     self.call = async move { requests.make_call(call).await }.boxed().fuse();
                     continue;
                 }
@@ -148,14 +149,15 @@ impl<'a> Driver<'a> {
             };
             tokio::select! {
                 biased;
-                // The loss comes first: from now on, others may act on the shards.
+                // The loss is polled first, because after a loss other members may act on the
+                // shards.
                 () = membership_lost(self.term.as_ref()) => return Some(self.end_with(End::Lost).await),
                 answer = &mut self.call => self.group.handle_answer(self.clock.now(), answer),
                 term = &mut self.joining => {
                     let Some(term) = term else {
                         return stopping.then_some(Ok(()));
                     };
-                    // The runs are drained before the release, so nothing else delays it.
+                    // The clone does not count, because the runs are drained before the release.
                     let leadership = term.leadership().clone_uncounted();
                     self.term = Some((term, leadership));
                     if let Some(joined) = joined.take() {
@@ -209,7 +211,7 @@ impl<'a> Driver<'a> {
             .then(|| MembershipError::missing_permission(verb, &self.config.lease.namespace))
     }
 
-    /// Updates the view of the held shards, and passes the changes on.
+    /// Updates the view of the held shards, and sends the changes to the user.
     fn publish_state(&mut self) {
         let count = self.config.count as usize;
         let held: Vec<_> = (0..count).map(|shard| self.group.acting_number(shard)).collect();
@@ -285,7 +287,7 @@ impl<'a> Driver<'a> {
             tracing::info!(group = self.config.name, member, count, "took shards over");
             if let Some(events) = &self.events {
                 let note = format!("{} took over {count} shards of {member}", self.member);
-                // Does not wait, because the Event is published in a separate task.
+                // The future is dropped, because the Event is published in a separate task.
                 drop(events.publish_note("ShardTakeover", "took shards over", note, uid));
             }
         }
@@ -324,14 +326,15 @@ impl<'a> Driver<'a> {
     async fn leave_group(&mut self) {
         let Some((term, leadership)) = self.term.take() else { return };
         let uid = leadership.fencing_token().uid().to_owned();
-        // The release comes before the delete: even if the delete fails, others take over immediately.
+        // The release comes before the delete, so that other members take over immediately even if the delete fails.
         match term.release().await {
             Ok(()) | Err(LeadershipLost::Undrained(_)) => {}
             Err(error) => {
                 tracing::warn!(member = &*self.member, %error, "the member Lease was not released");
             }
         }
-        // The release has changed the version. The uid is enough, because no Lease has this name again.
+        // The release has changed the version. The uid suffices as a precondition, because no other Lease ever has this
+        // name.
         let delete = Call::Delete { name: self.member.to_string(), uid, version: 0 };
         let limit = self.clock.now() + self.config.lease.request_limit();
         tokio::select! {

@@ -8,11 +8,11 @@ use crate::leader::LeadershipLost;
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum MembershipError {
-    /// The configuration is invalid, or does not fit the API server: the namespace or a permission is missing, or the
-    /// group has other shards. Another attempt cannot succeed.
+    /// The configuration is invalid, or does not fit the API server. For example, the namespace or a permission is
+    /// missing, or the group has another number of shards. Another attempt cannot succeed.
     #[error("{0}")]
     Config(ConfigError),
-    /// The Lease of the group, which has this name, was deleted.
+    /// The Lease of the group was deleted. Contains the name of the Lease.
     #[error("the Lease {0:?} of the shard group was deleted: join again")]
     Deleted(String),
     /// The member Lease was lost. All shards are then also lost.
@@ -36,7 +36,7 @@ impl MembershipError {
         ))
     }
 
-    /// Returns the error for a group that has another number of shards, or shards other objects.
+    /// Returns the error for a group that has another number of shards, or divides other objects.
     pub(super) fn other_shards(group: &str, stored: &Layout, configured: &Layout) -> Self {
         // The group of another controller may have another number of shards.
         let is_same = stored.objects == configured.objects && stored.by == configured.by;

@@ -6,11 +6,12 @@
 //!
 //! 1. A replica acts on a shard only while it holds its member Lease, and while the last version of the group object
 //!    that it has seen names it as the holder. The replica's right ends one renew deadline after its last successful
-//!    renewal was sent. A replica whose right has ended never acts again. A Lease has one term only: if the response to
-//!    its creation is lost, others may observe that it expires. The replica therefore makes one attempt with each name.
+//!    renewal was sent. A replica whose right has ended never acts again. Each Lease has only one term. If the response
+//!    to its creation is lost, other replicas may observe that the Lease expires, so the replica makes only one attempt
+//!    with each name.
 //! 2. The group object changes only by writes that name the version that the writer has read. Two kinds of writers
-//!    change the holder of a shard. One is the present holder, after all runs of the shard have ended. The other writer
-//!    is a replica that knows that the present holder is [dead](super::members), which is permanent.
+//!    change the holder of a shard. One writer is the present holder, after all runs of the shard have completed. The
+//!    other writer is a replica that knows that the present holder is [dead](super::members), which is permanent.
 //! 3. A holder that has sent such a write does not act on the shard before it has seen a later
 //!    version of the object that names it. From then on the write can no longer succeed, even if
 //!    it is still on its way.
@@ -18,26 +19,26 @@
 //! By rule 2, the assignment that a live holder has seen stays valid until the holder changes it. A late watch can
 //! therefore delay a member, but cannot make it act on the shard of another member.
 //!
-//! Only the rates of the clocks matter, as in the election: the faster clock may exceed the slower clock by less than
-//! the ratio of the lease duration to the renew deadline. A machine that was suspended may believe that all members
-//! have expired when it resumes. Such a machine reads their Leases before it acts on this.
+//! As in the election, only the rates of the clocks matter. The ratio of the faster rate to the slower rate must be
+//! less than the ratio of the lease duration to the renew deadline. When a suspended machine resumes, all other Leases
+//! may seem to have expired. Such a machine reads the Leases before it takes shards over.
 //!
 //! A group object that is deleted ends the membership of all its members. The members may notice the deletion late.
-//! Each member Lease names the uid of the group object. As long as a Lease with another uid belongs to a member that
-//! may be alive, no shard of the new object is taken.
+//! Each member Lease names the uid of the group object. As long as a member whose Lease names another uid may be alive,
+//! no shard of the new object is taken.
 //!
 //! # Progress
 //!
 //! All replicas compute the [desired assignment](super::balance) from the group object and the live members, except for
 //! members that are [new](super::members). A holder hands a surplus shard over: it requests its
 //! [release](Change::Release), waits until the shard is drained, and writes the new holder. If a run exceeds the time
-//! limit, its [cancellation](Change::Cancel) is requested: until the run ends, no other key of the shard can run. A
-//! member that stops hands over all of its shards, and then releases and deletes its Lease.
+//! limit, its [cancellation](Change::Cancel) is requested, because no other key of the shard can run until the run has
+//! stopped. A member that stops hands over all of its shards, and then releases and deletes its Lease.
 //!
-//! Any member that knows that another member is dead writes the desired holders of its shards. The member does the same
-//! for shards without a holder.
+//! A member that knows that another member is dead writes the desired holders of the dead member's shards. It also
+//! writes the desired holders of shards without a holder.
 //!
-//! If a member's watch has not shown the member's renewals for a renew deadline, the member lists the Leases again.
+//! If its watch has not shown its own renewals for a whole renew deadline, a member lists the Leases again.
 
 mod local;
 mod requests;
@@ -57,8 +58,8 @@ use super::protocol::{Change, End, Settings, Step, Watched};
 use crate::lease::Lease;
 use crate::requests::Answer;
 
-/// One replica's part in a group. The caller passes the time, makes the requests, and passes the
-/// events of a watch on all Leases of the group.
+/// The state of one replica in a group. The caller passes the time, makes the requests, and passes
+/// the events of a watch of all Leases of the group.
 pub(super) struct Group {
     settings: Settings,
     jitter: JitterSource,
@@ -66,21 +67,21 @@ pub(super) struct Group {
     lists: Lists,
     group: Option<GroupLease>,
     members: Members,
-    /// This replica's Lease as last observed, and the time of that observation.
+    /// This replica's Lease as it was last observed, and the time of that observation.
     own: Option<(Lease, Time)>,
     local: Vec<Local>,
     desired: Option<Vec<Option<Arc<str>>>>,
     requests: Requests,
-    /// Nothing is due before, unless something changes.
+    /// No step is due before this time, unless an event changes the state.
     idle_until: Time,
     changes: VecDeque<Change>,
 }
 
 /// The lists of the watch.
 struct Lists {
-    /// The first list is complete.
+    /// True if the first list is complete.
     is_complete: bool,
-    /// The list in progress has not shown the group object.
+    /// True if the list in progress has not shown the group object.
     lacks_group: bool,
     /// The time of the last request to list again, or of the join.
     requested: Time,
@@ -88,9 +89,9 @@ struct Lists {
 
 #[derive(Clone, PartialEq, Eq, Debug)]
 enum Phase {
-    /// The group object is not known yet.
+    /// The replica does not know the group object yet.
     Looking,
-    /// The member Lease is about to be created. The replica may have to stop once it exists.
+    /// The member Lease is about to be created. The replica may already have been asked to stop.
     Joining {
         stops: bool,
     },
@@ -129,15 +130,16 @@ impl Group {
             self.phase = if stops { Phase::Stopping } else { Phase::Member };
             self.lists.requested = now;
             self.plan_again();
-            // Others may have handed shards over before the response to the creation arrived.
+            // Other members may have handed shards over to this replica before the response to the
+            // creation of its Lease arrived.
             if let Some(group) = self.group.take() {
                 self.follow_assignment(&group, None, now);
                 self.group = Some(group);
             }
         }
-        // Rule 1 is enforced here. The check comes before everything else, and is final: others may
-        // have taken the shards over as soon as the right has ended, even if the watch does not
-        // show it yet.
+        // Rule 1 is enforced here. The check comes before all other steps, and its result is final.
+        // As soon as the right has ended, other members may have taken the shards over, even if the
+        // watch does not show the takeover yet.
         if self.is_member() && right.is_none_or(|right| now >= right) {
             self.phase = Phase::Ended(End::Lost);
         }
@@ -145,7 +147,7 @@ impl Group {
             return Step::Ended(end.clone());
         }
         let right = right.unwrap_or(Time::NEVER);
-        // The driver polls after each event of the watch, and most of them are renewals without a consequence.
+        // The driver polls after each event of the watch, and most events are renewals without a consequence.
         if self.requests.sent.is_none() && self.requests.pause <= now && now < self.idle_until {
             return Step::Wait(right.min(self.idle_until));
         }
@@ -201,8 +203,8 @@ impl Group {
         }
     }
 
-    /// Announces that this replica stops, and hands all shards over. The part ends when that is
-    /// done.
+    /// Announces that this replica stops, and hands all shards over. The protocol ends when all
+    /// shards are handed over.
     pub(super) fn stop(&mut self) {
         match self.phase {
             Phase::Looking => self.phase = Phase::Ended(End::Left),
@@ -215,7 +217,7 @@ impl Group {
         }
     }
 
-    /// Reads the group object, so that `confirmed` becomes later than now.
+    /// Requests a read of the group object, so that `confirmed` becomes later than now.
     pub(super) fn request_read(&mut self) {
         self.requests.read = true;
         self.requests.read_again = self.requests.sent.is_some();
@@ -239,7 +241,7 @@ impl Group {
         matches!(self.phase, Phase::Member | Phase::Stopping)
     }
 
-    /// Computes the desired assignment again at the next poll.
+    /// Makes the next poll compute the desired assignment again.
     fn plan_again(&mut self) {
         self.desired = None;
         self.idle_until = Time::ZERO;
@@ -312,8 +314,8 @@ impl Group {
             return;
         }
         self.lists.lacks_group = false;
-        // The watch and the responses overtake each other. An earlier version could name this replica as
-        // the holder of a shard that it has given away since.
+        // The events of the watch and the responses can arrive in any order. An earlier version could name this replica
+        // as the holder of a shard that it has since handed over.
         if self.group.as_ref().is_some_and(|group| group.version >= lease.resource_version()) {
             return;
         }
@@ -332,7 +334,8 @@ impl Group {
         self.idle_until = Time::ZERO;
         let slots = before.iter().flat_map(|before| before.assignment.slots());
         for (old, new) in slots.zip(group.assignment.slots()) {
-            // A writer that is not the former holder reassigns a shard only if that holder is dead.
+            // A writer that is not the former holder reassigns a shard only if the former holder is
+            // dead.
             if let Some(holder) = old.holder.as_deref()
                 && new.holder != old.holder
                 && group.writer() != Some(holder)
@@ -354,7 +357,7 @@ impl Group {
     fn group_deleted(&mut self) {
         self.idle_until = Time::ZERO;
         let was_known = self.group.take().is_some() || self.is_member();
-        // A replica that has not joined yet waits for the next object, or creates it.
+        // A replica that has not joined yet waits for a new group object, or creates it.
         if was_known && !matches!(self.phase, Phase::Looking | Phase::Ended(_)) {
             self.phase = Phase::Ended(End::Deleted);
         }

@@ -1,4 +1,4 @@
-//! A process's membership in a shard group: the public handle.
+//! The public handle of a process's membership in a shard group.
 
 use futures_util::FutureExt;
 use futures_util::future::{BoxFuture, Shared};
@@ -17,10 +17,10 @@ use crate::leader::LeadershipLost;
 
 /// The membership of this process in a shard group.
 ///
-/// Take the changes from [`next`](Self::next), and answer each [`Change::Release`] and
-/// [`Change::Cancel`] with [`drained`](Self::drained). A task of the runtime renews the member Lease.
+/// Receive the changes from [`next`](Self::next), and answer each [`Change::Release`] and [`Change::Cancel`] with
+/// [`drained`](Self::drained). A task of the runtime renews the member Lease.
 ///
-/// Dropping it ends the membership without a handover. The shards then have no holder until the
+/// Dropping the membership ends it without a handover. The shards then have no holder until the
 /// member Lease expires.
 ///
 /// ```no_run
@@ -33,7 +33,7 @@ use crate::leader::LeadershipLost;
 /// while let Some(change) = membership.next().await? {
 ///     match change {
 ///         Change::Gained(held) => println!("start to work on {} shards", held.len()),
-///         // Here, no work is in flight.
+///         // At this point, no work is in flight.
 ///         Change::Release(shards) | Change::Cancel(shards) => membership.drained(shards),
 ///         Change::Lost(shards) => println!("cancel all work on {shards:?}"),
 ///     }
@@ -50,15 +50,16 @@ pub struct Membership {
     ended: Ended,
 }
 
-/// The end of a task, for any number of calls. The task is aborted when this and its clones are dropped.
+/// The result of a task, which any number of callers can await. The task is aborted when this future and its clones are
+/// dropped.
 pub(super) type Ended = Shared<BoxFuture<'static, Result<(), MembershipError>>>;
 
-/// Runs a part of a membership as a task.
+/// Runs a part of a membership as a task, until the result is dropped.
 pub(super) fn spawn_until_dropped(
     part: impl Future<Output = Result<(), MembershipError>> + Send + 'static,
 ) -> Ended {
     let task = AbortOnDropHandle::new(tokio::spawn(part));
-    // The runtime is shutting down, or the task has panicked.
+    // The join fails if the runtime is shutting down, or if the task has panicked.
     let lost = |_| Err(MembershipError::Lost(LeadershipLost::Abandoned));
     task.map(move |ended| ended.unwrap_or_else(lost)).boxed().shared()
 }
@@ -66,15 +67,16 @@ pub(super) fn spawn_until_dropped(
 impl ShardGroup {
     /// Joins the group.
     ///
-    /// If the API server cannot be reached, it tries again until it can.
+    /// If the API server cannot be reached, the method retries until it can be reached.
     ///
     /// # Errors
     ///
-    /// The configuration is invalid, a permission is missing, or the group has other shards.
+    /// Returns an error if the configuration is invalid, if a permission is missing, or if the
+    /// group has another number of shards.
     ///
     /// # Panics
     ///
-    /// Outside of a tokio runtime with time and I/O.
+    /// Panics outside a tokio runtime with time and I/O.
     ///
     /// # Cancel safety
     ///
@@ -98,15 +100,16 @@ impl ShardGroup {
         self.join_by(client, &mut None).await
     }
 
-    /// As [`join`](Self::join). If the future is dropped during the join, `joining` contains
-    /// the attempt.
+    /// Like [`join`](Self::join). If the future is dropped during the join, `joining` contains the
+    /// attempt.
     #[doc(hidden)]
     pub async fn join_by(
         self,
         client: Client,
         joining: &mut Option<Joining>,
     ) -> Result<Membership, MembershipError> {
-        // The checks come before the join, so nothing is written for a member that can never work.
+        // The checks come before the join, so that no Lease is written for a member that can never
+        // work.
         self.check()?;
         rights::review_permissions(&client, &self.lease.namespace).await?;
         let joined = joining.insert(Joining::begin_join(self, client)).wait_until_joined().await;
@@ -124,7 +127,7 @@ pub struct Joining {
 
 impl Joining {
     fn begin_join(group: ShardGroup, client: Client) -> Self {
-        // The channels are unbounded: a consumer that is slow must not keep the driver from
+        // The channels are unbounded, because a slow consumer must not prevent the driver from
         // renewing.
         let (send_change, changes) = mpsc::unbounded_channel();
         let (commands, receive_command) = mpsc::unbounded_channel();
@@ -156,7 +159,7 @@ impl Joining {
                 membership.observer.member = name;
                 Ok(membership)
             }
-            // The task has ended before.
+            // The task has ended before the join.
             Err(_) => Err(membership.ended.clone().await.err().unwrap_or(abandoned)),
         }
     }
@@ -204,8 +207,8 @@ impl Membership {
     ///
     /// # Errors
     ///
-    /// The membership has ended, and with it the right to all shards. All runs must be cancelled
-    /// immediately. To join again, call [`ShardGroup::join`].
+    /// Returns an error if the membership, and therefore the right to all shards, has ended. All
+    /// runs must then be cancelled immediately. To join again, call [`ShardGroup::join`].
     ///
     /// # Cancel safety
     ///
@@ -218,7 +221,7 @@ impl Membership {
     ///
     /// # async fn example(mut membership: Membership) -> Result<(), Box<dyn std::error::Error>> {
     /// while let Some(change) = membership.next().await? {
-    ///     // Here, no work is in flight.
+    ///     // At this point, no work is in flight.
     ///     if let Change::Release(shards) | Change::Cancel(shards) = change {
     ///         membership.drained(shards);
     ///     }
@@ -233,7 +236,7 @@ impl Membership {
         }
     }
 
-    /// Reports that no run of these shards is left, after their release or cancellation.
+    /// Reports that no run of these shards is in flight, after their release or cancellation.
     ///
     /// Shards that are not being released are ignored.
     pub fn drained(&self, shards: impl IntoIterator<Item = u32>) {
@@ -242,15 +245,15 @@ impl Membership {
         let _ = self.commands.send(Command::Drained(shards));
     }
 
-    /// Leaves the group: announces it, and releases all shards.
+    /// Announces that this process leaves the group, and releases all shards.
     ///
-    /// Continue to take changes until [`next`](Self::next) returns `None`. The member Lease is
+    /// Continue to receive changes until [`next`](Self::next) returns `None`. The member Lease is
     /// released and deleted when all shards are drained and handed over.
     pub fn stop(&self) {
         let _ = self.commands.send(Command::Stop);
     }
 
-    /// Leaves the group. No run may be in flight.
+    /// Leaves the group. The caller must have no run in flight.
     async fn leave(mut self) {
         self.stop();
         while let Ok(Some(change)) = self.next().await {

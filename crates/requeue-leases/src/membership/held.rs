@@ -15,7 +15,7 @@ const ANNOTATION: &str = "requeue/shard-term";
 
 /// A change of the shards that a process holds.
 ///
-/// Each change needs its reaction, so a new kind of change would be a breaking change of this crate.
+/// The enum is exhaustive, because each kind of change needs a reaction of the user.
 #[derive(Clone, Debug)]
 pub enum Change {
     /// This process holds these shards, and must reconcile all of their objects.
@@ -26,10 +26,10 @@ pub enum Change {
     /// Start no more runs for these shards, wait for the runs in flight, and call
     /// [`Membership::drained`](super::Membership::drained).
     Release(Vec<u32>),
-    /// The [time limit](super::ShardGroup::handover_timeout) of the release has passed. Cancel the runs that are
-    /// left, and call [`Membership::drained`](super::Membership::drained) when they have ended.
+    /// The [time limit](super::ShardGroup::handover_timeout) of the release has passed. Cancel the runs that are still
+    /// in flight, and call [`Membership::drained`](super::Membership::drained) when they have ended.
     Cancel(Vec<u32>),
-    /// Another process, which is no member, has changed the holder of these shards. Cancel their runs now.
+    /// Another process, which is not a member, has changed the holder of these shards. Cancel their runs now.
     Lost(Vec<u32>),
 }
 
@@ -44,11 +44,12 @@ pub(super) enum Command {
 /// The state that the driver and the held shards share.
 #[derive(Debug, Default)]
 pub(super) struct View {
-    /// For each shard on which this process acts: the fencing token, and the time from which it acts.
+    /// For each shard on which this process acts: the fencing token, and the time since which this process has acted on
+    /// the shard.
     pub(super) held: Vec<Option<(i32, Time)>>,
     /// The holders of all shards at the last read.
     pub(super) holders: Vec<Option<Arc<str>>>,
-    /// The start of the last read or write of the group object.
+    /// The time at which the last read or write of the group object was sent.
     pub(super) confirmed: Option<Time>,
 }
 
@@ -101,7 +102,7 @@ impl HeldShard {
         self.index
     }
 
-    /// Returns the fencing token: the uid of the group object, and the number of the shard's holder.
+    /// Returns the fencing token: the uid of the group object, and the number that the shard's holder has received.
     ///
     /// Within one group object, a later holder of the same shard has a greater number.
     #[must_use]
@@ -116,7 +117,7 @@ impl HeldShard {
         self.leadership.is_leading() && self.is_named()
     }
 
-    /// Returns a fence, with which the API server rejects late writes of former holders.
+    /// Returns a fence. With its patches, the API server rejects late writes of former holders.
     ///
     /// The annotation of the fence is `requeue/shard-term`.
     #[must_use]
@@ -124,8 +125,8 @@ impl HeldShard {
         Fence::new(Arc::new(self.clone()), Arc::clone(&self.token), ANNOTATION)
     }
 
-    /// Returns true if the member Lease has not expired. During a release this is true, but
-    /// [`is_held`](Self::is_held) may be false.
+    /// Returns true if the member Lease has not expired. During a release, the result is true,
+    /// although [`is_held`](Self::is_held) may be false.
     #[doc(hidden)]
     #[must_use]
     pub fn is_member(&self) -> bool {
@@ -140,7 +141,7 @@ impl HeldShard {
 
 impl Right for HeldShard {
     fn check(&self) -> Result<(), LeadershipLost> {
-        // The member Lease comes first: its loss is final, and is the better reason.
+        // The member Lease is checked first, because its loss is final and the more precise reason.
         self.leadership.check()?;
         if self.is_named() { Ok(()) } else { Err(LeadershipLost::Shard(self.index)) }
     }
@@ -148,8 +149,8 @@ impl Right for HeldShard {
     /// Reads the group object, because the member Lease says nothing about the holder of a shard.
     fn confirm(&self) -> BoxFuture<'_, Result<(), LeadershipLost>> {
         Box::pin(async move {
-            // The clock is read before the command is sent: an earlier read proves nothing about
-            // the time of this call.
+            // The clock is read before the command is sent, because an earlier read of the object
+            // proves nothing about the time of this call.
             let since = self.leadership.now();
             let _ = self.commands.send(Command::Confirm);
             let mut view = self.view.clone();

@@ -1,19 +1,19 @@
 //! The members of a group, as a replica has observed them.
 //!
-//! A member is dead if it can never act again. A replica knows that if the member has released its
-//! Lease, or if both of these are true:
+//! A member is dead if it can never act again. A replica knows that a member is dead if the member
+//! has released its Lease, or if both of these conditions are true:
 //!
 //! - The Lease was unchanged for its whole duration, by the observer's clock.
-//! - A read that was *sent* after that time shows it still unchanged.
+//! - A read that was *sent* after that time shows that the Lease is still unchanged.
 //!
-//! The read is necessary because a watch may be late. A renewal that the read does not show was stored after it was
-//! sent. At that time the member's right had ended, and a member whose right has ended never acts again. A Lease that
-//! was deleted is never created again. The member of a deleted Lease is dead when the longest lease duration of the
-//! group has passed since its absence was observed.
+//! The read is necessary because a watch may be late. A renewal that the read does not show was stored after the read
+//! was sent. At that time, the member's right had already ended, and a member whose right has ended never acts again. A
+//! Lease that was deleted is never created again. The member of a deleted Lease is dead when the longest lease duration
+//! of the group has passed since the absence of the Lease was observed.
 //!
 //! A member that has not renewed its Lease yet is new. A new member receives no shards, because it may be in a crash
 //! loop. After each crash, its shards would have no holder until its Lease expires. The exception is a group in which
-//! no member has renewed its Lease: all of its members receive shards.
+//! no member has renewed its Lease. All members of such a group receive shards.
 //!
 //! A member that joins after a crash learns of the death later than the other members. Until then, it must not hand
 //! shards to the dead member. Therefore only a renewal that the observer has seen counts, and a member whose shards
@@ -30,16 +30,16 @@ use crate::lease::Lease;
 
 pub(super) struct Member {
     pub(super) lease: Lease,
-    /// The time at which the current record was first observed, or the absence of the Lease.
+    /// The time at which the current record, or the absence of the Lease, was first observed.
     pub(super) since: Time,
     pub(super) state: State,
-    /// The list in progress has not shown the member yet.
+    /// True if the list in progress has not shown the member yet.
     unlisted: bool,
-    /// The member is dead, and its Lease was deleted.
+    /// True if the member is dead and its Lease was deleted.
     gone: bool,
-    /// The observer has seen a renewal.
+    /// True if the observer has seen a renewal.
     renews: bool,
-    /// Another member has taken its shards, and the observer has seen no renewal since.
+    /// True if another member has taken its shards, and the observer has seen no renewal since.
     is_taken: bool,
 }
 
@@ -64,7 +64,7 @@ impl Member {
             && self.lease.annotation(STOPPING).is_none()
     }
 
-    /// Returns the properties that decide whether a live member receives shards.
+    /// Returns the properties that decide whether a member receives shards.
     fn standing(&self) -> (bool, bool, bool) {
         (self.lease.annotation(STOPPING).is_some(), self.renews, self.is_taken)
     }
@@ -92,9 +92,10 @@ impl Members {
     }
 
     /// Returns the members that receive shards, in the order of their names. `own` is the observer,
-    /// if it may receive shards, and whether it has renewed its Lease.
+    /// if it may receive shards. Its flag is true if the observer has renewed its Lease.
     ///
-    /// The candidates include a new member that holds a shard: it received the shard when all members were new.
+    /// The candidates include a new member that already holds a shard, because it received the shard when all members
+    /// were new.
     pub(super) fn candidates(
         &self,
         group: &GroupLease,
@@ -110,7 +111,7 @@ impl Members {
         live.into_iter().map(|(name, _)| name).collect()
     }
 
-    /// Returns the longest lease duration of the members that are live, in seconds.
+    /// Returns the longest lease duration of the live members, in seconds.
     pub(super) fn longest_lease_seconds(&self) -> u64 {
         let live = self.seen.values().filter(|member| member.state == State::Live);
         live.filter_map(|member| member.lease.duration_seconds()).max().unwrap_or(0)
@@ -142,7 +143,7 @@ impl Members {
         }
         let before = member.standing();
         let mut changed = false;
-        // A dead member stays dead: its shards may have been taken over.
+        // A dead member stays dead, because its shards may have been taken over.
         if member.state != State::Dead {
             if released {
                 member.state = State::Dead;
@@ -168,8 +169,8 @@ impl Members {
                 && sent >= member.since + member.lease_duration(default)
         });
         match unchanged {
-            // This is where a death is decided. The death is permanent: a renewal that the read did not show was stored
-            // after the read was sent, when the member's right had ended.
+            // The member is declared dead here, permanently. A renewal that the read did not show was stored after the
+            // read was sent, when the member's right had already ended.
             Some(member) => {
                 member.state = State::Dead;
                 if lease.resource_version() > member.lease.resource_version() {
@@ -188,7 +189,7 @@ impl Members {
         }
     }
 
-    /// Records that the Lease is absent: it was deleted, or a read has not found it.
+    /// Records that the Lease is absent, because it was deleted or a read has not found it.
     pub(super) fn mark_absent(&mut self, name: &str, now: Time) -> bool {
         match self.seen.get_mut(name) {
             Some(member) if member.state == State::Live => {
@@ -211,11 +212,12 @@ impl Members {
         self.seen.values_mut().for_each(|member| member.unlisted = true);
     }
 
-    /// Records that the Leases which the list has not shown are absent.
+    /// Records that the Leases are absent that the completed list has not shown.
     pub(super) fn end_list(&mut self, now: Time) -> bool {
         let unlisted = self.seen.iter().filter(|(_, member)| member.unlisted);
         let unlisted: Vec<_> = unlisted.map(|(name, _)| Arc::clone(name)).collect();
-        // `any` would stop at the first change.
+        // The loop must visit all members, so it does not use `any`, which would stop at the first
+        // change.
         unlisted.iter().fold(false, |changed, name| self.mark_absent(name, now) | changed)
     }
 
@@ -225,7 +227,7 @@ impl Members {
         self.dead_at(name, longest).is_some_and(|at| now >= at)
     }
 
-    /// Returns the time from which on a member is dead, if this time does not depend on a read.
+    /// Returns the time from which a member is dead, if the death does not depend on a read.
     fn dead_at(&self, name: &str, longest: Duration) -> Option<Time> {
         let longest = longest.max(self.lease_duration);
         match self.seen.get(name) {
@@ -244,8 +246,8 @@ impl Members {
         foreign.any(|(name, _)| !self.is_dead(name, longest, now))
     }
 
-    /// Returns a member whose Lease must be read: it seems to have expired, or it holds a shard and
-    /// was not observed.
+    /// Returns a member whose Lease must be read, because the Lease seems to have expired, or
+    /// because the member holds a shard and was never observed.
     pub(super) fn next_suspect<'a>(
         &self,
         mut holders: impl Iterator<Item = &'a Arc<str>>,
@@ -273,7 +275,8 @@ impl Members {
 
     /// Returns a dead member whose Lease can be deleted.
     pub(super) fn next_garbage(&self, holds: impl Fn(&str) -> bool) -> Option<&Member> {
-        // The Lease of a holder stays: a replica that joins now learns of the death from it.
+        // The Lease of a holder is kept, because a replica that joins now learns of the death from
+        // this Lease.
         let mut garbage = self
             .seen
             .iter()

@@ -1,22 +1,23 @@
-//! Shard groups: replicas share the objects of a kind, and hand them over when replicas join and
+//! Shard groups: replicas share the objects of a kind, and hand shards over when replicas join and
 //! leave.
 //!
 //! A group divides the objects into a fixed number of [shards](crate::range), 64 by default. Each
-//! replica is a member, and holds an equal part of the shards. There is no central component, no
-//! webhook and no custom resource: the members agree by Leases.
+//! replica is a member, and holds an equal part of the shards. The members agree through Leases,
+//! without a central component, a webhook or a custom resource.
 //!
 //! - **One holder.** No two members act on a shard at the same time, even if requests are slow or lost, watches are
 //!   late, or a member is disconnected. As in [leader election](crate::leader), no machine's clock may run 1.5 times as
 //!   fast as the clock of another machine.
-//! - **Late writes are rejected.** A process that was frozen in the middle of a write finishes it when it continues.
-//!   With the [fence](HeldShard::fence) of its shard, the API server rejects that write.
-//! - **Even shares.** With n members, each has between ⌊shards/n⌋ and ⌈shards/n⌉ shards. When a member joins or leaves,
-//!   only the shards of its share move. A member receives its share after its first renewal.
-//! - **Planned handovers.** A shard moves when its runs in flight have ended. The other shards of the holder continue. The new holder
-//!   is written directly, so the shard has no holder for the time of one write and one event.
-//! - **Crashes.** The shards of a member that dies are taken over when its Lease has expired by the clocks of the
-//!   others: after the lease duration, which is 15 s by default, and two requests.
-//! - **Idle cost.** Members that do not change send one renewal of their Leases per retry period, and nothing else.
+//! - **Late writes are rejected.** A process that was frozen in the middle of a write completes the write when it
+//!   continues. With the [fence](HeldShard::fence) of its shard, the API server rejects that write.
+//! - **Even shares.** With n members, each member has between ⌊shards/n⌋ and ⌈shards/n⌉ shards. When a member joins or
+//!   leaves, only the shards in its share move. A member receives its share after its first renewal.
+//! - **Planned handovers.** A shard moves when its runs in flight have completed. The other shards of the holder
+//!   continue. The old holder writes the new holder, so the shard has no active holder only during one write and one
+//!   event.
+//! - **Crashes.** The shards of a member that dies are taken over when its Lease has expired by the clocks of the other
+//!   members. This takes the lease duration, which is 15 s by default, and two requests.
+//! - **Idle cost.** In a group that does not change, each member only sends one renewal of its Lease per retry period.
 //!
 //! ```no_run
 //! use requeue_leases::membership::{Change, ShardGroup};
@@ -28,7 +29,7 @@
 //! while let Some(change) = membership.next().await? {
 //!     match change {
 //!         Change::Gained(held) => println!("start to work on {} shards", held.len()),
-//!         // Here, no work is in flight.
+//!         // At this point, no work is in flight.
 //!         Change::Release(shards) | Change::Cancel(shards) => membership.drained(shards),
 //!         Change::Lost(shards) => println!("cancel all work on {shards:?}"),
 //!     }
@@ -41,15 +42,16 @@
 //!
 //! | Lease | content |
 //! |---|---|
-//! | the name of the group | the field and the kind of the sharded objects, and for each shard its holder and its fencing token, as annotations. It changes by compare-and-swap. |
+//! | the name of the group | the field and the kind of the sharded objects, and for each shard its holder and its
+//! fencing token, as annotations. Members change it by compare-and-swap. |
 //! | the name of the group and a UUID, one for each member | the holder and the renewals, as in leader election; the uid of the group object; an annotation when the member is about to stop |
 //!
-//! All of them have the label `requeue/shard-group`. A member that stops deletes its Lease. Other
-//! members delete the Leases of dead members.
+//! All these Leases have the label `requeue/shard-group`. A member that stops deletes its Lease.
+//! Other members delete the Leases of dead members.
 //!
 //! # Long runs at a handover
 //!
-//! While a shard is being released, none of its keys starts. A run that exceeds
+//! While a shard is being released, no run of its keys starts. A run that exceeds
 //! [`handover_timeout`](ShardGroup::handover_timeout), 30 s by default, is therefore
 //! [cancelled](Change::Cancel). The new holder reconciles its object again, as after a crash. The
 //! handover still waits for the end of the run.
@@ -58,17 +60,17 @@
 //!
 //! A member receives shards after it has renewed its Lease for the first time, one [retry
 //! period](crate::leader::Config::retry_period) after it joined: 2 s by default. A process in a crash loop therefore
-//! receives no shards. If no live member has renewed its Lease yet, all members receive shards. The first member of a
-//! group therefore takes all shards immediately.
+//! receives no shards. If no live member has renewed its Lease yet, all members receive shards. For example, the first
+//! member of a group takes all shards immediately.
 //!
 //! # Deleted objects
 //!
-//! - **A member Lease.** The member of a deleted Lease gives up at its next renewal. The other members wait for the
-//!   duration of the Lease, counted from the moment at which they saw that it was gone.
-//! - **The object of the group.** All members give up with [`MembershipError::Deleted`]. Members of the next
+//! - **A member Lease.** The member of a deleted Lease leaves the group at its next renewal. The other members wait for
+//!   the duration of the Lease, from the time at which they notice that the Lease was deleted.
+//! - **The object of the group.** All members leave the group with [`MembershipError::Deleted`]. Members of the next
 //!   object take no shards until the Leases of all former members have expired or are released.
 //! - **Both at the same time.** Members that start afterwards cannot know about members that still run. Two members may
-//!   then act on a shard, up to the renew deadline. Stop all members first.
+//!   then act on one shard, for at most the renew deadline. Stop all members before you delete all Leases.
 //!
 //! # Permissions
 //!
@@ -101,14 +103,15 @@ mod watch;
 pub use self::config::ShardGroup;
 pub use self::error::MembershipError;
 pub use self::held::{Change, HeldShard};
-// Hidden: requeue-kube leaves a group whose join was interrupted, and waits until it has left.
+// Hidden, because only requeue-kube uses this type: it leaves a group after an interrupted join.
 #[doc(hidden)]
 pub use self::handle::Joining;
 pub use self::handle::Membership;
-// Hidden: requeue-kube follows the changes of a group with these.
+// Hidden, because only requeue-kube uses these types: it applies the changes of a group with them.
 #[doc(hidden)]
 pub use self::sharding::{ShardedWork, Sharding};
-// Hidden: requeue-kube shows the state of a group while it follows the changes.
+// Hidden, because only requeue-kube uses this type: it shows the state of a group while it applies
+// the changes.
 #[doc(hidden)]
 pub use self::status::Observer;
 pub use self::status::{GroupStatus, ShardStatus};

@@ -1,6 +1,7 @@
 //! Reviews the permissions of a member before it joins.
 //!
-//! Without this review, a missing permission would appear later, and only in the log, because requests are repeated.
+//! Without this review, a missing permission would be reported later, and only in the log, because failed requests are
+//! repeated.
 
 use futures_util::future::join_all;
 use k8s_openapi::api::authorization::v1::{
@@ -14,7 +15,7 @@ use super::error::MembershipError;
 const VERBS: [&str; 6] = ["get", "list", "watch", "create", "update", "delete"];
 
 /// Returns an error for the first verb that is refused. If the server does not answer a review, the
-/// requests themselves show whether the permission exists.
+/// later requests show whether the permission exists.
 pub(super) async fn review_permissions(
     client: &Client,
     namespace: &str,
@@ -32,7 +33,8 @@ pub(super) async fn review_permissions(
             SelfSubjectAccessReviewSpec { resource_attributes: Some(attributes), ..<_>::default() };
         let review = SelfSubjectAccessReview { spec, ..SelfSubjectAccessReview::default() };
         let answer = reviews.create(&PostParams::default(), &review).await;
-        // A missing answer is not a refusal, because the requests that follow show the permissions.
+        // A missing answer does not count as a refusal, because the later requests show whether the
+        // permission exists.
         answer.ok().and_then(|review| review.status).is_none_or(|status| status.allowed)
     }));
     match VERBS.into_iter().zip(allowed.await).find(|(_, allowed)| !allowed) {

@@ -1,5 +1,5 @@
-//! The membership of controllers: tells them which shards they hold, and hands a shard over when they
-//! have left it.
+//! The membership of controllers. This module notifies the controllers of the shards that they hold, and hands a shard
+//! over when they have left it.
 
 use std::collections::BTreeMap;
 use std::future::pending;
@@ -17,28 +17,30 @@ use super::error::MembershipError;
 use super::handle::{Ended, Membership, spawn_until_dropped};
 use super::held::{Change, HeldShard};
 
-/// The time that a member has to leave its group if none of its runs is in flight.
+/// The maximum time in which a member leaves its group if none of its runs is in flight.
 const LEAVE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The work on the objects of shards, such as the work of controllers.
 pub trait ShardedWork: Send + Sync {
-    /// Takes these shards over: their objects may run from now on.
+    /// Takes these shards over, so that their objects may run from now on.
     fn gain(&self, gained: &[HeldShard]);
 
     /// Returns true if no run of the shard is in flight.
     fn is_idle(&self, shard: u32) -> bool;
 
-    /// Starts no more runs of these shards. The future completes when none is in flight.
+    /// Starts no more runs of these shards. The future completes when no run of these shards is in
+    /// flight.
     fn release(&self, shards: &[u32]) -> BoxFuture<'static, ()>;
 
-    /// As [`release`](Self::release), but drops the runs in flight.
+    /// Like [`release`](Self::release), but drops the runs in flight.
     fn cancel(&self, shards: &[u32]) -> BoxFuture<'static, ()>;
 
-    /// The work no longer holds these shards.
+    /// Notifies the work that it no longer holds these shards.
     fn forget(&self, shards: &[u32]);
 }
 
-/// The membership of controllers that run. Dropping it ends the membership without a handover.
+/// The membership of controllers that run. Dropping this value ends the membership without a
+/// handover.
 pub struct Sharding {
     stop: CancellationToken,
     ended: Ended,
@@ -71,7 +73,7 @@ impl Sharding {
         }
     }
 
-    /// Starts to hand all shards over. Each shard moves when its runs in flight have ended.
+    /// Starts to hand all shards over. Each shard moves when its runs in flight have completed.
     pub fn begin_to_leave(&self) {
         self.stop.cancel();
     }
@@ -82,14 +84,14 @@ impl Sharding {
         timeout(limit, self.ended.clone()).await.is_ok()
     }
 
-    /// Cancels the runs in flight, so that the handover completes.
+    /// Cancels the runs in flight, so that the handover can complete.
     pub async fn cut_off(&self) {
         // The driver waits for the end of the runs.
         drop(self.work.cancel(&Vec::from_iter(0..self.count)));
         self.leave_now().await;
     }
 
-    /// Hands all shards over. The runs of these shards have ended, or are cancelled.
+    /// Hands all shards over. The runs of these shards must have ended, or are cancelled.
     pub async fn leave_now(&self) {
         if !self.leave(LEAVE_TIMEOUT).await {
             tracing::warn!("the shards were not handed over, and the member Lease expires");
@@ -101,21 +103,21 @@ impl Sharding {
 struct Driver {
     membership: Membership,
     work: Arc<dyn ShardedWork>,
-    /// The shards that are being released, each with the number of its release. A shard that is not
-    /// here must not be reported as drained, because it may have been gained again.
+    /// The shards that are being released, each with the number of its release. A shard that this
+    /// map does not contain must not be reported as drained, because it may have been gained again.
     releasing: BTreeMap<u32, u64>,
-    /// Each completes when no run of its shards is left.
+    /// The releases in progress. Each future completes when no run of its shards is in flight.
     releases: FuturesUnordered<BoxFuture<'static, (Vec<u32>, u64)>>,
     /// The number of the last release.
     last_release: u64,
 }
 
-/// Without the driver, nothing shows a loss.
+/// Without the driver, the work would not be notified of a loss.
 impl Drop for Driver {
     fn drop(&mut self) {
         let all = Vec::from_iter(0..self.membership.count());
-        // No further run begins. The future would only wait for the runs in flight, which the controllers
-        // drop.
+        // The call alone prevents further runs. Its future would only wait for the runs in flight, which the
+        // controllers drop.
         drop(self.work.release(&all));
         self.work.forget(&all);
     }
@@ -127,7 +129,8 @@ impl Driver {
         loop {
             let change = tokio::select! {
                 biased;
-                // Changes come first: a loss must reach the work before a stop hands shards over.
+                // Changes are polled first, because a loss must reach the work before a stop hands
+                // shards over.
                 change = self.membership.next() => change?,
                 () = stop.cancelled(), if !stopping => {
                     stopping = true;
@@ -174,7 +177,7 @@ impl Driver {
         let lost = self.work.cancel(&shards);
         self.work.forget(&shards);
         self.releasing.retain(|shard, _| !shards.contains(shard));
-        // The end of the future drops the keys, and is not reported.
+        // The future drops the keys at its end. The empty list reports no shard as drained.
         self.releases.push(lost.map(|()| (Vec::new(), 0)).boxed());
     }
 
@@ -189,8 +192,8 @@ impl Driver {
         shards.retain(|shard| self.releasing.get(shard) == Some(&number));
         shards.iter().for_each(|shard| _ = self.releasing.remove(shard));
         self.work.forget(&shards);
-        // The drain is reported last: as soon as the shards are drained, another member may act on
-        // them.
+        // The drain is reported last, because another member may act on the shards as soon as they
+        // are drained.
         self.membership.drained(shards);
     }
 }

@@ -1,4 +1,4 @@
-//! The state of a group as others see it.
+//! The state of a group, for observers.
 
 use std::time::Duration;
 
@@ -28,9 +28,9 @@ pub struct GroupStatus {
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct ShardStatus {
-    /// The name of the holder's member Lease.
+    /// The name of the holder's member Lease, if the shard has a holder.
     pub holder: Option<String>,
-    /// The time for which this process has held the shard, or `None` if it does not hold it.
+    /// The time for which this process has held the shard, or `None` if it does not hold the shard.
     pub held_for: Option<Duration>,
 }
 

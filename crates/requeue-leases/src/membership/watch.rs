@@ -30,7 +30,7 @@ pub(super) fn watch_leases(client: Client, namespace: &str, group: &str) -> Even
         .boxed()
 }
 
-/// Returns `None` for an event with an object that is not a Lease.
+/// Returns the event with a parsed Lease, or `None` if its object is not a Lease.
 fn read_event(event: watcher::Event<DynamicObject>) -> Option<Watched> {
     let lease = |object: DynamicObject| {
         let mut json = serde_json::to_value(object).ok()?;

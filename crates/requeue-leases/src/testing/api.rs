@@ -29,7 +29,7 @@ pub struct Inner {
     /// The Kubernetes Events that were published.
     pub events: Vec<Value>,
     pub requests: usize,
-    /// The paths of the lists of other objects, also as streams, with the times at which they were requested.
+    /// The paths of the lists of other objects, including streaming lists, with the times of the requests.
     pub lists: Vec<(String, Instant)>,
     /// Returns true for the path and the query of a request that should fail, to simulate an outage.
     pub fails: Option<fn(&str, &str) -> bool>,
@@ -179,7 +179,7 @@ fn failure(code: u16) -> Response<Channel<Bytes, Infallible>> {
     respond(code, status.to_string(), None)
 }
 
-/// Responds with a text, and then with the texts that arrive until the channel is closed.
+/// Responds with a text, and then with the texts from the channel, until it is closed.
 pub fn respond(
     code: u16,
     first: String,

@@ -21,9 +21,9 @@ pub struct Inner {
     pub server: Server,
     pub(crate) log: Vec<(Method, String, Value)>,
     pub(crate) events: Vec<Value>,
-    /// The server reads requests, and does not answer.
+    /// True if the server reads requests, but does not answer.
     pub(crate) silent: bool,
-    /// The server answers with this error code.
+    /// The error code with which the server answers, if any.
     pub(crate) refuses: Option<u16>,
 }
 

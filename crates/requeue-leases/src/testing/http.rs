@@ -1,5 +1,4 @@
-//! The server of these tests behind kube's client. The server has no other objects than Leases, and its watches show no
-//! changes.
+//! The test server, reached through kube's client. The server has only Leases, and its watches show no changes.
 
 use std::collections::BTreeSet;
 use std::convert::Infallible;
@@ -14,7 +13,7 @@ use tokio::sync::watch;
 use super::server::Server;
 use crate::requests::{Answer, Call};
 
-/// The namespace that exists.
+/// The only namespace that exists.
 pub const NAMESPACE: &str = "ns";
 const LEASES: &str = "/apis/coordination.k8s.io/v1/namespaces/";
 const REVIEWS: &str = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews";
@@ -29,7 +28,7 @@ struct Inner {
     refused: Vec<&'static str>,
     /// The names of all Leases.
     names: watch::Sender<BTreeSet<String>>,
-    /// The responses to creations of member Leases wait while this is true.
+    /// While this value is true, the responses to creations of member Leases wait.
     holds: watch::Sender<bool>,
 }
 

@@ -1,7 +1,7 @@
-//! An API server in memory, which keeps Leases, for the tests of this crate and of requeue-kube.
+//! An API server in memory that stores Leases, for the tests of this crate and of requeue-kube.
 //!
-//! The published crate contains it, but compiles it only with the feature `test-util`. The documentation of the crate
-//! does not show it, and it may change at any time.
+//! The published crate contains this module, but compiles it only with the feature `test-util`. The documentation of
+//! the crate does not show the module, and it may change at any time.
 
 // A request that cannot be read makes the test fail.
 #![allow(clippy::unwrap_used)]

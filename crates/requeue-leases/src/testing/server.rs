@@ -11,14 +11,14 @@ use crate::requests::{Answer, Call};
 #[derive(Default)]
 pub(crate) struct Server {
     pub(crate) leases: BTreeMap<String, Value>,
-    /// The same Leases, read.
+    /// The same Leases in their parsed form.
     read: BTreeMap<String, Lease>,
     version: u64,
     /// The number of Leases that were created.
     pub(crate) created: u64,
     /// The events of the watches, which the caller takes.
     pub(crate) events: Vec<Watched>,
-    /// A planted bug: a write succeeds although the object has changed.
+    /// True for a planted bug, with which a write succeeds although the object has changed.
     pub(crate) ignores_versions: bool,
 }
 

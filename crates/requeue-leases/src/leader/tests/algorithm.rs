@@ -89,7 +89,7 @@ impl Driven {
         }
     }
 
-    /// Polls until this time. The candidate must not lead at any poll.
+    /// Polls until this time, and asserts that the candidate leads at no poll.
     fn follows_until(&mut self, end: Time) {
         while self.now < end {
             assert!(matches!(self.answers(), Call::Read(_)), "took it at {:?}", self.now);
@@ -97,7 +97,7 @@ impl Driven {
         }
     }
 
-    /// The Lease does not exist. The candidate creates it and leads.
+    /// Lets the candidate create the Lease, which does not exist, and lead.
     fn creates(&mut self) {
         assert!(matches!(self.answers(), Call::Read(_)));
         assert!(matches!(self.answers(), Call::Create(_)));
@@ -178,8 +178,8 @@ fn an_answer_after_the_renew_deadline_does_not_make_a_leader() {
     it.answer(answer);
     assert!(it.election.fencing_token().is_none());
 
-    // The candidate recognizes its own Lease. It takes the Lease over without waiting, under
-    // another number.
+    // The candidate recognizes its own Lease. It takes the Lease over without waiting, with another
+    // number.
     it.answers();
     it.answers();
     assert_eq!(it.election.fencing_token().unwrap().to_string(), "uid-1/1");
@@ -208,7 +208,7 @@ fn a_leader_steps_down_after_the_send_time_of_its_last_good_renewal() {
     let (renewed, until) = it.election.right_times().unwrap();
     assert_eq!((renewed, until), (at(2.0), at(12.0)));
 
-    // From here on all requests fail. No request outlives the lease.
+    // From now on, all requests fail. No request outlives the lease.
     it.now = at(11.5);
     let Step::Call { until, .. } = it.poll() else { panic!("no renewal") };
     assert_eq!(until, at(12.0));
@@ -333,7 +333,7 @@ fn a_leader_that_is_not_heard_of_is_followed_after_a_lease_and_4_4_retry_periods
         lease["metadata"]["resourceVersion"] = json!("0");
         it.server.lease = Some(lease.clone());
         it.answers();
-        // Its last renewal, just after a poll.
+        // The leader renews for the last time, just after a poll.
         lease["spec"]["renewTime"] = json!("2023-11-14T22:13:21.000000Z");
         it.server.lease = Some(lease);
         let renewed = it.now;

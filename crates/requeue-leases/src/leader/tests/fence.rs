@@ -14,7 +14,7 @@ use crate::clock::Clock;
 use crate::leader::leadership::{Led, Shared, View};
 use crate::leader::{Config, Fence, FencingToken, Leadership, LeadershipLost};
 
-/// A leader of this term, which never ends.
+/// Returns the leadership of this term, which never ends.
 fn leader(term: &str) -> Leadership {
     let led = Led { until: Time::NEVER, ..Led::default() };
     let let_go = CancellationToken::new();
@@ -50,7 +50,7 @@ impl Object {
     /// Applies a patch, and returns true if it was accepted.
     fn patch(&mut self, patch: &Patch<()>) -> bool {
         let Patch::Json(patch) = patch else { panic!("not a JSON patch") };
-        // Serialized, as in a request.
+        // The patch is serialized, as in a request.
         let patch: json_patch::Patch =
             serde_json::from_value(serde_json::to_value(patch).unwrap()).unwrap();
         let accepted = json_patch::patch(&mut self.0, &patch).is_ok();

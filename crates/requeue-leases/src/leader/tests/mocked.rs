@@ -118,8 +118,8 @@ async fn silence_ends_leading_a_renew_deadline_after_the_last_good_renewal_was_s
     let led = start.elapsed();
     assert!((seconds(11.99)..seconds(12.02)).contains(&led), "{led:?}");
     assert!(!it.status.is_leading() && it.leadership.check().is_err());
-    // The first request was sent at 4 s, and given up after half the deadline. The second one lasts
-    // until the end.
+    // The first request was sent at 4 s, and timed out after half of the renew deadline. The second
+    // request lasts until the end of the term.
     assert_eq!(api.asked(), [Method::PUT, Method::PUT]);
     assert!(it.task.await.unwrap().is_err());
 }
@@ -195,7 +195,7 @@ async fn a_run_that_ends_its_work_late_has_what_is_left_of_the_drain_timeout() {
     let it = leading(&api, usual()).await;
     let start = Instant::now();
     it.stop.send(()).unwrap();
-    // The work is done, but the test still holds a clone.
+    // The work has completed, but the test still holds a clone.
     assert_eq!(it.task.await.unwrap(), Ok(Some("drained")));
     assert_eq!(start.elapsed().as_secs(), 30);
     assert_ne!(api.holder(), "");
@@ -252,11 +252,11 @@ async fn healthz_fails_when_leadership_is_held_past_its_lease_and_20_seconds() {
     let api = ElectionApi::default();
     let it = leading(&api, usual()).await;
     api.with(|inner| inner.silent = true);
-    // The test's own clone represents the stuck work.
+    // The clone in the test represents the stuck work.
     sleep(seconds(34.0)).await;
     assert_eq!(it.status.check(), Ok(()));
     advance(seconds(2.0)).await;
-    // 36 s after the last renewal, the lease duration of 15 s has ended 21 s ago.
+    // At 36 s after the last renewal, the lease of 15 s has been over for 21 s.
     assert_eq!(it.status.check(), Err(LeadershipLost::Undrained(seconds(21.0))));
     drop(it.leadership);
     assert_eq!(it.status.check(), Ok(()));

@@ -6,7 +6,7 @@
 //! release.
 //!
 //! A candidate considers itself the leader until its term has ended by its own clock. If it stalls or freezes without
-//! reading its clock, the election cannot stop it; a fence can.
+//! reading its clock, the election cannot stop it. Only a fence can.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashSet};
@@ -40,14 +40,14 @@ struct Candidate {
     rate: u64,
     offset: u64,
     wall: i64,
-    /// The call in flight. Responses to earlier calls come too late.
+    /// The call in flight. Responses to earlier calls are ignored, because they come too late.
     call: u64,
     until: Time,
     token: Option<FencingToken>,
     releasing: bool,
     cut_off_until: Real,
-    /// The frequencies of faults, in thousandths: a response is the last one for a while, a message
-    /// is slow, and a message is lost.
+    /// The frequencies of faults, in thousandths: a response is the last response for some time, a
+    /// message is slow, or a message is lost.
     cuts: u32,
     slow: u32,
     lost: u32,
@@ -84,13 +84,13 @@ struct World {
     server: Server,
     candidates: Vec<Candidate>,
     events: BinaryHeap<Reverse<(Real, u64)>>,
-    /// Indexed by the number in `events`.
+    /// The events, by their numbers in `events`.
     what: Vec<Option<Event>>,
     now: Real,
     calls: u64,
     identities: u64,
     tokens: HashSet<String>,
-    /// Enables faults.
+    /// True while faults occur.
     faults: bool,
     terms: u64,
 }
@@ -126,7 +126,7 @@ impl World {
     fn candidate(&mut self) -> Candidate {
         self.identities += 1;
         let offset = self.random.u64(..1_000_000 * SECOND);
-        // The extreme rates are the most dangerous.
+        // The extreme rates are the most dangerous, so they are chosen more often.
         let rates = [1000, self.rates - 1, self.random.u64(1000..self.rates)];
         let rate = rates[self.random.usize(..3)];
         let jitter = JitterSource::new(self.random.u64(..));
@@ -182,7 +182,7 @@ impl World {
                 }
                 Event::Answered { who, call, answer } => {
                     if self.chance(self.candidates[who].cuts) {
-                        // The last response for a while. It may itself be late.
+                        // This response is the last response for some time, and can be late.
                         let end = at + self.random.u64(..nanos(self.config.renew_deadline * 2));
                         self.candidates[who].cut_off_until = end;
                     }
@@ -210,12 +210,12 @@ impl World {
             return;
         }
         if self.chance(20) {
-            // The candidate does not run for a while.
+            // The candidate does not run for some time.
             let later = self.now + self.random.u64(..nanos(self.config.lease_duration));
             return self.at(later, Event::Wake(who));
         }
         if self.chance(2) {
-            // The candidate crashes, and another starts.
+            // The candidate crashes, and another candidate starts.
             self.candidates[who] = self.candidate();
         }
         self.step(who);
@@ -256,8 +256,8 @@ impl World {
         self.look(who);
     }
 
-    /// Checks that no other candidate leads while this one does, and that no two terms have the
-    /// same token.
+    /// Checks that no other candidate leads while this candidate leads, and that no two terms have
+    /// the same token.
     fn look(&mut self, who: usize) {
         if !self.candidates[who].leads(self.now) {
             return;
@@ -308,15 +308,15 @@ proptest! {
         let faulty = nanos(config.lease_duration * 30);
         world.run_until(faulty);
         world.faults = false;
-        // Long enough for each lease and request in flight to expire by the slowest clock, and for
-        // each candidate to have its turn.
+        // The time suffices for each lease and each request in flight to expire by the slowest
+        // clock, and for each candidate to act.
         let healed = config.request_limit() * 3 + config.lease_duration * 3 + config.retry_period * 5;
         world.run_until(faulty + nanos(healed) * world.rates / 1000);
         prop_assert_eq!(world.leaders(), 1);
     }
 }
 
-/// The bound on the rates of clocks is tight: beyond it, two candidates lead.
+/// The bound on the rates of clocks is exact. Beyond the bound, two candidates lead.
 #[test]
 fn a_clock_that_runs_faster_than_lease_over_renew_deadline_lets_two_lead() {
     let panic = std::panic::catch_unwind(|| {

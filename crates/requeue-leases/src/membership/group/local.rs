@@ -1,4 +1,5 @@
-//! The shards from a member's point of view: the runs of a shard end before it is handed over.
+//! The states of the shards at a member. The runs of a shard must end before the shard is handed
+//! over.
 
 use std::sync::Arc;
 
@@ -9,7 +10,7 @@ use crate::membership::assignment::GroupLease;
 use crate::membership::balance;
 use crate::membership::protocol::{Change, Gain, Source};
 
-/// A shard from this replica's point of view.
+/// The state of a shard at this replica.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Local {
     Elsewhere,
@@ -22,7 +23,7 @@ pub(super) enum Local {
         since: Time,
         cancelled: bool,
     },
-    /// No run is left. The object still names this replica.
+    /// No run of the shard is in flight. The group object still names this replica.
     Drained {
         number: i32,
         since: Time,
@@ -35,14 +36,14 @@ pub(super) enum Local {
 }
 
 impl Group {
-    /// Reports that no run of these shards is left, after their release or cancellation.
+    /// Reports that no run of these shards is in flight, after their release or cancellation.
     pub(in super::super) fn mark_drained(
         &mut self,
         now: Time,
         shards: impl IntoIterator<Item = usize>,
     ) {
         for shard in shards {
-            // Reports may be late. A shard that was lost and gained again since must not count as drained.
+            // Reports may be late. A shard that was lost and gained again in the meantime must not count as drained.
             if let Some(local) = self.local.get_mut(shard)
                 && let Local::Releasing { number, .. } = *local
             {
@@ -64,7 +65,7 @@ impl Group {
         }
     }
 
-    /// Computes the desired assignment, and requests the release of shards that must move.
+    /// Computes the desired assignment, and requests the release of the shards that must move.
     pub(super) fn settle_shards(&mut self, now: Time) {
         if !self.is_member() {
             return;
@@ -119,7 +120,8 @@ impl Group {
             let local = self.local[shard];
             let next = match (local, mine) {
                 (Local::Elsewhere, false) => Local::Elsewhere,
-                // The write of another holder can no longer succeed, because it named an earlier version.
+                // The write that names another holder can no longer succeed, because its precondition is an earlier
+                // version.
                 (Local::Given { number, since }, true) if number == slot.number => {
                     Local::Drained { number, since }
                 }
@@ -129,8 +131,9 @@ impl Group {
                     | Local::Drained { number, .. },
                     true,
                 ) if number == slot.number => local,
-                // The number differs, because the shard was taken from this replica, and came back. Another replica may
-                // have acted on the shard since then, so the runs of the former number must end.
+                // The number differs, because another replica has taken the shard in the meantime, and it was given
+                // back. Another replica may have acted on the shard since then, so the runs of the former number must
+                // end.
                 (_, true) => {
                     if matches!(local, Local::Held { .. } | Local::Releasing { .. }) {
                         lost.push(shard);
@@ -152,20 +155,21 @@ impl Group {
             };
             self.local[shard] = next;
         }
-        // Losses are reported first: runs of a shard that came back are cancelled before it is
-        // gained again.
+        // Losses are reported first, so that the runs of a shard that was given back are cancelled
+        // before the shard is gained again.
         self.report_change(lost, Change::Lost);
         self.report_change(moved, Change::Moved);
         self.report_change(gained, Change::Gained);
     }
 
-    /// Returns the source of a shard that `writer` has assigned and that `holder` held before.
+    /// Returns the source of a shard that `writer` has assigned to this replica, and that `holder`
+    /// held before.
     fn source_of(&self, holder: Option<&Arc<str>>, writer: Option<&str>, now: Time) -> Source {
         let Some(holder) = holder else { return Source::Nobody };
         if writer == Some(&**holder) {
             return Source::Member(Arc::clone(holder));
         }
-        // If this member joined after the crash, it counts only the time since it joined.
+        // If this replica joined after the crash, only the time since the join counts.
         let since = self.members.get(holder).map_or(now, |member| member.since);
         Source::Dead(Arc::clone(holder), now.since(since))
     }

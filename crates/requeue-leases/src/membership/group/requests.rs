@@ -13,7 +13,8 @@ use crate::membership::assignment::{Assignment, GroupLease, STOPPING};
 use crate::membership::protocol::{End, Settings, Step};
 use crate::requests::{Answer, Call};
 
-/// The base of the pause after a conflict. Several members that write at the same time take turns.
+/// The base of the pause after a conflict. The pauses are random, so that several members that
+/// write at the same time do not collide again.
 const CONFLICT_PAUSE: Duration = Duration::from_millis(10);
 /// The base of the pause after a request that failed.
 const FAILURE_PAUSE: Duration = Duration::from_millis(400);
@@ -22,23 +23,24 @@ const FAILURE_PAUSE: Duration = Duration::from_millis(400);
 #[derive(Default)]
 pub(super) struct Requests {
     pub(super) sent: Option<Sent>,
-    /// No request is sent before.
+    /// No request is sent before this time.
     pub(super) pause: Time,
-    /// A write of this version had no response, and may still succeed.
+    /// The version on which a write without a response is based. The write may still succeed.
     pub(super) unresolved: Option<u64>,
-    /// A write of this version met a conflict.
+    /// The version on which a write that met a conflict was based.
     pub(super) conflict: Option<u64>,
-    /// The object must be read: it exists, but the watch has not shown it, or a reader waits.
+    /// True if the group object must be read, because the watch has not shown an object that
+    /// exists, or because a reader waits.
     pub(super) read: bool,
-    /// A reader has begun to wait since the call in flight was sent.
+    /// True if a reader has begun to wait since the call in flight was sent.
     pub(super) read_again: bool,
-    /// Another call has failed since the last read of the object was sent. If a reader waits, the read
-    /// comes next.
+    /// True if another call has failed since the last read of the group object was sent. If a reader waits, the read
+    /// then comes next.
     has_failed: bool,
-    /// The start of the last successful read or write of the object.
+    /// The time at which the last successful read or write of the group object was sent.
     pub(super) confirmed: Option<Time>,
     announced: bool,
-    /// The announcement had a conflict at this version of the own Lease.
+    /// The version of this replica's Lease at which the announcement met a conflict.
     announce_conflict: Option<u64>,
 }
 
@@ -60,7 +62,7 @@ pub(super) enum Sending {
 impl Group {
     /// Returns the next request that is due.
     pub(super) fn next_request(&mut self, now: Time) -> Option<Step> {
-        // An incomplete list hides members that live.
+        // No request depends on an incomplete list, because such a list hides live members.
         if !self.lists.is_complete {
             return None;
         }
@@ -90,8 +92,8 @@ impl Group {
             let version = group.version;
             let seconds = seconds.max(self.members.longest_lease_seconds());
             let json = group.with_assignment(&assignment, &self.settings.member, seconds);
-            // This is where rule 3 begins, before the write is sent: from now on it may succeed at any time, so this
-            // replica does not hold these shards until a later version names it again.
+            // Rule 3 begins here, before the write is sent. From now on, the write may succeed at any time. This
+            // replica therefore does not hold these shards until a later version names it again.
             for (local, slot) in self.local.iter_mut().zip(assignment.slots()) {
                 if let Local::Drained { number, since } = *local
                     && slot.holder.as_ref() != Some(&self.settings.member)
@@ -112,8 +114,8 @@ impl Group {
             let read = Call::Read(suspect.to_string());
             return Some(self.send_call(now, Sending::ReadMember(suspect), read));
         }
-        // Handovers and takeovers come before the reads that readers request, which may never stop.
-        // A write also confirms.
+        // Handovers and takeovers come before the reads that readers request, because these
+        // requests may never stop. A write also updates `confirmed`.
         if self.requests.read {
             return Some(self.read_group(now));
         }
@@ -135,7 +137,8 @@ impl Group {
                 self.requests.conflict = None;
                 self.requests.confirmed = Some(sent.at);
             }
-            // The object exists. The watch may not have shown it yet, or it has no label.
+            // The group object exists, but the watch has not shown it yet, or the object has no
+            // label.
             (Sending::CreateGroup, Answer::Conflict) => self.requests.read = true,
             (Sending::CreateGroup, Answer::NotFound) => self.phase = Phase::Ended(End::NoNamespace),
             (Sending::ReadGroup, Answer::NotFound) => {
@@ -223,7 +226,7 @@ impl Group {
         }
     }
 
-    /// Returns the assignment to write, or `None` if no write is due.
+    /// Returns the assignment to write, or `None` if no write is needed.
     fn planned_assignment(&self, group: &GroupLease, now: Time) -> Option<Assignment> {
         let desired = self.desired.as_ref()?;
         let me = &self.settings.member;
@@ -235,8 +238,8 @@ impl Group {
             let mine = desired[shard].as_ref() == Some(me);
             let to = match (self.local[shard], &slot.holder) {
                 (Local::Drained { .. } | Local::Given { .. }, _) if !mine => desired[shard].clone(),
-                // The write is for any desired holder. The desired holder may have joined after the crash, and would
-                // then detect it a lease duration later.
+                // This replica also writes for other desired holders. The desired holder may have joined after the
+                // crash, and would then detect the death one lease duration later.
                 (Local::Elsewhere, None) if may_take => desired[shard].clone(),
                 (Local::Elsewhere, Some(holder))
                     if may_take && self.members.is_dead(holder, longest, now) =>
@@ -245,18 +248,19 @@ impl Group {
                 }
                 _ => continue,
             };
-            // Rule 2: a holder changes only after the end of all runs, or if it is dead.
+            // Rule 2: the holder of a shard changes only after the end of all its runs, or if the
+            // holder is dead.
             debug_assert!(
                 !matches!(self.local[shard], Local::Held { .. } | Local::Releasing { .. }),
                 "shard {shard} is still in use"
             );
             assignment.set_holder(shard, to);
         }
-        // A write without a response is repeated: only one of the two can succeed.
+        // A write without a response is repeated, because only one of the two writes can succeed.
         (assignment != group.assignment || self.requests.unresolved.is_some()).then_some(assignment)
     }
 
-    /// Deletes the Lease of a dead member. Only the first candidate does so.
+    /// Deletes the Lease of a dead member. Only the first candidate deletes Leases.
     fn collect_garbage(&mut self, now: Time) -> Option<Step> {
         let group = self.group.as_ref()?;
         let holds = |name: &str| group.assignment.holds(name);

@@ -49,7 +49,7 @@ async fn a_join_that_is_dropped_before_it_has_created_a_lease_creates_none() {
     let mut join = group().join(fake.client()).boxed();
     assert!((&mut join).now_or_never().is_none());
     drop(join);
-    // Another process joins meanwhile.
+    // Another process joins in the meantime.
     let member = group().join(fake.client()).await.unwrap();
     assert_eq!(fake.names().into_iter().collect::<Vec<_>>(), ["web", &member.status().member]);
 }

@@ -52,7 +52,7 @@ impl Driven {
         Self { group, server, now: Time::ZERO, right: None }
     }
 
-    /// A member that holds all shards.
+    /// Returns a member that holds all shards.
     fn alone() -> Self {
         let mut it = Self::new(Server::default());
         it.list();
@@ -62,7 +62,7 @@ impl Driven {
         it
     }
 
-    /// A member that is about to write the handover of half the shards to `other`.
+    /// Returns a member that is about to write the handover of half the shards to `other`.
     fn handing_over() -> Self {
         let mut it = Self::alone();
         it.renews("other", 0);
@@ -75,7 +75,7 @@ impl Driven {
         it
     }
 
-    /// A member beside `other`, which holds all shards.
+    /// Returns a member of a group in which `other` holds all shards.
     fn beside(other: &str) -> Self {
         let mut server = Server::default();
         let json = GroupLease::new_object("web", &layout(), 15);
@@ -112,7 +112,7 @@ impl Driven {
         self.group.poll(self.now, self.right)
     }
 
-    /// Joins, after the calls that precede it.
+    /// Joins the group, after the calls that precede a join.
     fn join(&mut self) {
         let group = loop {
             match self.poll() {
@@ -137,8 +137,8 @@ impl Driven {
         }
     }
 
-    /// Makes the calls that are due now. The server answers, and the watch shows the changes, at
-    /// the same moment. Returns the names of the objects.
+    /// Makes the calls that are due now. The server answers immediately, and the watch immediately
+    /// shows the changes. Returns the names of the objects.
     fn run(&mut self) -> Vec<String> {
         let mut names = Vec::new();
         while let Step::Call(call) = self.poll() {
@@ -166,7 +166,7 @@ impl Driven {
         shards.clone()
     }
 
-    /// Another replica joins, or renews its Lease.
+    /// Lets another replica join, or renew its Lease.
     fn renews(&mut self, member: &str, time: i64) {
         let uid = self.group.group().expect("the group is known").uid().to_owned();
         renew(&mut self.server, member, &uid, time);
@@ -183,7 +183,7 @@ impl Driven {
         (0..4).filter(|shard| self.group.acting_number(*shard).is_some()).collect()
     }
 
-    /// Lets time pass, with a renewal of the replica's own Lease at its end.
+    /// Lets time pass until `until`, and then renews the replica's own Lease.
     fn passes(&mut self, until: f64) {
         self.now = at(until);
         self.renews("me", until as i64);
@@ -337,7 +337,7 @@ fn a_write_that_failed_does_not_keep_a_reader_waiting() {
     let call = it.call();
     assert!(matches!(call, Call::Read(_)), "{call:?}");
 
-    // Nor do readers prevent the next attempt.
+    // Readers do not prevent the next attempt either.
     it.group.request_read();
     let answer = it.server.call(call);
     it.group.handle_answer(it.now, answer);
@@ -458,7 +458,7 @@ fn a_handover_without_a_response_is_settled_before_the_shard_is_used_again() {
     let late = it.call();
     it.now = at(5.0);
     it.group.handle_answer(it.now, Answer::Failed);
-    // The other member stops, so the shards stay here. The first write may still succeed.
+    // The other member stops, so this member keeps the shards. The first write may still succeed.
     change(&mut it.server, "other", |json| {
         json["metadata"]["annotations"][STOPPING] = json!("true");
     });
@@ -520,7 +520,7 @@ fn a_read_that_was_sent_before_the_lease_expired_proves_nothing() {
     it.passes(LEASE);
     let call = it.call();
     let answer = it.server.call(call);
-    // A renewal arrives while the response is on its way.
+    // A renewal arrives before the response.
     it.renews("other", 15);
     it.watch();
     it.group.handle_answer(it.now, answer);
@@ -659,7 +659,7 @@ fn a_lease_of_another_kind_is_refused() {
     let mut it = Driven::new(Server::default());
     let foreign = Lease::new_object(&json!({ "name": "web" }), "leader", 15, wall());
     it.server.call(Call::Create(foreign));
-    // It has no label, so the watch does not show it.
+    // The object has no label, so the watch does not show it.
     it.server.events.clear();
     it.group.handle_event(it.now, Watched::Init);
     it.group.handle_event(it.now, Watched::InitDone);

@@ -1,10 +1,11 @@
-//! A simulation of the replicas of a shard group. At no moment do two of them act on one shard.
+//! A simulation of the replicas of a shard group. No two replicas may act on one shard at the same
+//! time.
 //!
 //! The clocks of the replicas run at different rates. Their wall clocks differ, and jump by up to
 //! years. Requests, responses and events of watches are late, lost or repeated. Replicas are
 //! disconnected, freeze, crash, stop and join. Runs drain slowly. Users change and delete Leases.
-//! Afterwards all faults stop. Then the shards must be distributed evenly, and a crash, a stop and
-//! a join must leave no shard without a holder for longer than promised. A replica that stops must
+//! Afterwards, all faults stop. The shards must then be distributed evenly. After a crash, a stop
+//! or a join, no shard may be without a holder for longer than promised. A replica that stops must
 //! release its Lease within a second. A replica in a crash loop must not receive shards.
 //!
 //! `REQUEUE_SHARD_SEEDS=100000` simulates that number of groups. `REQUEUE_SHARD_SEED=n` sets the
@@ -33,7 +34,7 @@ use crate::testing::Server;
 /// Nanoseconds of real time, which no replica can read.
 type Real = u64;
 
-/// The bound of the error of a replica's time of day, in seconds: 30 years.
+/// The maximum error of a replica's time of day, in seconds: 30 years.
 const MAX_WALL: i64 = 1_000_000_000;
 const MILLI: Real = 1_000_000;
 const SECOND: Real = 1000 * MILLI;
@@ -45,7 +46,7 @@ fn nanos(duration: Duration) -> Real {
 /// A planted bug that the oracle must detect.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Planted {
-    /// A Lease that seems to have expired is not read again: the watch is believed.
+    /// A Lease that seems to have expired is not read again.
     NoFreshRead,
     /// Writes of the group object ignore its version.
     NoPrecondition,
@@ -98,20 +99,21 @@ struct World {
     server: Server,
     replicas: Vec<Option<Replica>>,
     events: BinaryHeap<Reverse<(Real, u64)>>,
-    /// Indexed by the number in `events`.
+    /// The events, by their numbers in `events`.
     what: Vec<Option<Event>>,
     now: Real,
     numbers: u64,
-    /// Events at the same time.
+    /// The number of consecutive events at the same time.
     repeats: u64,
-    /// The greatest fencing token of each shard of each group object, and its holder.
+    /// The greatest fencing token of each shard of each group object, and the holder with this
+    /// token.
     tokens: HashMap<(String, usize), (i32, Arc<str>)>,
     deletes_members: bool,
     deletes_group: bool,
-    /// Enables faults.
+    /// True while faults occur.
     faults: bool,
     planted: Option<Planted>,
-    /// The times since which shards have no acting holder.
+    /// For each shard without an acting holder, the time since which it has had none.
     unheld: Vec<Option<Real>>,
     longest_gap: Real,
     /// The last time at which a replica has released its Lease.
@@ -337,7 +339,7 @@ impl World {
     }
 }
 
-/// Returns an earlier version of a Lease, so that it looks renewed: a planted bug.
+/// Returns an earlier version of a Lease, so that the Lease looks renewed, for a planted bug.
 fn before_renewal(lease: &Lease) -> Lease {
     let mut json = lease.with_annotations(Map::new());
     json["spec"]["renewTime"] = Value::Null;
@@ -345,7 +347,7 @@ fn before_renewal(lease: &Lease) -> Lease {
     Lease::from_json(json).unwrap()
 }
 
-/// Simulates one group: with faults, and then without.
+/// Simulates one group, first with faults and then without.
 fn simulate(seed: u64, planted: Option<Planted>) -> World {
     let mut world = World::new(seed, planted);
     let lease = nanos(world.config.lease_duration);
@@ -358,8 +360,8 @@ fn simulate(seed: u64, planted: Option<Planted>) -> World {
     for who in 0..members {
         world.at(lease * 20, Event::Start(who));
     }
-    // Each Lease and each request in flight expires, and so do Leases that were deleted or belong to
-    // a deleted group object.
+    // During this time, each Lease and each request in flight expires, including Leases that were deleted or that
+    // belong to a deleted group object.
     world.calm(lease * 10 + 20 * SECOND, members);
 
     // A crash.
@@ -380,7 +382,7 @@ fn simulate(seed: u64, planted: Option<Planted>) -> World {
     world.calm(10 * SECOND, members);
     let gap = Duration::from_nanos(world.longest_gap);
     assert!(gap <= Duration::from_secs(1), "{gap:?} at a join");
-    // A rolling update of one replica: it stops, and another starts.
+    // A rolling update of one replica: it stops, and another replica starts.
     let who = world.random.usize(..members);
     world.replica(who).stopping = true;
     let stopped = world.now;
@@ -395,15 +397,16 @@ fn simulate(seed: u64, planted: Option<Planted>) -> World {
         "a replica was stopped at {stopped:?}, and the last release is at {left:?}"
     );
     if members > 1 {
-        // A replica crashes, and is replaced before its Lease has expired. The new replica has to
-        // observe the dead Lease for the whole lease duration, and so detects the crash last.
+        // A replica crashes, and is replaced before its Lease has expired. The new replica must
+        // observe the dead Lease for the whole lease duration, so it is the last replica to detect
+        // the crash.
         let who = world.random.usize(..members);
         world.replicas[who] = None;
         world.at(world.now + lease / 2, Event::Start(who));
         world.refresh();
         let moves = world.moves;
         world.calm(lease * 3 + 5 * SECOND, members);
-        // A survivor keeps a shard of the dead replica, or hands it to the new one.
+        // A survivor keeps a shard of the dead replica, or hands the shard to the new replica.
         let (moves, share) = (world.moves - moves, world.layout.count.div_ceil(members) as u64);
         assert!(moves <= 2 * share, "{moves} moves after a crash with a replacement");
         let gap = Duration::from_nanos(world.longest_gap);

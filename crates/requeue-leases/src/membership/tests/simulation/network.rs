@@ -1,4 +1,4 @@
-//! The requests and the watches between the replicas and the server, which are late or lost.
+//! The requests and the watches between the replicas and the server, which can be late or lost.
 
 use super::{Answered, Event, Planted, Real, SECOND, What, World, nanos};
 use crate::requests::{Answer, Call};
@@ -25,7 +25,7 @@ impl World {
         }
     }
 
-    /// Executes a request at the server. The process that has sent it may have crashed.
+    /// Executes a request at the server. The process that has sent the request may have crashed.
     pub(super) fn serve(&mut self, event: Event) {
         match event {
             Event::Arrives { who, epoch, number, what } => {

@@ -1,4 +1,5 @@
-//! The conditions that must be true at any time, and those when all faults have stopped.
+//! The conditions that must be true at any time, and the conditions that must be true after all
+//! faults have stopped.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,7 +10,8 @@ use crate::membership::assignment::GroupLease;
 use crate::testing::lease;
 
 impl World {
-    /// Updates the shards on which a replica acts, and checks that no other one acts on them.
+    /// Updates the shards on which a replica acts, and checks that no other replica acts on these
+    /// shards.
     pub(super) fn look(&mut self, who: usize) {
         let Some(replica) = &self.replicas[who] else { return };
         let until =
@@ -71,7 +73,7 @@ impl World {
         self.refresh();
     }
 
-    /// Measures the times without a holder.
+    /// Measures how long shards are without a holder.
     pub(super) fn refresh(&mut self) {
         let running =
             self.replicas.iter().flatten().filter(|replica| self.now < replica.until_real);
@@ -85,7 +87,7 @@ impl World {
         }
     }
 
-    /// Runs without faults until the state must be stable, and checks it.
+    /// Runs without faults until the state must be stable, and checks the state.
     pub(super) fn calm(&mut self, duration: Real, members: usize) {
         self.longest_gap = 0;
         self.run_until(self.now + duration);
@@ -114,7 +116,8 @@ impl World {
         }
     }
 
-    /// Starts another replica repeatedly. It crashes each time before it has renewed its Lease.
+    /// Starts another replica repeatedly. Each time, the replica crashes before it has renewed its
+    /// Lease.
     pub(super) fn crash_loop(&mut self) {
         let who = self.replicas.len();
         self.replicas.push(None);
@@ -122,7 +125,7 @@ impl World {
         let (moves, created) = (self.moves, self.server.created);
         for _ in 0..5 {
             self.at(self.now, Event::Start(who));
-            // By the fastest clock.
+            // The period is measured by the fastest clock.
             self.run_until(self.now + nanos(self.config.retry_period) * 1000 / self.rates);
             self.replicas[who] = None;
             self.refresh();

@@ -25,8 +25,8 @@ pub(super) struct Replica {
     pub(super) offset: u64,
     pub(super) wall: i64,
     pub(super) epoch: u64,
-    /// The calls in flight of the group and of the election. Responses to earlier calls come too
-    /// late.
+    /// The calls in flight of the group and of the election. Responses to earlier calls are
+    /// ignored, because they come too late.
     pub(super) calls: [u64; 2],
     pub(super) until: Time,
     pub(super) wakes: [u64; 2],
@@ -38,7 +38,7 @@ pub(super) struct Replica {
     pub(super) leaving: bool,
     pub(super) frozen_until: Real,
     pub(super) cut_off_until: Real,
-    /// The shards on which it acts, and the end of its right.
+    /// The shards on which the replica acts, and the end of its right.
     pub(super) acting: u64,
     /// Shards that were reported as drained while their runs continue: a planted bug.
     pub(super) undrained: u64,
@@ -49,7 +49,7 @@ pub(super) struct Replica {
     pub(super) breaks: u32,
     pub(super) lags: u32,
     pub(super) drains: Real,
-    /// The last Leases that its watch has shown, for a planted bug.
+    /// The Leases that its watch has last shown, for a planted bug.
     pub(super) shown: HashMap<String, Lease>,
 }
 
@@ -58,7 +58,7 @@ impl World {
         self.numbers += 1;
         let epoch = self.numbers;
         let offset = self.random.u64(..1_000_000 * SECOND);
-        // The extreme rates are the most dangerous.
+        // The extreme rates are the most dangerous, so they are chosen more often.
         let rates = [1000, self.rates - 1, self.random.u64(1000..self.rates)];
         let rate = rates[self.random.usize(..3)];
         let member: Arc<str> = format!("web-{epoch}-{}", self.random.u32(..)).into();
@@ -112,7 +112,7 @@ impl World {
         self.replicas[who].as_mut().expect("a running replica")
     }
 
-    /// Returns true if this is still the process that caused an event.
+    /// Returns true if the process that caused an event still runs.
     pub(super) fn runs(&self, who: usize, epoch: u64) -> bool {
         self.replicas[who].as_ref().is_some_and(|replica| replica.epoch == epoch)
     }
@@ -134,7 +134,7 @@ impl World {
     pub(super) fn wall(&mut self, who: usize) -> Timestamp {
         if self.chance(20) {
             let jump = self.random.i64(-100..100);
-            // Seconds, or years.
+            // The clock jumps by seconds or by years.
             let jump = if jump % 2 == 0 { jump } else { jump * 3_000_000 };
             self.replica(who).wall = (self.replica(who).wall + jump).clamp(-MAX_WALL, MAX_WALL);
         }
@@ -266,7 +266,7 @@ impl World {
         }
     }
 
-    /// Plays the controller.
+    /// Handles changes as a controller does.
     fn changes(&mut self, who: usize) {
         while let Some(change) = self.replica(who).group.next_change() {
             let epoch = self.replica(who).epoch;
@@ -289,13 +289,13 @@ impl World {
                     self.at(at, Event::Drained { who, epoch, shards });
                 }
                 Change::Gained(gained) => {
-                    // A holder that keeps a shard after all has not received it.
+                    // A holder that keeps a shard after a release has not received the shard.
                     let received = gained.iter().filter(|gain| gain.from != Source::Itself);
                     self.moves += received.count() as u64;
                 }
                 Change::Lost(shards) => {
                     let now = self.now;
-                    // A replica whose right has ended, and that has not noticed, may lose them.
+                    // A replica whose right has ended without its knowledge may lose the shards.
                     let may = self.deletes_group
                         || self.planted.is_some()
                         || now >= self.replica(who).until_real;
@@ -306,7 +306,7 @@ impl World {
         }
     }
 
-    /// The process exits. Another one starts later.
+    /// The process exits. Another process starts later.
     pub(super) fn end(&mut self, who: usize) {
         self.look(who);
         self.replicas[who] = None;
