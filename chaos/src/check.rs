@@ -6,34 +6,35 @@ use crate::check_groups::{GroupTally, examine_groups};
 use crate::event::{Event, Kind, Outcome};
 use crate::groups::{Change, Changes, Rate};
 
-/// An impossible observation.
+/// An observation that is impossible if the store keeps its promises.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Violation {
     /// Two deliveries of a key have the same epoch.
     Twice { key: u32, epoch: u64 },
-    /// A later delivery of a key has a smaller epoch: its holder had the key when the delivery with the
-    /// greater epoch was older than a lease.
+    /// A later delivery of a key has a smaller epoch. Its process held the key when the delivery with the greater epoch
+    /// was older than a lease.
     Fell { key: u32, epoch: u64, at: u64, later: u64 },
     /// An add was acknowledged, and no run began after it.
     LostAdd { key: u32, begun: u64 },
-    /// A process used the key as its own after a later delivery of the key had arrived elsewhere.
+    /// A process still considered the key its own after a later delivery of the key had arrived at
+    /// another process.
     TwoHolders { key: u32, epoch: u64, at: u64, later: u64 },
     /// The store accepted the completion of a delivery after a later delivery had arrived.
     StaleEnd { key: u32, epoch: u64, later: u64 },
     /// A process got the key while the queue was paused.
     Paused { key: u32, epoch: u64, at: u64 },
-    /// More keys of a group were in flight than its limit permits. The limit of a paused group is 0. `held` has the keys
-    /// with the epochs of their deliveries.
+    /// More keys of a group were in flight than its limit permits. The limit of a paused group is 0. `held` contains
+    /// the keys with the epochs of their deliveries.
     OverLimit { group: u32, at: u64, limit: u32, held: Vec<(u32, u64)> },
-    /// A group had a ready key since `since`, and the process got this number of keys of other groups meanwhile.
+    /// A group had a ready key since `since`. In the meantime, `process` got `count` keys of other groups.
     Skipped { group: u32, since: u64, process: u32, count: u64 },
-    /// More keys of a group, or of the queue, have started in a window than its rate permits. `started` has these keys with
-    /// the epochs of their deliveries.
+    /// More keys of a group, or of the queue, have started in a window than its rate permits. `started` contains these
+    /// keys with the epochs of their deliveries.
     OverRate { group: Option<u32>, from: u64, to: u64, rate: Rate, started: Vec<(u32, u64)> },
 }
 
 impl Violation {
-    /// Returns true if the setting of this group, or with `None` of the queue, may have been violated.
+    /// Returns true if the violation concerns a setting of this group, or of the queue if `of` is `None`.
     pub(crate) fn concerns(&self, of: Option<u32>) -> bool {
         match *self {
             Self::OverLimit { group, .. } | Self::Skipped { group, .. } => {
@@ -67,7 +68,7 @@ impl Violation {
 pub(crate) struct Death {
     /// A time at which the server was alive, and its replicas were up to date.
     pub(crate) from: u64,
-    /// A time at which it was dead.
+    /// A time at which the server was dead.
     pub(crate) to: u64,
 }
 
@@ -75,24 +76,25 @@ pub(crate) struct Death {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Losses {
     pub(crate) deaths: Vec<Death>,
-    /// The age in nanoseconds up to which acknowledged adds may be lost. `None`: only the ownership
-    /// of keys may be lost.
+    /// The age in nanoseconds up to which acknowledged adds may be lost. `None` means that only the
+    /// ownership of keys may be lost.
     pub(crate) adds: Option<u64>,
     /// The age in nanoseconds up to which starts, and acknowledged changes of settings, may be lost.
     pub(crate) moment: u64,
-    /// The time in nanoseconds for which a holder considers a key its own without an answer from
-    /// the server.
+    /// The time, in nanoseconds, for which a process considers a key its own without a response
+    /// from the server.
     pub(crate) lease: u64,
-    /// The periods in which the queue was paused. A process may get a key that it has claimed before, for two
-    /// leases.
+    /// The periods in which the queue was paused. For two leases after the beginning of a pause, a process may still
+    /// get a key that it has claimed before.
     pub(crate) pauses: Vec<Pause>,
     /// The periods in which a server was cut off, in ascending order.
     pub(crate) outages: Vec<Pause>,
-    /// True if a server evicts keys, with all that it knows of them and of the settings of groups.
+    /// True if a server evicts keys. It may then forget all data about keys and about the settings
+    /// of groups.
     pub(crate) evicts: bool,
     /// The settings of the queue and of its groups.
     pub(crate) settings: Changes,
-    /// The time in nanoseconds by which the machine's clock was set forward.
+    /// The time in nanoseconds by which the machine's clock was set ahead.
     pub(crate) clock_gain: u64,
 }
 
@@ -104,8 +106,8 @@ pub(crate) struct Pause {
 }
 
 impl Losses {
-    /// Returns true if an add in this period may be lost. A process that was frozen may have
-    /// received the acknowledgement long after the death.
+    /// Returns true if an add that began at `begun` and was acknowledged at `at` may be lost. A
+    /// process that was frozen may have received the acknowledgement long after the death.
     pub(crate) fn has_add(&self, begun: u64, at: u64) -> bool {
         let Some(moment) = self.adds else { return false };
         let has = |death: &Death| begun <= death.to && at >= death.from.saturating_sub(moment);
@@ -128,7 +130,8 @@ impl Losses {
         self.pauses.iter().any(is_in)
     }
 
-    /// Returns true if a process may have the key at `at`, and another process since `later`.
+    /// Returns true if a process may consider the key its own at `at`, although another process got
+    /// the key at `later`.
     fn has_holder(&self, at: u64, later: u64) -> bool {
         self.deaths.iter().any(|death| later >= death.from && at <= death.to + self.lease)
     }
@@ -139,7 +142,7 @@ impl Losses {
 pub(crate) struct Tally {
     pub(crate) adds: u64,
     pub(crate) deliveries: u64,
-    /// Writes that began while their process had the key, and arrived after the next delivery.
+    /// Writes that began while their process held the key, and arrived after the next delivery.
     pub(crate) late_writes: u64,
     /// Completions that the store refused.
     pub(crate) refused: u64,
@@ -208,7 +211,8 @@ pub(crate) fn examine(events: &[Event], losses: &Losses) -> (Vec<Violation>, Tal
                 if later.at >= at {
                     tally.late_writes += 1;
                 } else if later.at.saturating_add(losses.lease) < at {
-                    // A loss of the server does not excuse this: no lease from before the loss is renewed.
+                    // A loss of the server does not excuse this violation, because no lease from before the loss is
+                    // renewed.
                     let later = later.epoch;
                     violations.push(Violation::Fell { key, epoch, at, later });
                 } else if losses.has_holder(at, later.at) {
@@ -233,7 +237,7 @@ pub(crate) fn examine(events: &[Event], losses: &Losses) -> (Vec<Violation>, Tal
     (violations, Tally { groups, ..tally })
 }
 
-/// Returns, for each position in the order of epochs, the earliest arrival at that position or a later one.
+/// Returns, for each position in the order of epochs, the earliest arrival at that position or at a later position.
 fn firsts(deliveries: &[Delivery]) -> Vec<Delivery> {
     let mut firsts = deliveries.to_vec();
     for n in (1..firsts.len()).rev() {
@@ -348,7 +352,8 @@ mod tests {
             let expected = if lost { (0, 0, 1) } else { (1, 0, 0) };
             assert_eq!(examined(wrote, &losses(from, to, None)), expected, "{from} {to}");
         }
-        // No loss excuses a stale completion, an epoch that is used twice, or one that falls.
+        // No loss excuses a stale completion, an epoch that is used twice, or an epoch that
+        // decreases.
         let fell = Kind::Wrote { epoch: 1, at: 26, landed: 27 };
         assert_eq!(examined(fell, &losses(19, 25, Some(9))), (1, 0, 0));
         let ended = Kind::Ended { epoch: 1, begun: 22, outcome: Outcome::Held };
@@ -360,7 +365,7 @@ mod tests {
     fn lines_are_read_as_they_are_written() {
         for event in sound() {
             assert_eq!(Event::parse(event.process, &event.line()), Some(event));
-            // A line that is incomplete because its process was killed.
+            // A line can be incomplete because its process was killed.
             let line = event.line();
             let cut = line.rfind(' ').expect("a line has words");
             assert_eq!(Event::parse(event.process, &line[..cut]), None, "{line}");

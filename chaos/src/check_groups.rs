@@ -1,9 +1,9 @@
-//! Checks the history of each group: its limit, its pauses, its rate and its turns.
+//! Checks the history of each group: its limit, pauses, rate and turns.
 //!
 //! A key is certainly in flight from its arrival at a process until the last moment at which this process held the key.
-//! This is the beginning of a write that the process was sure of, or of a completion that the store accepted. In the
-//! store, an expired lease counts until a claim handles it. The processes do not see that claim, so the check counts only
-//! the certain time. It therefore reports no history that is correct.
+//! That moment is the beginning of a write at which the process still considered the key its own, or of a completion
+//! that the store accepted. In the store, an expired lease counts until a claim handles it. The processes do not see
+//! that claim, so the check counts only the certain time. It therefore never reports a correct history.
 
 use std::collections::BTreeMap;
 
@@ -12,11 +12,11 @@ use crate::check_rates::check_rate;
 use crate::event::{Event, Kind, Outcome};
 use crate::groups::{GROUPS, group_of};
 
-/// A group whose keys can be delivered gets a key after this number of leases, before any process has visited all groups
-/// and given each other group a turn. Dead and frozen processes may hold its keys until then.
+/// The number of leases until a group whose keys can be delivered must get a key, before any process has visited all
+/// groups and given each other group a turn. Until then, dead and frozen processes may hold the keys of the group.
 const LEASES: u64 = 5;
-/// The greatest number of keys that a process gets before it has visited all groups: two lookups visit them, and one of
-/// eight claims makes a lookup. The four workers of a process take up to four keys in a claim.
+/// The greatest number of keys that a process gets before it has visited all groups: Two lookups visit all groups, and
+/// one of eight claims makes a lookup. The four workers of a process take up to four keys in a claim.
 const BEFORE_VISIT: u64 = 2 * 8 * 4;
 
 /// A period in which a key was certainly in flight. Times are in nanoseconds.
@@ -39,7 +39,7 @@ pub(crate) struct Start {
     pub(crate) epoch: u64,
 }
 
-/// The observations about one group.
+/// The observations that concern one group.
 #[derive(Debug, Default)]
 struct GroupHistory {
     holds: Vec<Hold>,
@@ -104,13 +104,13 @@ fn histories(events: &[Event], losses: &Losses) -> BTreeMap<u32, GroupHistory> {
     histories
 }
 
-/// The observations about one delivery.
+/// The observations that concern one delivery.
 #[derive(Clone, Copy, Debug, Default)]
 struct Evidence {
     got: Option<u64>,
-    /// The last time at which the process was sure of the key.
+    /// The last time at which the process considered the key its own.
     sure: Option<u64>,
-    /// The beginning of a completion that was accepted.
+    /// The beginning of a completion that the store accepted.
     completed: Option<u64>,
 }
 
@@ -125,8 +125,8 @@ impl Evidence {
     }
 
     /// Returns the periods in which the key was certainly in flight. A server that died may have lost the claim. The
-    /// claim has survived if its completion was accepted, or its lease was renewed, after the death. Two servers may
-    /// have answered during the death.
+    /// claim has survived if, after the death, its completion was accepted or its lease was renewed. During the death,
+    /// two servers may have answered.
     fn periods(&self, got: u64, losses: &Losses) -> Vec<(u64, u64)> {
         let Some(last) = self.sure.max(self.completed).filter(|&last| last > got) else {
             return Vec::new();
@@ -136,7 +136,7 @@ impl Evidence {
             let has_survived = !losses.evicts
                 && (self.completed.is_some_and(|begun| begun > death.to)
                     || self.sure.is_some_and(|at| at > death.to + losses.lease));
-            // A process may get a key that it claimed before the death.
+            // A process may get a key after the death that it claimed before the death.
             let is_after = got > death.to + 2 * losses.lease;
             let resumes = match (is_after, has_survived) {
                 (true, _) => continue,
@@ -154,8 +154,8 @@ impl Evidence {
 
 /// Checks that no claim has exceeded the limit of the group, which is zero while the group is paused.
 ///
-/// When several keys are in flight, the last of them was claimed while the others were in flight. Its process got it at
-/// most two leases later.
+/// When several keys are in flight, the last key was claimed while the others were in flight. Its process got the key
+/// at most two leases after the claim.
 fn check_limit(
     group: u32,
     history: &GroupHistory,
@@ -181,8 +181,8 @@ fn check_limit(
     }
 }
 
-/// Checks that a group with a ready key gets a key before a process gets too many others: [`BEFORE_VISIT`] keys, and those
-/// of one turn of each other group. Times in which a setting may hold back the group do not count.
+/// Checks that a group with a ready key gets a delivery before a process gets too many other keys: [`BEFORE_VISIT`]
+/// keys, and the keys of one turn of each other group. Times in which a setting may hold back the group do not count.
 fn check_turns(
     group: u32,
     history: &GroupHistory,
@@ -221,8 +221,9 @@ fn turns_of_others(group: u32, period: (u64, u64), losses: &Losses) -> u64 {
     others.map(|other| u64::from(weight(other))).sum()
 }
 
-/// Returns the periods of a wait in which the key could be delivered: `slack` after the add, and after each time at which
-/// a setting held the group back or a server was cut off. A server of a cluster has the keys of some groups.
+/// Returns the periods of a wait in which the key could be delivered. A period begins `slack` after the add, and
+/// `slack` after each time at which a setting held the group back or a server was cut off. Each server of a cluster has
+/// the keys of some groups.
 fn waiting_periods(since: u64, until: u64, obstacles: &[Pause], slack: u64) -> Vec<(u64, u64)> {
     let (mut periods, mut from) = (Vec::new(), since.saturating_add(slack));
     for obstacle in obstacles.iter().filter(|pause| pause.to > since && pause.from < until) {
@@ -234,7 +235,7 @@ fn waiting_periods(since: u64, until: u64, obstacles: &[Pause], slack: u64) -> V
     periods
 }
 
-/// Returns the process that got most keys between two moments, and the number of these keys.
+/// Returns the process that got the most keys between two times, and the number of these keys.
 fn most_starts(starts: &[Start], from: u64, to: u64) -> (u32, u64) {
     let first = starts.partition_point(|start| start.at <= from);
     let mut counts: BTreeMap<u32, u64> = BTreeMap::new();
@@ -261,7 +262,7 @@ mod tests {
         Event { process, key, kind }
     }
 
-    /// Returns the events of a run that is completed, if `completed` is set, and otherwise ends with a kill.
+    /// Returns the events of a run. The run is completed if `completed` is true, and otherwise ends with a kill.
     fn run(key: u32, got: u64, last: u64, completed: bool) -> Vec<Event> {
         let last = match completed {
             true => Kind::Ended { epoch: got, begun: last, outcome: Outcome::Held },
@@ -290,7 +291,7 @@ mod tests {
         for (runs, limit) in [
             ([run(a, 30, 40, true), run(b, 31, 39, true)], limit(2)),
             ([run(a, 30, 40, true), run(b, 40, 50, true)], limit(1)),
-            // A process was killed after its last write.
+            // The process of the first run was killed after its last write.
             ([run(a, 30, 35, false), run(b, 36, 50, true)], limit(1)),
         ] {
             let (violations, tally) = check(&runs, &losses(&[(1, limit)]));
@@ -336,9 +337,9 @@ mod tests {
             check(&[first, second], &losses).0.len()
         };
         let first = |last, completed| run(a, T + 95, T + last, completed);
-        // The claim of the first key may be lost: it was not renewed after the death.
+        // The claim of the first key may be lost, because it was not renewed after the death.
         assert_eq!(examined(first(114, false), (108, 140), false), 0);
-        // It survived the death.
+        // The claim has survived the death.
         assert_eq!(examined(first(116, false), (112, 140), false), 1);
         assert_eq!(examined(first(130, true), (112, 140), false), 1);
         assert_eq!(examined(first(130, true), (112, 140), true), 0);
@@ -351,7 +352,7 @@ mod tests {
     #[test]
     fn a_group_that_gets_no_turn_is_a_violation() {
         let waiting = key(15, 0);
-        // One group has two keys in a turn, and each other one has one key.
+        // One group has two keys in a turn, and each other group has one key.
         let most = BEFORE_VISIT + u64::from(GROUPS);
         let weight = |group, weight| Change {
             group: Some(group),

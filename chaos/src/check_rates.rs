@@ -1,13 +1,14 @@
 //! Checks the rates of the queue and of its groups.
 //!
-//! The engines count the starts by the times of the claims. The check only knows when a process got each key: after the
-//! claim, and at most two leases after it. So the claims of the keys that arrived in a window lie in this window and the
-//! two leases before it. The check allows each window the starts of that longer time, and the burst. All times are
-//! those of the clock that all processes share: neither a wrong clock nor a frozen process makes a correct history a
-//! violation. If the machine's clock is set forward, the servers permit more starts: `Losses::clock_gain` is added.
+//! The engines count the starts by the times of the claims. The check only knows when a process got each key, which is
+//! at most two leases after the claim. The claims of the keys that arrived in a window therefore lie in the window or
+//! in the two leases before it. The check allows each window the starts of that longer time, and the burst. All times
+//! are from the clock that all processes share, so neither a wrong clock nor a frozen process makes a correct history a
+//! violation. If the machine's clock is set ahead, the servers permit more starts. `Losses::clock_gain` is therefore
+//! added.
 //!
-//! Only windows within one setting are checked. A start that a server may have lost does not count, because the server
-//! does not remember it. The other starts of a window count also after that loss.
+//! Only windows with one setting are checked. A start that a server may have lost does not count, because the server
+//! does not remember it. The other starts of a window still count after that loss.
 
 use std::time::Duration;
 
@@ -19,13 +20,14 @@ use crate::groups::Rate;
 struct Series {
     rate: Rate,
     starts: Vec<Start>,
-    /// The window that ends with the last start and exceeds its share most begins with this start.
+    /// The start at which a window begins. Of all windows that end with the last start, this window
+    /// exceeds its permitted starts most.
     first: usize,
 }
 
 impl Series {
-    /// Returns by how much the starts from the `n`th to the last one exceed the rate without a burst, in starts times
-    /// nanoseconds. `longer` is the time by which the window is longer.
+    /// Returns the excess of the starts from the `n`th to the last over the rate without a burst, in starts times
+    /// nanoseconds. `longer` is the time by which the window is extended.
     fn excess(&self, n: usize, longer: u64) -> i128 {
         let Rate { starts: of, per, burst: _ } = self.rate;
         let count = (self.starts.len() - n) as i128;
@@ -33,7 +35,7 @@ impl Series {
         count * nanos(per) - i128::from(window) * i128::from(of)
     }
 
-    /// Adds a start. Then returns true if the starts of no window exceed the rate and its burst.
+    /// Adds a start. Returns true if no window then exceeds the rate and its burst.
     fn add(&mut self, start: Start, longer: u64) -> bool {
         self.starts.push(start);
         let last = self.starts.len() - 1;
@@ -52,8 +54,9 @@ fn nanos(time: Duration) -> i128 {
     time.as_nanos().cast_signed()
 }
 
-/// Checks the starts of a group, or with `None` of the queue. They are in ascending order. Returns the number of starts
-/// that used up the burst: without the longer time of the windows, no further start was permitted.
+/// Checks the starts of a group, or of the queue if the group is `None`. The starts are in ascending order. Returns the
+/// number of starts that used up the burst, so that without the extension of the windows no further start was
+/// permitted.
 pub(crate) fn check_rate(
     group: Option<u32>,
     starts: &[Start],
@@ -106,7 +109,7 @@ mod tests {
 
     const SECOND: u64 = 1_000_000_000;
     const LEASE: u64 = SECOND / 2;
-    /// A time after the settings.
+    /// A time after the settings were made.
     const T: u64 = 100 * SECOND;
 
     const RATE: Rate = Rate { starts: 2, per: Duration::from_secs(1), burst: 5 };
@@ -135,10 +138,10 @@ mod tests {
     #[test]
     fn a_window_has_the_starts_of_its_time_and_of_two_leases_and_the_burst() {
         let losses = losses(&[(1, Some(RATE))]);
-        // 2 starts in the leases of one second.
+        // The leases of one second permit two more starts.
         assert_eq!(exceeded([0; 7], &losses), [0; 0]);
         assert_eq!(exceeded([0; 8], &losses), [8]);
-        // All windows count, also one in the middle.
+        // All windows count, including a window in the middle.
         let steady =
             |more: u64| (0..40).map(|n| n * 5).chain(std::iter::repeat_n(195, more as usize));
         assert_eq!(exceeded(steady(6), &losses), [0; 0]);
@@ -160,7 +163,7 @@ mod tests {
             let settings = [(1, Some(slow)), (at, other), (at + 1, Some(slow))];
             assert_eq!(exceeded(starts, &losses(&settings)), [0; 0], "{other:?}");
         }
-        // The same setting again is no change.
+        // A repetition of the same setting is no change.
         let settings = [(1, Some(slow)), (at, Some(slow))];
         assert_eq!(exceeded(starts, &losses(&settings)), [11]);
         // A key may have been claimed up to two leases before it arrived.
@@ -174,11 +177,11 @@ mod tests {
     fn starts_that_a_server_may_have_lost_do_not_count() {
         let deaths = vec![Death { from: T + 5 * SECOND, to: T + 6 * SECOND }];
         let losses = Losses { deaths, ..losses(&[(1, Some(RATE))]) };
-        // They were claimed between the third second and the sixth.
+        // These keys were claimed between the third second and the sixth second.
         let lost = 20..=70;
         assert_eq!(exceeded(lost.clone().chain([71; 7]), &losses), [0; 0]);
         assert_eq!(exceeded(lost.clone().chain([71; 8]), &losses), [8]);
-        // The starts before the loss and after it count together: 10 in 7.1 seconds and the leases, or 21.
+        // The starts before and after the loss count together: 10 starts, or 21, in 7.1 seconds and the leases.
         let both = |after| {
             std::iter::repeat_n(0, 7).chain(lost.clone()).chain(std::iter::repeat_n(71, after))
         };

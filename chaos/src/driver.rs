@@ -27,7 +27,7 @@ const DESCRIBED: usize = 20;
 pub struct Plan {
     /// The store under test.
     pub subject: Subject,
-    /// This program, which is started as `PROGRAM worker URL SEED`.
+    /// The path of this program, which is started as `PROGRAM worker URL SEED`.
     pub program: PathBuf,
     /// The number of processes at any time.
     pub processes: u32,
@@ -37,7 +37,7 @@ pub struct Plan {
     pub seed: u64,
 }
 
-/// A fault to inject.
+/// A kind of fault to inject.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Deed {
     Kill,
@@ -86,7 +86,8 @@ pub(crate) struct Run<'a> {
     started: u32,
     rounds: u32,
     pub(crate) settings_changed: u32,
-    /// The time in nanoseconds by which the machine's clock was ahead of the shared one at first.
+    /// The time in nanoseconds by which the machine's clock was ahead of the shared clock at the
+    /// beginning.
     clock_ahead: u64,
     /// Armed cuts of connections, and the faults that they count as.
     cuts: Vec<(Mishap, Fault)>,
@@ -98,11 +99,11 @@ pub(crate) struct Run<'a> {
     pub(crate) queue: Queue,
 }
 
-/// Runs a plan to its end.
+/// Runs a plan, and returns its report.
 ///
 /// # Errors
 ///
-/// If something cannot be started, or the store cannot be read.
+/// Returns an error if a program cannot be started, or if the store cannot be read.
 pub async fn run(plan: &Plan) -> Result<Report, Failed> {
     let subject = &plan.subject;
     Store::connect(&subject.url).await?.migrate().await?;
@@ -132,7 +133,7 @@ pub async fn run(plan: &Plan) -> Result<Report, Failed> {
         Some(other) => other.await?,
         None => Elsewhere::default(),
     };
-    // A server that has lost its last moment may have lost a resume.
+    // A server that has lost its latest writes may have lost a resume.
     settled(|| queue.resume()).await?;
     run.free_groups().await?;
     let hung = run.end().await?;
@@ -152,8 +153,8 @@ pub async fn run(plan: &Plan) -> Result<Report, Failed> {
     Ok(Report { violations, left, store, length, tally, faults, repairs })
 }
 
-/// Waits until one of `mishaps` has happened, and arms another each second. A mishap is lost if its request gets no
-/// answer, because the process is killed or waits for a key that another process takes.
+/// Waits until one of `mishaps` has happened, and arms another mishap each second. A mishap never happens if its
+/// request gets no response. In that case, the process was killed, or it waits for a key that another process takes.
 async fn happens(mishaps: &mut Vec<Mishap>, arm: impl Fn() -> Mishap) -> bool {
     let began = Instant::now();
     while !mishaps.iter().any(Mishap::has_happened) {
@@ -169,7 +170,7 @@ async fn happens(mishaps: &mut Vec<Mishap>, arm: impl Fn() -> Mishap) -> bool {
     true
 }
 
-/// Repeats a request that is harmless to repeat until a server has answered it, at most for a minute.
+/// Repeats an idempotent request until a server has answered it, but for at most a minute.
 pub(crate) async fn settled<F>(request: impl Fn() -> F) -> Result<(), UpdateError>
 where
     F: Future<Output = Result<(), UpdateError>>,
@@ -312,7 +313,7 @@ impl<'a> Run<'a> {
         Ok(())
     }
 
-    /// Cuts the connection of a request. In the first round, which has each fault once, it waits for the cut.
+    /// Cuts the connection of a request. In the first round, in which each fault must occur, waits for the cut.
     async fn cut(&mut self, point: Point) {
         let Some(proxy) = &self.plan.subject.proxy else { return };
         let fault = match point {
@@ -327,7 +328,7 @@ impl<'a> Run<'a> {
         self.cuts.extend(cuts.into_iter().map(|cut| (cut, fault)));
     }
 
-    /// Holds up a request, or its answer, for up to two leases.
+    /// Delays a request, or its response, for up to two leases.
     async fn hold_up(&mut self, point: Point) {
         let Some(proxy) = &self.plan.subject.proxy else { return };
         let mut held = vec![proxy.hold(b"", point)];
@@ -348,7 +349,7 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// Lets all processes work until nothing is left. Returns a message for each process that does
+    /// Lets all processes work until no key is left. Returns a message for each process that does
     /// not stop in time.
     async fn end(&mut self) -> Result<Vec<String>, Failed> {
         self.processes.iter_mut().for_each(Process::let_go);
@@ -366,7 +367,7 @@ impl<'a> Run<'a> {
         Ok(hung)
     }
 
-    /// Returns the violation with all events of the deliveries that it is about.
+    /// Returns the violation with all events of the deliveries that it concerns.
     fn describe(&self, violation: &Violation) -> String {
         let about = |event: &&Event| {
             event.kind.epoch().is_some_and(|epoch| violation.is_about((event.key, epoch)))

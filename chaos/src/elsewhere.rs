@@ -1,4 +1,4 @@
-//! Keeps transactions of other clients open beside the workers.
+//! Keeps transactions of other clients open while the workers run.
 
 use std::time::Duration;
 
@@ -17,7 +17,8 @@ pub(crate) struct Elsewhere {
     pub(crate) faults: Faults,
 }
 
-/// Opens transactions one after the other, until `over` and until each kind has occurred.
+/// Opens transactions one after the other, until `over` is set and each kind of transaction has
+/// occurred.
 pub(crate) async fn elsewhere(
     url: String,
     mut over: watch::Receiver<bool>,
@@ -40,7 +41,7 @@ pub(crate) async fn elsewhere(
     all
 }
 
-/// Waits for `long`, or until `over`.
+/// Waits for the time `long`, or until `over` is set.
 async fn rest(long: Duration, over: &mut watch::Receiver<bool>) {
     let _ = tokio::time::timeout(long, over.wait_for(|&over| over)).await;
 }
@@ -70,10 +71,11 @@ impl Elsewhere {
                 let add =
                     format!("begin; select requeue.add('chaos', '{text}', \"group\" => '{group}')");
                 client.batch_execute(&add).await?;
-                // In most cases it is shorter than a lease. Sometimes it takes seconds.
+                // In most cases, the transaction is shorter than a lease. Sometimes, it takes
+                // seconds.
                 let longest = if rng.u8(..6) == 0 { 4000 } else { 700 };
                 rest(Duration::from_millis(rng.u64(..longest)), over).await;
-                // The add becomes visible after this time.
+                // The add becomes visible after this time, when the transaction commits.
                 let begun = now();
                 let end = if which == 1 { "rollback" } else { "commit" };
                 client.batch_execute(end).await?;

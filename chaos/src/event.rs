@@ -7,7 +7,7 @@ use nix::time::{ClockId, clock_gettime};
 /// Returns nanoseconds on a clock that all processes of the machine share, including those with a
 /// wrong clock.
 pub(crate) fn now() -> u64 {
-    // Every system on which the program runs has this clock.
+    // The call cannot fail, because every supported system has this clock.
     let now = clock_gettime(ClockId::CLOCK_MONOTONIC).unwrap_or_else(|error| panic!("{error}"));
     u64::try_from(now.tv_sec()).unwrap_or(0) * 1_000_000_000
         + u64::try_from(now.tv_nsec()).unwrap_or(0)
@@ -18,7 +18,7 @@ pub(crate) fn now() -> u64 {
 pub(crate) struct Event {
     /// The process that reports the observation. The lines of a process do not contain this number.
     pub(crate) process: u32,
-    /// The key concerned.
+    /// The key that the observation concerns.
     pub(crate) key: u32,
     /// The observation.
     pub(crate) kind: Kind,
@@ -27,12 +27,11 @@ pub(crate) struct Event {
 /// An observation about a key. Times are in nanoseconds.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Kind {
-    /// An add that began at `begun` was acknowledged by `at`. `is_ready`: it has made a new key ready.
+    /// An add that began at `begun` was acknowledged by `at`. `is_ready` is true if the add has made a new key ready.
     Added { begun: u64, at: u64, is_ready: bool },
     /// The process got the key.
     Got { epoch: u64, at: u64 },
-    /// The process considered the key its own at `at`, and wrote something that arrived at
-    /// `landed`.
+    /// The process considered the key its own at `at`, and sent a write that arrived at `landed`.
     Wrote { epoch: u64, at: u64, landed: u64 },
     /// The process completed its run.
     Ended { epoch: u64, begun: u64, outcome: Outcome },
@@ -78,7 +77,7 @@ impl Event {
         }
     }
 
-    /// Returns `None` for an incomplete line, such as the last one of a process that was killed.
+    /// Returns `None` for an incomplete line, such as the last line of a process that was killed.
     pub(crate) fn parse(process: u32, line: &str) -> Option<Self> {
         fn next<'a, T: FromStr>(words: &mut impl Iterator<Item = &'a str>) -> Option<T> {
             words.next()?.parse().ok()

@@ -8,22 +8,22 @@ use crate::check::{Losses, Pause};
 pub(crate) const PATTERN: &str = "^[^/]*";
 /// The number of groups: more than a claim looks up, so that claims also find groups by their cursor.
 pub(crate) const GROUPS: u32 = 29;
-/// The groups with rates. They have only keys that are added again and again: others would accumulate.
+/// The groups with rates. They contain only keys that are added repeatedly, because other keys would accumulate.
 pub(crate) const RATED: std::ops::Range<u32> = 0..5;
-/// The groups with rates that change. The others keep their first rate, so that long windows are checked.
+/// The groups with rates that change. The other groups keep their first rate, so that long windows are checked.
 pub(crate) const RERATED: std::ops::Range<u32> = 2..5;
-/// The groups whose limits change. The others only have the limit of the queue.
+/// The groups whose limits change. The other groups only have the limit of the queue.
 pub(crate) const LIMITED: std::ops::Range<u32> = 2..13;
 /// The groups that are paused and resumed.
 pub(crate) const PAUSED: std::ops::Range<u32> = 3..17;
 /// The greatest weight of a group.
 pub(crate) const WEIGHTS: u32 = 3;
-/// The number of keys that are added again and again.
+/// The number of keys that are added repeatedly.
 pub(crate) const KEYS: u32 = 50;
-/// The first of them belong to the groups with rates.
+/// The number of repeatedly added keys that belong to the groups with rates.
 pub(crate) const RATED_KEYS: u32 = 10;
-/// The rates of groups. The first two are so slow that a burst too many is a violation even if a server may have lost the
-/// starts of many seconds.
+/// The rates of groups. The first two rates are so slow that one burst too many is a violation even if a server may
+/// have lost the starts of many seconds.
 pub(crate) const GROUP_RATES: [Rate; 5] = [
     Rate { starts: 1, per: Duration::from_secs(20), burst: 4 },
     Rate { starts: 1, per: Duration::from_secs(5), burst: 5 },
@@ -59,7 +59,7 @@ pub(crate) fn key_of(text: &str) -> Option<u32> {
     text.split_once('/')?.1.parse().ok()
 }
 
-/// At most `starts` in each time `per`, and a burst.
+/// A rate of at most `starts` starts in each time `per`, and a burst.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Rate {
     pub(crate) starts: u32,
@@ -76,7 +76,8 @@ impl From<Rate> for requeue_store::Rate {
 /// A setting of a group, or of the queue.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Setting {
-    /// The limit of keys in flight. The limit of the queue applies to groups without one. `None`: no limit.
+    /// The limit of keys in flight. The limit of the queue applies to groups without a separate limit. `None` means no
+    /// limit.
     Limit(Option<u32>),
     Paused(bool),
     Weight(u32),
@@ -109,7 +110,7 @@ impl Setting {
 /// An acknowledged change of a setting. Times are in nanoseconds.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Change {
-    /// `None`: the queue.
+    /// The group, or `None` for the queue.
     pub(crate) group: Option<u32>,
     pub(crate) begun: u64,
     pub(crate) at: u64,
@@ -123,7 +124,8 @@ impl Change {
     }
 }
 
-/// The changes of all settings, in the order in which they were made. Each was acknowledged before the next one began.
+/// The changes of all settings, in the order in which they were made. Each change was acknowledged before the next
+/// change began.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Changes(pub(crate) Vec<Change>);
 
@@ -145,8 +147,8 @@ impl Changes {
         last
     }
 
-    /// Returns the greatest number of keys that a claim of the group in this period may bring in flight, with those that
-    /// are in flight already. `None`: any number.
+    /// Returns the maximum number of keys of the group that may be in flight after a claim in this period. `None` means
+    /// any number.
     pub(crate) fn greatest_limit(
         &self,
         group: u32,

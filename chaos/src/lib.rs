@@ -1,12 +1,12 @@
-//! Tests stores under faults. Processes add keys to one queue and work on them, while they are
-//! killed and frozen, their connections are cut and delayed, and servers are killed.
+//! Tests stores under faults. Processes add keys to one queue and work on them. Meanwhile,
+//! processes are killed and frozen, their connections are cut and delayed, and servers are killed.
 //!
 //! Some processes have clocks that are an hour off, and other clients keep transactions open. Each
-//! process reports its observations. The check decides whether the history of all observations
-//! keeps the promises of the store.
+//! process reports its observations. The check determines whether the store has kept its promises
+//! in the history of all observations.
 //!
 //! The processes share only the machine's clock and the store. The check never asks the store for
-//! its history: the holder of a key is known from the reports of the processes.
+//! its history, because the reports of the processes show the holder of each key.
 
 mod check;
 mod check_groups;

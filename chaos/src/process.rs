@@ -13,7 +13,7 @@ use crate::event::{Event, now};
 use crate::report::{Fault, Repairs};
 use crate::worker::Failed;
 
-/// A worker process. It is killed when this is dropped.
+/// A worker process. The process is killed when this value is dropped.
 pub(crate) struct Process {
     pub(crate) number: u32,
     child: Child,
@@ -24,7 +24,7 @@ pub(crate) struct Process {
 #[derive(Debug, Default)]
 pub(crate) struct Said {
     pub(crate) events: Vec<Event>,
-    /// The fault of its clock, if any.
+    /// The fault of the process's clock, if any.
     pub(crate) clock: Option<Fault>,
     pub(crate) repairs: Repairs,
 }
@@ -36,7 +36,7 @@ pub(crate) fn faketime() -> Option<PathBuf> {
 }
 
 impl Process {
-    /// Starts `PROGRAM worker URL SEED`, with a shifted clock if a library for that is given.
+    /// Starts `PROGRAM worker URL SEED`, with a shifted clock if `library` is given.
     pub(crate) fn start(
         program: &Path,
         number: u32,
@@ -56,7 +56,7 @@ impl Process {
         let Some(out) = child.stdout.take() else { return Err("it has no output".into()) };
         let (sender, said) = channel();
         std::thread::spawn(move || {
-            // The receiver may be gone.
+            // The send fails if the receiver was dropped.
             let _ = sender.send(read(number, out, began));
         });
         Ok(Self { number, child, said })
@@ -92,10 +92,10 @@ impl Process {
 
 impl Drop for Process {
     fn drop(&mut self) {
-        // The process may have exited.
+        // The kill fails if the process has exited.
         let _ = self.child.kill();
         let _ = self.child.wait();
-        // Files that libfaketime leaves behind if its process was killed.
+        // libfaketime does not remove these files if its process was killed.
         for left in ["faketime_shm_", "sem.faketime_sem_"] {
             let _ = std::fs::remove_file(format!("/dev/shm/{left}{}", self.child.id()));
         }
@@ -125,7 +125,7 @@ pub(crate) fn clocks() -> String {
     format!("clocks {} {}\n", unix(), now())
 }
 
-/// Returns the time in nanoseconds by which the machine's clock is ahead of the shared one.
+/// Returns the time in nanoseconds by which the machine's clock is ahead of the shared clock.
 pub(crate) fn clock_ahead() -> u64 {
     u64::try_from(since_1970().as_nanos()).unwrap_or(u64::MAX).saturating_sub(now())
 }

@@ -94,7 +94,7 @@ pub struct Report {
 pub(crate) struct Repairs {
     /// Keys whose places in the queue were restored.
     pub(crate) restored: u64,
-    /// Places of keys whose data is lost.
+    /// Places in the queue whose keys' data was lost.
     pub(crate) lost: u64,
 }
 

@@ -27,7 +27,7 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// Changes one setting. Takes turns with the kinds of settings.
+    /// Changes one setting. Successive calls change the kinds of settings in turn.
     pub(crate) async fn change_settings(&mut self) -> Result<(), Failed> {
         self.settings_changed += 1;
         let rng = &mut self.rng;
@@ -47,7 +47,7 @@ impl Run<'_> {
                 let rate = Setting::Rate(GROUP_RATES.get(rng.usize(..=GROUP_RATES.len())).copied());
                 (Some(rng.u32(RERATED)), rate, Fault::GroupRated)
             }
-            // Most of the time, the queue has no limit and no rate, so that groups wait only for their turns.
+            // In most periods, the queue has no limit and no rate, so that groups wait only for their turns.
             4 => (None, Setting::Limit(limit.filter(|_| rng.bool())), Fault::QueueLimited),
             _ if self.plan.subject.may_have_rate(self.plan.seed) => {
                 let rate = QUEUE_RATES.get(rng.usize(..2 * QUEUE_RATES.len())).copied();

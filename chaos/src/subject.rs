@@ -15,7 +15,7 @@ use crate::event::now;
 use crate::report::Fault;
 use crate::worker::{Failed, LEASE};
 
-/// A store under test: one that is started here and stopped on drop, or an existing one.
+/// A store under test: a store that is started here and stopped on drop, or an existing store.
 #[derive(Debug)]
 pub struct Subject {
     name: String,
@@ -28,23 +28,23 @@ pub struct Subject {
 #[derive(Debug)]
 enum Server {
     File(Arc<TempDir>),
-    /// PostgreSQL, with a pooler between the proxy and the server if there is one.
+    /// PostgreSQL, with a pooler between the proxy and the server if a pooler is used.
     Postgres(Arc<Postgres>, Option<Arc<PgBouncer>>),
     Redis(Arc<Redis>),
     Cluster(Arc<RedisCluster>),
     Other,
 }
 
-/// The age of writes that a server may lose although it has acknowledged them: up to one second
-/// that is not on disk yet, and two more if the disk is slow. `UNCOPIED` is the age of writes that
-/// replicas may lack.
+/// The age of writes that a server may lose although it has acknowledged them: up to one second of
+/// writes that are not on disk yet, and two more seconds if the disk is slow. `UNCOPIED` is the age
+/// of writes that replicas may lack.
 const UNWRITTEN: Duration = Duration::from_secs(3);
 const UNCOPIED: Duration = Duration::from_secs(2);
 /// The age of writes that an evicting server may lose. It may lose all pending keys.
 const PENDING: Duration = Duration::from_secs(3600);
 /// The number of server sessions that a pooler shares among all processes.
 const POOLED: u32 = 6;
-/// Makes 48 keys of 64 KiB each that no process reads.
+/// A script that creates 48 keys of 64 KiB each, which no process reads.
 const BALLAST: &str =
     "for i = 1, 48 do redis.call('SET', 'ballast:' .. i, string.rep('x', 65536)) end";
 /// The file of a store on SQLite.
@@ -53,21 +53,22 @@ const FILE: &str = "queues.db";
 impl Subject {
     /// Starts a server for this store, or uses an existing one.
     ///
-    /// `sqlite`, `postgres`, `redis` and `rediscluster` start one. `redis-everysec` acknowledges
-    /// before it writes to disk, and `rediscluster-wait` acknowledges an add when a replica has it.
-    /// `redis-evicting` evicts keys. `pgbouncer` is PostgreSQL, which the processes reach through a
-    /// pgbouncer with transaction pooling. Any other name is an address.
+    /// `sqlite`, `postgres`, `redis` and `rediscluster` start a server. `redis-everysec`
+    /// acknowledges a write before it is on disk, and `rediscluster-wait` acknowledges an add when
+    /// a replica has received it. `redis-evicting` evicts keys. `pgbouncer` is PostgreSQL, which
+    /// the processes reach through a pgbouncer with transaction pooling. Any other name is an
+    /// address.
     ///
     /// Returns `None` if this machine has no such server, and adds the test to the list that
     /// `REQUEUE_NOT_RUN` names.
     ///
     /// # Errors
     ///
-    /// If no temporary directory can be created.
+    /// Returns an error if no temporary directory can be created.
     ///
     /// # Panics
     ///
-    /// If the server does not start.
+    /// Panics if the server does not start.
     pub fn start(name: &str) -> Result<Option<Self>, Failed> {
         let started = match name {
             "sqlite" => {
@@ -155,7 +156,7 @@ impl Subject {
 
     /// Returns the losses that deaths excuse, without any deaths yet.
     pub(crate) fn losses(&self) -> Losses {
-        // (`None`: no add may be lost.)
+        // `None` means that no add may be lost.
         let (adds, moment) = match &*self.name {
             "redis-everysec" => (Some(UNWRITTEN), UNWRITTEN),
             "rediscluster" => (Some(UNCOPIED), UNCOPIED),
@@ -171,8 +172,8 @@ impl Subject {
     }
 
     /// Injects the fault for the `n`th time, and returns when a server is available again. A
-    /// replica or a backup that takes the server's place lags by `long`. Returns a death if writes
-    /// may be lost.
+    /// replica or a backup that takes the server's place lags by `long`. Returns the death of the
+    /// server if writes may be lost.
     pub(crate) async fn strike(
         &self,
         fault: Fault,
@@ -272,11 +273,11 @@ impl Subject {
     }
 }
 
-/// The queue has several shards, so that some are left.
+/// The queue has several shards, so that an eviction leaves some of them.
 const EVICTING: &str = "?eviction=accept&shards=4";
 
 /// Makes the server evict about `many` times 64 KiB by `allkeys-lru`. Redis does not distinguish
-/// keys that were used within the last second, so it also evicts some of the queue's.
+/// keys that were used within the last second, so it also evicts some keys of the queue.
 fn evict(server: &Redis, many: u64) {
     let set = |limit: u64| server.cli(&["config", "set", "maxmemory", &limit.to_string()]);
     set(0);
@@ -293,13 +294,13 @@ fn evict(server: &Redis, many: u64) {
 /// Restores a backup of age `long`, while the file is in use.
 fn restore(dir: &Path, long: Duration) -> rusqlite::Result<()> {
     let backup = dir.join("backup.db");
-    // The first time, there is no backup.
+    // There is no backup to remove at the first call.
     let _ = std::fs::remove_file(&backup);
     let mut file = Connection::open(dir.join(FILE))?;
     file.busy_timeout(Duration::from_secs(60))?;
     file.execute("vacuum into ?1", [backup.to_string_lossy()])?;
     std::thread::sleep(long);
     let backup = Connection::open(&backup)?;
-    // All pages in one step, so that no reader sees a part of the backup.
+    // All pages are copied in one step, so that no reader sees a part of the backup.
     Backup::new(&backup, &mut file)?.run_to_completion(i32::MAX, Duration::from_millis(5), None)
 }

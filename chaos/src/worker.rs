@@ -15,16 +15,17 @@ use crate::event::{Event, Kind, Outcome, now};
 use crate::groups::{KEYS, PATTERN, RATED_KEYS, Rate, key_of, text_of};
 use crate::process::clocks;
 
-/// With more ready keys than this, no process adds more.
+/// If the queue has more ready keys than this, no process adds more keys.
 const MANY: u64 = 500;
 pub(crate) const LEASE: Duration = Duration::from_millis(500);
 
 pub(crate) type Failed = Box<dyn std::error::Error + Send + Sync>;
 
-/// The time for which a server may be unavailable.
+/// The maximum time for which a server may be unavailable.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Returns a key to add: one that others add too, or one that is added only once, so that only its own run can follow.
+/// Returns a key to add: a key that other processes also add, or a key that is added only once, so that only one run
+/// can follow.
 pub(crate) fn key(rng: &mut fastrand::Rng) -> u32 {
     match rng.u8(..4) {
         0 => rng.u32(..RATED_KEYS),
@@ -33,7 +34,7 @@ pub(crate) fn key(rng: &mut fastrand::Rng) -> u32 {
     }
 }
 
-/// Opens the queue. Without a rate, it keeps the one that it has.
+/// Opens the queue. Without a `rate`, the queue keeps its present rate.
 pub(crate) async fn open(url: &str, rate: Option<Rate>) -> Result<Queue, Failed> {
     let store = Store::connect(url).await?;
     let options = store
@@ -49,13 +50,13 @@ pub(crate) async fn open(url: &str, rate: Option<Rate>) -> Result<Queue, Failed>
     Ok(options.open().await?)
 }
 
-/// Adds and works until standard input closes, then works until nothing is left. Prints its
-/// observations on standard output.
+/// Adds keys and works on keys until standard input closes, and then works until no key is left.
+/// Prints its observations to standard output.
 pub async fn work(url: &str, seed: u64) -> Result<(), Failed> {
     tell_all(&clocks());
-    // This is the only subscriber.
+    // The call cannot fail, because this is the only subscriber.
     let _ = tracing::subscriber::set_global_default(RepairsSeen);
-    // The server may be dead now.
+    // The server may be dead, so the open is retried.
     let began = Instant::now();
     let mut opened = open(url, None).await;
     while opened.is_err() && began.elapsed() < PATIENCE {
@@ -83,7 +84,7 @@ pub async fn work(url: &str, seed: u64) -> Result<(), Failed> {
         ended?;
     }
     loop {
-        // Its connection may have been cut.
+        // The query may fail, because its connection may have been cut.
         if let Ok(counts) = queue.counts().await
             && counts.ready + counts.waiting + counts.in_flight == 0
         {
@@ -149,7 +150,7 @@ fn report(key: u32, kind: Kind) {
 }
 
 fn tell_all(line: &str) {
-    // A single write, so that lines do not mix.
+    // The line is sent in a single write, so that lines do not mix.
     let _ = std::io::stdout().lock().write_all(line.as_bytes());
 }
 
@@ -179,7 +180,7 @@ async fn add(queue: Queue, full: Arc<AtomicBool>, ending: Arc<AtomicBool>, mut r
             2 => Add::now().priority(Priority::Low),
             _ => Add::now(),
         };
-        // Without an acknowledgement, the add may or may not have happened.
+        // Without an acknowledgement, it is unknown whether the add has happened.
         if let Ok(added) = queue.add_with(text_of(key), add).await {
             let is_ready = which == 4 && added == Added::New;
             report(key, Kind::Added { begun, at: now(), is_ready });
@@ -197,10 +198,11 @@ async fn handle(queue: Queue, ending: Arc<AtomicBool>, mut rng: fastrand::Rng) {
         let (most, longest) = if rng.u8(..50) == 0 { (40, 60_000) } else { (4, 3000) };
         for _ in 0..rng.u32(..most) {
             tokio::time::sleep(Duration::from_micros(rng.u64(..longest))).await;
-            // Read the time first: a key that is still held afterwards was held at that time.
+            // The time is read first, because a key that is still held afterwards was also held at
+            // that time.
             let at = now();
             if !item.is_lost() {
-                // The time that a write to an external system takes.
+                // The yield stands for the time that a write to an external system takes.
                 tokio::task::yield_now().await;
                 report(key, Kind::Wrote { epoch, at, landed: now() });
             }

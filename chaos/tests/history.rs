@@ -37,7 +37,7 @@ const CLUSTER: [&str; 1] = ["masters killed, whose replica had missed their last
 
 async fn is_sound(store: &str, faults: &[&[&str]]) {
     let subject = Subject::start(store).expect("a temporary directory");
-    // Without such a server, the list of tests that did not run says so.
+    // Without such a server, `start` has added the test to the list of tests that did not run.
     let Some(subject) = subject else { return };
     let plan = Plan {
         subject,
@@ -52,7 +52,8 @@ async fn is_sound(store: &str, faults: &[&[&str]]) {
     assert!(report.deliveries() > 100, "{report}");
     let mut faults = faults.concat();
     if !report.has(CLOCKS[0]) && !report.has(CLOCKS[1]) {
-        // Without libfaketime no clock was wrong, as the list of tests that did not run says.
+        // Without libfaketime, no clock was wrong. The list of tests that did not run names this
+        // case.
         faults.retain(|fault| !CLOCKS.contains(fault));
     }
     for fault in faults {

@@ -8,9 +8,9 @@ use std::thread;
 use crate::keeper::{Keeper, write};
 use crate::local::{did_not_run, find_program, free_ports};
 
-/// An OpenTelemetry Collector, which is killed on drop, or when the test process dies.
+/// An OpenTelemetry Collector, which is killed when it is dropped or when the test process dies.
 ///
-/// It receives spans by OTLP over HTTP on loopback, and sends them to this process.
+/// The collector receives spans by OTLP over HTTP on loopback, and sends them to this process.
 #[derive(Debug)]
 pub struct Collector {
     _keeper: Keeper,
@@ -19,11 +19,11 @@ pub struct Collector {
 }
 
 impl Collector {
-    /// Starts a collector. Returns `None` if none is installed, and adds the test to the list that
-    /// `REQUEUE_NOT_RUN` names.
+    /// Starts a collector. Returns `None` if no collector is installed, and adds the test to the
+    /// list that `REQUEUE_NOT_RUN` names.
     ///
     /// # Panics
-    /// If it does not start, with its log.
+    /// Panics if the collector does not start. The message contains its log.
     pub fn start() -> Option<Self> {
         let Some(program) = find_program("otel-collector") else {
             did_not_run("there is no OpenTelemetry Collector here");
@@ -55,7 +55,7 @@ impl Collector {
             });
             match keeper.try_order("started") {
                 Ok(()) => return Some(Self { _keeper: keeper, port, received }),
-                // Another process may have taken the port.
+                // The start may fail because another process has taken the port.
                 Err(why) => assert!(tries < 3, "{why}"),
             }
         }
@@ -69,7 +69,7 @@ impl Collector {
     /// Waits for the next request, and returns its body: `ExportTraceServiceRequest` as JSON.
     ///
     /// # Panics
-    /// If the collector has gone.
+    /// Panics if the collector has stopped.
     pub fn next(&self) -> String {
         self.received.recv().unwrap_or_else(|_| panic!("no collector sends spans"))
     }

@@ -1,4 +1,4 @@
-//! Checks metrics in the way that Prometheus and its tools read them.
+//! Checks the text of metrics as Prometheus and its tools read it.
 
 use std::collections::BTreeMap;
 use std::io::Write;
@@ -14,13 +14,13 @@ struct Family {
     samples: usize,
 }
 
-/// Checks that each family of a text has a help text, a type and samples whose names agree with
-/// these, in OpenMetrics or in the classic format. If promtool is installed, it must have no
-/// complaints. Returns the names of the families.
+/// Checks that each family in a text has a help text, a type, and samples whose names agree with
+/// both, in OpenMetrics or in the classic format. If promtool is installed, it must report no
+/// problems. Returns the names of the families.
 ///
 /// # Panics
 ///
-/// If something is wrong with the text.
+/// Panics if the text is invalid.
 #[track_caller]
 pub fn check_metrics(text: &str, is_open_metrics: bool) -> Vec<String> {
     assert_eq!(text.ends_with("# EOF\n"), is_open_metrics, "{text}");

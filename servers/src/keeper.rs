@@ -1,4 +1,4 @@
-//! Starts and stops a server, and ensures that it is gone when the test is.
+//! Starts and stops a server, and ensures that the server stops with the test.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::{Mutex, PoisonError};
 
-/// A shell that executes orders, and cleans up when its input closes.
+/// A shell that executes commands (orders), and cleans up when its input closes.
 #[derive(Debug)]
 pub(crate) struct Keeper {
     dir: PathBuf,
@@ -22,8 +22,8 @@ struct Shell {
     answers: BufReader<ChildStdout>,
 }
 
-/// The unprivileged user under which servers run if the tests run as root: many servers refuse to
-/// run as root.
+/// The unprivileged user under which servers run if the tests run as root, because many servers
+/// refuse to run as root.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Nobody(Option<(u32, u32)>);
 
@@ -46,8 +46,8 @@ impl Nobody {
 }
 
 impl Keeper {
-    /// Starts a shell. `prepare` fills the directory; `script` defines the functions that are the
-    /// orders, with the directory and `args` as its arguments.
+    /// Starts a shell. `prepare` fills the directory. `script` defines a function for each order.
+    /// Its arguments are the directory and `args`.
     pub(crate) fn new(script: &str, args: &[&str], prepare: impl FnOnce(&Path)) -> Self {
         let dir = match tempfile::Builder::new().prefix("requeue-").tempdir() {
             Ok(dir) => dir.keep(),
@@ -76,7 +76,7 @@ impl Keeper {
     /// Executes an order.
     ///
     /// # Panics
-    /// If the order fails, with all logs.
+    /// Panics if the order fails. The message contains all logs.
     pub(crate) fn order(&self, order: &str) {
         self.try_order(order).unwrap_or_else(|why| panic!("{why}"));
     }
@@ -111,7 +111,7 @@ impl Drop for Keeper {
     }
 }
 
-/// Gives the directory and its files to the server's user, readable by that user alone.
+/// Makes the server's user the owner of the directory and its files. Only that user can read them.
 fn give(dir: &Path, user: u32, group: u32) {
     let give = |path: &Path, mode| {
         chown(path, Some(user), Some(group))?;

@@ -8,13 +8,13 @@ use std::path::PathBuf;
 use std::sync::{Mutex, OnceLock, PoisonError};
 
 /// Returns ports on which no process listens. They are below the range that systems assign to
-/// outgoing connections. In that range, a client that keeps reconnecting could be assigned the port
-/// of a killed server that must listen there again.
+/// outgoing connections. In that range, a client that repeatedly reconnects could be assigned the
+/// port of a killed server, which must listen there again.
 ///
 /// # Panics
-/// If no free port is found.
+/// Panics if no free port is found.
 pub fn free_ports<const N: usize>() -> [u16; N] {
-    // A server may take seconds until it listens on its port.
+    // The ports are remembered, because a server may take seconds until it listens on its port.
     static GIVEN: Mutex<BTreeSet<u16>> = Mutex::new(BTreeSet::new());
     let bound: [TcpListener; N] = std::array::from_fn(|_| {
         let free = (0..1000).find_map(|_| {
@@ -31,17 +31,17 @@ pub fn free_ports<const N: usize>() -> [u16; N] {
     })
 }
 
-/// Returns the file of a program in the PATH.
+/// Returns the path of a program in `PATH`.
 pub(crate) fn find_program(name: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     std::env::split_paths(&path).map(|dir| dir.join(name)).find(|program| program.is_file())
 }
 
-/// Notes that the test of this thread did not run, and why. The environment variable
+/// Records that the test of this thread did not run, and the reason. The environment variable
 /// `REQUEUE_NOT_RUN` names the list of such tests.
 ///
 /// # Panics
-/// If the list cannot be written.
+/// Panics if the list cannot be written.
 pub fn did_not_run(why: &str) {
     let test = std::thread::current().name().unwrap_or("a test").to_owned();
     eprintln!("{test}: {why}");

@@ -1,22 +1,22 @@
-//! Splits the protocols of servers into requests and answers.
+//! Splits the byte streams of server protocols into requests and answers.
 
 use std::collections::HashMap;
 
 /// The protocol of a connection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Language {
-    /// PostgreSQL's, without TLS.
+    /// The protocol of PostgreSQL, without TLS.
     Postgres,
-    /// Redis', without TLS.
+    /// The protocol of Redis, without TLS.
     Redis,
 }
 
-/// A message or several from a client.
+/// One or more messages from a client.
 #[derive(PartialEq, Eq, Debug)]
 pub(crate) enum Sent {
-    /// A request, which has one answer, and the text that it asks for.
+    /// A request, which has one answer, and the statement or command in it.
     Request(Vec<u8>, Vec<u8>),
-    /// A message without its own answer.
+    /// A message without a separate answer.
     Aside(Vec<u8>),
 }
 
@@ -27,7 +27,7 @@ pub(crate) struct Requests {
     bytes: Vec<u8>,
     /// The number of complete messages of a request that is not complete yet.
     whole: usize,
-    /// PostgreSQL: true after the first message, which has no type.
+    /// For PostgreSQL, true after the first message, which has no type.
     has_begun: bool,
     /// Prepared statements by name.
     statements: HashMap<Vec<u8>, Vec<u8>>,
@@ -55,8 +55,8 @@ impl Requests {
             let kind = if self.has_begun { rest[0] } else { 0 };
             self.has_begun = true;
             self.whole += length;
-            // A password or the end of the session. Any other request continues until it asks for its
-            // answer.
+            // These messages are a password or the end of the session. Any other request continues until it asks for
+            // its answer.
             let is_aside = self.whole == length && matches!(kind, b'p' | b'X');
             if !is_aside && !matches!(kind, 0 | b'Q' | b'S') {
                 continue;
@@ -111,7 +111,7 @@ impl Answers {
         self.bytes.extend_from_slice(bytes);
     }
 
-    /// Returns the next complete message, and whether it is the last one of an answer.
+    /// Returns the next complete message, and true if it is the last message of an answer.
     pub(crate) fn next(&mut self) -> Option<(Vec<u8>, bool)> {
         let (length, is_last) = match self.language {
             Language::Redis => (redis_value(&self.bytes)?, true),

@@ -6,9 +6,9 @@ use crate::keeper::{Keeper, write};
 use crate::local::{did_not_run, free_ports};
 use crate::postgres::Postgres;
 
-/// A pgbouncer in front of a [`Postgres`], with transaction pooling. It is killed when this is dropped.
+/// A pgbouncer in front of a [`Postgres`], with transaction pooling. The process is killed when this value is dropped.
 ///
-/// It listens on loopback, where all users are logged in as the superuser `postgres`, without a password.
+/// The pgbouncer listens on loopback, where all users are logged in as the superuser `postgres`, without a password.
 #[derive(Debug)]
 pub struct PgBouncer {
     keeper: Keeper,
@@ -16,19 +16,19 @@ pub struct PgBouncer {
 }
 
 impl PgBouncer {
-    /// Starts one with at most `connections` to each database of the server. Returns `None` where pgbouncer is not
-    /// installed, and adds the test to the list that `REQUEUE_NOT_RUN` names.
+    /// Starts a pgbouncer with at most `connections` connections to each database of the server. Returns `None` if
+    /// pgbouncer is not installed, and adds the test to the list that `REQUEUE_NOT_RUN` names.
     ///
     /// # Panics
-    /// If it does not start, with its log.
+    /// Panics if pgbouncer does not start. The message contains its log.
     pub fn start(server: &Postgres, connections: u32) -> Option<Self> {
         Self::start_with(server, connections, "transaction")
     }
 
-    /// As [`start`](Self::start), with this `pool_mode`.
+    /// Like [`start`](Self::start), with this `pool_mode`.
     ///
     /// # Panics
-    /// If it does not start, with its log.
+    /// Panics if pgbouncer does not start. The message contains its log.
     pub fn start_with(server: &Postgres, connections: u32, mode: &str) -> Option<Self> {
         let Some(program) = program() else {
             did_not_run("there is no pgbouncer here");
@@ -63,13 +63,13 @@ impl PgBouncer {
     /// Kills pgbouncer, and starts it again.
     ///
     /// # Panics
-    /// If it does not start, with its log.
+    /// Panics if pgbouncer does not start. The message contains its log.
     pub fn restart(&self) {
         self.keeper.order("killed");
         self.keeper.order("started");
     }
 
-    /// Returns the port that it listens on.
+    /// Returns the port on which pgbouncer listens.
     #[must_use]
     pub fn port(&self) -> u16 {
         self.port
@@ -81,7 +81,7 @@ impl PgBouncer {
     }
 }
 
-/// Returns the path of the program. Debian installs it outside of many users' `PATH`.
+/// Returns the path of the program, which Debian installs outside of many users' `PATH`.
 fn program() -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let dirs = std::env::split_paths(&path).chain([Path::new("/usr/sbin").to_owned()]);

@@ -11,16 +11,16 @@ use crate::local::{did_not_run, free_ports, shared};
 
 const MISSING: &str = "there is no PostgreSQL server here";
 
-/// The password `quick`, with one iteration instead of 4,096, so that clients that reconnect often
-/// authenticate quickly.
+/// The verifier of the password `quick`, with one iteration instead of 4,096, so that clients that
+/// reconnect often authenticate quickly.
 const QUICK: &str = "SCRAM-SHA-256$1:cmVxdWV1ZS1yZXF1ZXVlIQ==\
     $pK7iW/2VWTbWFj394XqYqDVs4W+nblNOT6e8cQC4kDw=:oTZVlsV57QmcYXnBiX86+DDdsAaRatoSw+qWLwBhMyU=";
 
-/// A PostgreSQL server, which is killed on drop, or when the test process dies.
+/// A PostgreSQL server, which is killed when it is dropped or when the test process dies.
 ///
-/// It listens on a Unix socket, where everyone can connect as any user, and on loopback with TLS,
-/// where the superuser `postgres` has a [password](Self::PASSWORD). Its data does not survive a
-/// crash of the machine.
+/// The server listens on a Unix socket, where everyone can connect as any user. It also listens on
+/// loopback with TLS, where the superuser `postgres` has a [password](Self::PASSWORD). Its data
+/// does not survive a crash of the machine.
 #[derive(Debug)]
 pub struct Postgres {
     keeper: Keeper,
@@ -37,7 +37,7 @@ impl Postgres {
     /// list that `REQUEUE_NOT_RUN` names.
     ///
     /// # Panics
-    /// If it does not start, with its log.
+    /// Panics if the server does not start. The message contains its log.
     pub fn start() -> Option<Self> {
         Self::start_with(&[])
     }
@@ -45,7 +45,7 @@ impl Postgres {
     /// Starts a server with these settings, each as `name=value`.
     ///
     /// # Panics
-    /// See [`start`](Self::start).
+    /// Panics as [`start`](Self::start) does.
     pub fn start_with(settings: &[&str]) -> Option<Self> {
         let Some(programs) = programs() else {
             did_not_run(MISSING);
@@ -69,10 +69,11 @@ impl Postgres {
         Some(started)
     }
 
-    /// Returns the server that all tests of a program share. They must leave it running.
+    /// Returns the server that all tests of a program share. The tests must leave the server
+    /// running.
     ///
     /// # Panics
-    /// See [`start`](Self::start).
+    /// Panics as [`start`](Self::start) does.
     pub fn shared() -> Option<&'static Self> {
         static SHARED: OnceLock<Option<Postgres>> = OnceLock::new();
         shared(&SHARED, Self::start, MISSING)
@@ -81,21 +82,21 @@ impl Postgres {
     /// Creates a database, and returns its address.
     ///
     /// # Panics
-    /// If it cannot be created.
+    /// Panics if the database cannot be created.
     pub fn database(&self) -> String {
         let name = format!("test_{}", self.databases.fetch_add(1, Ordering::Relaxed));
         self.psql("postgres", &format!("create database {name}"));
         self.url("postgres", &name)
     }
 
-    /// Returns the address by Unix socket, for this user.
+    /// Returns the address of a database by Unix socket, for this user.
     pub fn url(&self, user: &str, database: &str) -> String {
         let dir = self.keeper.dir().to_string_lossy().replace('/', "%2F");
         format!("postgres://{user}@{dir}:{}/{database}", self.port)
     }
 
-    /// Returns the address by TCP, which requires a password and offers TLS. The server's
-    /// certificate is for `localhost`.
+    /// Returns the address of a database by TCP, which requires a password and offers TLS. The
+    /// server's certificate is for `localhost`.
     pub fn tcp_url(&self, host: &str, credentials: &str, database: &str) -> String {
         format!("postgresql://{credentials}@{host}:{}/{database}", self.port)
     }
@@ -107,7 +108,7 @@ impl Postgres {
         format!("postgres://quick:quick@127.0.0.1:{port}/{database}?sslmode=disable")
     }
 
-    /// Returns the file with the certificate that verifies the server's.
+    /// Returns the path of the certificate with which clients verify the server.
     pub fn certificate(&self) -> PathBuf {
         self.keeper.dir().join("server.crt")
     }
@@ -117,7 +118,7 @@ impl Postgres {
         self.keeper.dir()
     }
 
-    /// Returns the port that it listens on.
+    /// Returns the port on which the server listens.
     pub fn port(&self) -> u16 {
         self.port
     }
@@ -126,7 +127,7 @@ impl Postgres {
     /// columns.
     ///
     /// # Panics
-    /// If it fails.
+    /// Panics if the SQL fails.
     pub fn psql(&self, database: &str, sql: &str) -> String {
         let mut command = Command::new(self.programs.join("psql"));
         command.arg("-h").arg(self.keeper.dir()).args(["-p", &self.port.to_string()]);
@@ -136,10 +137,10 @@ impl Postgres {
         String::from_utf8_lossy(&done.stdout).trim_end().to_owned()
     }
 
-    /// Stops the server in order. Clients lose their connections.
+    /// Stops the server cleanly. Clients lose their connections.
     ///
     /// # Panics
-    /// If it does not stop.
+    /// Panics if the server does not stop.
     pub fn stop(&self) {
         self.keeper.order("stopped");
     }
@@ -147,15 +148,15 @@ impl Postgres {
     /// Kills the server immediately.
     ///
     /// # Panics
-    /// If that fails.
+    /// Panics if the kill fails.
     pub fn kill(&self) {
         self.keeper.order("killed");
     }
 
-    /// Freezes the server: it keeps its connections, and answers nothing.
+    /// Freezes the server. The server keeps its connections, but sends no responses.
     ///
     /// # Panics
-    /// If that fails.
+    /// Panics if the freeze fails.
     pub fn freeze(&self) {
         self.keeper.order("frozen");
     }
@@ -163,7 +164,7 @@ impl Postgres {
     /// Lets a frozen server continue.
     ///
     /// # Panics
-    /// If that fails.
+    /// Panics if the server cannot continue.
     pub fn thaw(&self) {
         self.keeper.order("thawed");
     }
@@ -171,7 +172,7 @@ impl Postgres {
     /// Starts the server again.
     ///
     /// # Panics
-    /// If it does not start, with its log.
+    /// Panics if the server does not start. The message contains its log.
     pub fn restart(&self) {
         self.keeper.order("started");
     }
@@ -179,7 +180,7 @@ impl Postgres {
     /// Makes a backup of all databases, while they are in use.
     ///
     /// # Panics
-    /// If it cannot be made.
+    /// Panics if the backup cannot be made.
     pub fn back_up(&self) {
         self.keeper.order("backed_up");
     }
@@ -187,7 +188,7 @@ impl Postgres {
     /// Kills the server, and starts it again from the last backup.
     ///
     /// # Panics
-    /// If there is no backup that was not restored yet, or the server does not start.
+    /// Panics if there is no unused backup, or if the server does not start.
     pub fn restore(&self) {
         self.keeper.order("restored");
     }
@@ -195,15 +196,15 @@ impl Postgres {
     /// Starts a replica, which streams the server's writes.
     ///
     /// # Panics
-    /// If it does not start, with the logs of both.
+    /// Panics if the replica does not start. The message contains the logs of both servers.
     pub fn follow(&self) {
         self.keeper.order("followed");
     }
 
-    /// Stops the replication: the replica gets nothing more.
+    /// Stops the replication. The replica receives no further writes.
     ///
     /// # Panics
-    /// If there is no replica.
+    /// Panics if there is no replica.
     pub fn leave_behind(&self) {
         self.keeper.order("left_behind");
     }
@@ -212,13 +213,14 @@ impl Postgres {
     /// server's address.
     ///
     /// # Panics
-    /// If there is no replica, or it is not promoted.
+    /// Panics if there is no replica, or if its promotion fails.
     pub fn promote(&self) {
         self.keeper.order("promoted");
     }
 }
 
-/// Returns the directory of the programs: one in the path, or Debian's newest.
+/// Returns the directory of PostgreSQL's programs: a directory in `PATH`, or the newest version in
+/// Debian's directory.
 fn programs() -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let mut versions: Vec<(u32, PathBuf)> = fs::read_dir("/usr/lib/postgresql")

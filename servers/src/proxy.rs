@@ -1,5 +1,5 @@
-//! A proxy that cuts or holds up requests and answers at a point that the test chooses. The
-//! contents of the messages decide when a fault happens, never the time.
+//! A proxy that cuts off or delays requests and answers at a point that the test chooses. The
+//! contents of the messages, and never the time, determine when a fault happens.
 
 use std::collections::VecDeque;
 use std::io::{self, Read, Write};
@@ -19,14 +19,14 @@ pub struct Proxy {
     shared: Arc<Shared>,
 }
 
-/// The point at which a fault meets a request.
+/// The point at which a fault affects a request.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Hash)]
 pub enum Point {
-    /// Before the server has received any of it.
+    /// Before the server has received any byte of the request.
     Request,
-    /// After the server has received its first half.
+    /// After the server has received the first half of the request.
     HalfRequest,
-    /// After the server has answered, and before the client has received any of the answer.
+    /// After the server has answered, and before the client has received any byte of the answer.
     Answer,
     /// After the client has received the first half of the answer.
     HalfAnswer,
@@ -58,7 +58,7 @@ struct Inner {
 
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 enum Stage {
-    /// There was no such request yet.
+    /// There was no matching request yet.
     Ahead,
     /// The request was cut off, or is held up.
     Here,
@@ -82,7 +82,7 @@ impl Proxy {
     /// Starts a proxy in front of the server that listens on this port.
     ///
     /// # Panics
-    /// If it cannot listen.
+    /// Panics if the proxy cannot listen.
     pub fn start(language: Language, server: u16) -> Self {
         let listener = TcpListener::bind(("127.0.0.1", 0));
         let bound = listener.and_then(|listener| Ok((listener.local_addr()?.port(), listener)));
@@ -100,19 +100,20 @@ impl Proxy {
         Self { port, shared }
     }
 
-    /// Returns the port that it listens on.
+    /// Returns the port on which the proxy listens.
     #[must_use]
     pub fn port(&self) -> u16 {
         self.port
     }
 
-    /// Cuts the connection of the next request that contains `asked`; for PostgreSQL, in its SQL. A
-    /// prepared statement counts as a request when it is executed.
+    /// Cuts the connection of the next request that contains `asked`. For PostgreSQL, the SQL of
+    /// the request must contain `asked`. A prepared statement counts as a request when it is
+    /// executed.
     pub fn cut(&self, asked: &[u8], point: Point) -> Mishap {
         self.befall(asked, point, true)
     }
 
-    /// Holds up the next request that contains `asked` at this point, with everything after it on
+    /// Holds up the next request that contains `asked` at this point, with all later messages on
     /// its connection, until it is [released](Mishap::release).
     pub fn hold(&self, asked: &[u8], point: Point) -> Mishap {
         self.befall(asked, point, false)
@@ -130,7 +131,7 @@ impl Proxy {
         mishap
     }
 
-    /// Cuts all connections, and refuses new ones.
+    /// Cuts all connections, and refuses new connections.
     pub fn close(&self) {
         self.shared.is_closed.store(true, Ordering::SeqCst);
         self.shared.cut_all();
@@ -155,18 +156,19 @@ impl Mishap {
     /// Waits until the fault has happened.
     ///
     /// # Panics
-    /// If there is no such request within a minute.
+    /// Panics if there is no matching request within a minute.
     pub fn happened(&self) {
         assert!(self.reaches(Stage::Here), "there was no such request: {self:?}");
     }
 
-    /// Returns true if there was such a request.
+    /// Returns true if there was a matching request.
     #[must_use]
     pub fn has_happened(&self) -> bool {
         *lock(&self.0.stage) >= Stage::Here
     }
 
-    /// Lets the request that is held up continue. If the request comes later, it is not held up.
+    /// Lets the request that is held up continue. A matching request that comes later is not held
+    /// up.
     pub fn release(&self) {
         self.is_now(Stage::Released);
     }
@@ -174,7 +176,7 @@ impl Mishap {
     /// Waits until the request that was held up has been answered.
     ///
     /// # Panics
-    /// If it is not answered within a minute.
+    /// Panics if the request is not answered within a minute.
     pub fn answered(&self) {
         assert!(self.reaches(Stage::Answered), "there was no answer: {self:?}");
     }
@@ -186,7 +188,7 @@ impl Mishap {
         self.0.changed.notify_all();
     }
 
-    /// Waits for this stage, for at most a minute. Returns true if it is reached.
+    /// Waits for this stage, for at most a minute. Returns true if the stage is reached.
     fn reaches(&self, stage: Stage) -> bool {
         let now = lock(&self.0.stage);
         let minute = Duration::from_secs(60);
@@ -195,7 +197,7 @@ impl Mishap {
     }
 }
 
-/// The connection of a client, and its own connection to the server.
+/// The connection of a client, and the proxy's connection to the server for this client.
 struct Way {
     shared: Arc<Shared>,
     client: TcpStream,
@@ -314,7 +316,7 @@ impl Way {
                 if is_met {
                     held.extend(message);
                 } else {
-                    // The answer counts even if the client is gone.
+                    // The answer counts even if the client has disconnected.
                     let _ = to.write_all(&message);
                 }
                 if !is_last {
@@ -333,7 +335,7 @@ impl Way {
         }
     }
 
-    /// Cuts off or holds up a message on its way to `to`. Returns true if it continues.
+    /// Applies the fault to a message to `to`. Returns true if the message continues.
     fn befall(&self, mishap: &Mishap, message: &[u8], mut to: &TcpStream) -> io::Result<bool> {
         if mishap.0.is_cut {
             if matches!(mishap.0.point, Point::HalfRequest | Point::HalfAnswer) {
@@ -344,7 +346,7 @@ impl Way {
             return Ok(false);
         }
         mishap.is_now(Stage::Here);
-        // The test may have stopped without a release.
+        // The wait is limited, because the test may have ended without a release.
         Ok(mishap.reaches(Stage::Released))
     }
 

@@ -10,10 +10,10 @@ use crate::local::{did_not_run, find_program, free_ports, shared};
 
 const MISSING: &str = "there is no Redis server here";
 
-/// A Redis or Valkey server, which is killed on drop, or when the test process dies.
+/// A Redis or Valkey server, which is killed when it is dropped or when the test process dies.
 ///
-/// It listens on loopback, with and without TLS, and requires no password. Its data survives a kill
-/// of the server, but not a crash of the machine.
+/// The server listens on loopback, with and without TLS, and requires no password. Its data
+/// survives a kill of the server, but not a crash of the machine.
 #[derive(Debug)]
 pub struct Redis {
     keeper: Keeper,
@@ -24,20 +24,20 @@ pub struct Redis {
 }
 
 impl Redis {
-    /// Starts a server. Returns `None` if none is installed, and adds the test to the list that
-    /// `REQUEUE_NOT_RUN` names.
+    /// Starts a server. Returns `None` if neither Redis nor Valkey is installed, and adds the test
+    /// to the list that `REQUEUE_NOT_RUN` names.
     ///
     /// # Panics
-    /// If it does not start, with its log.
+    /// Panics if the server does not start. The message contains its log.
     pub fn start() -> Option<Self> {
         Self::start_syncing("no")
     }
 
-    /// Starts a server that syncs its writes to disk `always`, `everysec` or `no`. With `everysec`,
-    /// a kill can lose writes that it has acknowledged.
+    /// Starts a server with the setting `appendfsync`: `always`, `everysec` or `no`. With
+    /// `everysec`, a kill can lose acknowledged writes.
     ///
     /// # Panics
-    /// See [`start`](Self::start).
+    /// Panics as [`start`](Self::start) does.
     pub fn start_syncing(fsync: &str) -> Option<Self> {
         let found = programs();
         if found.is_none() {
@@ -49,7 +49,7 @@ impl Redis {
     /// Starts a Sentinel that watches this server under the name `jobs`.
     ///
     /// # Panics
-    /// If it does not start, with its log.
+    /// Panics if the Sentinel does not start. The message contains its log.
     pub fn sentinel(&self) -> Self {
         let programs = programs().unwrap_or_else(|| panic!("{MISSING}"));
         Self::start_with(&programs, false, "no", self.port)
@@ -78,16 +78,17 @@ impl Redis {
             });
             match keeper.try_order("started") {
                 Ok(()) => return Self { keeper, cli: cli.clone(), port, tls_port, cluster_port },
-                // Another process may have taken a port.
+                // The start may fail because another process has taken a port.
                 Err(why) => assert!(tries < 3, "{why}"),
             }
         }
     }
 
-    /// Returns the server that all tests of a program share. They must leave it running.
+    /// Returns the server that all tests of a program share. The tests must leave the server
+    /// running.
     ///
     /// # Panics
-    /// See [`start`](Self::start).
+    /// Panics as [`start`](Self::start) does.
     pub fn shared() -> Option<&'static Self> {
         static SHARED: OnceLock<Option<Redis>> = OnceLock::new();
         shared(&SHARED, Self::start, MISSING)
@@ -103,17 +104,17 @@ impl Redis {
         format!("rediss://{host}:{}", self.tls_port)
     }
 
-    /// Returns the file with the certificate that verifies the server's.
+    /// Returns the path of the certificate with which clients verify the server.
     pub fn certificate(&self) -> PathBuf {
         self.keeper.dir().join("server.crt")
     }
 
-    /// Returns the port that it listens on.
+    /// Returns the port on which the server listens.
     pub fn port(&self) -> u16 {
         self.port
     }
 
-    /// Returns the port that it listens on for connections with TLS.
+    /// Returns the port on which the server listens for connections with TLS.
     pub fn tls_port(&self) -> u16 {
         self.tls_port
     }
@@ -121,7 +122,7 @@ impl Redis {
     /// Runs a command, and returns its output.
     ///
     /// # Panics
-    /// If it fails.
+    /// Panics if the command fails.
     pub fn cli(&self, command: &[&str]) -> String {
         let mut cli = Command::new(&self.cli);
         cli.args(["-e", "-p", &self.port.to_string()]).args(command);
@@ -134,7 +135,7 @@ impl Redis {
     /// Kills the server immediately.
     ///
     /// # Panics
-    /// If that fails.
+    /// Panics if the kill fails.
     pub fn kill(&self) {
         self.keeper.order("killed");
     }
@@ -142,7 +143,7 @@ impl Redis {
     /// Starts the server again.
     ///
     /// # Panics
-    /// If it does not start, with its log.
+    /// Panics if the server does not start. The message contains its log.
     pub fn restart(&self) {
         self.keeper.order("started");
     }
@@ -154,7 +155,7 @@ impl Redis {
     /// Freezes the server.
     ///
     /// # Panics
-    /// If that fails.
+    /// Panics if the freeze fails.
     pub fn freeze(&self) {
         self.keeper.order("frozen");
     }
@@ -162,14 +163,14 @@ impl Redis {
     /// Lets a frozen server continue.
     ///
     /// # Panics
-    /// If that fails.
+    /// Panics if the server cannot continue.
     pub fn thaw(&self) {
         self.keeper.order("thawed");
     }
 }
 
 /// Three masters, each with a replica, that share the slots evenly. A failover happens on request,
-/// or otherwise after five seconds.
+/// or five seconds after the death of a master.
 #[derive(Debug)]
 pub struct RedisCluster {
     nodes: Vec<Redis>,
@@ -178,11 +179,12 @@ pub struct RedisCluster {
 /// The way in which the replica of a dead master takes its place.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Failover {
-    /// On request.
+    /// The replica takes over on request.
     ToldTo,
-    /// On request, after the replica has received nothing from the master for this long.
+    /// The replica takes over on request, after it has received no data from the master for this
+    /// time.
     Behind(Duration),
-    /// After the other masters have noticed the death.
+    /// The replica takes over after the other masters have noticed the death.
     Elected,
 }
 
@@ -194,7 +196,7 @@ impl RedisCluster {
     /// Starts a cluster: see [`Redis::start`].
     ///
     /// # Panics
-    /// If it does not start, or its nodes do not find each other.
+    /// Panics if the cluster does not start, or if its nodes do not find each other.
     pub fn start() -> Option<Self> {
         let Some(programs) = programs() else {
             did_not_run(MISSING);
@@ -207,10 +209,11 @@ impl RedisCluster {
         Some(cluster)
     }
 
-    /// Returns the cluster that all tests of a program share. They must leave it running.
+    /// Returns the cluster that all tests of a program share. The tests must leave the cluster
+    /// running.
     ///
     /// # Panics
-    /// See [`start`](Self::start).
+    /// Panics as [`start`](Self::start) does.
     pub fn shared() -> Option<&'static Self> {
         static SHARED: OnceLock<Option<RedisCluster>> = OnceLock::new();
         shared(&SHARED, Self::start, MISSING)
@@ -249,13 +252,13 @@ impl RedisCluster {
         node.cli(&["info", "replication"]).contains("master_link_status:up")
     }
 
-    /// Returns the address, with all nodes.
+    /// Returns the address of the cluster, with all nodes.
     pub fn url(&self) -> String {
         let hosts = self.nodes.iter().map(|node| format!("127.0.0.1:{}", node.port));
         format!("redis://{}", hosts.collect::<Vec<_>>().join(","))
     }
 
-    /// Returns all nodes: the three masters first, then the replica of each.
+    /// Returns all nodes: first the three masters, then the replica of each master.
     pub fn nodes(&self) -> &[Redis] {
         &self.nodes
     }
@@ -263,7 +266,7 @@ impl RedisCluster {
     /// Makes the replica of a killed master take its place.
     ///
     /// # Panics
-    /// If it does not.
+    /// Panics if the replica does not take over.
     pub fn take_over(&self, master: usize) {
         let replica = &self.nodes[master + MASTERS];
         let says = |word: &str| replica.cli(&["info", "replication"]).contains(word);
@@ -282,7 +285,8 @@ impl RedisCluster {
         let is_master = |node: &Redis| node.cli(&["info", "replication"]).contains("role:master");
         let [master, replica] = if is_master(pair[0]) { pair } else { [pair[1], pair[0]] };
         if let Failover::Behind(long) = how {
-            // Otherwise data that the master has already sent would arrive after its death.
+            // The replica is frozen first, because data that the master has already sent would
+            // otherwise arrive after its death.
             replica.freeze();
             master.cli(&["client", "kill", "type", "replica"]);
             std::thread::sleep(long);
@@ -301,7 +305,7 @@ impl RedisCluster {
     /// Starts the dead node of these slots again, as a replica of the new master.
     ///
     /// # Panics
-    /// If it does not become one.
+    /// Panics if the node does not become a replica.
     pub fn reunite(&self, third: usize) {
         let pair = [&self.nodes[third], &self.nodes[third + MASTERS]];
         pair.iter().filter(|node| node.is_dead()).for_each(|node| node.restart());
@@ -317,7 +321,7 @@ impl RedisCluster {
     /// Moves a slot from one master to another.
     ///
     /// # Panics
-    /// If that fails.
+    /// Panics if the move fails.
     pub fn give_slot(&self, slot: u16, from: usize, to: usize) {
         let slot = slot.to_string();
         let ids = [from, to].map(|master| self.nodes[master].cli(&["cluster", "myid"]));
@@ -338,7 +342,7 @@ impl RedisCluster {
     }
 }
 
-/// Waits for a condition that takes an unknown time, for at most a minute.
+/// Waits until `is` returns true, for at most a minute.
 fn until(what: &str, is: impl Fn() -> bool) {
     for _ in 0..1200 {
         if is() {
@@ -349,8 +353,8 @@ fn until(what: &str, is: impl Fn() -> bool) {
     panic!("{what}: not within a minute");
 }
 
-/// Returns the server and its command line client, from the path. The environment variable
-/// `REQUEUE_REDIS` selects `redis` or `valkey`; by default either is used.
+/// Returns the server and its command line client, from `PATH`. The environment variable
+/// `REQUEUE_REDIS` selects `redis` or `valkey`. By default, either is used.
 fn programs() -> Option<(PathBuf, PathBuf)> {
     let wanted = std::env::var("REQUEUE_REDIS").unwrap_or_default();
     ["redis", "valkey"].iter().filter(|&&name| wanted.is_empty() || wanted == name).find_map(

@@ -6,7 +6,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
 thread_local! {
     static INSIDE: Cell<bool> = const { Cell::new(false) };
-    /// The number of clones that succeed before one panics.
+    /// The number of clones that succeed before a clone panics.
     static FUSE: Cell<Option<u32>> = const { Cell::new(None) };
 }
 
@@ -27,8 +27,8 @@ impl Key {
         value
     }
 
-    /// Runs `f` like [`none_dropped`](Self::none_dropped), but makes a clone inside it panic after
-    /// `fuse` others. Returns `None` if a clone panicked.
+    /// Runs `f` like [`none_dropped`](Self::none_dropped), but makes a clone panic after `fuse`
+    /// successful clones. Returns `None` if a clone panicked.
     pub fn with_fuse<T>(fuse: u32, f: impl FnOnce() -> T) -> Option<T> {
         FUSE.set(Some(fuse));
         let outcome = catch_unwind(AssertUnwindSafe(|| Self::none_dropped(f)));

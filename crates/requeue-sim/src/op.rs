@@ -27,21 +27,21 @@ pub enum How {
     Cancelled,
 }
 
-/// One step. Keys have numbers from 0 on. A queue of `n` keys takes a number modulo `n`.
+/// One step. Keys have numbers from 0 on. With `n` keys, numbers are taken modulo `n`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Op {
     /// Adds a key.
     Add(u32, AddRequest),
     /// Takes the next key.
     Get,
-    /// Completes the delivery with this number among the deliveries in flight, counted from the oldest on and modulo
-    /// their number.
+    /// Completes one of the deliveries in flight. The number counts from the oldest delivery, modulo the number of
+    /// deliveries in flight.
     Finish(usize, How),
     /// Uses the ticket of a completed delivery. The number chooses one of the last 16 deliveries.
     FinishStale(usize, How),
     /// Detaches a delivery from its ticket.
     Detach(usize),
-    /// Makes sure that nothing can cancel a delivery.
+    /// Seals a delivery, so that it can no longer be cancelled.
     Seal(usize),
     /// Makes a delivery count toward the pace from now on, or not at all.
     CountStart(usize, bool),
@@ -51,7 +51,7 @@ pub enum Op {
     Cancel(u32),
     /// Cancels the run in flight of a key.
     CancelRunning(u32),
-    /// Pauses or resumes the team with this number. A queue with `n` teams takes it modulo `n`.
+    /// Pauses or resumes the team with this number. With `n` teams, the number is taken modulo `n`.
     PauseTeam(u32, bool),
     /// Cancels the keys of a team.
     CancelTeam(u32),
@@ -73,6 +73,6 @@ pub enum Op {
     End(Ending),
     /// Continues or begins the walk over all records, with a page of this size.
     Page(usize),
-    /// Makes a key's clone panic during the next operation, after this number of clones that succeed.
+    /// Makes a key's clone panic during the next operation, after this number of successful clones.
     Break(u32),
 }

@@ -84,8 +84,8 @@ fn module_of(src: &Path, file: &Path) -> String {
     path.to_str().expect("names are ASCII").to_owned()
 }
 
-/// The paths in a file that name items of the same crate. Each is stored as its segments below the
-/// crate's root. Test code is left out.
+/// The paths in a file that name items of the same crate. Each path is stored as its segments below
+/// the crate's root. Test code is left out.
 struct Imports {
     module: Vec<String>,
     found: BTreeSet<Vec<String>>,
@@ -177,7 +177,7 @@ impl<'ast> Visit<'ast> for Imports {
         }
     }
 
-    // `pub(crate)` has a path, but imports nothing.
+    // `pub(crate)` contains a path, but is no import.
     fn visit_visibility(&mut self, _: &'ast syn::Visibility) {}
 
     fn visit_path(&mut self, path: &'ast syn::Path) {
@@ -187,8 +187,8 @@ impl<'ast> Visit<'ast> for Imports {
     }
 }
 
-/// Returns the names that a file re-exports, and the path of each below the crate's root, or `None`
-/// for a name of another crate.
+/// Returns the names that a file re-exports, and for each name its path below the crate's root, or
+/// `None` for a name of another crate.
 fn reexports(file: &syn::File) -> BTreeMap<String, Option<Vec<String>>> {
     let mut names = BTreeMap::new();
     for item in &file.items {
@@ -254,7 +254,7 @@ fn imports(src: &Path) -> BTreeSet<(String, String)> {
 
 impl Section {
     /// Returns the layer of a module, and the name on the page that determines it: the longest name
-    /// that is the module or a folder above it.
+    /// that is the module itself or a folder above it.
     fn layer(&self, module: &str) -> Option<(usize, &str)> {
         let named = self
             .layers
@@ -328,12 +328,12 @@ fn the_page_and_the_source_tree_agree() {
     assert!(complaints.is_empty(), "docs/contributing/architecture.md:\n{}", complaints.join("\n"));
 }
 
-/// Returns true if `from` is a folder above `to`, or `to` one above `from`.
+/// Returns true if one of the two modules is a folder above the other module.
 fn are_related(from: &str, to: &str) -> bool {
     to.starts_with(&format!("{from}/")) || from.starts_with(&format!("{to}/"))
 }
 
-/// Returns the largest set of modules that import each other, directly or through others of the set.
+/// Returns the largest set of modules that import each other, directly or through other modules of the set.
 fn largest_circle(imports: &BTreeSet<(String, String)>) -> BTreeSet<&str> {
     let reached_from = |start| {
         let (mut reached, mut next) = (BTreeSet::new(), vec![start]);

@@ -1,4 +1,4 @@
-//! The guarantees of the orders, checked without the model's order.
+//! The guarantees of the orders, checked independently of the model's order.
 
 mod common;
 
@@ -16,8 +16,8 @@ const KEYS: u32 = 20;
 proptest! {
     #![proptest_config(config(300))]
 
-    /// At least one of any W deliveries in a row is of the key that has been ready longest among
-    /// those that may be delivered.
+    /// At least one of any W consecutive deliveries takes the key that has been ready longest among
+    /// the eligible keys.
     #[test]
     fn of_w_deliveries_one_is_the_oldest(
         w in 1u32..6,
@@ -51,7 +51,7 @@ proptest! {
         // For each ready key, the number of the delivery by which it must have left.
         let mut deadlines: BTreeMap<u32, u32> = BTreeMap::new();
         let mut deliveries = 0;
-        // After a pause, a key may again have older keys that may be delivered.
+        // Pauses are left out, because after a pause a key may again have older eligible keys.
         for op in ops.into_iter().filter(|op| !matches!(op, Op::PauseTeam(..))) {
             if let Some(key) = lockstep.apply(&op) {
                 deliveries += 1;
@@ -101,7 +101,7 @@ proptest! {
         for pick in &picks {
             add(&mut queue, pick.index(weights.len()));
         }
-        // No group runs out of keys in a round.
+        // Enough keys are added that no group runs out of keys in a round.
         for group in 0..weights.len() {
             (0..5).for_each(|_| {
                 add(&mut queue, group);
@@ -138,12 +138,12 @@ fn an_empty_group_keeps_no_credit() {
         let _ = queue.finish(&out.ticket, Finish::Succeed, Time::ZERO);
         out.key
     };
-    // Group 1 takes one of the three keys of its turn, and has no more.
+    // Group 1 takes one of the three keys of its turn, and then has no more keys.
     add(&mut queue, 100, 1);
     (200..220).for_each(|key| add(&mut queue, key, 2));
     assert_eq!(get(&mut queue), 100);
     assert_eq!(get(&mut queue), 200);
-    // It returns at the end of the round, with a turn of three keys and not of five.
+    // The group returns at the end of the round, with a turn of three keys and not of five.
     (101..110).for_each(|key| add(&mut queue, key, 1));
     let keys: Vec<u64> = (0..8).map(|_| get(&mut queue)).collect();
     assert_eq!(keys, [201, 202, 101, 102, 103, 203, 204, 205]);

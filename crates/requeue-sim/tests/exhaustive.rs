@@ -1,5 +1,5 @@
-//! Every state that two keys can be in, and every operation in each. The search is breadth first,
-//! and stops when there is no new state. Times are relative and counts are capped, so that the
+//! Every state that two keys can be in, and every operation in each. The search is breadth-first,
+//! and stops when it finds no new state. Times are relative and counts are capped, so that the
 //! search ends.
 
 use std::collections::BTreeSet;
@@ -10,14 +10,14 @@ use requeue_core::{Ending, InFlightPolicy, Merge, Pace, ReaddPolicy, When};
 use requeue_sim::model::{AddRequest, Ranking, Rules};
 use requeue_sim::{How, Lockstep, Op, Setup};
 
-/// The longest delay. No due time is further ahead.
+/// The longest delay. No due time is later than this delay from now.
 const FAR: u64 = 2;
 
 const fn nanos(n: u64) -> Duration {
     Duration::from_nanos(n)
 }
 
-/// A sequence that runs everything pending, and so exposes the state of delays and deliveries.
+/// A sequence that runs all pending keys, and thereby exposes the state of delays and deliveries.
 const PROBE: [Op; 12] = [
     Op::Add(1, PLAIN),
     Op::Add(0, PLAIN),
@@ -119,8 +119,8 @@ fn explore_in(setup: Setup, ops: &[Op]) {
             if seen.insert(lockstep.essence(FAR)) {
                 found.push((at, Some(*op)));
             } else {
-                // The model was in this state before. The queue's internal state must be
-                // equivalent, too.
+                // The model was in this state before. The internal state of the queue must also be
+                // equivalent.
                 PROBE.iter().for_each(|op| {
                     lockstep.apply(op);
                 });
@@ -191,8 +191,8 @@ fn explore_orders(re_add: ReaddPolicy) {
     let priority = Ranking::Priority { oldest_every: 2 };
     explore(rules(re_add, priority, None), &ops);
     explore(rules(re_add, priority, Some(1)), &ops);
-    // A key that is cancelled and added again would be in the stack twice, then three times, and so
-    // on.
+    // Cancels are left out, because a key that is repeatedly cancelled and added would be in the
+    // stack several times.
     ops.retain(|op| match op {
         Op::Add(_, request) => request.merge != Merge::Exactly,
         op => !matches!(op, Op::Cancel(_)),
@@ -270,8 +270,8 @@ fn explore_paces(re_add: ReaddPolicy) {
     }
 }
 
-/// Two keys in two groups, or in one. A paused group multiplies the states, which are explored with
-/// fewer operations.
+/// The search has two keys in two groups, or in one group. A paused group multiplies the states,
+/// which are explored with fewer operations.
 fn explore_groups(re_add: ReaddPolicy) {
     let mut ops = vec![Op::Get, Op::Advance(nanos(1))];
     let soon = AddRequest { when: When::After(nanos(1)), ..PLAIN };

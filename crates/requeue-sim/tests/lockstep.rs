@@ -1,4 +1,4 @@
-//! Random operations on the state machine and on the model. Everything visible must be the same
+//! Random operations on the state machine and on the model. All visible state must be the same
 //! after every step.
 
 mod common;
@@ -22,7 +22,7 @@ fn run(setup: Setup, ops: &[Op]) {
     lockstep.replay();
 }
 
-/// Returns settings for everything that is independent of policy and order.
+/// Returns values for all settings that are independent of policy and order.
 fn setups(rules: Rules) -> impl Strategy<Value = Setup> {
     let hashes = prop_oneof![3 => Just(None), 1 => (1u64..4).prop_map(Some)];
     let mode = prop_oneof![3 => Just(Mode::Plain), 1 => Just(Mode::Thrifty), 1 => Just(Mode::Lazy)];

@@ -77,7 +77,7 @@ impl Crowd {
     }
 
     /// Adds every key once, half of them ready and half of them waiting, and takes a third of the
-    /// ready ones.
+    /// ready keys.
     fn fill(&mut self) {
         for key in 0..self.keys {
             let when = match key % 2 {
@@ -97,7 +97,7 @@ impl Crowd {
         }
     }
 
-    /// Removes keys in several ways, until only `leave` of them are left.
+    /// Removes keys in several ways, until only `leave` keys are left.
     fn thin_out(&mut self, leave: usize) {
         while self.lockstep.model().known() > leave {
             let how = match self.random.below(8) {
@@ -111,7 +111,7 @@ impl Crowd {
                 0..5 => Op::Get,
                 5..10 => Op::Finish(which, how),
                 10..14 => Op::Cancel(self.key()),
-                // Occasionally, the clock advances so far that more keys fall due than one
+                // Occasionally, the clock advances so far that more keys become due than one
                 // operation makes ready.
                 14 if self.random.below(64) == 0 => Op::Advance(self.random.short() / 5),
                 14 => Op::Advance(self.random.short() / 1_000),
@@ -144,7 +144,8 @@ fn records_move_first_in_first_out() {
     Crowd::new(1, KeepBoth, Fifo, None).run();
 }
 
-/// The starts of thousands of keys are forgotten a few at a time, and the rest is compacted.
+/// The starts of thousands of keys are forgotten, a few at a time, and the remaining starts are
+/// compacted.
 #[test]
 fn starts_are_forgotten_when_their_window_is_over() {
     let pace = Some(Pace::new(2, Duration::from_nanos(20_000)));
@@ -161,8 +162,8 @@ fn records_move_in_a_custom_order() {
     Crowd::new(3, Hold, Stack { lossy: 50 }, Some(30)).run();
 }
 
-/// There are more priorities than the array of lists holds, as far apart as possible, and a bound
-/// that is reached only after hundreds of deliveries.
+/// The queue has more priorities than the array of lists holds, as far apart as possible. Its bound
+/// is reached only after hundreds of deliveries.
 #[test]
 fn any_number_of_priorities_and_a_high_bound() {
     for limit in [None, Some(30)] {
@@ -174,8 +175,8 @@ fn any_number_of_priorities_and_a_high_bound() {
     }
 }
 
-/// There are more deliveries than numbers of 16 bits. No ticket of an earlier delivery may have an
-/// effect, which the lockstep checks at each delivery.
+/// The number of deliveries exceeds the numbers of 16 bits. No ticket of an earlier delivery may
+/// have an effect, which the lockstep checks at each delivery.
 #[test]
 fn a_stale_ticket_does_nothing_after_any_number_of_deliveries() {
     let rules = Rules { re_add: KeepBoth, ..PLAIN };

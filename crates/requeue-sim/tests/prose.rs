@@ -49,7 +49,7 @@ fn paragraphs(path: &Path, text: &str) -> Vec<String> {
         text.map(|text| text.strip_prefix(' ').unwrap_or(text).to_owned())
     };
     let lines: Vec<String> = if path.ends_with("args/help.rs") {
-        // Each long help text is a constant: `= "\`, the text, `";`.
+        // Each long help text is a constant, between `= "\` and `";`.
         let constants = text.split("= \"\\\n").skip(1);
         let texts = constants.filter_map(|rest| rest.split_once("\";\n"));
         let joined: String = texts.map(|(text, _)| text.replace(" \\\n", " ") + "\n\n").collect();

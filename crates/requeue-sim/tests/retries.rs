@@ -1,4 +1,5 @@
-//! Checks that the retries that the pages show survive an outage of a minute. A reader copies them.
+//! Checks that the numbers of retries on the pages, which readers copy, suffice for an outage of a
+//! minute.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -13,7 +14,7 @@ use requeue_core::limiter::RateLimiter;
 
 const MINUTE: Duration = Duration::from_secs(60);
 
-/// The delays of a controller, which are those of controller-runtime.
+/// The delays of a controller, which equal the delays of controller-runtime.
 const CONTROLLER: (Duration, Duration) = (Duration::from_millis(5), Duration::from_secs(300));
 
 /// Returns the shortest time after which a key that always fails has used `retries`.
@@ -57,13 +58,14 @@ fn a_key_survives_an_outage_of_a_minute_with_the_retries_that_the_pages_show() {
     pages(root, &mut files);
     for file in files {
         let text = fs::read_to_string(&file).expect("a text");
-        // Code is between two fences, so the odd parts are code.
+        // Code is between two fences, so every second part is code.
         for block in text.split("```") {
             for limit in limits.captures_iter(block) {
                 let number: u32 = limit[2].parse().expect("a number");
                 let retries = if &limit[1] == "max_failures" { number - 1 } else { number };
                 let delays = match backoff_of(block) {
-                    // client-go's own example gives up after five retries, in 155 ms.
+                    // The example from client-go is exempt: it gives up after five retries, in 155
+                    // ms.
                     _ if block.contains("client_go") => continue,
                     _ if block.contains("controller::Config") => CONTROLLER,
                     Some(delays) => delays,

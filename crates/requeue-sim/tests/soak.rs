@@ -1,6 +1,7 @@
-//! All memory is returned; `make soak` runs for longer.
+//! All memory must be freed. `make soak` runs for longer.
 //!
-//! There is one test, in its own program, because the allocator counts for all threads together.
+//! This file has one test, in a separate program, because the allocator counts the memory of all
+//! threads together.
 
 use std::alloc::System;
 use std::time::Duration;
@@ -13,8 +14,8 @@ static COUNTING: &StatsAlloc<System> = &INSTRUMENTED_SYSTEM;
 
 #[test]
 fn memory_comes_back() -> Result<(), String> {
-    // The test runner's thread, which waits for this thread, stops allocating in the first run or
-    // in one of the next. A leak occurs in every run.
+    // The main thread of the test program may allocate memory during the first runs. A leak, in
+    // contrast, occurs in every run.
     let _ = hour(0, 1);
     for hour in hour(1, 1).or_else(|_| hour(1, 1)).or_else(|_| hour(1, 1))? {
         println!("{hour}");

@@ -66,7 +66,8 @@ impl Hooks {
 pub(super) fn events(model: &Model<u32>) -> Events {
     let tally = model.tally();
     let processing = model.in_flight() as u64;
-    // An added key is still in the queue, was delivered, or was withdrawn.
+    // The number of withdrawn keys follows from the other counts, because an added key is still in
+    // the queue, was delivered, or was withdrawn.
     let withdrawn = tally.enqueued - tally.deliveries - model.ready_and_dirty() as u64;
     [tally.enqueued, tally.deliveries, tally.deliveries - processing, tally.retries, withdrawn]
 }

@@ -8,19 +8,20 @@ use std::time::Duration;
 use requeue::limiter::RateLimiter;
 use requeue_core::Time;
 
-/// The last answer of the limiter, and the state that determines the next answer.
+/// The last delay that the limiter returned, and the state that determines the next delay.
 pub(super) struct Said {
     pub(super) delay: Duration,
     rng: fastrand::Rng,
-    /// True while the limiter gives extreme answers.
+    /// True while the limiter returns extreme delays or panics.
     pub(super) faulty: bool,
-    /// True if the limiter panicked in its last call. The call that panicked counted nothing.
+    /// True if the limiter panicked in its last call. The call that panicked counted no failure.
     pub(super) panicked: bool,
     /// The failures that the limiter has counted, by key.
     counts: BTreeMap<u32, u32>,
-    /// True if the limiter reports that it is idle when it is.
+    /// True if the limiter reports when it is idle.
     tells: bool,
-    /// Called before the next answer, once. A limiter may use the queue.
+    /// Called once, before the limiter returns the next delay. The function may use the queue, like
+    /// any limiter.
     pub(super) before: Option<Box<dyn FnOnce() + Send>>,
 }
 

@@ -1,9 +1,9 @@
-//! The queue that users have, with workers that fail in every possible way.
+//! The queue of the public API, with workers that fail in every possible way.
 //!
 //! One thread polls all tasks, in an order that the seed determines, and moves the clock. The same
-//! seed gives the same run. The model runs beside the queue. After every step, the two must agree
-//! on the result of the operation, on the key that is delivered, and on everything that is visible
-//! from outside. Then the faults stop, and all runs must complete.
+//! seed gives the same run. The model runs beside the queue. After every step, queue and model must
+//! agree on the result of the operation, on the key that is delivered, and on all visible state.
+//! Then the faults stop, and all runs must complete.
 
 mod hooks;
 mod limiter;
@@ -15,7 +15,7 @@ use std::panic;
 
 pub use self::run::{Report, run};
 
-/// Runs a seed twice. A run that cannot be repeated cannot be investigated.
+/// Runs a seed twice, because a run that cannot be repeated cannot be investigated.
 ///
 /// # Errors
 ///

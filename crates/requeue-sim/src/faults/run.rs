@@ -1,4 +1,4 @@
-//! One run of the simulation, as its seed determines it.
+//! One run of the simulation. The seed determines every step.
 
 use std::rc::Rc;
 use std::time::Duration;
@@ -13,7 +13,7 @@ use crate::model::{AddRequest, Ranking, Rules};
 /// The result of a run.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Report {
-    /// A hash of everything that happened.
+    /// A hash of all events of the run.
     pub digest: u64,
     /// The number of deliveries.
     pub deliveries: u64,
@@ -21,8 +21,8 @@ pub struct Report {
     pub failures: u64,
 }
 
-/// Runs the queue and its model side by side: first with faults, then without, until no key is
-/// left.
+/// Runs the queue and its model side by side, first with faults, and then without faults until no
+/// key is left.
 ///
 /// # Errors
 ///
@@ -45,7 +45,7 @@ pub fn run(seed: u64) -> Result<Report, String> {
         pace: (rng.u8(..4) == 0)
             .then(|| Pace::new(rng.u32(1..4), Duration::from_secs(rng.u64(1..20)))),
     };
-    // Many keys of a crowd fall due at the same time. With the other rules, their order depends on the number of keys
+    // Many keys of a crowd become due at the same time. With other rules, their order depends on the number of keys
     // that are ready when a getter asks for a key.
     let crowds = if rng.u8(..8) == 0 { rng.u8(1..3) } else { 0 };
     let rules = match crowds {
@@ -81,7 +81,7 @@ struct Simulation {
     world: Rc<World>,
     tasks: Vec<Task>,
     ops: u32,
-    /// The number of crowds of keys that are still to come.
+    /// The number of crowds of keys that are not added yet.
     crowds: u8,
     workers: usize,
     /// The latest time that the clock has shown.
@@ -147,7 +147,7 @@ impl Simulation {
                 world.set_clock(Time::ZERO + world.now().since(Time::ZERO + back));
             }
             15 => world.pause(world.pick(3) == 0),
-            // Cancels tasks, wherever they are.
+            // Cancels tasks at any point of their execution.
             16 | 17 => {
                 for _ in 0..self.tasks.len().min(world.pick(4) as usize) {
                     let which = world.pick(self.tasks.len() as u32) as usize;
@@ -164,7 +164,7 @@ impl Simulation {
             }
             22 if self.crowds > 0 && world.pick(20) == 0 => {
                 self.crowds -= 1;
-                // No other task waits for keys, and the team may be at its limit.
+                // After this line, no other task waits for keys. The team may be at its limit.
                 self.tasks.retain(|task| !task.waits());
                 let team = world.pick(world.teams);
                 for _ in 0..world.pick(3) {
@@ -228,7 +228,7 @@ impl Simulation {
         }
     }
 
-    /// Polls a random task that was woken. The choice may be the same task each time.
+    /// Polls a random task that was woken. A task may be chosen repeatedly.
     fn poll_one(&mut self) {
         let woken: Vec<usize> =
             (0..self.tasks.len()).filter(|&at| self.tasks[at].is_woken()).collect();
@@ -241,9 +241,9 @@ impl Simulation {
         }
     }
 
-    /// Polls all woken tasks, except for at most one. Afterwards, no other task may wait if there
-    /// is a key for it, or if the end that it waits for has come. This method calls no operation of
-    /// the queue, because that would make up for a lost wake.
+    /// Polls all woken tasks, except for at most one task. Afterwards, no other task may wait if
+    /// there is a key for the task, or if the event that it waits for has happened. This method
+    /// calls no operation of the queue, because an operation would hide a lost wake.
     fn calm_down(&mut self) {
         let sleeper = self.world.pick(2 * self.tasks.len() as u32) as usize;
         if sleeper < self.tasks.len() {
@@ -263,7 +263,7 @@ impl Simulation {
         self.tasks.extend(sleeper);
     }
 
-    /// Checks, while all tasks are asleep, that none of them should have been woken.
+    /// Checks, while all tasks are asleep, that no task should have been woken.
     fn nobody_waits_in_vain(&self) {
         let any = |what: fn(&Task) -> bool| self.tasks.iter().any(what);
         let (world, model) = (&self.world, self.world.model.borrow());
@@ -283,8 +283,8 @@ impl Simulation {
         self.nobody_watches_in_vain();
     }
 
-    /// Checks that each task whose run was cancelled has been notified. Adds that are due restart runs
-    /// by the queue's alarm, without any operation.
+    /// Checks that each task whose run was cancelled has been notified. The queue's alarm alone, without any operation,
+    /// must restart runs for adds that become due.
     fn nobody_watches_in_vain(&self) {
         let asleep = || self.tasks.iter().filter(|task| !task.is_woken()).filter_map(Task::watches);
         let world = &self.world;
@@ -296,7 +296,7 @@ impl Simulation {
         world.expect("cancelled runs that were not notified", cancelled, 0);
     }
 
-    /// Stops the faults. Tasks that hang are cancelled, and so are keys that would never fall due.
+    /// Stops the faults. Cancels tasks that hang, and keys that would never become due.
     fn heal(&mut self) {
         let world = &self.world;
         if let Ok(mut said) = world.said.lock() {
@@ -319,7 +319,7 @@ impl Simulation {
         }
     }
 
-    /// Lets time pass until every run has completed by itself.
+    /// Lets time pass until every run has completed.
     fn settle(&mut self) -> Result<(), String> {
         for _ in 0..10_000 {
             self.check()?;
@@ -340,7 +340,7 @@ impl Simulation {
         Err("the run does not end".to_owned())
     }
 
-    /// Returns the keys that are left, and why.
+    /// Returns the keys that are left, with the reasons.
     fn left(&self) -> String {
         let page = self.world.queue.snapshot(Cursor::default(), 10);
         let keys = page.entries.iter().map(|entry| entry.key);

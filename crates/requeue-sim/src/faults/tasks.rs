@@ -19,13 +19,13 @@ use super::world::{World, asked};
 use crate::How;
 use crate::model::AddRequest;
 
-/// A future, and whether it has been woken.
+/// A future, with a flag that is true if the future has been woken.
 pub(super) struct Task {
     future: Pin<Box<dyn Future<Output = ()>>>,
     woken: Arc<Flag>,
-    /// The activity of a worker. A drain has no activity.
+    /// The present activity of a worker. A drain has no activity.
     does: Option<Rc<Cell<Does>>>,
-    /// The team that the task waits for, until none of its keys is in flight.
+    /// The team for which the task waits until no key of the team is in flight.
     team: Option<u32>,
 }
 
@@ -34,7 +34,7 @@ pub(super) struct Task {
 enum Does {
     #[default]
     Wait,
-    /// Like `Wait`, until `None` is final.
+    /// Like `Wait`, but the worker waits until `None` is final.
     WaitPatiently,
     Work,
     Hang,
@@ -137,8 +137,8 @@ impl Task {
     }
 }
 
-/// An item in the queue and in the model. Dropping it before its completion is a failure in both,
-/// unless the run was cancelled.
+/// An item in the queue and in the model. Dropping this value before its completion is a failure in
+/// both, unless the run was cancelled.
 struct Held {
     item: Option<Item<'static, u32>>,
     world: Rc<World>,
@@ -194,7 +194,7 @@ impl Held {
         let key = *item;
         let next = if waits {
             let mut next = pin!(world.queue.succeed_and_get(item));
-            // The first poll completes the delivery.
+            // The first poll completes the delivery, so the model completes it afterwards.
             let first = poll_fn(|cx| Poll::Ready(next.as_mut().poll(cx))).await;
             succeeded(key);
             match first {
@@ -239,8 +239,9 @@ const HANG: u32 = 2;
 const WATCH: u32 = 15;
 const RELEASE_AFTER: u32 = 16;
 
-/// Takes keys until there are no more, and handles each in a way that the world's faults allow. The
-/// faults have a bit for each way; without it, the key succeeds.
+/// Takes keys until there are no more keys, and handles each key in a way that the world's faults
+/// allow. The faults have a bit for each way. If the bit of the chosen way is not set, the run
+/// succeeds.
 async fn work(world: Rc<World>, does: Rc<Cell<Does>>) {
     loop {
         does.set(Does::Wait);
@@ -268,8 +269,8 @@ async fn work(world: Rc<World>, does: Rc<Cell<Does>>) {
     }
 }
 
-/// Handles a key, and perhaps keys after it. Waits for these only if `held` is the last key of the
-/// worker.
+/// Handles a key, and possibly further keys. Waits for further keys only if `held` is the last key
+/// of the worker.
 async fn deal(world: Rc<World>, mut held: Held, does: Rc<Cell<Does>>, is_last: bool) {
     loop {
         let way = world.pick(WAYS);
@@ -351,8 +352,7 @@ async fn deal_with(world: &Rc<World>, held: Held, way: u32) {
             });
         }
         12 => {
-            // This completion is late, and perhaps comes after another task has called `done` with
-            // the key.
+            // This completion is late. Another task may already have called `done` with the key.
             let (epoch, asked) = (held.epoch, held.asked);
             let Some((_, ticket)) = held.into_parts() else { return };
             sleep().await;
@@ -364,7 +364,7 @@ async fn deal_with(world: &Rc<World>, held: Held, way: u32) {
             return world.stale.borrow_mut().push(ticket);
         }
         13 => {
-            // Adds the key of the run again.
+            // The worker adds the key of its own run again.
             world.add(held.key(), AddRequest::default());
         }
         14 => {

@@ -34,7 +34,7 @@ pub(super) struct World {
     pub(super) restarts: bool,
     pub(super) has_pace: bool,
     /// True if the queue and the model are compared only occasionally, so that operations meet keys
-    /// that are due and not ready yet. A comparison makes these keys ready, and makes up for lost
+    /// that are due and not ready yet. A comparison would make these keys ready, and hide lost
     /// wakes.
     pub(super) sparing: bool,
     hooks: Option<Arc<Hooks>>,
@@ -44,7 +44,7 @@ pub(super) struct World {
     pub(super) crowd: Cell<u32>,
     /// Tickets of completed deliveries.
     pub(super) stale: RefCell<Vec<Ticket>>,
-    /// The keys that will not run, as reported by the queue and by the model.
+    /// The keys that will not run, as the queue and the model have reported them.
     pub(super) lost: RefCell<[BTreeSet<u32>; 2]>,
     /// The first difference that was found.
     pub(super) wrong: RefCell<Option<String>>,
@@ -56,11 +56,11 @@ const CROWD: u32 = 1_000;
 
 impl World {
     pub(super) fn new(rules: Rules, keys: u32, teams: u32, mut rng: fastrand::Rng) -> Self {
-        // A key waits for its pace from the first operation that finds the key due. Both sides must find the key due at
-        // the same time.
+        // A key waits for its pace from the first operation that finds the key due. The queue and the model must find
+        // the key due at the same time.
         let sparing = rng.bool() && rules.pace.is_none();
-        // The bound of restarts counts from the time at which a key becomes ready, and the two sides
-        // make due keys ready at different times.
+        // The bound of restarts counts from the time at which a key becomes ready, and the queue and the model make due
+        // keys ready at different times.
         let rerun = match rules.rerun {
             InFlightPolicy::Restart { .. } if sparing => {
                 InFlightPolicy::Restart { at_most: Duration::MAX }
@@ -143,7 +143,7 @@ impl World {
     }
 
     /// Records a difference between the queue and the model. The difference is reported only after the step, because a
-    /// task must not mistake it for a panic of the task.
+    /// panic inside a task would look like a panic of the task.
     pub(super) fn expect<T: PartialEq + std::fmt::Debug>(&self, what: &str, queue: T, model: T) {
         if queue != model {
             let wrong = format!("{what}: the queue says {queue:?}, the model {model:?}");
@@ -151,7 +151,8 @@ impl World {
         }
     }
 
-    /// Saves, loads and replays the recording of the queue, if it has one. The replay must end in the same state.
+    /// Saves, loads and replays the recording of the queue, if it has one. The replay must end in the state of the
+    /// queue.
     pub(super) fn replay(&self) -> Result<(), String> {
         let Some(recording) = self.queue.recording() else { return Ok(()) };
         let loaded: Recording =
@@ -189,9 +190,9 @@ impl World {
         self.expect("add_all", queue, taken);
     }
 
-    /// Adds many keys of one team that fall due together, and three of another team that fall due 1
-    /// ns later. In two of three cases, the clock then passes these times before any other
-    /// operation.
+    /// Adds many keys of one team that become due at the same time, and three keys of another team
+    /// that become due 1 ns later. In two of three cases, the clock then advances past these times
+    /// before any other operation.
     pub(super) fn add_crowd(&self, one: u32) {
         self.catch_up();
         let other = self.pick(self.teams);
@@ -268,7 +269,7 @@ impl World {
         self.expect("cancel_running", queue, model);
     }
 
-    /// Returns true if the delivery `epoch` was cancelled, at the moment before its completion.
+    /// Returns true if the delivery `epoch` was cancelled, directly before its completion.
     pub(super) fn is_cancelled(&self, epoch: u64) -> bool {
         if self.restarts {
             self.promote();
@@ -388,8 +389,8 @@ impl World {
         }
     }
 
-    /// Records that the model has dropped the run of `key`. The failures of a key that is not in flight
-    /// are then forgotten.
+    /// Records that the model has dropped the run of `key`. The failures of the key are then forgotten, unless the key
+    /// is in flight.
     fn dropped(&self, key: u32) {
         if self.model.borrow().failures(&key) == 0 {
             self.forgotten(key);
@@ -397,8 +398,8 @@ impl World {
         self.lost.borrow_mut()[1].insert(key);
     }
 
-    /// Ends all waits for debounced adds, if at most one key waits for them: the order in which more of
-    /// them become ready is not defined.
+    /// Ends all waits for debounced adds, if at most one key waits for them. With more keys, the order in which they
+    /// become ready would not be defined.
     pub(super) fn flush_debounced(&self) {
         self.catch_up();
         let is_bounded =
@@ -423,7 +424,7 @@ impl World {
         }
         self.clock.set(at);
         // After a crowd, more keys may be due than one operation makes ready. The queue's alarm
-        // makes all of them ready, but only if a getter waits, which the model does not know.
+        // makes all these keys ready, but only if a getter waits, which the model does not know.
         if self.crowd.get() > CROWD {
             self.catch_up();
         }
@@ -459,7 +460,7 @@ impl World {
         item
     }
 
-    /// Checks that the model has no key either, after a getter returned without a key.
+    /// Checks, after a getter has returned without a key, that the model has no key either.
     pub(super) fn took_nothing(&self) {
         self.expect("no key", None, self.take().map(|out| out.key));
     }
@@ -476,8 +477,8 @@ impl World {
         }
     }
 
-    /// Drops an item before its completion. While the limiter computes the delay of its key, the run
-    /// may be cancelled: that is too late.
+    /// Drops an item before its completion. While the limiter computes the delay of the key, the run may be cancelled,
+    /// but this cancellation comes too late.
     pub(super) fn drop_item(&self, item: Item<'static, u32>) {
         let (queue, key) = (self.queue.clone(), *item);
         let late = Arc::new(Mutex::new(None));
@@ -530,7 +531,7 @@ impl World {
         for key in 0..self.keys {
             let counted = self.counted.borrow().get(&key).copied().unwrap_or(0);
             self.expect("num_requeues", queue.num_requeues(&key), counted);
-            // Otherwise `cancel` could not forget the failures, because it finds no record of the key.
+            // The limiter must not count failures of a key without a record, because `cancel` could not forget them.
             let is_forgotten = counted == 0 || model.failures(&key) > 0;
             self.expect("the limiter counts only the failures in the record", is_forgotten, true);
             let known = model.see(&key);

@@ -1,4 +1,4 @@
-//! The comparison of everything that is visible of the state machine and the model.
+//! The comparison of the visible states of the state machine and the model.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -11,7 +11,7 @@ use crate::Key;
 use crate::model::{Seen, Tally};
 
 impl Lockstep {
-    /// Compares everything that is visible.
+    /// Compares the visible states of both sides.
     ///
     /// # Panics
     ///

@@ -1,4 +1,4 @@
-//! The state of each key as its recorded events tell it.
+//! The state of each key, derived from its recorded events.
 
 use std::collections::HashMap;
 
@@ -26,7 +26,8 @@ struct State {
 impl State {
     fn apply(&mut self, at: Time, event: Transition, policy: ReaddPolicy) {
         match event {
-            // The add or the completion precedes its wait.
+            // The event of the add or the completion, which precedes this event, has already set
+            // the state.
             Transition::Paced { .. } | Transition::Held { .. } => {
                 (self.is_pending, self.is_waiting) = (false, true);
             }
@@ -64,7 +65,7 @@ impl State {
         }
     }
 
-    /// Returns the state that `entry` shows. The entry does not have the number of its delivery.
+    /// Returns the state that `entry` shows. The entry does not contain the number of the delivery.
     fn of(entry: &Entry<Key>, number: u64) -> Self {
         Self {
             in_flight: entry.phase.is_in_flight().then_some(number),
@@ -94,8 +95,8 @@ impl Told {
     }
 }
 
-/// Saves the recording of `queue`, loads and replays it. The replayed queue must be in the same state. If the recording
-/// has lost events, this is asserted of the keys whose state the replay knows.
+/// Saves the recording of `queue`, loads and replays it. The replayed queue must be in the same state as `queue`. If
+/// the recording has lost events, only the keys whose state the replay knows are compared.
 pub(super) fn replay(queue: &Queue<Key>, keys: impl Iterator<Item = (Key, u64)>, now: Time) {
     let recording = queue.recording().expect("events are recorded");
     let loaded: Recording = recording.to_string().parse().expect("a recording that was saved");
@@ -127,8 +128,9 @@ pub(super) fn replay(queue: &Queue<Key>, keys: impl Iterator<Item = (Key, u64)>,
     }
 }
 
-/// Returns what is visible of a key, except for the key and the queue's pace. The state of the queue and of the group
-/// is not known to the replay of a recording that has lost events. A start that no longer counts may be forgotten.
+/// Returns what is visible of a key, except for the key and the queue's pace. If the recording has lost events, the
+/// replay does not know the state of the queue and of the group, so that state is left out. A start that no longer
+/// counts is also left out, because it may be forgotten.
 fn visible<K>(entry: &Entry<K>, is_whole: bool, now: Time) -> String {
     let around = Circumstances {
         pace: None,

@@ -15,7 +15,8 @@ impl Lockstep {
         let (how_core, now) = (finish(how, asked), self.now);
         let (core, model) = match self.attempt(|queue| queue.finish(&ticket, how_core, now)) {
             Some(core) => (core, self.model.finish(ticket.epoch(), how, asked, now)),
-            // The worker tries again later, or drops its item, which then completes without copies.
+            // The worker tries again later, or drops its item. The drop then completes the delivery
+            // without copies.
             None if which.is_multiple_of(2) => return,
             None => {
                 let core = inside(|| self.queue.finish_without_copies(&ticket, how_core, now));
@@ -27,7 +28,7 @@ impl Lockstep {
     }
 
     pub(super) fn finish_stale(&mut self, which: usize, how: How) {
-        // One of the last 16 completed deliveries.
+        // Chooses one of the last 16 completed deliveries.
         let ended = self.ended.iter().rev().flatten().nth(which % 16);
         let Some(ticket) = ended.copied() else { return };
         let (how, now) = (finish(how, requeue_core::Asked::default()), self.now);
@@ -38,8 +39,8 @@ impl Lockstep {
         self.model.promote(self.now, 256);
     }
 
-    /// Asserts that tickets whose numbers are lower than `epoch` by a power of two are invalid.
-    /// With fewer bits, these numbers would be equal to `epoch`.
+    /// Asserts that tickets whose numbers are lower than `epoch` by a power of two are invalid. If
+    /// epochs had fewer bits, these numbers would be equal to `epoch`.
     pub(super) fn refuses_tickets_before(&mut self, epoch: u64) {
         for bit in 0..u64::BITS {
             let Some(before) = epoch.checked_sub((1 << bit) + 1) else { break };

@@ -7,8 +7,8 @@ use crate::model::TeamStates;
 use crate::{Key, Op};
 
 impl Lockstep {
-    /// Applies an operation on a team. The operation is skipped if the keys of the queue have no groups, which the
-    /// model does not know.
+    /// Applies an operation on a team. The operation is skipped if the keys of the queue have no groups, because the
+    /// model always has teams.
     pub(super) fn on_team(&mut self, op: &Op) {
         if !self.queue.has_groups() {
             return;
@@ -21,7 +21,7 @@ impl Lockstep {
                     false => self.queue.resume_group(GroupId::new(team)),
                 }
                 self.model.pause_team(team, paused);
-                // In slices, like a shared queue.
+                // The keys are returned in several steps, as in a shared queue.
                 while inside(|| self.queue.return_skipped(GroupId::new(team), 2)) {}
             }
             Op::CancelTeam(team) if !self.dropping => {

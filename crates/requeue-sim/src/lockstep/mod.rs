@@ -1,4 +1,4 @@
-//! The state machine and the model, step by step, side by side.
+//! Runs the state machine and the model side by side, step by step.
 
 mod compare;
 mod events;
@@ -82,8 +82,8 @@ impl Lockstep {
         }
     }
 
-    /// Returns everything that determines the future, to tell states apart. Times, and counts of
-    /// failures and of adds, are capped.
+    /// Returns all values that determine the future behaviour, to distinguish states. Times, and
+    /// counts of failures and of adds, are capped.
     #[must_use]
     pub fn essence(&self, cap: u64) -> impl Ord + use<> {
         let asked =
@@ -118,7 +118,7 @@ impl Lockstep {
         }
     }
 
-    /// Applies `op` to both sides, and compares their results and then everything that is visible.
+    /// Applies `op` to both sides, and compares first their results and then their visible states.
     ///
     /// # Panics
     ///
@@ -134,8 +134,8 @@ impl Lockstep {
     ///
     /// Panics if the results differ.
     pub fn apply(&mut self, op: &Op) -> Option<u32> {
-        // Except for `End` and `CancelTeam`, only these operations remove a record, and each removes the record of only
-        // one key.
+        // Apart from `End` and `CancelTeam`, only these operations remove a record. Each of them removes the record of
+        // only one key.
         let touched = match *op {
             Op::Finish(which, _) => pick(&self.live, which).map(|live| live.1),
             Op::Cancel(key) | Op::Forget(key) | Op::Done(key) => Some(key % self.setup.keys),
@@ -268,8 +268,8 @@ impl Lockstep {
         assert_eq!(back.is_none(), !was_known && !knew && core.is_accepted(), "key kept");
     }
 
-    /// Flushes one slot at a time, because the order of the slots decides which of the keys runs
-    /// first, and the model has no slots.
+    /// Flushes one slot at a time, because the keys become ready in the order of their slots, and
+    /// the model has no slots.
     fn flush_debounced(&mut self) {
         let (mut walk, now) = (self.queue.walk(), self.now);
         while !walk.is_over() {
@@ -309,8 +309,8 @@ impl Lockstep {
             }
         });
         let Some((core, dropped)) = taken else {
-            // If every due key is ready, the copy of the key to deliver has failed. By then, the
-            // order has returned all its keys, and none of them could be delivered.
+            // If every due key is ready, the copy of the key to deliver has failed. Before that,
+            // the order has returned all its keys, and none of them could be delivered.
             if has_order && self.queue.next_due().is_none_or(|due| due > self.now) {
                 self.model.ask_order_in_vain();
             }
@@ -365,8 +365,8 @@ impl Lockstep {
             let lazy = self.setup.mode == Mode::Lazy;
             assert!(self.lost[0].insert(key.0) || lazy, "{key:?} was dropped twice");
             if lazy && self.queue.look_up(&key, self.setup.hash(key.0)).is_none() {
-                // The key was also ready, and that run took place. Its failures are removed with
-                // the delayed run.
+                // The key was also ready, and that run took place. The failures of the key are
+                // removed with the delayed run.
                 assert!(!self.model.is_pending(&key.0) && !self.model.is_in_flight(&key.0));
                 self.model.forget(&key.0);
                 self.walk.iter_mut().for_each(|walk| _ = walk.expected.remove(&key.0));
@@ -375,7 +375,7 @@ impl Lockstep {
         if !more {
             self.dropping = false;
             let [core, model] = &self.lost;
-            // A key that is dropped late, and was also ready, may have run before the drop.
+            // A key that was also ready may have run before its delayed run is dropped.
             let lazy = self.setup.mode == Mode::Lazy && core.is_superset(model);
             assert!(lazy || core == model, "keys that will not run: {core:?}, not {model:?}");
         }
@@ -409,7 +409,7 @@ impl Lockstep {
     }
 
     /// Applies an operation to the queue. Returns `None` if a key's clone panicked during the operation. In this case,
-    /// the only effect is that due keys may have become ready.
+    /// the only possible effect is that due keys have become ready.
     fn attempt<T>(&mut self, f: impl FnOnce(&mut Queue<Key>) -> T) -> Option<T> {
         let Some(fuse) = self.fuse.take() else { return Some(inside(|| f(&mut self.queue))) };
         let done = Key::with_fuse(fuse, || f(&mut self.queue));
@@ -424,7 +424,7 @@ impl Lockstep {
         done
     }
 
-    /// Forgets starts whose window is over. With many keys, the queue forgets only some starts.
+    /// Forgets starts that no longer count. With many keys, the queue forgets only some starts.
     fn sweep_pace(&mut self) {
         let mut keys = Vec::new();
         if self.setup.rules.pace.is_none() {

@@ -5,10 +5,10 @@ use requeue_core::{Add, CustomOrder, When};
 use crate::Key;
 use crate::model::{AddRequest, Rules, Stack, Team};
 
-/// How closely the queue follows the model.
+/// The way in which the queue is driven.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Mode {
-    /// Every operation gets its `now`.
+    /// Every operation receives its `now`.
     Plain,
     /// Adds and gets receive no `now` if the queue reports that the time makes no difference. Both sides make due keys
     /// ready before they are compared.
@@ -32,7 +32,7 @@ pub struct Setup {
     pub hashes: Option<u64>,
     /// True if the queue tracks times.
     pub track: bool,
-    /// How closely the queue follows the model.
+    /// The way in which the queue is driven.
     pub mode: Mode,
 }
 
@@ -51,13 +51,14 @@ impl Setup {
         }
     }
 
-    /// Returns true if the queue records events. The events of keys with equal hashes cannot be told apart.
+    /// Returns true if the queue records events. Keys with equal hashes are not recorded, because their events cannot
+    /// be distinguished.
     pub(super) const fn records(&self) -> bool {
         self.track && self.hashes.is_none()
     }
 
-    /// Returns the memory of the recording. Half of the recordings lose events, but none loses an event of its last
-    /// operation.
+    /// Returns the memory of the recording, in bytes. Half of the recordings lose events, but no recording loses an
+    /// event of its last operation.
     pub(super) fn recording(&self) -> usize {
         let of_one_operation = 256 * self.keys as usize;
         match self.records() {
@@ -72,14 +73,15 @@ impl Setup {
         self.hashes.map_or(key.wrapping_mul(0x9E37_79B9_7F4A_7C15), |hashes| key % hashes)
     }
 
-    /// Returns the team of a key, or the team with this number.
+    /// Returns the team of a key. For the number of a team, returns the team with that number.
     pub(super) fn team(&self, key: u32) -> Team {
         let id = key % self.teams;
         Team { id: u64::from(id), weight: id % 3 + 1 }
     }
 }
 
-/// An order that keeps the keys lost by its stack, so that they are not dropped inside the queue.
+/// An order that keeps the keys that its stack loses, so that they are not dropped inside the
+/// queue.
 pub(super) struct TestOrder(Stack<Key>, Vec<Key>);
 
 impl TestOrder {

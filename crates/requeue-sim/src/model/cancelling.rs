@@ -1,4 +1,4 @@
-//! Runs in flight that are cancelled: by name, and by an add that restarts them.
+//! Runs in flight that are cancelled, by name or by an add that restarts them.
 
 use requeue_core::{Asked, CancelReason, CancelledRun, InFlightPolicy};
 
@@ -6,7 +6,7 @@ use super::{Model, later};
 use crate::How;
 
 impl<K: Ord + Clone> Model<K> {
-    /// Cancels the run in flight of a key. Also returns the number of the delivery, if this call has cancelled it.
+    /// Cancels the run in flight of a key. Also returns the number of the delivery, if this call has cancelled the run.
     pub fn cancel_running(&mut self, key: &K) -> (CancelledRun, Option<u64>) {
         let Some(run) = self.processing.get_mut(key) else {
             return (CancelledRun::NotInFlight, None);
@@ -33,7 +33,7 @@ impl<K: Ord + Clone> Model<K> {
         self.processing.values().any(|run| run.epoch == epoch && run.cancelled.is_some())
     }
 
-    /// The key is in flight and has become dirty.
+    /// Restarts the run of a key that is in flight and has become dirty, if adds restart runs.
     pub(super) fn restart(&mut self, key: &K) {
         let InFlightPolicy::Restart { at_most } = self.rerun else { return };
         let until = self.series.get(key).copied().unwrap_or(later(self.now, at_most));
@@ -53,12 +53,12 @@ impl<K: Ord + Clone> Model<K> {
         std::mem::take(&mut self.restarted)
     }
 
-    /// The end of a run, before anything else. Returns true if a restart is the reason. The next run, if any, then
-    /// serves the adds of this run.
+    /// Handles the cancellation at the beginning of a completion. Returns true if the run was restarted. The next run,
+    /// if any, then serves the adds of this run.
     pub(super) fn end_cancelled(&mut self, key: &K, how: How, asked: Asked) -> bool {
         let restarted = self.processing[key].cancelled == Some(CancelReason::Restarted);
         if let Some(run) = self.processing.get_mut(key) {
-            // The adds that belong to the completion restart nothing.
+            // The run is marked as cancelled, so that the adds of its completion do not restart it.
             run.cancelled.get_or_insert(CancelReason::Cancelled);
         }
         if how == How::Cancelled && restarted && self.is_pending(key) {

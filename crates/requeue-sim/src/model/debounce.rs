@@ -5,8 +5,8 @@ use requeue_core::{Added, Time};
 use super::{Model, Wait};
 
 impl<K: Ord + Clone> Model<K> {
-    /// Applies a debounced add. The run is due at `due` if no other debounced add follows, and otherwise at `most` at
-    /// the latest.
+    /// Applies a debounced add. The run is due at `due` if no other debounced add follows, and otherwise no later than
+    /// `most`.
     pub(super) fn debounce(&mut self, key: &K, due: Time, most: Time, failed: bool) -> Added {
         let now = self.now;
         let is_ready = self.dirty.contains(key) && !self.processing.contains_key(key);
@@ -65,7 +65,7 @@ impl<K: Ord + Clone> Model<K> {
     }
 
     /// Returns the latest time to which a debounced add may postpone the run that the key waits
-    /// for: the bound of earlier debounced adds, or else the due time itself.
+    /// for: the bound of earlier debounced adds, or otherwise the due time itself.
     fn latest(&self, key: &K) -> Option<Time> {
         self.bounds.get(key).copied().or_else(|| self.waiting.get(key).map(|wait| wait.at))
     }

@@ -38,7 +38,7 @@ impl<K: Ord + Clone> Model<K> {
         lost
     }
 
-    /// Counts a failed run of `key`, whose failures do not include it yet.
+    /// Counts a failed run of `key`, before the failure is added to the key's failures.
     fn count_failure(&mut self, key: &K) {
         self.tally.failures += 1;
         let number = self.failures(key).saturating_add(1);
@@ -88,7 +88,7 @@ impl<K: Ord + Clone> Model<K> {
             false
         };
         let ready = self.dirty.contains(key);
-        // A release is not a run, and leaves a series as it is.
+        // A release does not count as a run, so the series of restarts continues.
         let goes_on = is_restarted || matches!(how, How::Release | How::ReleaseAfter(_));
         if !(goes_on && self.is_pending(key)) {
             self.series.remove(key);
@@ -99,7 +99,7 @@ impl<K: Ord + Clone> Model<K> {
         Ended { key: self.let_go(key), lost, ready, was_dirty, worked }
     }
 
-    /// `RequeueAfter`, after the success: an add with the priority of the run.
+    /// Adds the key after a success with `RequeueAfter`, with the priority of the run.
     pub(super) fn add_later(&mut self, key: &K, after: Duration, asked: Asked, now: Time) {
         let request = AddRequest {
             when: When::After(after),
@@ -116,12 +116,12 @@ impl<K: Ord + Clone> Model<K> {
         };
     }
 
-    /// Completes a delivery after a shutdown, when all adds are refused, including the adds of a completion. Returns
+    /// Completes a delivery after a shutdown. All adds are then refused, including the adds of a completion. Returns
     /// true if a run that was asked for will not happen.
     pub(super) fn end_run_shut_down(&mut self, key: &K, how: How) -> bool {
         let asks_more = !matches!(how, How::Done | How::Succeed | How::GiveUp | How::Cancelled);
         if self.is_stopped(key) || self.dirty.contains(key) && self.is_paced(key) {
-            // Nothing more will be delivered, or the run would have to wait.
+            // The run is lost if no more keys are delivered, or if the run would have to wait.
             let was_dirty = self.dirty.remove(key);
             self.done_now(key);
             let lost = was_dirty || asks_more;

@@ -11,7 +11,7 @@ pub struct TeamStates {
     pub ready: usize,
     /// Keys that wait, and are neither ready nor in flight.
     pub waiting: usize,
-    /// The waiting keys that have failed. `waiting` does not include these keys.
+    /// The keys that wait and have failed. `waiting` does not include these keys.
     pub backing_off: usize,
     /// Keys in flight.
     pub in_flight: usize,

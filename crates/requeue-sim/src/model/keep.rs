@@ -29,7 +29,7 @@ impl<K: Ord + Clone> Model<K> {
         self.done_now(key);
     }
 
-    /// Makes the key ready as if it had not been delivered, without another add.
+    /// Makes the key ready, without another add, as if it had not been delivered.
     pub(super) fn release(&mut self, key: &K) {
         if !self.dirty.contains(key) {
             self.add_now(key);

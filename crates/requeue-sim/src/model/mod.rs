@@ -1,9 +1,9 @@
-//! The behaviour of a queue of keys, as simply as possible.
+//! The behaviour of a queue of keys, implemented as simply as possible.
 //!
 //! The state is the same as in client-go: the ready keys in order, a set of *dirty* keys, a set of keys in
-//! *processing*, and a map of *waiting* keys. [`ReaddPolicy::KeepBoth`] works on it like client-go's `queue.go` and
-//! `delaying_queue.go`, line by line (in `keep`). The two other policies, which have at most one pending run per key,
-//! are in `single`. This module has the parts that all policies share.
+//! *processing*, and a map of *waiting* keys. For [`ReaddPolicy::KeepBoth`], `keep` follows client-go's `queue.go` and
+//! `delaying_queue.go` line by line. The two other policies, with at most one pending run per key, are in `single`.
+//! This module contains the parts that all policies share.
 //!
 //! The differences from client-go are deliberate:
 //!
@@ -37,7 +37,7 @@ pub use self::store_groups::{GroupSettings, GroupedKey, Refusal, StoreGroups};
 pub use self::view::{Seen, Tally};
 use crate::How;
 
-/// Returns the time `delay` after `now`, or never. The arithmetic does not depend on the core.
+/// Returns the time `delay` after `now`, or never. The arithmetic does not use the core's.
 fn later(now: Time, delay: Duration) -> Time {
     let nanos = u128::from(now.as_nanos()) + delay.as_nanos();
     u64::try_from(nanos).map_or(Time::NEVER, Time::from_nanos)
@@ -68,7 +68,7 @@ pub struct Rules {
 pub struct AddRequest {
     /// The time at which the key becomes ready.
     pub when: When,
-    /// The rule that combines this time with the due time that the key already has.
+    /// The rule that combines the time of this add with the due time that the key already has.
     pub merge: Merge,
     /// The priority.
     pub priority: i32,
@@ -76,7 +76,7 @@ pub struct AddRequest {
     pub reasons: u32,
     /// True if the add is the retry of a failure.
     pub failed: bool,
-    /// The longest wait of a debounced add, whose quiet time is the delay of `when`. This time has no effect without a
+    /// The longest wait of a debounced add, whose quiet time is the delay of `when`. `debounce` has no effect without a
     /// delay.
     pub debounce: Option<Duration>,
 }
@@ -139,7 +139,7 @@ pub struct Out<K> {
 pub struct Ended<K> {
     /// The key, if the model no longer knows it.
     pub key: Option<K>,
-    /// True if a run that was asked for will not happen.
+    /// True if a requested run will not happen.
     pub lost: bool,
     /// True if the key is ready again.
     pub ready: bool,
@@ -162,10 +162,10 @@ pub struct Model<K> {
     bounds: BTreeMap<K, Time>,
     /// The waiting keys, by due time.
     deadlines: BTreeSet<(Time, u64, K)>,
-    /// `Hold`: the keys that back off, and the ends of their backoffs.
+    /// Under `Hold`, the keys that back off, with the ends of their backoffs.
     not_before: BTreeMap<K, Time>,
     failures: BTreeMap<K, u32>,
-    /// The keys in a series of restarts, and the times after which adds no longer restart their
+    /// The keys in a series of restarts, with the times after which adds no longer restart their
     /// runs.
     series: BTreeMap<K, Time>,
     /// The deliveries that were restarted and not yet reported.
@@ -297,14 +297,15 @@ impl<K: Ord + Clone> Model<K> {
         Some(Out { epoch: self.epoch, asked, failures: self.failures(&key), queued, key })
     }
 
-    /// Completes a delivery. Returns `None` and has no effect if it was completed already.
+    /// Completes a delivery. Returns `None` and has no effect if the delivery was already
+    /// completed.
     pub fn finish(&mut self, epoch: u64, how: How, asked: Asked, now: Time) -> Option<Ended<K>> {
         self.promote(now, PROMOTE);
         let key = self.processing.iter().find(|(_, run)| run.epoch == epoch)?.0.clone();
         Some(self.end_run(&key, how, asked, now))
     }
 
-    /// Like [`finish`](Self::finish), for keys that cannot be copied: a custom order gets no copies.
+    /// Like [`finish`](Self::finish), for keys that cannot be copied. A custom order gets no copies.
     pub fn finish_without_copies(
         &mut self,
         epoch: u64,
@@ -320,7 +321,7 @@ impl<K: Ord + Clone> Model<K> {
         Some(ended)
     }
 
-    /// Lets a custom order return all its keys, none of which may be delivered.
+    /// Lets a custom order return all its keys. None of these keys may be eligible.
     ///
     /// # Panics
     ///
@@ -395,7 +396,7 @@ impl<K: Ord + Clone> Model<K> {
         *failures = failures.saturating_add(1);
     }
 
-    /// Adds `more` to the next run. The highest priority wins.
+    /// Adds `more` to the next run. The run keeps the highest priority.
     fn note(&mut self, key: &K, more: Asked) {
         let pending = self.is_pending(key);
         let asked = self.asked.entry(key.clone()).or_default();
@@ -423,7 +424,7 @@ impl<K: Ord + Clone> Model<K> {
         Cancelled { ready: dirty && !processing, dirty: dirty && processing, waiting }
     }
 
-    /// Removes everything that is known of a key, if the key has no state.
+    /// Removes all data of a key, if the key has no state.
     fn let_go(&mut self, key: &K) -> Option<K> {
         if self.knows(key) {
             return None;

@@ -12,7 +12,7 @@ pub enum Ranking {
         /// At least one of this number of consecutive deliveries takes the key that has been ready longest.
         oldest_every: u32,
     },
-    /// A custom order: the key that was pushed or touched last. This order loses every `lossy`-th key that it gets,
+    /// A custom order: the key that was pushed or touched last. This order loses every `lossy`-th key that it receives,
     /// unless `lossy` is 0.
     Stack {
         /// One of this number of keys is lost.
@@ -34,9 +34,9 @@ pub struct Team {
 struct Candidate<K> {
     key: K,
     team: Team,
-    /// The priority of the key, if the order uses priorities, or else 0.
+    /// The priority of the key, or 0 if the order ignores priorities.
     level: i32,
-    /// The time at which the key entered its level, by the order's own count.
+    /// The time at which the key entered its level, by the order's counter.
     placed: u64,
     /// True if the custom order returned the key while its team was at its limit.
     skipped: bool,
@@ -66,7 +66,7 @@ pub struct ReadyKeys<K> {
     passed_over: u32,
     placed: u64,
     stack: Stack<K>,
-    /// True if the custom order gets keys. The value is false while keys cannot be copied.
+    /// True if the custom order receives keys. The value is false while keys cannot be copied.
     gives_copies: bool,
 }
 
@@ -85,7 +85,7 @@ impl<K: PartialEq> Stack<K> {
         Self { keys: Vec::new(), lossy, pushes: 0 }
     }
 
-    /// Puts `key` on top, or loses it and returns it.
+    /// Puts `key` on top. If the stack loses `key`, returns it instead.
     pub fn push(&mut self, key: K) -> Option<K> {
         if self.lossy > 0 {
             self.pushes = (self.pushes + 1) % self.lossy;
@@ -205,7 +205,7 @@ impl<K: Clone + Ord> ReadyKeys<K> {
         self.see_to_turns();
     }
 
-    /// Sets whether a custom order gets the keys that become ready from here on.
+    /// Sets whether a custom order receives the keys that become ready from now on.
     pub(super) const fn gives_copies(&mut self, gives: bool) {
         self.gives_copies = gives;
     }
@@ -250,12 +250,13 @@ impl<K: Clone + Ord> ReadyKeys<K> {
         self.by_age().next().cloned()
     }
 
-    /// Returns the keys that may be delivered, first the key that has been ready longest.
+    /// Returns the keys that may be delivered, starting with the key that has been ready longest.
     pub fn by_age(&self) -> impl Iterator<Item = &K> {
         self.eligible_keys().map(|candidate| &candidate.key)
     }
 
-    /// Returns the keys whose teams have reached their limit and are not paused, first the key that has been ready longest.
+    /// Returns the keys whose teams have reached their limit and are not paused, starting with the key that has been
+    /// ready longest.
     pub fn held_by_age(&self) -> impl Iterator<Item = &K> {
         let is_held = |id| self.in_work(id) >= self.limit && !self.is_paused(id);
         self.keys.iter().filter(move |of| is_held(of.team.id)).map(|candidate| &candidate.key)
@@ -325,8 +326,8 @@ impl<K: Clone + Ord> ReadyKeys<K> {
         if *n == 0 {
             self.in_work.remove(&team.id);
         }
-        // The team may have one more key in flight. The custom order gets a key again that it
-        // returned while the team was at its limit.
+        // The team may have one more key in flight. A key that the custom order returned while the
+        // team was at its limit is pushed to it again.
         let gives = self.gives_copies && !self.is_paused(team.id);
         let shown = |c: &&mut Candidate<K>| c.skipped && c.team.id == team.id;
         if let Some(c) = self.keys.iter_mut().find(shown).filter(|_| gives) {
@@ -359,9 +360,9 @@ impl<K: Clone + Ord> ReadyKeys<K> {
         }
     }
 
-    /// Updates the turns of all levels. A team with a key that may be delivered takes part in the
-    /// turns of the key's level, at the end if it is new. Other teams leave the turns, and keep no
-    /// credit.
+    /// Updates the turns of all levels. A team with an eligible key takes part in the turns of the
+    /// key's level. A new team goes to the end. Teams without eligible keys leave the turns, and
+    /// lose their credit.
     fn see_to_turns(&mut self) {
         if !self.fair {
             return;
@@ -383,8 +384,8 @@ impl<K: Clone + Ord> ReadyKeys<K> {
         }
     }
 
-    /// Returns everything that determines the future, to tell states apart. Counts are replaced by
-    /// ranks.
+    /// Returns all values that determine the future behaviour, to distinguish states. Counts are
+    /// replaced by ranks.
     pub(crate) fn essence(&self) -> impl Ord + use<K> {
         let mut placed: Vec<u64> = self.keys.iter().map(|c| c.placed).collect();
         placed.sort_unstable();

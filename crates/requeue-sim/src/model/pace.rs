@@ -19,13 +19,14 @@ impl<K: Ord + Clone> Model<K> {
         self.permit(key) > self.now
     }
 
-    /// The run of `key` waits until the pace permits it.
+    /// Makes the run of `key` wait until the pace permits it.
     pub(super) fn wait_for_pace(&mut self, key: &K) -> Added {
         self.count_paced(key);
         self.wait(key, self.permit(key), Merge::Earliest)
     }
 
-    /// The run of `key` is due, and waits until the pace permits it. Until then, debounced adds still postpone the run.
+    /// Makes the due run of `key` wait until the pace permits it. Until then, debounced adds can still postpone the
+    /// run.
     pub(super) fn postpone(&mut self, key: &K) {
         self.count_paced(key);
         let bound = self.bounds.get(key).copied();
@@ -33,7 +34,7 @@ impl<K: Ord + Clone> Model<K> {
         self.bounds.extend(bound.map(|bound| (key.clone(), bound)));
     }
 
-    /// Counts the pending run of `key`, once.
+    /// Counts the pending run of `key` as paced, but only once.
     pub(super) fn count_paced(&mut self, key: &K) {
         self.tally.paced += u64::from(self.paced.insert(key.clone()));
     }
@@ -47,7 +48,8 @@ impl<K: Ord + Clone> Model<K> {
         }
     }
 
-    /// Forgets the starts of the keys whose window is over. Returns the number of the other keys.
+    /// Forgets the starts that no longer count. Returns the number of keys with starts that still
+    /// count.
     pub fn sweep(&mut self, now: Time) -> usize {
         let per = self.pace.map(|pace| pace.per()).unwrap_or_default();
         self.starts.retain(|_, starts| starts.last().is_some_and(|&last| later(last, per) > now));
@@ -59,7 +61,7 @@ impl<K: Ord + Clone> Model<K> {
         let Some(pace) = self.pace else { return };
         let now = self.now;
         let starts = self.starts.entry(key.clone()).or_default();
-        // Only starts whose window is not over count, and only the last of them.
+        // Only starts within the last window count, and of these only as many as the pace permits.
         starts.push(now);
         while starts.len() > pace.runs() as usize
             || starts.len() > 1 && later(starts[0], pace.per()) <= now
@@ -68,7 +70,7 @@ impl<K: Ord + Clone> Model<K> {
         }
     }
 
-    /// Takes back the last start of `key`, which is in flight, if it counts.
+    /// Takes back the last start of `key`, which is in flight, if that start counts.
     pub(super) fn take_back_start(&mut self, key: &K) {
         let run = self.processing.get_mut(key);
         if run.is_some_and(|run| std::mem::take(&mut run.counts)) {
@@ -76,7 +78,7 @@ impl<K: Ord + Clone> Model<K> {
         }
     }
 
-    /// Makes a delivery not count toward the pace, or count from now on.
+    /// Sets whether a delivery counts toward the pace. A delivery that counts does so from now on.
     pub fn count_start(&mut self, epoch: u64, counts: bool, now: Time) {
         self.now = now;
         let run = self.processing.iter().find(|(_, run)| run.epoch == epoch);

@@ -1,5 +1,5 @@
-//! `ReaddPolicy::Replace`: at most one run of a key is pending. `ReaddPolicy::Hold`: in addition, no run starts
-//! before the backoff of a failure is over, unless the failure is forgotten.
+//! `ReaddPolicy::Replace`: at most one run of a key is pending. `ReaddPolicy::Hold`: in addition, no run starts before
+//! the backoff of a failure ends, unless the failure is forgotten.
 
 use requeue_core::{Added, Merge, ReaddPolicy, Time};
 
@@ -7,7 +7,7 @@ use super::{AddRequest, Model, later};
 use crate::How;
 
 impl<K: Ord + Clone> Model<K> {
-    /// `add` (`due` is `None`) and `add_after`.
+    /// Implements `add` (`due` is `None`) and `add_after`.
     pub(super) fn add_single(
         &mut self,
         key: &K,
@@ -34,13 +34,13 @@ impl<K: Ord + Clone> Model<K> {
             return self.wait_for_pace(key);
         }
         if at <= now {
-            // The add replaces a waiting run, and the backoff is over.
+            // The add replaces a waiting run, and the backoff has ended.
             self.stop_waiting(key);
             self.not_before.remove(key);
             return self.add_now(key);
         }
         if self.dirty.contains(key) {
-            // One run is pending, and is due already.
+            // A run is pending that is already due.
             self.tally.coalesced += 1;
             if !self.processing.contains_key(key) {
                 self.queue.touch(key);
@@ -50,7 +50,7 @@ impl<K: Ord + Clone> Model<K> {
         self.wait(key, at, merge)
     }
 
-    /// `Hold`: the key has failed. The key backs off until the later of `at` and the end of an earlier backoff.
+    /// Under `Hold`, makes a failed key back off until the later of `at` and the end of an earlier backoff.
     pub(super) fn back_off(&mut self, key: &K, at: Time) {
         if self.re_add == ReaddPolicy::Hold {
             let not_before = self.not_before(key).max(at);
@@ -58,7 +58,7 @@ impl<K: Ord + Clone> Model<K> {
         }
     }
 
-    /// `Hold`: every pending run waits until the backoff is over.
+    /// Under `Hold`, makes every pending run wait until the backoff ends.
     pub(super) fn hold(&mut self, key: &K, now: Time) {
         let not_before = self.not_before(key);
         if not_before <= now {
@@ -70,7 +70,7 @@ impl<K: Ord + Clone> Model<K> {
         }
     }
 
-    /// `Hold`: the pending run is a retry from now on.
+    /// Under `Hold`, removes the bound, because the pending run is a retry from now on.
     fn forget_bound(&mut self, key: &K) {
         if self.re_add == ReaddPolicy::Hold {
             self.bounds.remove(key);

@@ -1,4 +1,4 @@
-//! The groups of a store: the claims that their settings permit.
+//! The groups of a store, and the claims that their settings permit.
 //!
 //! Several processes take turns separately, so the model does not predict the next key of a claim. The model decides
 //! whether the claim could deliver the key.
@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 /// The settings of the groups of a store.
 #[derive(Clone, Debug, Default)]
 pub struct StoreGroups {
-    /// The limit of keys in flight of each group without a separate limit. `None`: no limit.
+    /// The limit of keys in flight of each group without a separate limit. `None` means no limit.
     pub default_limit: Option<u32>,
     groups: BTreeMap<String, GroupSettings>,
 }
@@ -16,7 +16,7 @@ pub struct StoreGroups {
 /// The settings of a group.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct GroupSettings {
-    /// The limit of keys in flight. `None`: the limit of the queue applies.
+    /// The limit of keys in flight. `None` means that the limit of the queue applies.
     pub limit: Option<u32>,
     /// The number of keys in one turn.
     pub weight: u32,
@@ -37,11 +37,11 @@ pub struct GroupedKey<'a> {
     pub group: &'a str,
     /// The priority.
     pub priority: i32,
-    /// The time since which the key is ready, in any unit.
+    /// The time at which the key became ready, in any unit.
     pub since: i64,
 }
 
-/// The reason why a claim may not deliver a key, or may not leave it.
+/// The reason why a claim must not deliver a key, or must not leave it in the store.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Refusal<'a> {
     /// The group is paused.
@@ -50,9 +50,9 @@ pub enum Refusal<'a> {
     AtLimit(u32),
     /// An older key of the group and the priority is ready.
     NotOldest(GroupedKey<'a>),
-    /// The claim could deliver this key of a higher priority.
+    /// The claim could deliver this key, which has a higher priority.
     NotHighest(GroupedKey<'a>),
-    /// The claim ended without this key, which it could deliver.
+    /// The claim ended without this key, although it could deliver the key.
     LeftBehind(GroupedKey<'a>),
 }
 
@@ -79,8 +79,8 @@ impl StoreGroups {
         self.settings(group).limit.or(self.default_limit)
     }
 
-    /// Checks that a claim may deliver `key`. `ready` has the ready keys, and `in_flight` the groups of the keys in
-    /// flight, both before this delivery.
+    /// Checks that a claim may deliver `key`. `ready` contains the ready keys, and `in_flight` contains the groups of
+    /// the keys in flight, both before this delivery.
     ///
     /// # Errors
     ///
@@ -98,9 +98,9 @@ impl StoreGroups {
         ready.into_iter().find(is_before).map_or(Ok(()), |older| Err(Refusal::NotOldest(older)))
     }
 
-    /// Checks that a claim may deliver a key of `priority` now. `visited` has the group and the priority of each key that
-    /// the claim has delivered before. Other groups may have more urgent keys: the claim need not have found them.
-    /// `ready` and `in_flight` are as for [`check_delivery`](Self::check_delivery).
+    /// Checks that a claim may deliver a key of `priority` now. `visited` contains the group and the priority of each
+    /// key that the claim has already delivered. Other groups may have keys with higher priorities, because the claim
+    /// does not have to find all groups. `ready` and `in_flight` are as for [`check_delivery`](Self::check_delivery).
     ///
     /// # Errors
     ///
@@ -120,8 +120,8 @@ impl StoreGroups {
         ready.into_iter().find(is_missed).map_or(Ok(()), |key| Err(Refusal::NotHighest(key)))
     }
 
-    /// Checks a claim that has looked up all groups and delivers no further key: it must leave no key that it could
-    /// deliver.
+    /// Checks a claim that has looked up all groups and delivers no further key. The claim must leave no key that it
+    /// could deliver.
     ///
     /// # Errors
     ///
@@ -187,7 +187,8 @@ mod tests {
         };
         assert!(!check(&groups, 0, &[("b", 1), ("a", 1)]));
         assert!(check(&groups, 1, &[("a", 1)]));
-        // The claim has not found the group, or only with its keys of another priority.
+        // The claim has not found the group, or has found only keys of the group with another
+        // priority.
         assert!(check(&groups, 0, &[("b", 1), ("a", 0)]));
         groups.settings_mut("a").limit = Some(1);
         assert!(check(&groups, 0, &[("a", 1)]));

@@ -42,11 +42,11 @@ pub struct Seen {
     pub bound: Option<Time>,
     /// The time from which the pace permits the next start.
     pub paced_until: Time,
-    /// The number of failures in a row.
+    /// The number of consecutive failures.
     pub failures: u32,
     /// The number of adds that the next run serves.
     pub adds: u32,
-    /// The reasons of these adds.
+    /// The reasons of the adds that the next run serves.
     pub reasons: u32,
     /// The priority of the run that is pending or in flight. Otherwise, the priority is not compared.
     pub priority: Option<i32>,
@@ -62,8 +62,8 @@ pub struct Seen {
 }
 
 impl Seen {
-    /// Returns the same state without a pace whose time has passed at `now`: the queue forgets such times at any
-    /// moment.
+    /// Returns the same state without the time of a pace that has passed at `now`, because the queue may forget such a
+    /// time at any moment.
     #[must_use]
     pub fn at(self, now: Time) -> Self {
         let paced_until = if self.paced_until > now { self.paced_until } else { Time::ZERO };
@@ -188,7 +188,7 @@ impl<K: Ord + Clone> Model<K> {
         !self.dirty.contains(key) && !self.processing.contains_key(key)
     }
 
-    /// Returns the number of failures in a row of `key`.
+    /// Returns the number of consecutive failures of `key`.
     pub fn failures(&self, key: &K) -> u32 {
         self.failures.get(key).copied().unwrap_or(0)
     }
@@ -208,7 +208,7 @@ impl<K: Ord + Clone> Model<K> {
         if self.paused { 0 } else { self.queue.eligible() }
     }
 
-    /// Returns the keys that may be delivered, first the key that has been ready longest.
+    /// Returns the keys that may be delivered, starting with the key that has been ready longest.
     pub fn by_age(&self) -> impl Iterator<Item = &K> {
         self.queue.by_age()
     }
@@ -228,8 +228,8 @@ impl<K: Ord + Clone> Model<K> {
         self.waiting.keys().filter(|key| self.failures(key) > 0).count()
     }
 
-    /// Returns the number of waiting keys that are neither ready nor in flight, and how many of
-    /// them have failed.
+    /// Returns the number of waiting keys that are neither ready nor in flight, and the number of
+    /// these keys that have failed.
     pub fn idle_waiting(&self) -> (usize, usize) {
         let idle = || self.waiting.keys().filter(|key| self.is_idle(key));
         (idle().count(), idle().filter(|key| self.failures(key) > 0).count())
@@ -262,8 +262,8 @@ impl<K: Ord + Clone> Model<K> {
         since.map_or(Duration::ZERO, |since| now.since(since))
     }
 
-    /// Returns the number of ready keys whose teams have reached their limit. With times, also returns how long the oldest
-    /// of them has been ready.
+    /// Returns the number of ready keys whose teams have reached their limit. Also returns how long the oldest of these
+    /// keys has been ready.
     pub fn at_team_limit(&self, now: Time) -> (usize, Duration) {
         let since = |key| self.since.get(key).copied().map_or(Duration::ZERO, |at| now.since(at));
         let mut oldest_first = self.queue.held_by_age().peekable();
@@ -320,8 +320,8 @@ impl<K: Ord + Clone> Model<K> {
         runs
     }
 
-    /// Returns everything that determines the future, relative to `now`, to tell states apart.
-    /// Times, failures and adds are capped.
+    /// Returns all values that determine the future behaviour, relative to `now`, to distinguish
+    /// states. Times, failures and adds are capped.
     pub fn essence(&self, now: Time, cap: u64) -> impl Ord + use<K> {
         let ahead = |at: Time| at.as_nanos().saturating_sub(now.as_nanos()).min(cap);
         let keys: Vec<_> = self

@@ -40,7 +40,8 @@ pub struct Hour {
     pub failures: u64,
     /// The memory of the queue and its clock while they are idle, after the warm-up and at the end.
     pub idle: [Memory; 2],
-    /// The mean number of bytes in the last minute of the first part, and of the last part.
+    /// The mean number of allocated bytes in the last minute of the first part, and in the last
+    /// minute of the last part.
     pub busy: [usize; 2],
 }
 
@@ -59,7 +60,7 @@ impl fmt::Display for Hour {
 ///
 /// # Errors
 ///
-/// Returns an error if memory was not returned. The error names the memory, the kind of queue and the time.
+/// Returns an error if memory was not freed. The error names the memory, the kind of queue and the time.
 pub fn hour(seed: u64, minutes: usize) -> Result<Vec<Hour>, String> {
     let kinds = Kind::ALL.iter();
     kinds.map(|&kind| life(kind, seed, minutes).map_err(|e| format!("{kind:?}: {e}"))).collect()
@@ -123,7 +124,7 @@ struct Controller {
     healed: bool,
 }
 
-/// A worker that waits for a key, works on a key, or has only the key's ticket left.
+/// A worker that waits for a key, works on a key, or has only the ticket of its key.
 enum Worker {
     Waits(Getter),
     Works(Item<'static, Name>, Time),
@@ -158,7 +159,8 @@ impl Controller {
         })
     }
 
-    /// Works for `minutes` minutes, and returns the mean number of bytes in the last minute.
+    /// Works for `minutes` minutes, and returns the mean number of allocated bytes in the last
+    /// minute.
     fn work(&mut self, minutes: usize) -> usize {
         self.healed = false;
         let mut sum = 0;
@@ -193,7 +195,8 @@ impl Controller {
         }
         // This call makes a custom order return the keys that it still has.
         drop(self.queue.try_get());
-        // The alarm of a cancelled key may be left. Such an alarm goes off, and is not armed again.
+        // The alarm of a cancelled key may still be armed. Such an alarm goes off, and is not armed
+        // again.
         if let Some(at) = self.clock.next_alarm() {
             self.clock.set(at);
         }
@@ -207,8 +210,7 @@ impl Controller {
         page.entries.first().map(|entry| self.queue.explain(&entry.key))
     }
 
-    /// Ends the queue in one of the possible ways. During this time, getters wait for a key, and a drain may wait for
-    /// the end.
+    /// Ends the queue in one of the possible ways. During the end, getters wait for a key, and a drain may wait.
     fn end(&mut self) -> Result<(), String> {
         for _ in 0..10 {
             self.event();
@@ -243,7 +245,7 @@ impl Controller {
         name(self.objects[at])
     }
 
-    /// Adds all objects, as informers do from time to time.
+    /// Adds all objects, as informers do periodically.
     fn resync(&mut self) {
         self.queue.add_all(self.objects.iter().map(|&object| name(object)));
     }
@@ -287,13 +289,13 @@ impl Controller {
     fn replace(&mut self) {
         let at = self.rng.usize(..self.objects.len());
         let old = name(mem::replace(&mut self.objects[at], self.born));
-        // This also removes the failures.
+        // The cancel also removes the failures.
         let _ = self.queue.cancel(old.as_str());
         self.queue.add(name(self.born));
         self.born += 1;
     }
 
-    /// Drops the future of a getter, wherever it is.
+    /// Drops the future of a getter, at any point of its execution.
     fn give_up_waiting(&mut self) {
         if let Some(at) = self.workers.iter().position(|worker| matches!(worker, Worker::Waits(_)))
         {
@@ -303,7 +305,7 @@ impl Controller {
 
     // --- Workers ----------------------------------------------------------------------------------
 
-    /// Advances the clock, and lets getters and workers do their due work.
+    /// Advances the clock, and polls the getters and the workers that are due.
     fn go_on(&mut self, by: Duration) {
         self.clock.advance(by);
         while self.workers.len() < WORKERS {

@@ -1,4 +1,4 @@
-//! Threads and tasks that add, wait, work and give up, by the machine's clock. The queues are
+//! Threads and tasks that add, wait, work and give up, with the machine's clock. The queues are
 //! created and ended many times.
 
 use std::fmt;
@@ -21,10 +21,10 @@ use super::{Memory, ensure};
 const ADDS: u32 = 300;
 /// The number of distinct keys.
 const KEYS: u32 = 40;
-/// The number of rounds after which nearly all of the memory that is allocated once per process has
-/// been allocated.
+/// The number of warm-up rounds. After them, nearly all memory that is allocated once per process
+/// has been allocated.
 const WARM_UP: u64 = 5;
-/// The number of such pieces of memory that may be allocated later, on rare paths.
+/// The number of once-per-process allocations that may come after the warm-up, on rare paths.
 const LATE: usize = 8;
 
 /// The result of a run.
@@ -49,12 +49,12 @@ impl fmt::Display for Crowd {
     }
 }
 
-/// Runs `rounds` rounds after the warm-up. If `rounds` is `None`, runs until `time` is over. All memory must be
-/// returned after each round.
+/// Runs `rounds` rounds after the warm-up. If `rounds` is `None`, runs until `time` has passed. All memory must be
+/// freed after each round.
 ///
 /// # Errors
 ///
-/// Returns an error if memory was not returned. The error names the memory and the number of rounds.
+/// Returns an error if memory was not freed. The error names the memory and the number of rounds.
 pub fn crowd(seed: u64, rounds: Option<u64>, time: Duration) -> Result<Crowd, String> {
     let mut all = Crowd { queues: 0, deliveries: 0, idle: [Memory::now(); 2] };
     // This starts the timer thread of the process.
@@ -81,7 +81,8 @@ pub fn crowd(seed: u64, rounds: Option<u64>, time: Duration) -> Result<Crowd, St
     Ok(all)
 }
 
-/// Returns the memory that is held once the timer thread has dropped the wakers that it was using.
+/// Waits until the timer thread has dropped the wakers that it was using, and returns the memory
+/// that is then allocated.
 fn settled(warm: Memory) -> Memory {
     let start = Instant::now();
     while !Memory::now().is_back(warm, LATE) && start.elapsed() < Duration::from_secs(60) {
@@ -115,7 +116,7 @@ fn add(queue: &Queue<String>, rng: &mut fastrand::Rng) {
     }
 }
 
-/// Completes an item, and the items that are taken together with a completion.
+/// Completes an item, and the items that the completion returns.
 fn work(queue: &Queue<String>, item: Item<'_, String>, rng: &mut fastrand::Rng) {
     let mut next = Some(item);
     while let Some(item) = next.take() {
@@ -166,7 +167,7 @@ fn with_threads(rng: &mut fastrand::Rng) -> Result<u64, String> {
         let workers: [(usize, fastrand::Rng); 5] = std::array::from_fn(|n| (n, rng.fork()));
         let workers =
             workers.map(|(n, rng)| scope.spawn(move || while_there_is_work(queue, n, rng)));
-        // A thread that was joined has freed everything that it had allocated for itself.
+        // A thread that was joined has freed the memory that it allocated for itself.
         producers.into_iter().try_for_each(thread::ScopedJoinHandle::join)?;
         match end {
             End::Close => queue.close(),
@@ -185,7 +186,7 @@ fn with_threads(rng: &mut fastrand::Rng) -> Result<u64, String> {
     nothing_is_left(&queue)
 }
 
-/// Works until the queue has ended. Each `way` takes keys with other calls.
+/// Takes and completes keys until the queue has ended. `way` selects the calls that take keys.
 fn while_there_is_work(queue: &Queue<String>, way: usize, mut rng: fastrand::Rng) {
     loop {
         let items = match way {
@@ -199,7 +200,7 @@ fn while_there_is_work(queue: &Queue<String>, way: usize, mut rng: fastrand::Rng
                 }
                 item.into_iter().collect()
             }
-            // A task without a runtime. The timer thread keeps its alarm.
+            // The getter is a task without a runtime, so the timer thread keeps its alarms.
             _ => block_on(queue.get()).into_iter().collect::<Vec<_>>(),
         };
         if items.is_empty() {
@@ -230,7 +231,8 @@ fn block_on<F: Future>(future: F) -> F::Output {
 
 // --- Tasks ---------------------------------------------------------------------------------------
 
-/// Each queue gets a separate runtime. Once the runtime is dropped, it holds nothing of the queue.
+/// Each queue gets a separate runtime. After the runtime is dropped, no memory of the queue is held
+/// by it.
 fn with_tasks(rng: &mut fastrand::Rng) -> Result<u64, String> {
     let runtime = runtime::Builder::new_multi_thread()
         .worker_threads(2)
@@ -263,7 +265,7 @@ async fn tasks(
         })
     });
     let getters = [rng.fork(), rng.fork()].map(|rng| tokio::spawn(impatient(queue.clone(), rng)));
-    // This task is cancelled while it waits or works.
+    // This task is aborted while it waits or works.
     let hasty = tokio::spawn(patient(queue.clone(), rng.fork()));
     let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
     let workers = Workers::new(queue.clone(), handle)
@@ -296,7 +298,7 @@ async fn tasks(
 async fn handle(key: String, context: Context) -> Result<Action, Error> {
     match (key.len() + context.attempt() as usize) % 4 {
         0 => Err("fails".into()),
-        // Runs until it is cancelled.
+        // This run continues until it is cancelled.
         1 if context.adds() > 1 => {
             context.cancelled().await;
             Err("too late".into())
@@ -306,7 +308,7 @@ async fn handle(key: String, context: Context) -> Result<Action, Error> {
     }
 }
 
-/// Stops waiting again and again, and waits once more.
+/// Repeatedly stops waiting for a key, and waits again.
 async fn impatient(queue: Queue<String>, mut rng: fastrand::Rng) {
     while !queue.is_closed() {
         let short = Duration::from_micros(rng.u64(..1_000));

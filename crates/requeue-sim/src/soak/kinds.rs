@@ -12,7 +12,8 @@ use requeue::{BuildError, Builder, CustomOrder, GroupId, Order, Queue, ReaddPoli
 /// the choice of the keys.
 pub(super) type Name = String;
 
-/// A fixed seed. By default, every run hashes differently, and tables grow at different times.
+/// A hasher with a fixed seed. With a random seed, tables would grow at different times in each
+/// run.
 const HASHER: FixedState = FixedState::with_seed(7);
 
 /// A kind of queue.
@@ -76,7 +77,7 @@ fn namespace(name: &str) -> &str {
     name.split_once('/').map_or(name, |(namespace, _)| namespace)
 }
 
-/// First in, first out, as a custom order.
+/// A custom order that is first in, first out.
 struct Line(VecDeque<Name>);
 
 impl CustomOrder<Name> for Line {

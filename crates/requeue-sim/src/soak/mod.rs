@@ -1,8 +1,8 @@
-//! Checks that all memory is returned: over an hour of a controller's life on a fake clock, and
-//! while threads and tasks run for a given time.
+//! Checks that all memory is freed: over an hour of a controller's life on a fake clock, and while
+//! threads and tasks run for a given time.
 //!
-//! Every request to the allocator is counted, and the limits are exact. After an hour, an idle queue holds no more
-//! pieces of memory than after its warm-up. After the queue is dropped, no byte of it is left.
+//! Every request to the allocator is counted, and the limits are exact. After an hour, an idle queue has no more
+//! allocations than after its warm-up. After the queue is dropped, all its memory is freed.
 
 mod controller;
 mod crowd;
@@ -30,7 +30,7 @@ impl Memory {
     ///
     /// # Panics
     ///
-    /// Panics if it has another allocator.
+    /// Panics if the process has another global allocator.
     #[must_use]
     pub fn now() -> Self {
         let stats = INSTRUMENTED_SYSTEM.stats();
@@ -41,14 +41,14 @@ impl Memory {
         }
     }
 
-    /// Returns true if this is the memory that was held `before`, with at most `late` more pieces. Their size may
-    /// differ by up to 4096 bytes: depending on how a table became empty, it may have kept capacity for a few dozen
+    /// Returns true if no more memory is held than `before`, apart from `late` more allocations. The number of bytes
+    /// may differ by up to 4096. Depending on how a table became empty, it may have kept the capacity for a few dozen
     /// keys.
     const fn is_back(self, before: Self, late: usize) -> bool {
         self.bytes <= before.bytes + 4096 && self.pieces <= before.pieces + late
     }
 
-    /// Returns how much more memory this is than `before`.
+    /// Returns the memory that is held in addition to `before`.
     fn since(self, before: Self) -> Self {
         Self {
             bytes: self.bytes.saturating_sub(before.bytes),

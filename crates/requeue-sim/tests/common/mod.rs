@@ -9,7 +9,7 @@ use requeue_sim::model::AddRequest;
 use requeue_sim::{How, Op};
 
 /// Returns a configuration with `cases` cases, which are the same each time. `PROPTEST_RNG_SEED`
-/// chooses other cases, and `PROPTEST_CASES` another number of them.
+/// chooses other cases, and `PROPTEST_CASES` another number of cases.
 pub(crate) fn config(cases: u32) -> Config {
     let config = Config::default();
     let rng_seed = match config.rng_seed {
@@ -26,14 +26,14 @@ pub(crate) fn config(cases: u32) -> Config {
     }
 }
 
-/// Short durations in most cases, so that deadlines coincide.
+/// Returns durations that are short in most cases, so that deadlines coincide.
 fn durations() -> impl Strategy<Value = Duration> {
     prop_oneof![
         2 => Just(Duration::ZERO),
         10 => (1u64..12).prop_map(Duration::from_nanos),
         3 => (1u64..1_000_000_000_000).prop_map(Duration::from_nanos),
         1 => Just(Duration::MAX),
-        // More nanoseconds than 64 bits hold.
+        // The number of nanoseconds exceeds 64 bits.
         1 => (1u64..12).prop_map(|n| Duration::from_nanos(u64::MAX) + Duration::from_nanos(n)),
     ]
 }
@@ -114,7 +114,8 @@ fn op() -> impl Strategy<Value = Op> {
     ]
 }
 
-/// Sequences of operations. A few sequences end the queue early. Most end it late or not at all.
+/// Returns sequences of operations. A few sequences end the queue early. Most sequences end it late
+/// or not at all.
 pub(crate) fn ops(max: usize) -> impl Strategy<Value = Vec<Op>> {
     let open = op().prop_map(|op| if matches!(op, Op::End(_)) { Op::Get } else { op });
     (prop::collection::vec(open, 1..max), prop::collection::vec(op(), 0..80)).prop_map(
