@@ -1,14 +1,14 @@
-//! Busy work: the computation of a worker for each key.
+//! Busy work, which a worker performs for each key.
 //!
-//! It is a number of steps and not a deadline, so that a preempted thread still has all of its work
-//! to do. `peers-go/busy.go` takes the same steps and calibrates them in the same way.
+//! The work is a number of steps and not a period, so that a preempted thread still has to do all
+//! of its work. `peers-go/busy.go` takes the same steps and calibrates them in the same way.
 
 use std::hint::black_box;
 use std::time::{Duration, Instant};
 
 /// The steps of a trial, which takes about 0.1 ms.
 const STEPS: u32 = 50_000;
-/// The number of trials. The fastest one counts, because other load can only make a trial slower.
+/// The number of trials. The fastest trial counts, because other load can only make a trial slower.
 const TRIALS: u32 = 50;
 
 /// A computation that takes a given time on an idle processor.
@@ -46,7 +46,7 @@ impl Busy {
     }
 }
 
-/// Takes steps of a xorshift generator: each needs the result of the previous one.
+/// Performs steps of a xorshift generator, each of which needs the result of the previous step.
 #[inline(never)]
 fn spin(steps: u64) {
     let mut state = black_box(1_u64);

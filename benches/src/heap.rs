@@ -4,8 +4,8 @@ use std::alloc::System;
 
 use stats_alloc::{INSTRUMENTED_SYSTEM, StatsAlloc};
 
-/// The system's allocator with counters, in every program that links this crate. A request costs an
-/// atomic addition or two more than usual; the timed operations rarely allocate.
+/// The system's allocator with counters, in every program that links this crate. Each request costs
+/// one or two additional atomic additions, but the timed operations rarely allocate.
 #[global_allocator]
 static COUNTING: &StatsAlloc<System> = &INSTRUMENTED_SYSTEM;
 

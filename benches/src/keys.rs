@@ -8,17 +8,17 @@ use foldhash::fast::FixedState;
 
 /// A type of keys that contestants queue.
 pub trait Key: Hash + Eq + Clone + Debug + Send + Sync + 'static {
-    /// True if a user would add it by reference where it may already be queued: a copy costs
-    /// something.
+    /// True if a user would add a key that may already be queued by reference, because a copy is
+    /// expensive.
     const BY_REF: bool;
 
-    /// Returns `count` distinct keys, the same in the same order at each call.
+    /// Returns `count` distinct keys. Each call returns the same keys in the same order.
     fn some(count: usize) -> Arc<[Self]>;
 
-    /// Returns a key that is none of these.
+    /// Returns a key that differs from all keys of `some`.
     fn other() -> Self;
 
-    /// Returns a priority, one of a few.
+    /// Returns one of a few priorities.
     fn rank(&self) -> i32;
 }
 
@@ -52,7 +52,8 @@ impl Key for Name {
             return Arc::clone(names);
         }
         let names = make(count);
-        // Rounds of a scenario follow each other, and alternate with few others.
+        // Only two sets of keys are kept, because rounds of a scenario follow each other, and
+        // alternate with few other rounds.
         made.truncate(1);
         made.insert(0, Arc::clone(&names));
         names
@@ -75,7 +76,7 @@ fn make(count: usize) -> Arc<[Name]> {
     names.into()
 }
 
-/// Keys in an endless cycle.
+/// A ring of keys, which yields the keys in an endless cycle.
 #[derive(Clone, Debug)]
 pub struct Ring<K> {
     keys: Arc<[K]>,
@@ -87,21 +88,21 @@ impl<K: Key> Ring<K> {
     ///
     /// # Panics
     ///
-    /// If `count` is 0.
+    /// Panics if `count` is 0.
     #[must_use]
     pub fn new(count: usize) -> Self {
         assert!(count > 0, "a ring has keys");
         Self { keys: K::some(count), at: 0 }
     }
 
-    /// The next key.
+    /// Returns the next key.
     #[inline]
     #[allow(clippy::should_implement_trait, reason = "an iterator would have to end, or copy")]
     pub fn next(&mut self) -> &K {
         &self.next_many(1)[0]
     }
 
-    /// Returns the next keys, and fewer at the end of the cycle.
+    /// Returns the next `count` keys, or fewer keys at the end of the cycle.
     #[inline]
     pub fn next_many(&mut self, count: usize) -> &[K] {
         let from = self.at;

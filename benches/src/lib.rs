@@ -1,5 +1,6 @@
-//! Compares queues: contestants, each in its own process, and a runner that lets them take
-//! turns. `peers-go/README.md` describes the protocol between them and each scenario.
+//! Compares queues. Each contestant is a separate process, and a runner lets the contestants take
+//! turns. `peers-go/README.md` describes each scenario, and the protocol between the runner and the
+//! contestants.
 
 pub mod busy;
 pub mod contestant;

@@ -26,7 +26,7 @@ impl Meter {
         self.stop_at(Instant::now(), ops)
     }
 
-    /// Ends the section at `end`, with `ops` operations done.
+    /// Ends the section, in which `ops` operations were done, at `end`.
     #[must_use]
     pub fn stop_at(self, end: Instant, ops: usize) -> Answer {
         let (cpu, wall) = (cpu().saturating_sub(self.cpu), end.duration_since(self.wall));
@@ -40,7 +40,7 @@ fn cpu() -> Duration {
     Duration::new(now.tv_sec.unsigned_abs(), u32::try_from(now.tv_nsec).unwrap_or(0))
 }
 
-/// Returns the nanoseconds; saturates after centuries.
+/// Returns the nanoseconds. The number saturates after centuries.
 #[must_use]
 pub fn nanos(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)

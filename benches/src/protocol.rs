@@ -5,11 +5,11 @@ use serde::{Deserialize, Serialize};
 /// The first message of a contestant.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Hello {
-    /// Its name.
+    /// The name of the contestant.
     pub contestant: String,
-    /// Its version.
+    /// The version of the contestant.
     pub version: String,
-    /// The names of the scenarios that it supports.
+    /// The names of the scenarios that the contestant supports.
     pub scenarios: Vec<String>,
 }
 
@@ -121,7 +121,8 @@ const fn one() -> usize {
 }
 
 impl Request {
-    /// Returns a round of `n` operations, with integer keys, one of everything, and nothing queued.
+    /// Returns a round of `n` operations, with integer keys, one producer, one worker, batches of
+    /// one key, and no queued keys.
     #[must_use]
     pub const fn new(scenario: Scenario, n: usize) -> Self {
         Self {
@@ -148,7 +149,7 @@ pub struct Quantiles {
 }
 
 impl Quantiles {
-    /// Sorts the values and returns their quantiles. Zero if there are none.
+    /// Sorts the values and returns their quantiles. The quantiles are zero if there are no values.
     #[must_use]
     pub fn of(mut nanos: Vec<u64>) -> Self {
         nanos.sort_unstable();

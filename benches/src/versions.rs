@@ -1,4 +1,4 @@
-//! Finds the versions of the peers with which this is built.
+//! Finds the versions of the peers with which this program is built.
 
 /// Returns the version of a crate in `Cargo.lock`.
 #[must_use]

@@ -21,7 +21,7 @@ fn tiny(scenario: Scenario, keys: Keys) -> Request {
     Request { keys, depth, producers: 2, workers: 2, batch: 4, ..Request::new(scenario, n) }
 }
 
-/// Retries on a busy machine, which may be too slow for a plan of due times and reports that.
+/// Retries the request if the machine was too busy for the plan of due times.
 fn answer(running: &mut Running, request: &Request) -> Answer {
     loop {
         let answer = running.ask(request).expect("the contestant keeps the protocol");

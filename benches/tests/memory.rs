@@ -1,6 +1,7 @@
 //! Checks the memory that a queue needs for each key, and the memory that it returns.
 //!
-//! This is a single test in its own program, because the allocator counts for all threads together.
+//! This file has one test, in a separate program, because the allocator counts the memory of all
+//! threads together.
 
 use std::hash::BuildHasher;
 use std::time::Duration;
@@ -34,7 +35,7 @@ fn memory() {
     costs_next_to_nothing_while_empty();
 }
 
-/// Checks every number of keys, including those at which a table has just doubled.
+/// Checks every number of keys, including the numbers at which a table has just doubled.
 fn takes_little_for_each_key(add: Add, most: usize) {
     let start = live();
     let mut case = Case::new(Kind::Fifo);
@@ -63,7 +64,7 @@ fn takes_no_more_after_a_million_cycles() {
     }
 }
 
-/// Checks that most of the memory of many keys is returned when they leave.
+/// Checks that most of the memory of many keys is freed when they leave.
 fn gives_back(kind: Kind, leave: Leave, stay: Stay, keys: u64) {
     let name = format!("{kind:?}, {leave:?}, {stay:?}");
     let stays = |key| stay.stays(key, keys);
@@ -122,7 +123,7 @@ fn gives_back(kind: Kind, leave: Leave, stay: Stay, keys: u64) {
         few
     });
     assert_eq!(case.queue.records(), few.queue.records(), "{name}");
-    // The slots of groups that are gone remain among those of other groups.
+    // The slots of removed groups remain among the slots of other groups.
     let holes = if kind == Kind::FairWithAGroupEach { peak / 20 } else { 0 };
     let most = 4 * need + 64 * KIB + holes;
     assert!(kept <= most, "{name}: {kept} bytes are kept of {peak}, and {need} needed");
@@ -210,13 +211,13 @@ impl Kind {
 /// The way in which keys leave.
 #[derive(Clone, Copy, Debug)]
 enum Leave {
-    /// Delivered and completed, one after the other.
+    /// The keys are delivered and completed, one after the other.
     InOrder,
-    /// All delivered, and then completed in random order.
+    /// All keys are delivered, and then completed in random order.
     DoneAtRandom,
-    /// Cancelled, the last one first.
+    /// The keys are cancelled, the last key first.
     Backwards,
-    /// Cancelled in random order.
+    /// The keys are cancelled in random order.
     AtRandom,
 }
 
@@ -224,12 +225,12 @@ enum Leave {
 #[derive(Clone, Copy, Debug)]
 enum Stay {
     Nobody,
-    /// One that waits for an hour.
+    /// One key that waits for an hour.
     First,
     Last,
-    /// One in a thousand, at random, that waits for an hour.
+    /// One in a thousand keys, at random, which waits for an hour.
     Some,
-    /// One in a thousand that is ready or in flight.
+    /// One in a thousand keys, which is ready or in flight.
     SomeReady,
 }
 

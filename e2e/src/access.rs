@@ -18,8 +18,8 @@ use crate::{Proxy, Server};
 
 const RBAC: &str = "rbac.authorization.k8s.io";
 
-/// The identity of a client and its path to a [`Server`]. By default it is the administrator, with
-/// a direct connection.
+/// The identity of a client and its path to a [`Server`]. By default, the client is the
+/// administrator, with a direct connection.
 #[derive(Clone, Debug)]
 pub struct Access<'a> {
     server: &'a Server,
@@ -40,18 +40,18 @@ impl<'a> Access<'a> {
     }
 
     /// Uses this service account. Its permissions come from roles of the account and of the groups
-    /// of service accounts. The account need not exist. The default namespace is that of the
-    /// account, as in a pod.
+    /// of service accounts. The account does not have to exist. The default namespace is the
+    /// namespace of the account, as in a pod.
     pub fn service_account(self, namespace: &str, name: &str) -> Self {
         let account = self.user(&format!("system:serviceaccount:{namespace}:{name}"));
         Self { namespace: Some(namespace.to_owned()), ..account }
     }
 
-    /// Gives this account a role with these rules: in its namespace or, if it has none, in the
-    /// whole cluster.
+    /// Gives this account a role with these rules, in the account's namespace or, without a
+    /// namespace, in the whole cluster.
     ///
     /// # Panics
-    /// If the rules are not valid.
+    /// Panics if the rules are not valid.
     pub async fn allow(&self, rules: Value) {
         let client = self.server.client().await;
         let name = format!("e2e-{:016x}", fastrand::u64(..));
@@ -89,9 +89,10 @@ impl<'a> Access<'a> {
     /// it.
     ///
     /// # Panics
-    /// If the server's certificate cannot be read.
+    /// Panics if the server's certificate cannot be read.
     pub async fn config(&self) -> Config {
-        // The kubeconfig was composed here, from a token, an address and the path of a certificate.
+        // The kubeconfig is valid, because it was composed here from a token, an address and the
+        // path of a certificate.
         match Config::from_custom_kubeconfig(self.contents(), &KubeConfigOptions::default()).await {
             Ok(config) => config,
             Err(err) => panic!("a client for {self:?}: {err}"),
@@ -101,7 +102,7 @@ impl<'a> Access<'a> {
     /// Returns a client, bound to the current tokio runtime.
     ///
     /// # Panics
-    /// See [`config`](Self::config).
+    /// Panics as [`config`](Self::config) does.
     pub async fn client(&self) -> Client {
         match Client::try_from(self.config().await) {
             Ok(client) => client,
@@ -109,16 +110,16 @@ impl<'a> Access<'a> {
         }
     }
 
-    /// Returns the path of a kubeconfig for programs. The file exists for as long as the server.
+    /// Returns the path of a kubeconfig for programs. The file exists as long as the server.
     ///
     /// # Panics
-    /// If it cannot be written.
+    /// Panics if the file cannot be written.
     pub fn kubeconfig(&self) -> PathBuf {
-        // YAML includes JSON.
+        // JSON is also valid YAML.
         let text = serde_json::to_string_pretty(&self.contents());
         let user = self.user.as_deref().unwrap_or("admin");
         let path = Self::path(self.server.dir(), user, self.port);
-        // Another program may be reading the file: replace it atomically.
+        // The file is replaced atomically, because another program may be reading it.
         let written = text.map_err(Into::into).and_then(|text| {
             let mut file = NamedTempFile::new_in(self.server.dir())?;
             file.write_all(text.as_bytes())?;

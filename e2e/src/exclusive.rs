@@ -15,11 +15,12 @@ static SERVER: Mutex<Option<Server>> = Mutex::const_new(None);
 
 impl Server {
     /// Returns a server to which a test may do harm. The tests of a binary take turns, and the
-    /// first one starts it. Returns `None` in the same cases as [`start`](Self::start). A test must
-    /// repair the harm that it has done. After a test that panics, the next one gets a new server.
+    /// first test starts the server. Returns `None` in the same cases as [`start`](Self::start). A
+    /// test must repair the harm that it has done. After a test that panics, the next test gets a
+    /// new server.
     ///
     /// # Panics
-    /// See [`start`](Self::start).
+    /// Panics as [`start`](Self::start) does.
     pub async fn exclusive() -> Option<Exclusive> {
         program()?;
         let mut server = SERVER.lock().await;

@@ -1,16 +1,19 @@
 //! Kubernetes API servers for tests.
 //!
 //! - [`Server`] is etcd, kube-apiserver, and the controllers that delete namespaces and collect
-//!   garbage, as processes on free ports of 127.0.0.1. It takes about four seconds to start.
-//!   [`Server::shared`] is one for all tests of a binary, each of which has its own namespace.
-//! - A test can kill, terminate, freeze, thaw and restart each process: [`Node`]. The same holds
-//!   for other programs: [`Server::spawn`].
-//! - [`Proxy`] is a network between client and server that can be cut, frozen and slowed down.
+//!   garbage, as processes on free ports of 127.0.0.1. The server takes about four seconds to
+//!   start. [`Server::shared`] is one server for all tests of a binary, each of which has a
+//!   separate namespace.
+//! - A test can kill, terminate, freeze, thaw and restart each process: [`Node`]. A test can do the
+//!   same with other programs: [`Server::spawn`].
+//! - [`Proxy`] is a network between a client and a server, which can be cut, frozen and slowed
+//!   down.
 //! - [`Server::compact`] makes resource versions too old, for `410 Gone`.
 //! - [`apply`] applies a manifest as `kubectl` does.
 //! - No process and no file outlives the tests, even if they are killed.
 //!
-//! This is a harness for tests: a function that fails panics with the operation and the reason.
+//! This crate is only for tests, so a function that fails panics. The message contains the
+//! operation and the reason.
 //!
 //! ```no_run
 //! use k8s_openapi::api::core::v1::ConfigMap;

@@ -1,4 +1,4 @@
-//! Manifests, read and applied as `kubectl` does it.
+//! Reads and applies manifests as `kubectl` does.
 
 use kube::api::{DynamicObject, GroupVersionKind, Patch, PatchParams, ValidationDirective};
 use kube::{Api, Client, ResourceExt, discovery};
@@ -6,7 +6,7 @@ use kube::{Api, Client, ResourceExt, discovery};
 /// Returns the objects of a manifest, in order.
 ///
 /// # Panics
-/// If it is not YAML.
+/// Panics if the manifest is not YAML.
 pub fn objects(manifest: &str) -> Vec<DynamicObject> {
     match serde_saphyr::from_multiple(manifest) {
         Ok(objects) => objects,
@@ -14,10 +14,10 @@ pub fn objects(manifest: &str) -> Vec<DynamicObject> {
     }
 }
 
-/// Does the same as `kubectl apply --server-side --validate=strict -f`.
+/// Applies a manifest like `kubectl apply --server-side --validate=strict -f`.
 ///
 /// # Panics
-/// If the server refuses an object or does not know one of its fields.
+/// Panics if the server refuses an object or does not know one of its fields.
 pub async fn apply(client: Client, manifest: &str) {
     for object in objects(manifest) {
         let name = object.name_any();

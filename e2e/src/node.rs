@@ -12,9 +12,10 @@ use nix::unistd::Pid;
 
 use crate::{Server, until};
 
-/// A process of a [`Server`], or another one beside it, to which a test can do harm.
+/// A process of a [`Server`], or another process that belongs to a test. A test can do harm to the
+/// process.
 ///
-/// Harm to a process of the server affects all tests that share the server: use
+/// Harm to a process of the server affects all tests that share the server. Such a test uses
 /// [`Server::exclusive`].
 #[derive(Clone, Debug)]
 pub struct Node<'a> {
@@ -24,46 +25,47 @@ pub struct Node<'a> {
 }
 
 impl Node<'_> {
-    /// Kills the process with SIGKILL, frozen or not, and waits until it is gone. From then on, its
-    /// port refuses connections.
+    /// Kills the process with SIGKILL, frozen or not, and waits until it has exited. From then on,
+    /// its port refuses connections.
     ///
     /// # Panics
-    /// If it is not running.
+    /// Panics if the process is not running.
     pub async fn kill(&self) {
         self.process.end(Signal::SIGKILL).await;
     }
 
-    /// Terminates the process with SIGTERM, and waits until it is gone. The API server then closes
-    /// its watches and finishes its requests.
+    /// Terminates the process with SIGTERM, and waits until it has exited. The API server then
+    /// closes its watches and completes its requests.
     ///
     /// # Panics
-    /// If it is not running, or does not stop within two minutes. A frozen process does not stop.
+    /// Panics if the process is not running, or does not stop within two minutes. A frozen process
+    /// does not stop.
     pub async fn terminate(&self) -> ExitStatus {
         self.process.end(Signal::SIGTERM).await
     }
 
-    /// Waits until the process has exited by itself.
+    /// Waits until the process has exited without a signal from the test.
     ///
     /// # Panics
-    /// If it has not exited within two minutes.
+    /// Panics if the process has not exited within two minutes.
     pub async fn ended(&self) -> ExitStatus {
         self.process.ended().await
     }
 
-    /// Returns the exit status if the process has exited by itself. [`start`](Self::start) then
-    /// cannot start it again.
+    /// Returns the exit status if the process has exited without a signal from the test.
+    /// [`start`](Self::start) then cannot start it again.
     ///
     /// # Panics
-    /// If the status cannot be read.
+    /// Panics if the status cannot be read.
     pub fn status(&self) -> Option<ExitStatus> {
         self.process.status()
     }
 
-    /// Starts the process again with the same arguments: a process of the server on the same port
-    /// and with the same data. Then waits until the API server is ready.
+    /// Starts the process again with the same arguments. A process of the server has the same port
+    /// and the same data. Then waits until the API server is ready.
     ///
     /// # Panics
-    /// If it is running, or the API server is not ready within two minutes.
+    /// Panics if the process is running, or if the API server is not ready within two minutes.
     pub async fn start(&self) {
         self.process.start();
         if let Some(server) = self.part_of {
@@ -74,17 +76,17 @@ impl Node<'_> {
     /// Calls [`kill`](Self::kill) and [`start`](Self::start).
     ///
     /// # Panics
-    /// If one of them does.
+    /// Panics if one of these calls panics.
     pub async fn restart(&self) {
         self.kill().await;
         self.start().await;
     }
 
     /// Freezes the process with SIGSTOP, and waits until it has stopped. Its connections stay open,
-    /// and the system accepts new ones, but no request is answered.
+    /// and the system accepts new connections, but no request is answered.
     ///
     /// # Panics
-    /// If it is not running, or is already frozen.
+    /// Panics if the process is not running, or is already frozen.
     pub fn freeze(&self) {
         self.process.freeze();
     }
@@ -92,20 +94,20 @@ impl Node<'_> {
     /// Lets the process continue after [`freeze`](Self::freeze).
     ///
     /// # Panics
-    /// If it is not running.
+    /// Panics if the process is not running.
     pub fn thaw(&self) {
         self.process.signal(Signal::SIGCONT);
     }
 
-    /// Sends SIGUSR1 to the process, which defines the meaning.
+    /// Sends SIGUSR1 to the process, which determines the effect of the signal.
     ///
     /// # Panics
-    /// If it is not running.
+    /// Panics if the process is not running.
     pub fn notify(&self) {
         self.process.signal(Signal::SIGUSR1);
     }
 
-    /// Returns its standard output and error since it was first started.
+    /// Returns the standard output and error of the process since its first start.
     pub fn log(&self) -> String {
         self.process.log()
     }
@@ -179,7 +181,8 @@ impl Process {
     fn freeze(&self) {
         self.check();
         let pid = self.signal(Signal::SIGSTOP);
-        // Its threads stop one by one; the system reports when the last one has.
+        // The threads of the process stop one by one. The system reports when the last thread has
+        // stopped.
         let stopped = waitpid(pid, Some(WaitPidFlag::WUNTRACED));
         assert!(
             matches!(stopped, Ok(WaitStatus::Stopped(..))),
@@ -209,7 +212,7 @@ impl Process {
             ended.is_some()
         })
         .await;
-        // `until` has set it.
+        // `until` has set `ended`.
         ended.unwrap_or_default()
     }
 

@@ -1,4 +1,4 @@
-//! A network between a client and the API server that a test can disturb.
+//! Proxies that stand for a network between a client and the API server.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -14,9 +14,9 @@ use tokio_util::task::TaskTracker;
 
 /// A network between a client and the API server that a test can disturb.
 ///
-/// It forwards bytes, so that TLS is unaffected. Clients use it with
-/// [`Access::through`](crate::Access::through). It runs on the runtime on which it was created.
-/// When it is dropped, its connections are closed.
+/// The proxy forwards bytes, so that TLS is unaffected. Clients use the proxy with
+/// [`Access::through`](crate::Access::through). The proxy runs on the runtime on which it was
+/// created. When the proxy is dropped, its connections are closed.
 #[derive(Debug)]
 pub struct Proxy {
     address: SocketAddr,
@@ -28,7 +28,7 @@ pub struct Proxy {
 
 #[derive(Clone, Debug)]
 struct State {
-    /// The number of cuts. Connections from before the last cut are closed.
+    /// The number of cuts. Connections that are older than the last cut are closed.
     cuts: u64,
     down: bool,
     frozen: bool,
@@ -53,7 +53,7 @@ impl Proxy {
         Self { address, state, connections, accepting, received }
     }
 
-    /// Returns the address on which it listens.
+    /// Returns the address on which the proxy listens.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
@@ -63,12 +63,12 @@ impl Proxy {
         self.connections.len()
     }
 
-    /// Returns the number of bytes that the clients have received, with the overhead of TLS.
+    /// Returns the number of bytes that the clients have received, including the overhead of TLS.
     pub fn received(&self) -> u64 {
         self.received.load(Ordering::Relaxed)
     }
 
-    /// Cuts all open connections. New ones are accepted.
+    /// Cuts all open connections. New connections are accepted.
     pub fn cut(&self) {
         self.state.send_modify(|state| state.cuts += 1);
     }
@@ -86,7 +86,7 @@ impl Proxy {
         Cutting(cutting.abort_handle())
     }
 
-    /// Cuts all connections, and closes each new one immediately, until [`up`](Self::up).
+    /// Cuts all connections, and immediately closes each new connection, until [`up`](Self::up).
     pub fn down(&self) {
         self.state.send_modify(|state| {
             state.cuts += 1;
@@ -100,7 +100,7 @@ impl Proxy {
     }
 
     /// Stops forwarding in both directions until [`thaw`](Self::thaw). Connections stay open, and
-    /// new ones are accepted; data that is sent in the meantime arrives later.
+    /// new connections are accepted. Data that is sent in the meantime arrives later.
     pub fn freeze(&self) {
         self.state.send_modify(|state| state.frozen = true);
     }
@@ -123,7 +123,7 @@ impl Drop for Proxy {
     }
 }
 
-/// Cuts all connections repeatedly until it is dropped: [`Proxy::cut_every`].
+/// Cuts all connections repeatedly until this value is dropped: see [`Proxy::cut_every`].
 #[must_use = "it ends when this is dropped"]
 #[derive(Debug)]
 pub struct Cutting(AbortHandle);
@@ -142,7 +142,7 @@ async fn accept(
     received: Arc<AtomicU64>,
 ) {
     loop {
-        // The process may be out of file descriptors for a moment.
+        // The process may briefly be out of file descriptors.
         let Ok((client, _)) = listener.accept().await else { continue };
         let state = state.subscribe();
         let State { cuts, down, .. } = *state.borrow();
@@ -172,7 +172,7 @@ async fn connection(
             pass(from_server, to_client, copies.1, Some(&received)),
         )
     };
-    // However this ends, both sides are closed.
+    // Both sides are closed, whichever branch completes first.
     tokio::select! {
         _ = state.wait_for(|state| state.cuts != cuts) => {}
         _ = passing => {}
@@ -192,7 +192,7 @@ async fn pass(
         if !delay.is_zero() {
             tokio::time::sleep(delay).await;
         }
-        // It fails if the proxy has been dropped.
+        // The wait fails if the proxy has been dropped.
         let thawed = state.wait_for(|state| !state.frozen).await;
         drop(thawed.map_err(std::io::Error::other)?);
         if length == 0 {

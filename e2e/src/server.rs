@@ -1,4 +1,4 @@
-//! The server: starts its processes, and ensures that none outlives the test.
+//! The server. This module starts its processes, and ensures that no process outlives the test.
 
 use std::fs;
 use std::io::{BufRead, BufReader};
@@ -18,18 +18,20 @@ use tokio::sync::OnceCell;
 use crate::node::Process;
 use crate::{Access, Node, Proxy, until};
 
-/// A Kubernetes API server with its etcd and two controllers, which stops when this is dropped.
+/// A Kubernetes API server with its etcd and two controllers, which stops when this value is
+/// dropped.
 ///
-/// The administrator is in the group `system:masters`, which may do everything. RBAC applies to all
-/// other users. There are no nodes, no service accounts' tokens in pods, and no controllers except
-/// those that delete namespaces and collect garbage.
+/// The administrator is in the group `system:masters`, which has all permissions. RBAC applies to
+/// all other users. There are no nodes, no tokens of service accounts in pods, and no controllers
+/// except the controllers that delete namespaces and collect garbage.
 #[derive(Debug)]
 pub struct Server {
     dir: PathBuf,
     token: String,
     port: u16,
     etcd_port: u16,
-    /// The process that kills all others, and removes the directory, when its input is closed.
+    /// The process that kills all other processes, and removes the directory, when its input is
+    /// closed.
     keeper: Child,
     /// The process group that the keeper leads.
     group: i32,
@@ -40,14 +42,15 @@ pub struct Server {
 }
 
 impl Server {
-    /// Starts a server, and waits until it is ready. Returns `None` if there is none to start, and
+    /// Starts a server, and waits until it is ready. Returns `None` if no server is installed, and
     /// adds the test to the list that `REQUEUE_NOT_RUN` names.
     ///
-    /// The environment variable `REQUEUE_KUBE_SERVER` has the path that `scripts/kube-server.sh`
-    /// prints. If it is empty, another run performs these tests, and nothing is noted.
+    /// The environment variable `REQUEUE_KUBE_SERVER` contains the path that
+    /// `scripts/kube-server.sh` prints. If the variable is empty, another run performs these tests,
+    /// and nothing is added to the list.
     ///
     /// # Panics
-    /// If it does not start, with the end of its log.
+    /// Panics if the server does not start. The message contains the end of its log.
     pub async fn start() -> Option<Self> {
         Self::start_with(&[]).await
     }
@@ -55,32 +58,33 @@ impl Server {
     /// Starts a server with more flags for kube-apiserver: see [`start`](Self::start).
     ///
     /// # Panics
-    /// See [`start`](Self::start).
+    /// Panics as [`start`](Self::start) does.
     pub async fn start_with(flags: &[&str]) -> Option<Self> {
         let server = Self::prepare(&program()?, flags);
         server.etcd.start();
         server.apiserver.start();
         server.ready().await;
-        // The processes read it.
+        // The file is written before the processes start, because they read it.
         server.kubeconfig();
         server.controllers.start();
         server.controllers_ready().await;
         Some(server)
     }
 
-    /// Returns the server that all tests of a binary share. They must leave its processes alone.
-    /// The first call starts it, and it stops with the binary.
+    /// Returns the server that all tests of a binary share. The tests must do no harm to its
+    /// processes. The first call starts the server, which stops with the binary.
     ///
     /// # Panics
-    /// See [`start`](Self::start).
+    /// Panics as [`start`](Self::start) does.
     pub async fn shared() -> Option<&'static Self> {
         static SHARED: OnceCell<Option<Server>> = OnceCell::const_new();
-        // Check each time, so that each test notes that it did not run.
+        // The program is looked up in each call, so that each test is added to the list of tests
+        // that did not run.
         program()?;
         SHARED.get_or_init(Self::start).await.as_ref()
     }
 
-    /// Returns an access as the administrator, which can be changed.
+    /// Returns the administrator's access, which the caller can change.
     pub fn access(&self) -> Access<'_> {
         Access::new(self, self.port)
     }
@@ -100,10 +104,10 @@ impl Server {
         self.access().kubeconfig()
     }
 
-    /// Creates a network between a client and this server; see [`Access::through`].
+    /// Creates a network between a client and this server: see [`Access::through`].
     ///
     /// # Panics
-    /// If it cannot listen.
+    /// Panics if the proxy cannot listen.
     pub async fn proxy(&self) -> Proxy {
         Proxy::start(([127, 0, 0, 1], self.port).into()).await
     }
@@ -112,14 +116,15 @@ impl Server {
     ///
     /// A list that continues from such a version, or a watch that starts there, gets `410 Gone`
     /// from a server that was started with `--watch-cache=false`. Without that flag, the API server
-    /// serves watches from memory, and only versions from before its last start are gone. A watch
-    /// that is open during the call is not affected.
+    /// serves watches from memory, and only versions from before its last start are too old. A
+    /// watch that is open during the call is not affected.
     ///
     /// # Panics
-    /// If etcd does not do it, for instance because it is not running.
+    /// Panics if etcd fails to compact, for example because it is not running.
     pub async fn compact(&self) {
         let address = format!("http://127.0.0.1:{}", self.etcd_port);
-        // A revision that changes no object, so that even the current one is older.
+        // This write creates a revision that changes no object, so that even the current version is
+        // older than this revision.
         let put = json!({ "key": "cmVxdWV1ZQ==", "value": "" });
         etcd(&address, "put", &put).await;
         let put = etcd(&address, "put", &put).await;
@@ -130,7 +135,7 @@ impl Server {
     /// Creates a namespace whose name starts with `prefix`.
     ///
     /// # Panics
-    /// If it cannot be created.
+    /// Panics if the namespace cannot be created.
     pub async fn namespace(&self, prefix: &str) -> String {
         let metadata =
             ObjectMeta { generate_name: Some(format!("{prefix}-")), ..ObjectMeta::default() };
@@ -157,19 +162,20 @@ impl Server {
         Node { process: Arc::clone(&self.controllers), part_of: Some(self) }
     }
 
-    /// Starts another program beside the server, such as a replica of a controller. Its input is
-    /// empty, and [`Node::log`] has its output. It is killed when the last copy of the `Node` is
+    /// Starts another program, such as a replica of a controller. Its input is empty, and
+    /// [`Node::log`] returns its output. The program is killed when the last copy of the `Node` is
     /// dropped, or with the server.
     ///
     /// # Panics
-    /// If it cannot be started.
+    /// Panics if the program cannot be started.
     pub fn spawn(&self, name: &str, command: Command) -> Node<'static> {
         let process = Process::new(name, command, self.group, &self.dir);
         process.start();
         Node { process, part_of: None }
     }
 
-    /// Returns the directory with all files of the server. It is removed with the server.
+    /// Returns the directory with all files of the server. The directory is removed with the
+    /// server.
     pub fn dir(&self) -> &Path {
         &self.dir
     }
@@ -192,7 +198,8 @@ impl Server {
         let client = self.client().await;
         until("the API server is ready", async || {
             self.check();
-            // Requests are consumed. This one consists of constants and cannot be invalid.
+            // Each attempt needs a new request. The request consists of constants, so it cannot be
+            // invalid.
             let Ok(request) = http::Request::get("/readyz").body(Vec::new()) else { return false };
             let answer = tokio::time::timeout(Duration::from_secs(1), client.request_text(request));
             matches!(answer.await, Ok(Ok(text)) if text == "ok")
@@ -200,8 +207,8 @@ impl Server {
         .await;
     }
 
-    /// Waits until the controllers have started. Before that, they exit if the API server does not
-    /// answer, for instance because a test has stopped it.
+    /// Waits until the controllers have started. Before they have started, the controllers exit if
+    /// the API server does not answer, for example because a test has stopped it.
     async fn controllers_ready(&self) {
         until("the controllers have started", async || {
             self.check();
@@ -216,7 +223,7 @@ impl Server {
         }
     }
 
-    /// Starts the keeper, which kills all other processes, before there are any.
+    /// Starts the keeper, which kills all other processes. The keeper must start before them.
     fn prepare(program: &Path, flags: &[&str]) -> Self {
         let dir = match tempfile::Builder::new().prefix("requeue-e2e-").tempdir() {
             Ok(dir) => dir.keep(),
@@ -239,7 +246,7 @@ impl Server {
         assert_eq!(line, "ready\n", "the keeper did not start");
 
         let [port, etcd_port, peer_port] = free_ports();
-        // Sufficient for a server on loopback that lives as long as a test.
+        // These random bits suffice for a server on loopback that lives as long as a test.
         let token = format!("{:032x}", fastrand::u128(..));
         let tokens = dir.join("tokens.csv");
         fs::write(&tokens, format!("{token},admin,admin,system:masters\n"))
@@ -280,7 +287,7 @@ impl Drop for Server {
     }
 }
 
-/// Calls etcd's JSON API, which has base64 for bytes, and text for 64-bit numbers.
+/// Calls etcd's JSON API, which encodes bytes in base64, and 64-bit numbers as text.
 async fn etcd(address: &str, method: &str, body: &Value) -> Value {
     let request = http::Request::post(format!("/v3/kv/{method}")).body(body.to_string().into());
     let asking = async {
@@ -293,7 +300,7 @@ async fn etcd(address: &str, method: &str, body: &Value) -> Value {
 fn etcd_flags(dir: &Path, port: u16, peer_port: u16) -> Vec<String> {
     vec![
         format!("--data-dir={}", dir.join("etcd").display()),
-        // Written data survives etcd, though not a crash of the machine.
+        // Without fsync, written data survives a kill of etcd, but not a crash of the machine.
         "--unsafe-no-fsync".into(),
         "--log-level=warn".into(),
         format!("--listen-client-urls=http://127.0.0.1:{port}"),
@@ -311,7 +318,7 @@ fn apiserver_flags(dir: &Path, port: u16, etcd_port: u16) -> Vec<String> {
         "--advertise-address=127.0.0.1".into(),
         format!("--secure-port={port}"),
         format!("--etcd-servers=http://127.0.0.1:{etcd_port}"),
-        // The directory for the certificate that it generates.
+        // The API server generates its certificate in this directory.
         format!("--cert-dir={}", dir.display()),
         "--endpoint-reconciler-type=none".into(),
         "--authorization-mode=RBAC".into(),
@@ -330,7 +337,8 @@ fn apiserver_flags(dir: &Path, port: u16, etcd_port: u16) -> Vec<String> {
     ]
 }
 
-/// Returns the program, if there is one. Otherwise notes that the test did not run.
+/// Returns the path of the program, if it is installed. Otherwise, adds the test to the list of
+/// tests that did not run.
 pub(crate) fn program() -> Option<PathBuf> {
     const VARIABLE: &str = "REQUEUE_KUBE_SERVER";
     let why = match std::env::var_os(VARIABLE) {

@@ -4,14 +4,14 @@ use std::time::Duration;
 
 use nix::time::{ClockId, clock_gettime};
 
-/// The time limit of every wait. It is long because machines may be slow; nothing is measured by
-/// it.
+/// The time limit of every wait. The limit is long because machines may be slow. No test measures
+/// time with it.
 const PATIENCE: Duration = Duration::from_secs(900);
 
 /// Waits until `condition` holds, and checks it every 20 ms.
 ///
 /// # Panics
-/// After 15 minutes, with `what`.
+/// Panics after 15 minutes. The message contains `what`.
 ///
 /// ```no_run
 /// # async fn example(server: &requeue_e2e::Server) {
@@ -40,16 +40,16 @@ pub type Nanos = u64;
 /// Returns the time on the clock that all processes of the machine share.
 ///
 /// # Panics
-/// On a system without such a clock.
+/// Panics on a system without such a clock.
 pub fn now() -> Nanos {
     match clock_gettime(ClockId::CLOCK_MONOTONIC) {
-        // It overflows only after more than 500 years.
+        // The number overflows only after more than 500 years.
         Ok(time) => Duration::from(time).as_nanos() as Nanos,
         Err(err) => panic!("the monotonic clock: {err}"),
     }
 }
 
-/// Returns true if the tests run at full length: `REQUEUE_E2E=full`, as `make e2e-full` sets it.
+/// Returns true if the tests run at full length: `make e2e-full` sets `REQUEUE_E2E=full`.
 pub fn full() -> bool {
     std::env::var_os("REQUEUE_E2E").is_some_and(|form| form == "full")
 }

@@ -15,12 +15,12 @@ use tower_service::Service;
 const KEYS: u32 = 300;
 const RUNNING: usize = 20;
 
-/// The input has a line with the method and the target, in which `NEXT` stands for the cursor of an
-/// earlier page. The lines of headers follow.
+/// The input consists of a line with the method and the target, in which `NEXT` stands for the
+/// cursor of an earlier page. The lines of headers follow.
 ///
-/// Oracle: each response has the headers for browsers, and a status that has a reason. Only `GET`
-/// and `HEAD` under a name of this machine are answered. A cursor that the server did not issue is
-/// refused, and a walk through all pages returns each key exactly once.
+/// Oracle: each response has the headers for browsers, and a status that the request explains. Only
+/// `GET` and `HEAD` requests to a name of this machine are answered. A cursor that the server did
+/// not issue is refused, and a walk through all pages returns each key exactly once.
 pub fn http(data: &[u8]) {
     thread_local! {
         static FIXTURE: Fixture = Fixture::new();
@@ -47,7 +47,7 @@ impl Fixture {
             _ => format!("\u{202e}\\ <{n}>\n").into_bytes(),
         }));
         for _ in 0..RUNNING {
-            // The key stays in flight for as long as this thread lives.
+            // The key stays in flight as long as this thread lives.
             std::mem::forget(
                 queue.try_get().map(requeue::Item::into_owned).expect("a key is ready"),
             );
@@ -121,7 +121,7 @@ impl Fixture {
         request.body(Body::empty()).ok()
     }
 
-    /// Walks from a page to the last one.
+    /// Walks from a page to the last page.
     async fn walk(&self, uri: &Uri, mut page: Value) {
         let params: Vec<_> = uri.query().unwrap_or_default().split('&').collect();
         let cursor = params.iter().find_map(|param| param.strip_prefix("cursor="));
@@ -140,7 +140,7 @@ impl Fixture {
                 assert!(seen.insert(key), "{uri}: {row} twice");
             }
             let Some(next) = page["next"].as_str() else { break };
-            // The name may be an escaped form of the cursor's.
+            // The parameter may be an escaped form of the name of the cursor.
             if params.iter().any(|param| param.contains('%')) {
                 return;
             }

@@ -9,16 +9,16 @@ use self::object::{Object, Reading};
 
 mod object;
 
-/// The longest key in bytes: the limit of exec.
+/// The maximum length of a key in bytes, which is the limit of exec.
 const LONGEST: usize = 131_071;
 
-/// The first byte selects how the rest is read: the delimiter, the format, the longest record, and
-/// the size of the buffer.
+/// The first byte selects how all other bytes are read: the delimiter, the format, the longest
+/// record, and the size of the buffer.
 ///
 /// Oracle: the input is split by hand. A line is its key. For an object, a second parser derives
-/// the result from pairs of names and `serde_json::Value`s. Each record is accounted for, and the
-/// message about a bad record names it. A key that was accepted stays the same when it is written
-/// and read again.
+/// the result from pairs of names and `serde_json::Value`s. Each record leads to one result, and
+/// the message about a bad record names the record. An accepted key does not change when it is
+/// written and read again.
 pub fn input(data: &[u8]) {
     let Some((&how, data)) = data.split_first() else { return };
     let is_json = how & 1 == 0;

@@ -26,7 +26,7 @@ pub use self::values::values;
 ///
 /// # Errors
 ///
-/// If a file cannot be read.
+/// Returns an error if a file cannot be read.
 pub fn replay(target: fn(&[u8])) -> io::Result<()> {
     for file in std::env::args_os().skip(1) {
         println!("{}", file.display());

@@ -7,11 +7,11 @@ use requeue_core::{Ending, InFlightPolicy, Merge, Pace, ReaddPolicy, Time, When}
 use requeue_sim::model::{AddRequest, Ranking, Rules};
 use requeue_sim::{How, Lockstep, Mode, Op, Setup};
 
-/// The greatest number of operations. The model is slow, and faults show within fewer.
+/// The maximum number of operations. The model is slow, and faults appear after fewer operations.
 const MOST: usize = 150;
 
-/// Oracle: after every step, the observable states of the two are equal. The replay of the recording also ends in this
-/// state.
+/// Oracle: after every step, the observable states of state machine and model are equal. The replay of the recording
+/// also ends in this state.
 pub fn operations(data: &[u8]) {
     let mut from = Unstructured::new(data);
     let Ok(setup) = setup(&mut from) else { return };
@@ -116,13 +116,13 @@ fn jump(from: &mut Unstructured<'_>) -> Result<Duration> {
     Ok(duration(from)?.min(Duration::from_nanos(1 << 50)))
 }
 
-/// Returns mostly short durations, so that due times coincide, and sometimes extreme ones.
+/// Returns a duration. Most durations are short, so that due times coincide. Some are extreme.
 fn duration(from: &mut Unstructured<'_>) -> Result<Duration> {
     Ok(match from.int_in_range(0..=15)? {
         0..12 => Duration::from_nanos(from.int_in_range(0..=11)?),
         12..14 => Duration::from_nanos(u64::from(from.arbitrary::<u32>()?) << 10),
         14 => {
-            // Half of them exceed 64 bits of nanoseconds.
+            // Half of these durations exceed 64 bits of nanoseconds.
             let nanos = from.arbitrary::<u64>()?;
             let base = if nanos.is_multiple_of(2) { 0 } else { u64::MAX };
             Duration::from_nanos(base) + Duration::from_nanos(nanos)

@@ -1,4 +1,4 @@
-//! Fuzzes recordings: reads any text, and replays what was read.
+//! Fuzzes recordings: reads any text as a recording, and replays it.
 
 use requeue_core::history::Recording;
 

@@ -2,11 +2,11 @@
 
 use requeue_store::fuzz_api::{self, Fields, Operation, Row};
 
-/// The names of the values of a row of a table, in order.
+/// The position of each value in a row of a table.
 const STATE: usize = 0;
 const AT: usize = 1;
 const PRIORITY: usize = 2;
-/// The positions of all times and all counts.
+/// The positions of all counts, and then of all times.
 const COUNTS: [usize; 4] = [3, 4, 5, 6];
 const TIMES: [usize; 3] = [7, 8, 9];
 const FAILURES: usize = 5;
@@ -21,10 +21,12 @@ const CANCEL_EPOCH: usize = 18;
 /// The position of the worker's name in a packed row, after its length.
 const NAME: usize = 59;
 
-/// The first byte selects the format of the rest: a row of a table, or a packed row as in Redis.
+/// The first byte selects the format of the other bytes: a row of a table, or a packed row as in
+/// Redis.
 ///
-/// Oracle: a second list of rules decides whether a row is valid. The constraints of the tables refuse all others.
-/// A valid row stays the same when it is written and read again. Each operation turns it into a valid row.
+/// Oracle: a second list of rules decides whether a row is valid. The constraints of the tables refuse all invalid
+/// rows. A valid row does not change when it is written and read again. Each operation turns a valid row into a valid
+/// row.
 pub fn rows(data: &[u8]) {
     let Some((&kind, data)) = data.split_first() else { return };
     let mut input = Input(data);
@@ -48,7 +50,7 @@ pub fn rows(data: &[u8]) {
             (worker, run_trace) = (None, None);
         }
         if kept[STATE] != Some(1) || kept[CANCEL_EPOCH] != kept[EPOCH] {
-            // It belongs to an earlier delivery.
+            // A cancellation without a run, or with another epoch, belongs to an earlier delivery.
             kept[CANCEL_EPOCH] = None;
         }
         if kept[AT].is_none() {
@@ -63,7 +65,7 @@ pub fn rows(data: &[u8]) {
         let size = [25, 59, 92, 100, 107, input.byte().into()][usize::from(input.byte() % 6)];
         let mut packed: Vec<u8> = std::iter::repeat_with(|| input.byte()).take(size).collect();
         if kind & 2 == 0 {
-            // Use whole numbers for times: of arbitrary bytes, hardly any are valid times.
+            // Times are set to whole numbers, because hardly any arbitrary bytes are valid times.
             for at in [0, 8, 25, 33, 41, 67, 75, 84, 92] {
                 let time = input.value().unwrap_or(0) as f64;
                 if let Some(bytes) = packed.get_mut(at..at + 8) {
@@ -202,7 +204,7 @@ fn is_name(name: &[u8]) -> bool {
     name.len() <= 100 && text.is_ok_and(|text| !text.chars().any(char::is_control))
 }
 
-/// The remaining bytes of the input. After the last one, it yields zeros.
+/// The remaining bytes of the input. After the last byte, the input yields zeros.
 struct Input<'a>(&'a [u8]);
 
 impl Input<'_> {
@@ -232,7 +234,7 @@ impl Input<'_> {
         })
     }
 
-    /// Returns null, a small number, one near the limit of a type, or any number.
+    /// Returns null, a small number, a number near the limit of a type, or any number.
     fn value(&mut self) -> Option<i64> {
         match self.byte() {
             0 => None,

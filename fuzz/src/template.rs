@@ -5,10 +5,11 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 
 use requeue_cli::fuzz_api;
 
-/// The input has the mark, which may be empty, the key, and the words of a command, one per line.
+/// The input consists of the mark, which may be empty, the key, and the words of a command, one per
+/// line.
 ///
-/// Oracle: the words are processed byte by byte. A command that is refused has a shell in it, and
-/// the mark or no script. A displayed key has one line, and can be decoded again.
+/// Oracle: the words are processed byte by byte. A command that is refused contains a shell, and
+/// either the mark or no script. A displayed key has one line, and can be decoded again.
 pub fn template(data: &[u8]) {
     let mut lines = data.split(|&byte| byte == b'\n');
     let (Some(mark), Some(key)) = (lines.next(), lines.next()) else { return };
@@ -50,7 +51,7 @@ fn by_hand(words: &[OsString], mark: &[u8], key: &[u8]) -> Vec<OsString> {
     let with =
         |word: &OsString| OsString::from_vec(replaced(word.as_bytes(), mark, key, <[u8]>::to_vec));
     let mut filled: Vec<_> = words.iter().map(with).collect();
-    // A replacement by nothing changes each word that contains the mark.
+    // A replacement with an empty text changes each word that contains the mark.
     let removed = |word: &OsString| replaced(word.as_bytes(), mark, key, |_| Vec::new());
     if words.iter().all(|word| removed(word) == word.as_bytes()) {
         filled.push(OsString::from_vec(key.to_vec()));
@@ -65,7 +66,7 @@ fn replaced(mut word: &[u8], mark: &[u8], key: &[u8], write: impl Fn(&[u8]) -> V
         let found = if mark.is_empty() {
             ["{}", "{.}", "{/}", "{//}", "{/.}"].into_iter().find_map(|mark| {
                 let rest = word.strip_prefix(mark.as_bytes())?;
-                // An action of a Go template.
+                // The mark is part of an action of a Go template.
                 let is_action = before == Some(b'{') && rest.first() == Some(&b'}');
                 (mark == "{}" || !is_action).then(|| (part(mark, key), rest))
             })
@@ -123,15 +124,16 @@ fn part(mark: &str, key: &[u8]) -> Vec<u8> {
     }
 }
 
-/// Returns true if some word is a program that runs scripts, and is given one by `-c` or `--command`, or in a group of
-/// short options.
+/// Returns true if a word is a program that runs scripts, and the command passes a script with `-c`, with `--command`
+/// or in a group of short options.
 fn has_script(words: &[OsString]) -> bool {
     let is_shell = |word: &OsString| {
         let name = word.as_bytes().rsplit(|&byte| byte == b'/').next();
         let name = name.unwrap_or_default();
         let end = name.iter().rposition(|byte| !matches!(byte, b'0'..=b'9' | b'.' | b'-'));
         let name = &name[..end.map_or(0, |last| last + 1)];
-        // The names of all others end in `sh`, or are those of programs that start another.
+        // The names of all other such programs end in `sh`, or belong to programs that start
+        // another program.
         [&b"flock"[..], b"runuser", b"script", b"su"].contains(&name) || name.ends_with(b"sh")
     };
     let takes_script = |word: &OsString| {

@@ -8,11 +8,10 @@ use std::ops::RangeInclusive;
 
 use requeue_cli::fuzz_api;
 
-/// The first byte selects the kind of flag for the rest.
+/// The first byte selects the kind of flag for the other bytes.
 ///
 /// Oracle: for numbers, lists and escapes, a second parser determines the value of each text, or
-/// that it must be refused. A time is written in one of many formats, and must be read back as the
-/// same time.
+/// refuses it. A time is written in one of many formats, and must be read back as the same time.
 pub fn values(data: &[u8]) {
     let Some((&kind, data)) = data.split_first() else { return };
     if kind == b'T' {
@@ -49,7 +48,7 @@ fn number(text: &str) -> Option<u128> {
     })
 }
 
-/// Checks that a number of jobs is the expected one, or refused with a message.
+/// Checks that a number of jobs is the expected number, or refused with a message.
 fn jobs_are_expected(text: &str) {
     let (read, expected) = (fuzz_api::jobs(text), jobs(text));
     let is_expected = match (&read, &expected) {
@@ -65,7 +64,7 @@ fn jobs(text: &str) -> Option<RangeInclusive<usize>> {
         text.strip_suffix('%').map_or((text, false), |percent| (percent, true));
     let number = u32::try_from(number(digits)?).ok()? as usize;
     match (number, is_percent) {
-        // Depends on the limit on open files.
+        // The number depends on the limit of open files.
         (0, false) => Some(1..=1000),
         (0, true) => None,
         (_, false) => Some(number..=number),
@@ -98,7 +97,7 @@ fn delimiter(text: &str) -> Option<u8> {
             b'\\' => "\\\\",
             _ => "",
         };
-        // With any number of leading zeros.
+        // Each number may have any number of leading zeros.
         let digits = |text: &str, digits: String| {
             !text.is_empty()
                 && match digits.as_str() {

@@ -36,8 +36,8 @@ fn attempt(target: fn(&[u8]), input: &[u8], what: &str) {
     }
 }
 
-/// Combines the start of an input with the end of another, or of itself, and changes a few bytes;
-/// or returns random bytes.
+/// Combines the start of an input with the end of an input, and changes a few bytes, or returns
+/// random bytes.
 fn made(corpus: &BTreeMap<PathBuf, Vec<u8>>, random: &mut Rng) -> Vec<u8> {
     if random.u8(..4) == 0 {
         return (0..random.usize(..64)).map(|_| random.u8(..)).collect();
@@ -69,7 +69,7 @@ macro_rules! replayed {
     )*};
 }
 
-// The number of derived inputs: each target takes a few seconds at most.
+// The numbers of derived inputs are chosen so that each target takes a few seconds at most.
 replayed! {
     operations: 5_000;
     recording: 20_000;

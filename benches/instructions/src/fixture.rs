@@ -12,9 +12,9 @@ use requeue::limiter::ExponentialFailure;
 use requeue::metrics::{MetricsProvider, QueueMetrics};
 use requeue::{Builder, Time};
 
-/// The number of queued keys, in paths with many.
+/// The number of queued keys, in paths with many queued keys.
 pub(crate) const QUEUED: usize = 65_536;
-/// The number of waiting keys, in paths with many.
+/// The number of waiting keys, in paths with many waiting keys.
 pub(crate) const WAITING: usize = 100_000;
 /// The number of spare keys, which exceeds the number of repetitions.
 const SPARE: usize = 4_096;
@@ -47,14 +47,14 @@ impl Key for Name {
     }
 }
 
-/// Keys in an endless cycle.
+/// A ring of keys, which yields the keys in an endless cycle.
 pub(crate) struct Ring<K> {
     keys: Vec<K>,
     at: usize,
 }
 
 impl<K: Key> Ring<K> {
-    /// Makes a ring of `count` keys and spare ones.
+    /// Makes a ring of `count` keys and some spare keys.
     pub(crate) fn beyond(count: usize) -> Self {
         Self { keys: K::below(count + SPARE), at: 0 }
     }
@@ -74,7 +74,7 @@ impl<K: Key> Ring<K> {
     }
 }
 
-/// A clock that is moved by hand. Reading it costs an atomic load.
+/// A clock that stands still until it is moved. Reading it costs an atomic load.
 pub(crate) struct Still(AtomicU64);
 
 impl Still {
@@ -115,7 +115,8 @@ pub(crate) fn build<K: Key>(builder: Builder<K, FixedState>) -> Queue<K> {
     }
 }
 
-/// Hooks that do nothing. They cost only the calls, and the measurement of times for the calls.
+/// Hooks that do nothing. Their cost is the cost of the calls, and of the measurement of the times
+/// that the calls receive.
 pub(crate) struct Deaf;
 
 impl<K> QueueMetrics<K> for Deaf {}

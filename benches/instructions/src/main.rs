@@ -1,6 +1,6 @@
 //! `requeue-instructions PATH TIMES` runs a path the given number of times, and
-//! `scripts/instructions.sh` counts its instructions. Without arguments it lists the paths. Nothing
-//! in it depends on chance or on time.
+//! `scripts/instructions.sh` counts its instructions. Without arguments it lists the paths. The
+//! program depends on neither chance nor time.
 
 mod fixture;
 mod paths;

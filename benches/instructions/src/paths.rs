@@ -53,8 +53,8 @@ pub(crate) const ALL: &[Path] = &[
     ("name/fail-and-retry", fail_and_retry::<Name>),
 ];
 
-/// Runs `path` a number of times. Only the instructions in this function are counted: the script
-/// passes its name to callgrind.
+/// Runs `path` a number of times. Only the instructions in this function are counted, because the
+/// script passes its name to callgrind.
 #[inline(never)]
 fn counted(times: usize, mut path: impl FnMut(usize)) {
     for time in 0..times {
@@ -96,7 +96,7 @@ fn cycle<K: Key>(queue: &Queue<K>, queued: usize, times: usize) {
     });
 }
 
-/// Runs cycles in which one call completes a key and takes the next.
+/// Runs cycles in which one call completes a key and takes the next key.
 fn worker(queue: &Queue<u64>, times: usize) {
     queue.add(u64::MAX);
     let mut item = queue.try_get();
@@ -190,7 +190,7 @@ fn batch<K: Key>(times: usize) {
     });
 }
 
-/// Adds `times` keys, then takes all.
+/// Adds `times` keys, and then takes all keys.
 fn fill_and_drain(times: usize) {
     let queue = plain::<u64>();
     counted(times, |key| _ = black_box(queue.add(key as u64)));
@@ -214,7 +214,7 @@ fn add_and_cancel(times: usize) {
     });
 }
 
-/// Adds new keys with a delay, while many wait.
+/// Adds new keys with a delay, while many keys wait.
 fn add_after<K: Key>(times: usize) {
     let queue = plain();
     let mut keys = Ring::<K>::beyond(WAITING);
@@ -237,7 +237,7 @@ fn fire(times: usize) {
     let clock = Still::new();
     let queue = build(builder(Arc::clone(&clock)));
     for number in 0..WAITING {
-        // Each key has its own millisecond, in an arbitrary order.
+        // Each key is due at a different millisecond, in an arbitrary order.
         let at = number * 7_919 % WAITING + 1;
         queue.add_after(number as u64, STEP * at as u32);
     }
@@ -262,7 +262,7 @@ fn fail_and_retry<K: Key>(times: usize) {
     });
 }
 
-/// Counts a failure and forgets it, while the key keeps waiting.
+/// Counts a failure and forgets it, while the key continues to wait.
 fn rate_limit_and_forget(times: usize) {
     let queue = plain();
     counted(times, |key| {

@@ -1,5 +1,5 @@
-//! kube-runtime's scheduler, fed through a channel as in its `Controller`, and polled as by its
-//! runner, with a set of the running keys.
+//! kube-runtime's scheduler, fed through a channel as in kube's `Controller`, and polled as in
+//! kube's runner, with a set of the running keys.
 
 use std::collections::HashSet;
 use std::env;
@@ -61,7 +61,7 @@ impl Contestant for Kube {
     }
 
     fn round<K: Key>(request: &Request) -> Option<Answer> {
-        // This runtime is never driven: no timer fires in these scenarios.
+        // This runtime is never driven, because no timer fires in these scenarios.
         let runtime = Builder::new_current_thread().enable_time().build();
         let runtime = runtime.expect("a runtime without threads can be made");
         let _entered = runtime.enter();
@@ -104,7 +104,7 @@ impl<T: Hash + Eq + Clone> Queue<T> {
         self.requests.unbounded_send(request).expect("the scheduler lives as long");
     }
 
-    /// Moves requests into the queue of delays, and due keys to those that are held back.
+    /// Moves requests into the queue of delays, and due keys to the keys that are held back.
     fn settle(&mut self) {
         let mut context = Context::from_waker(Waker::noop());
         drop(self.scheduler.as_mut().hold().poll_next_unpin(&mut context));
@@ -158,7 +158,7 @@ impl<K: Key> Subject<K> for Settled<K> {
     }
 }
 
-/// Measures without the memory that remains after the keys have run. Taking them all takes
+/// Measures without the memory that remains after the keys have run. Taking all keys needs
 /// quadratic time, because each take searches a hash table for its first entry.
 fn memory<K: Key>(request: &Request) -> Answer {
     let keys = K::some(request.n);
@@ -178,7 +178,7 @@ struct Held<K> {
     back: bool,
 }
 
-/// Measures keys that are held back: each poll visits all of them if it finds nothing else.
+/// Measures keys that are held back. A poll that finds no other key visits all of them.
 fn held_back<K: Key>(request: &Request) -> Answer {
     let (others, keys) = (K::some(request.depth), K::some(1));
     let mut queue = Queue::new();

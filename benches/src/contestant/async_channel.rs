@@ -74,7 +74,7 @@ impl<K: Key> Subject<K> for Ends<K> {
 
 impl<K: Key> Shared<K> for Ends<K> {
     fn add(&self, key: &K) {
-        // It fails only if the channel is closed, which happens after the last add.
+        // The send fails only if the channel is closed, which happens after the last add.
         drop(self.sender.try_send(key.clone()));
     }
 

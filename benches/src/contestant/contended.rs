@@ -22,7 +22,7 @@ struct Plan {
 }
 
 impl Plan {
-    /// Returns `None` unless keys are integers, which a worker can sum.
+    /// Creates a plan, or returns `None` unless keys are integers, which a worker can sum.
     fn new(request: &Request) -> Option<Self> {
         (request.keys == Keys::U64).then(|| Self {
             keys: request.n as u64,
@@ -58,7 +58,7 @@ impl Plan {
 #[derive(Clone, Copy, Debug)]
 struct Worker {
     keys: u64,
-    /// The sum of its keys. The total shows whether each key was delivered.
+    /// The sum of the worker's keys. The sum over all workers shows whether each key was delivered.
     sum: u64,
     /// The time at which there were no more keys.
     end: Instant,
@@ -131,7 +131,8 @@ pub(super) fn tasks<Q: Tasks<u64>>(make: impl FnOnce() -> Q, request: &Request) 
         let add = |queue: Q, part: Range<u64>| async move {
             for key in part {
                 queue.add(&key);
-                // Lets other tasks run from time to time, as reading keys from a stream would.
+                // Lets other tasks run periodically, as a producer that reads keys from a stream
+                // would.
                 tokio::task::coop::consume_budget().await;
             }
         };
@@ -195,7 +196,7 @@ mod tests {
         }
     }
 
-    /// Runs a round with threads, and one with tasks.
+    /// Runs a round with threads, and a round with tasks.
     fn rounds(adds: fn(u64) -> Vec<u64>, request: &Request) -> [Answer; 2] {
         let threads = threads(&Faulty::new(adds), request);
         let tasks = tasks(|| Faulty::new(adds), request);

@@ -1,4 +1,4 @@
-//! tokio-util's queue of delays, with a map from keys to their entries, which re-adds need.
+//! tokio-util's queue of delays, with a map from keys to their entries for re-adds.
 
 use std::collections::HashMap;
 use std::future::poll_fn;
@@ -35,7 +35,7 @@ impl Contestant for Delays {
     }
 
     fn round<K: Key>(request: &Request) -> Option<Answer> {
-        // This runtime is never driven: no timer fires in a scenario without due keys.
+        // This runtime is never driven, because no timer fires in a scenario without due keys.
         let idle = Builder::new_current_thread().enable_time().build();
         let idle: Runtime = idle.expect("a runtime without threads can be made");
         let _entered = idle.enter();

@@ -17,8 +17,8 @@ pub(super) struct Plan {
 }
 
 impl Plan {
-    /// Plans from now on, with time to add all keys before the first is due. Returns `None` unless
-    /// keys are integers.
+    /// Creates a plan that begins after the time to add all keys. Returns `None` unless keys are
+    /// integers.
     pub(super) fn new(request: &Request) -> Option<Self> {
         if request.keys != Keys::U64 {
             return None;
@@ -49,7 +49,7 @@ impl Plan {
         }
     }
 
-    /// Starts the measured section. Returns `None` if the first key is already due.
+    /// Starts the measured section, or returns `None` if the first key is already due.
     pub(super) fn begin(self) -> Option<Meter> {
         (Instant::now() < self.first).then(Meter::start)
     }
@@ -68,12 +68,12 @@ impl Arrivals {
         Self { plan, lateness: Vec::with_capacity(plan.n) }
     }
 
-    /// Records the arrival of a key. Returns true if it is the last.
+    /// Records the arrival of a key. Returns true if this key is the last.
     pub(super) fn note(&mut self, key: u64) -> bool {
         self.note_due(self.plan.due(key))
     }
 
-    /// Records the arrival of a key with this due time. Returns true if it is the last.
+    /// Records the arrival of a key with this due time. Returns true if this key is the last.
     pub(super) fn note_due(&mut self, due: Instant) -> bool {
         self.lateness.push(nanos(Instant::now().saturating_duration_since(due)));
         self.lateness.len() == self.plan.n
@@ -122,7 +122,8 @@ where
             let (queue, arrivals) = (queue.clone(), Arc::clone(&arrivals));
             tokio::spawn(async move {
                 let work = queue.work_as_task(|&key| {
-                    // Without contention: no other task locks this before the end.
+                    // The lock has no contention, because no other task locks the arrivals before
+                    // the end.
                     if arrivals.lock().unwrap_or_else(PoisonError::into_inner).note(key) {
                         queue.close();
                     }

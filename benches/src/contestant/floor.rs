@@ -1,4 +1,4 @@
-//! The minimum of a queue: each key once, in order.
+//! The minimum of a queue, which delivers each key once, in order.
 
 use std::collections::{HashSet, VecDeque};
 use std::hint::black_box;

@@ -1,4 +1,4 @@
-//! The longest operation of the core. All other threads wait for the lock during that time.
+//! Measures the longest operation of the core, during which all other threads wait for the lock.
 
 use std::time::{Duration, Instant};
 
@@ -11,8 +11,8 @@ use crate::protocol::{Answer, Request};
 /// The number of rounds, which repeat the same operations.
 const ROUNDS: usize = 5;
 
-/// The least time of each operation over all rounds. Time that an operation takes in every round is
-/// its own; time that it takes in one round is noise of the machine.
+/// The minimum time of each operation over all rounds. The operation itself needs the time that it
+/// takes in every round. Further time in one round is noise of the machine.
 #[derive(Default)]
 struct Longest {
     least: Vec<u64>,

@@ -20,12 +20,12 @@ use crate::protocol::{Answer, Hello, Keys, Request, Scenario};
 
 /// An implementation that is measured.
 pub trait Contestant {
-    /// Its name.
+    /// The name of the contestant.
     const NAME: &'static str;
-    /// The scenarios that it supports.
+    /// The scenarios that the contestant supports.
     const SCENARIOS: &'static [Scenario];
 
-    /// Returns its version.
+    /// Returns the version of the contestant.
     fn version() -> String {
         env!("CARGO_PKG_VERSION").to_owned()
     }
@@ -59,9 +59,9 @@ pub fn round<C: Contestant>(request: &Request) -> Answer {
 /// A contestant, without its type.
 #[derive(Clone, Copy, Debug)]
 pub struct Entry {
-    /// Its name.
+    /// The name of the contestant.
     pub name: &'static str,
-    /// The scenarios that it supports.
+    /// The scenarios that the contestant supports.
     pub scenarios: &'static [Scenario],
     version: fn() -> String,
     round: fn(&Request) -> Answer,
@@ -78,7 +78,7 @@ impl Entry {
     ///
     /// # Errors
     ///
-    /// If the streams fail.
+    /// Returns an error if the streams fail.
     pub fn serve(&self) -> io::Result<()> {
         let (stdin, mut stdout) = (io::stdin().lock(), io::stdout().lock());
         let hello = Hello {

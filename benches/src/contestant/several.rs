@@ -26,7 +26,7 @@ pub(super) trait Shared<K>: Clone + Send + Sync + 'static {
 
 /// A queue that tasks share.
 pub(super) trait Tasks<K>: Shared<K> {
-    /// Works as [`work`](Shared::work), as a task.
+    /// Works like [`work`](Shared::work), but as a task.
     fn work_as_task(&self, each: impl FnMut(&K) + Send) -> impl Future<Output = ()> + Send;
 }
 
@@ -74,7 +74,7 @@ pub(super) fn hand_over<K: Key>(queue: &impl Shared<K>, request: &Request) -> An
             let mut latencies = Vec::new();
             queue.work(|_| {
                 latencies.push(stopwatch.read());
-                // It fails if the receiver is gone.
+                // The send fails if the receiver was dropped.
                 _ = taken.send(());
             });
             latencies
@@ -109,8 +109,8 @@ pub(super) fn hand_over_to_task<K: Key, Q: Tasks<K>>(
                 let mut latencies = Vec::new();
                 let work = queue.work_as_task(|_| {
                     latencies.push(stopwatch.read());
-                    // Both tasks are on one thread: the other one continues when this one waits
-                    // again.
+                    // Both tasks are on one thread, so the other task continues when this task
+                    // waits again.
                     taken.notify_one();
                 });
                 work.await;

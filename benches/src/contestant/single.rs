@@ -7,7 +7,7 @@ use crate::keys::{Key, Ring};
 use crate::meter::Meter;
 use crate::protocol::{Answer, Request};
 
-/// The number of distinct keys besides those that are queued.
+/// The number of distinct keys in addition to the queued keys.
 const SPARE: usize = 65_536;
 /// The least delay of `delayed` adds.
 pub const HOUR: Duration = Duration::from_secs(3600);
@@ -36,7 +36,7 @@ pub trait Batches<K> {
 
 /// A queue of delayed keys.
 pub trait Delays<K> {
-    /// Adds a key with a delay, which replaces an earlier one.
+    /// Adds a key with a delay, which replaces an earlier delay.
     fn add_after(&mut self, key: &K, delay: Duration);
     /// Cancels a waiting key. Returns false if that is not supported.
     fn cancel(&mut self, key: &K) -> bool;
@@ -79,7 +79,7 @@ pub fn add_queued<K: Key>(mut subject: impl Subject<K>, request: &Request) -> An
     meter.stop(request.n)
 }
 
-/// Adds all keys, then takes all.
+/// Adds all keys, and then takes all keys.
 pub fn fill_drain<K: Key>(mut subject: impl Subject<K>, request: &Request) -> Answer {
     let keys = K::some(request.n);
     let meter = Meter::start();
@@ -112,7 +112,8 @@ pub fn delayed_readd<K: Key>(mut subject: impl Delays<K>, request: &Request) -> 
     meter.stop(request.n)
 }
 
-/// Measures the bytes of a queued key, and the bytes that are kept after it has left.
+/// Measures the bytes of a queued key, and the bytes that are still allocated after the key has
+/// left.
 pub fn memory<K: Key, S: Subject<K>>(make: impl FnOnce() -> S, request: &Request) -> Answer {
     let keys = K::some(request.n);
     let start = live();
@@ -129,7 +130,8 @@ pub fn memory<K: Key, S: Subject<K>>(make: impl FnOnce() -> S, request: &Request
     answer
 }
 
-/// Measures the bytes of a waiting key, and the bytes that are kept after it has left.
+/// Measures the bytes of a waiting key, and the bytes that are still allocated after the key has
+/// left.
 pub fn memory_delayed<K: Key, S: Delays<K>>(make: impl FnOnce() -> S, request: &Request) -> Answer {
     let (keys, mut random) = (K::some(request.n), fastrand::Rng::with_seed(1));
     let start = live();

@@ -1,4 +1,4 @@
-//! Timers without a queue: the best precision that a wait of their kind can have.
+//! Timers without a queue, which show the best precision that a wait of their kind can have.
 
 use std::thread;
 use std::time::Instant;

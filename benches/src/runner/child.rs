@@ -17,7 +17,7 @@ pub struct Program {
     pub name: String,
     /// The file of the program.
     pub path: PathBuf,
-    /// Its arguments.
+    /// The arguments of the program.
     pub args: Vec<OsString>,
 }
 
@@ -44,10 +44,10 @@ impl fmt::Display for ChildError {
 
 impl std::error::Error for ChildError {}
 
-/// A running contestant. It is stopped when this is dropped.
+/// A running contestant. The process is stopped when this value is dropped.
 #[derive(Debug)]
 pub struct Running {
-    /// Its first message.
+    /// The first message of the contestant.
     pub hello: Hello,
     child: Child,
     answers: BufReader<ChildStdout>,
@@ -58,7 +58,7 @@ impl Running {
     ///
     /// # Errors
     ///
-    /// If it cannot be started, or does not introduce itself.
+    /// Returns an error if the contestant cannot be started, or does not introduce itself.
     pub fn start(program: &Program) -> Result<Self, ChildError> {
         let mut child = Command::new(&program.path)
             .args(&program.args)
@@ -78,7 +78,7 @@ impl Running {
     ///
     /// # Errors
     ///
-    /// If there is no answer.
+    /// Returns an error if there is no answer.
     pub fn ask(&mut self, request: &impl Serialize) -> Result<Answer, ChildError> {
         let name = &self.hello.contestant;
         let garbled = |error| ChildError::Garbled(name.clone(), error);
@@ -102,7 +102,7 @@ fn read(name: &str, answers: &mut BufReader<ChildStdout>) -> Result<String, Chil
 
 impl Drop for Running {
     fn drop(&mut self) {
-        // Do not wait for a process that hangs.
+        // The process is killed, because it may hang.
         drop(self.child.kill());
         drop(self.child.wait());
     }

@@ -1,12 +1,12 @@
-//! Rows of producers and workers that share a queue. The figure is wall-clock time per key, from
-//! the first add to the last completion. All sides get the same keys, each of them once.
+//! Rows of producers and workers that share a queue. The figure is the wall-clock time per key,
+//! from the first add to the last completion. All sides get the same keys, each key once.
 
 use super::heat::{Heat, of};
 use super::metric::Metric;
 use super::table::{CHANNEL, CLIENT_GO, CONTROLLER, OURS, PRIORITIES, Scale};
 use crate::protocol::{Keys, Request, Scenario};
 
-/// Producers and workers.
+/// The numbers of producers and workers.
 const CROWDS: [(usize, usize); 5] = [(1, 1), (1, 16), (4, 4), (16, 1), (16, 16)];
 
 /// The nanoseconds that a worker computes for each key, and a number of keys that takes tenths of a

@@ -28,8 +28,8 @@ pub struct Point {
     pub figure: f64,
 }
 
-/// A scenario with its name, the figure, and the round. The round is for a number of keys and,
-/// where keys are not the operations themselves, a number of operations.
+/// A scenario with its name, the figure, and the round. The round depends on the number of keys
+/// and, if it differs, on the number of operations.
 type Path = (&'static str, Metric, fn(usize, usize) -> Request);
 
 /// Measures requeue and client-go at each number of keys.

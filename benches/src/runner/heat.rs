@@ -1,4 +1,4 @@
-//! Heats: contestants that take turns, and the rows that are computed from their answers.
+//! Heats, in which contestants take turns, and the rows that are computed from the answers.
 
 use std::collections::BTreeMap;
 
@@ -9,15 +9,15 @@ use crate::protocol::{Answer, Hello, Keys, Request, Scenario};
 /// The libraries from which users migrate.
 pub(super) const LIBRARIES: [&str; 3] = ["client-go", "controller-runtime", "kube-runtime"];
 
-/// The limit for requeue's time divided by that of a library: a user who migrates must not lose
-/// speed. The tenth allows for noise, because ratios of the same code differ by as much from run to
-/// run.
+/// The limit for the ratio of requeue's time to a library's time, because a user who migrates must
+/// not lose speed. The tenth above 1 allows for noise, because the ratios of the same code differ
+/// by that much between runs.
 pub const NO_MORE: f64 = 1.1;
 
 /// A contestant with its request.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Side {
-    /// Its name in rows.
+    /// The name of the side in rows.
     pub tag: &'static str,
     /// The name of the contestant.
     pub contestant: &'static str,
@@ -41,7 +41,7 @@ pub struct Row {
 }
 
 impl Row {
-    /// Returns everything that names the row, for `--only`.
+    /// Returns all names of the row, for `--only`.
     #[must_use]
     pub fn id(&self, keys: Keys) -> String {
         let keys = match keys {
@@ -83,7 +83,7 @@ impl Heat {
         self
     }
 
-    /// Starts contestants again for each round, because earlier rounds would affect later ones.
+    /// Starts contestants again for each round, because earlier rounds would affect later rounds.
     #[must_use]
     pub const fn fresh(mut self) -> Self {
         self.fresh = true;
@@ -115,7 +115,7 @@ impl Heat {
         self.row_of(Metric::Cpu, ours, peer)
     }
 
-    /// Adds a row. Its target is [`NO_MORE`] if it is of time and its peer is a library.
+    /// Adds a row. The target is [`NO_MORE`] if the figure is a time and the peer is a library.
     #[must_use]
     pub fn row_of(mut self, metric: Metric, ours: &'static str, peer: &'static str) -> Self {
         let path = match metric {
@@ -135,7 +135,7 @@ impl Heat {
         self
     }
 
-    /// Makes the last row one without a peer.
+    /// Removes the peer from the last row.
     #[must_use]
     pub fn alone(mut self) -> Self {
         if let Some(row) = self.rows.last_mut() {
@@ -164,10 +164,10 @@ impl Heat {
     }
 }
 
-/// The answers of each side by tag, one per round, or the reason why there are none.
+/// The answers of each side by tag, one answer per round, or the reason why there are no answers.
 pub type Answers = BTreeMap<&'static str, Result<Vec<Answer>, String>>;
 
-/// All contestants: the running ones, and the programs that start the others.
+/// All contestants: the running ones, and the programs that start the other contestants.
 #[derive(Debug, Default)]
 pub struct Field {
     programs: Vec<Program>,
@@ -223,7 +223,7 @@ impl Field {
         }
         let mut answer = running.ask(&side.request);
         // On a busy machine, the plan of due times may have been too fast. Other errors are not
-        // retried: they are faults of the contestant, such as a lost key.
+        // retried, because they are faults of the contestant, such as a lost key.
         let timers = matches!(side.request.scenario, Scenario::Fire | Scenario::SparseTimers);
         for _ in 0..3 {
             if timers && answer.as_ref().is_ok_and(|answer| answer.error.is_some()) {
@@ -243,7 +243,7 @@ impl Field {
     }
 }
 
-/// Returns the order of the sides in a round. No side always follows the same one.
+/// Returns the order of the sides in a round. No side always follows the same side.
 pub fn turns(round: usize, sides: usize) -> impl Iterator<Item = usize> {
     (0..sides).map(move |at| if round.is_multiple_of(2) { at } else { sides - 1 - at })
 }

@@ -1,4 +1,4 @@
-//! The machine of a run. Figures have no meaning without it.
+//! The machine of a run, without which figures have no meaning.
 
 use std::env;
 use std::fmt;

@@ -25,7 +25,7 @@ pub enum Metric {
     Longest,
     /// The processor time per second.
     CpuPerSecond,
-    /// The sleeps of workers per key: how often a worker had to be woken.
+    /// The number of sleeps of workers per key, which is how often a worker had to be woken.
     Sleeps,
 }
 

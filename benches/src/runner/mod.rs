@@ -30,7 +30,7 @@ pub struct Plan {
     pub scale: Scale,
     /// A pattern for the names of rows.
     pub only: Option<Regex>,
-    /// True to measure also how costs grow.
+    /// True if the run also measures how costs grow.
     pub growth: bool,
 }
 
@@ -39,7 +39,7 @@ impl Plan {
         self.only.as_ref().is_none_or(|only| only.is_match(id))
     }
 
-    /// Measures, and prints the progress on standard error.
+    /// Runs the measurements, and prints the progress to standard error.
     #[must_use]
     pub fn run(&self, mut field: Field) -> Report {
         let mut report = Report::new(Machine::here());
@@ -63,7 +63,7 @@ impl Plan {
 ///
 /// # Errors
 ///
-/// If the directory or a file cannot be written.
+/// Returns an error if the directory or a file cannot be written.
 pub fn write(report: &Report, dir: &Path) -> io::Result<()> {
     fs::create_dir_all(dir)?;
     fs::write(dir.join("bench.txt"), text::show(report))?;

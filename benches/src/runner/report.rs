@@ -71,7 +71,7 @@ impl Report {
 pub struct Figure {
     /// The contestant.
     pub who: String,
-    /// Nanoseconds, bytes, or a fraction.
+    /// The figure in nanoseconds, in bytes, or as a fraction.
     pub spread: Spread,
 }
 
@@ -151,7 +151,7 @@ mod tests {
 
     #[test]
     fn a_ratio_is_the_median_of_the_ratios_of_the_rounds() {
-        // In the second round, the machine is slow for both.
+        // In the second round, the machine is slow for both sides.
         let report = report(&heat(), &[10, 500, 12], took(&[40, 1000, 20]));
         let line = &report.lines[0];
         assert_eq!(line.ratio.unwrap().median, 0.5);

@@ -1,5 +1,5 @@
-//! The rows of the table. A row of time is limited to [`heat::NO_MORE`](super::heat::NO_MORE) if
-//! its peer is a library that users come from. Other targets are stated here.
+//! The rows of the table. A row of time has the limit [`heat::NO_MORE`](super::heat::NO_MORE) if
+//! its peer is a library from which users migrate. This file states all other targets.
 
 use super::contended;
 use super::heat::{Heat, of};
@@ -13,16 +13,16 @@ pub struct Scale {
     pub rounds: usize,
     /// The divisor of the numbers of keys.
     pub part: usize,
-    /// The seconds over which keys fall due, or queues are idle.
+    /// The seconds over which keys become due, or during which queues are idle.
     pub seconds: f64,
 }
 
 impl Scale {
-    /// For figures to publish.
+    /// The scale for figures to publish.
     pub const FULL: Self = Self { rounds: 9, part: 1, seconds: 2.0 };
-    /// To check that everything works.
+    /// The scale to check that all measurements work.
     pub const QUICK: Self = Self { rounds: 2, part: 20, seconds: 0.2 };
-    /// To check, in tests, that everything would work.
+    /// The scale with which tests check that all measurements would work.
     pub const TINY: Self = Self { rounds: 1, part: 2000, seconds: 0.02 };
 
     /// Returns `full` divided by `part`.
@@ -49,11 +49,11 @@ const DELAY_QUEUE: &str = "delay-queue";
 const THREAD: &str = "parked-thread";
 const SLEEP: &str = "tokio-sleep";
 
-/// The limit for lateness, in nanoseconds. A user notices 2 ms; tokio's timers are exact only to 1
-/// ms, so less is not compared.
+/// The limit for lateness, in nanoseconds. A user may notice 2 ms. Shorter times are not compared,
+/// because tokio's timers are exact only to 1 ms.
 const ON_TIME: f64 = 2e6;
 
-/// The number of queued keys in the comparison of cycles with client-go's.
+/// The number of queued keys in the comparison of cycles with client-go.
 const DEEP: usize = 65_536;
 
 /// Returns all heats.

@@ -1,4 +1,4 @@
-//! Formats the report as a text.
+//! Formats the report as text.
 
 use std::fmt::Write as _;
 
@@ -92,7 +92,7 @@ pub fn times(ratio: f64) -> String {
     }
 }
 
-/// Aligns columns; those in `right` are aligned to the right.
+/// Aligns columns. Columns in `right` are aligned to the right.
 #[must_use]
 pub fn align<const N: usize>(rows: &[[String; N]], right: &[usize]) -> String {
     let mut out = String::new();

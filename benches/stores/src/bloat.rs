@@ -17,7 +17,7 @@ use crate::text::thousands;
 const LOOKS: usize = 10;
 const ENGINES: [Engine; 3] = [Engine::Postgres, Engine::Redis, Engine::Sqlite];
 
-/// Passes `keys` keys through each engine. About ten thousand of them are in the queue at a time.
+/// Passes `keys` keys through each engine. About ten thousand keys are in the queue at a time.
 pub(crate) fn measure(keys: usize) -> Result<(), Failed> {
     let ground = Ground::start()?;
     print!("{}", Machine::here());

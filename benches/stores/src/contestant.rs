@@ -17,7 +17,7 @@ use crate::protocol::{Request, Scenario};
 
 /// The batch size and the number of adders, for adds that are not measured.
 const FILL: (usize, usize) = (250, 8);
-/// The number of keys in the queue while many pass through.
+/// The number of keys in the queue while many keys pass through it.
 const THROUGH: usize = 10_000;
 /// The time limit for a round.
 const PATIENCE: Duration = Duration::from_secs(600);
@@ -46,7 +46,7 @@ pub(crate) async fn serve(address: &str) -> Result<(), Failed> {
 }
 
 async fn round(store: &Store, keys: &Arc<Keys>, request: Request) -> Result<Answer, Failed> {
-    // The reset after the last round may have removed the tables of queues, too.
+    // The reset after the last round may also have removed the tables of queues.
     store.migrate().await?;
     let queue = store.queue("bench").open().await?;
     let keys = Arc::clone(keys);
@@ -169,14 +169,14 @@ fn countdown(from: usize) -> (impl Fn() + Send + Sync, oneshot::Receiver<Instant
         if left.fetch_sub(1, Ordering::Relaxed) == 1
             && let Some(all) = all.lock().ok().and_then(|mut all| all.take())
         {
-            // The receiver may have given up.
+            // The send fails if the receiver has given up.
             let _ = all.send(Instant::now());
         }
     };
     (down, ended)
 }
 
-/// Passes `n` keys through the queue. About ten thousand of them are in it at a time.
+/// Passes `n` keys through the queue. About ten thousand keys are in the queue at a time.
 async fn flow(queue: Queue, keys: Arc<Keys>, request: Request) -> Result<Answer, Failed> {
     let room = Arc::new(Semaphore::new(THROUGH));
     let freed = Arc::clone(&room);
@@ -227,7 +227,7 @@ async fn latency(queue: Queue, keys: &Keys, request: Request) -> Result<Answer, 
     let (begun, mut begins) = mpsc::unbounded_channel();
     let (stop, stopped) = oneshot::channel::<()>();
     let workers = Workers::new(queue.clone(), move |_, _| {
-        // The receiver may have given up.
+        // The send fails if the receiver has given up.
         let _ = begun.send(Instant::now());
         async { Ok(Action::succeed()) }
     });

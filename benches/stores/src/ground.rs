@@ -1,4 +1,4 @@
-//! The servers that all contestants share, started for the run, with a place for each contestant.
+//! The servers of a run, which all contestants share, and a place on a server for each contestant.
 
 use std::fs;
 use std::io;
@@ -69,7 +69,8 @@ impl Ground {
         postgres.into_iter().chain(redis).collect()
     }
 
-    /// Creates a place for the contestant of this name. Returns `None` without such a server.
+    /// Creates a place for the contestant of this name. Returns `None` if no such server is
+    /// installed.
     pub(crate) fn place(&self, engine: Engine, name: &str, number: usize) -> Option<Place<'_>> {
         match engine {
             Engine::Postgres | Engine::PostgresUnsynced => {
@@ -110,7 +111,7 @@ pub(crate) enum Place<'a> {
         server: &'a Redis,
         number: String,
     },
-    /// A file. With `is_full`, each commit waits for the disk.
+    /// A SQLite file. If `is_full` is true, each commit waits for the disk.
     Sqlite {
         file: PathBuf,
         is_full: bool,
@@ -132,7 +133,7 @@ impl Place<'_> {
         }
     }
 
-    /// Removes all keys. The contestant may be running, except with a file.
+    /// Removes all keys. The contestant may be running, unless the place is a file.
     pub(crate) fn clear(&self) {
         match self {
             Self::Postgres { server, database, tables } => {
@@ -150,8 +151,8 @@ impl Place<'_> {
         }
     }
 
-    /// Makes the server do its pending maintenance now. Otherwise it would happen after some number
-    /// of adds, or during another contestant's turn.
+    /// Makes the server do its pending maintenance now. Otherwise, the maintenance would happen
+    /// after a number of adds, or during another contestant's turn.
     pub(crate) fn settle(&self) {
         if let Self::Postgres { server, database, tables } = self {
             server.psql(database, &format!("vacuum (analyze) {tables}"));

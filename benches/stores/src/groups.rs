@@ -1,4 +1,5 @@
-//! Measures the cost of groups: queues with groups beside queues without, in turns, in one process.
+//! Measures the cost of groups. Queues with groups and queues without groups take turns in one
+//! process.
 
 use std::time::{Duration, Instant};
 
@@ -17,13 +18,13 @@ use crate::table::{Engine, OURS};
 const PATTERN: &str = "^([^:]*):";
 const ENGINES: [Engine; 4] =
     [Engine::Postgres, Engine::PostgresUnsynced, Engine::Redis, Engine::Sqlite];
-/// The number of keys of a claim, and of a batch of adds.
+/// The number of keys in a claim, and in a batch of adds.
 const BATCH: usize = 100;
-/// The groups with keys that are not throttled.
+/// The number of groups whose keys are not throttled.
 const OPEN: usize = 100;
-/// The throttled groups, and the number of their keys.
+/// The number of throttled groups, and the number of their keys.
 const THROTTLED: (usize, usize) = (1000, 100_000);
-/// No lease expires during a run.
+/// The lease duration, which is so long that no lease expires during a run.
 const LEASE: Duration = Duration::from_secs(3600);
 
 /// The number of rounds, and the number of keys of a round.
@@ -51,7 +52,7 @@ impl Case {
         }
     }
 
-    /// Returns the least acceptable ratio of the throughput to that of a queue without groups.
+    /// Returns the minimum ratio of the throughput to the throughput of a queue without groups.
     const fn least(self) -> f64 {
         match self {
             Self::Many => 0.85,
@@ -179,7 +180,7 @@ async fn throttle(queue: &Queue) -> Result<Vec<Item>, Failed> {
 
 /// The figures of a round.
 struct Pass {
-    /// Keys a second.
+    /// The throughput, in keys per second.
     rate: f64,
     /// The seconds of the adds, of the claims, and of the completions.
     parts: [f64; 3],

@@ -11,7 +11,7 @@ use crate::ground::{Ground, Place};
 use crate::protocol::{Request, Scenario};
 use crate::table::{Engine, Heat, Metric, Scale, Side};
 
-/// The answers of a side, one per round, or the reason why there are none.
+/// The answers of a side, one answer per round, or the reason why there are no answers.
 pub(crate) type Figures = Result<Vec<Answer>, String>;
 
 /// All contestants, by engine and role.
@@ -38,8 +38,8 @@ impl<'a> Field<'a> {
     }
 
     /// Runs the rounds: first side to last, then last to first, and so on. The first turn of each
-    /// side does not count: it warms up, and finds a number of keys that is sufficient for the
-    /// other turns.
+    /// side does not count, because it warms up the side, and finds a number of keys that suffices
+    /// for the other turns.
     pub(crate) fn run(&mut self, heat: &Heat, scale: Scale) -> Vec<Figures> {
         let mut figures: Vec<Figures> =
             heat.sides.iter().map(|side| self.warm(heat.engine, side)).collect();
@@ -87,7 +87,7 @@ impl<'a> Field<'a> {
     fn turn(&mut self, engine: Engine, side: &Side, request: Request) -> Result<Answer, String> {
         if side.depth == 0 {
             if engine == Engine::Sqlite {
-                // A process with an open file would keep using it after its removal.
+                // A process with an open file would continue to use the file after its removal.
                 self.dismiss(engine, side);
             } else {
                 self.of(engine, side)?.place.clear();
@@ -157,7 +157,7 @@ impl<'a> Field<'a> {
     }
 }
 
-/// Returns the program for requeue, under this name, and those of the peers.
+/// Returns the program for requeue, with this name, and the programs of the peers.
 pub(crate) fn programs(
     peers: Vec<(String, PathBuf, Vec<String>)>,
 ) -> std::io::Result<Vec<Program>> {

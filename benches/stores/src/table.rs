@@ -6,7 +6,8 @@ use crate::protocol::{Request, Scenario};
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Engine {
     Postgres,
-    /// PostgreSQL whose commits do not wait for the disk: the rest is the cost of the work itself.
+    /// PostgreSQL whose commits do not wait for the disk, so that only the cost of the work itself
+    /// remains.
     PostgresUnsynced,
     Redis,
     Sqlite,
@@ -36,7 +37,7 @@ impl Engine {
                     ..Peer::of("river", 1000)
                 },
                 Peer::of("graphile-worker", 24),
-                // Its adds are those of `graphile-worker`.
+                // Its adds are the same as the adds of `graphile-worker`.
                 Peer { adds: false, work: Some(5.0), ..Peer::of("graphile-worker-local", 100) },
             ],
             Self::Redis => vec![Peer {
@@ -50,7 +51,7 @@ impl Engine {
         }
     }
 
-    /// Returns the number of keys that requeue processes at the same time: its best setting.
+    /// Returns the number of keys that requeue processes at the same time, at its best setting.
     const fn at_once(self) -> usize {
         match self {
             Self::Postgres | Self::PostgresUnsynced => 1000,
@@ -64,9 +65,9 @@ impl Engine {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Peer {
     pub(crate) name: &'static str,
-    /// The number of keys that it processes at the same time: its best setting.
+    /// The number of keys that the peer processes at the same time, at its best setting.
     at_once: usize,
-    /// True if its adds are measured.
+    /// True if the adds of the peer are measured.
     adds: bool,
     /// The targets, as multiples of the peer's rate: adds of one key, adds of a hundred, work, and
     /// work with the same number of keys at the same time.
@@ -89,7 +90,7 @@ pub(crate) struct Scale {
     pub(crate) rounds: usize,
     /// The seconds of each turn.
     pub(crate) seconds: f64,
-    /// The number of waiting keys, in heats with many.
+    /// The number of waiting keys, in heats with many waiting keys.
     pub(crate) many: usize,
     /// The number of adds whose latency is measured.
     pub(crate) latencies: usize,
@@ -112,11 +113,12 @@ pub(crate) enum Metric {
 /// A contestant with its request.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Side {
-    /// Its name in rows.
+    /// The name of the side in rows.
     pub(crate) tag: &'static str,
     pub(crate) contestant: &'static str,
     pub(crate) request: Request,
-    /// The number of keys that are always in the queue. If not zero, they are added once.
+    /// The number of keys that are always in the queue. If this number is not zero, the keys are
+    /// added only once.
     pub(crate) depth: usize,
 }
 
@@ -127,7 +129,7 @@ pub(crate) enum Target {
     Rate(f64),
 }
 
-/// A comparison of the first side with another, or the first side alone.
+/// A comparison of the first side with another side, or the first side alone.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Row {
     pub(crate) metric: Metric,
@@ -148,7 +150,7 @@ pub(crate) struct Heat {
 pub(crate) const OURS: &str = "requeue";
 /// Another build of requeue, with the same settings.
 pub(crate) const BEFORE: &str = "requeue before";
-/// The number of keys in flight, where all sides have the same.
+/// The number of keys in flight, in heats in which all sides have the same number.
 const ALIKE: usize = 64;
 
 pub(crate) fn heats(scale: Scale) -> Vec<Heat> {
@@ -199,7 +201,7 @@ fn of_engine(engine: Engine, scale: Scale) -> Vec<Heat> {
         growing(engine, scale),
     ];
     if engine == Engine::Sqlite {
-        // It would repeat the heat before it.
+        // This heat is removed, because it would repeat the heat before it.
         heats.remove(3);
         heats[3].rows[0].target = Some(Target::Rate(10_000.0));
     }
@@ -215,7 +217,7 @@ const FEW: [(usize, &str); 5] = [
     (256, "work by 256, keys a second"),
 ];
 
-/// Compares sides with the same number of workers, to see the benefit of not waiting for the disk.
+/// Compares sides with the same number of workers, to show the benefit of not waiting for the disk.
 pub(crate) fn few_workers(scale: Scale) -> Vec<Heat> {
     let of = |engine: Engine, (tasks, what): (usize, &'static str)| {
         let names: &[&'static str] = match engine {
@@ -232,7 +234,7 @@ pub(crate) fn few_workers(scale: Scale) -> Vec<Heat> {
     engines.into_iter().flat_map(|engine| FEW.map(|few| of(engine, few))).collect()
 }
 
-/// Compares this build with another one, to see the cost of a change.
+/// Compares this build with another build, to show the cost of a change.
 pub(crate) fn builds(scale: Scale) -> Vec<Heat> {
     let of = |engine: Engine| {
         let heat = |what, scenario, tasks| {
@@ -250,8 +252,7 @@ pub(crate) fn builds(scale: Scale) -> Vec<Heat> {
 }
 
 impl Heat {
-    /// Creates a heat of requeue and peers, each with the number of keys at a time that suits it
-    /// best.
+    /// Creates a heat of requeue and peers, each with its best number of keys at a time.
     fn new(engine: Engine, what: &'static str, request: Request, peers: &[Peer]) -> Self {
         let works = matches!(request.scenario, Scenario::Work | Scenario::Latency);
         let side = |tag, tasks| {
@@ -264,7 +265,7 @@ impl Heat {
         Self { engine, what, sides, rows: Vec::new() }
     }
 
-    /// Adds rows of requeue beside each peer, or alone.
+    /// Adds a row that compares requeue with each peer, or a row of requeue alone.
     fn rows(mut self, metric: Metric, peers: &[Peer], target: fn(&Peer) -> Option<f64>) -> Self {
         if peers.is_empty() {
             self.rows.push(Row { metric, peer: None, target: None });
@@ -278,7 +279,7 @@ impl Heat {
     }
 }
 
-/// Compares requeue with many keys and with a thousand.
+/// Compares requeue with many keys and requeue with a thousand keys.
 fn growing(engine: Engine, scale: Scale) -> Heat {
     let request = Request { tasks: ALIKE, seconds: scale.seconds, ..Request::of(Scenario::Cycle) };
     let side = |tag, depth| Side { tag, contestant: OURS, request, depth };

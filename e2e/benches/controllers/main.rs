@@ -1,5 +1,5 @@
-//! `make bench-kube`: compares a controller of requeue-kube with one of kube. Each run is a separate
-//! process: this program, started again with its task as an argument.
+//! `make bench-kube`: compares a controller of requeue-kube with a controller of kube. Each run is a separate process:
+//! this program, started again with its task as an argument.
 
 #[path = "../../tests/controller/kinds.rs"]
 #[allow(dead_code, unreachable_pub, clippy::unwrap_used, reason = "shared with the tests")]

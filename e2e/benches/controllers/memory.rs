@@ -21,7 +21,7 @@ use crate::protocol::{Answer, Memory, Who};
 
 const WORKERS: u16 = 2;
 
-/// The progress of a pass.
+/// The progress of a pass, in which each object changes once.
 struct Pass {
     objects: usize,
     left: AtomicUsize,
@@ -91,11 +91,11 @@ pub(crate) async fn run(who: Who, work: Memory) -> Result<Answer> {
             tokio::spawn(stream.for_each(|_| ready(())))
         }
         Who::Kube => {
-            // The parts of kube's controller. In kube, a controller on a stream is an unstable
-            // feature.
+            // The parts of kube's controller are used directly, because in kube a controller on a
+            // stream is an unstable feature.
             let requests = events.applied_objects().map_ok(|map| ObjectRef::from_obj(&map));
             let config = kube::runtime::controller::Config::default().concurrency(WORKERS);
-            // A task for each run, as in kube's controller.
+            // Each run is a separate task, as in kube's controller.
             let reconcile = |_: Arc<ConfigMap>, pass: Arc<Pass>| {
                 tokio::spawn(kubes(pass)).map(|ended| ended.unwrap_or(Ok(Action::await_change())))
             };

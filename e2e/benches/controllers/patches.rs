@@ -84,8 +84,8 @@ async fn kubes(task: Arc<Task>, context: Arc<Context>) -> kube::Result<Action> {
     Ok(Action::await_change())
 }
 
-/// Waits until all objects have settled. A failure is an error, because it would change the amount
-/// of work.
+/// Waits until all objects have settled. Returns an error if a run fails, because a failure would
+/// change the amount of work.
 async fn until_all<T, E>(
     results: impl Stream<Item = std::result::Result<T, E>>,
     context: &Context,

@@ -11,7 +11,8 @@ use crate::Result;
 pub(crate) enum Who {
     Ours,
     Kube,
-    /// kube's store alone, which both controllers contain: the cost without any reconciliation.
+    /// kube's store alone, which both controllers contain. It shows the cost without any
+    /// reconciliation.
     Store,
 }
 
@@ -34,12 +35,12 @@ pub(crate) struct Patches {
     pub(crate) namespace: String,
     pub(crate) objects: usize,
     pub(crate) concurrency: u16,
-    /// The value for the status, different from all earlier ones.
+    /// The value for the status, different from all earlier values.
     pub(crate) number: u32,
 }
 
 /// Work with events from memory, for a reconciler that does nothing. Each object changes once per
-/// pass. All objects of a pass are queued before those of the next.
+/// pass. All objects of a pass are queued before the objects of the next pass.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub(crate) struct Memory {
     pub(crate) objects: usize,
@@ -51,7 +52,7 @@ pub(crate) struct Memory {
 pub(crate) struct Answer {
     pub(crate) count: usize,
     pub(crate) wall_ns: u64,
-    /// User and system time.
+    /// The user and system time, in nanoseconds.
     pub(crate) cpu_ns: u64,
     /// The peak memory of the process.
     pub(crate) peak_kb: u64,

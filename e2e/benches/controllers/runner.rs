@@ -140,7 +140,7 @@ async fn create(client: &Client, namespace: &str, objects: usize) -> Result<()> 
     Ok(())
 }
 
-/// Starts a process for each run, so that time and memory are the contestant's alone.
+/// Starts a process for each run, so that only the contestant uses the measured time and memory.
 fn ask(server: &Server, request: &Request) -> Result<Answer> {
     let output = Command::new(std::env::current_exe()?)
         .arg(serde_json::to_string(request)?)

@@ -53,7 +53,7 @@ impl Metric {
     }
 }
 
-/// A figure of requeue beside that of another contestant.
+/// A figure of requeue and the same figure of another contestant.
 pub(crate) struct Row {
     name: String,
     metric: Metric,

@@ -1,4 +1,5 @@
-//! The program, at a path where the tests of this crate find it. It is built together with them.
+//! The program `requeue`, built together with the tests of this crate, at a path where they find
+//! it.
 
 fn main() -> std::process::ExitCode {
     requeue_cli::main()

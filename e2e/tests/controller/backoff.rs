@@ -1,4 +1,4 @@
-//! Failing objects back off, and delay no others.
+//! Failing objects back off, and do not delay other objects.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -34,7 +34,8 @@ struct Context {
     runs: Runs,
 }
 
-/// Writes to the object's own status, as many reconcilers do, and then fails for some objects.
+/// A reconciler that writes to the object's status, as many reconcilers do, and then fails for some
+/// objects.
 async fn count(task: Arc<Task>, context: Arc<Context>) -> Result<Action, Failed> {
     let name = task.name_any();
     let runs = {
@@ -46,7 +47,7 @@ async fn count(task: Arc<Task>, context: Arc<Context>) -> Result<Action, Failed>
     let tasks: Api<Task> =
         Api::namespaced(context.client.clone(), task.metadata.namespace.as_deref().unwrap());
     let is_bad = name.starts_with("bad");
-    // The write triggers another run; a good object stops writing at some point.
+    // The write triggers another run. The runs of a good object stop writing after some runs.
     if is_bad || runs < ENOUGH {
         let status = Patch::Merge(json!({ "status": TaskStatus { runs } }));
         let params = PatchParams::default();
@@ -55,7 +56,7 @@ async fn count(task: Arc<Task>, context: Arc<Context>) -> Result<Action, Failed>
     if is_bad { Err(Failed::OnPurpose) } else { Ok(Action::await_change()) }
 }
 
-/// The number of runs that a good object triggers by itself.
+/// The number of runs of a good object that write, and thereby trigger the next run.
 const ENOUGH: u32 = 20;
 
 #[derive(Debug)]
@@ -104,7 +105,7 @@ async fn whoever_fails_is_spaced_by_its_own_backoff_and_tried_at_once_when_it_is
     let tasks: Api<Task> = Api::namespaced(client, &namespace);
     let context = Arc::new(Context { client: controllers.clone(), runs: Runs::default() });
     let (base, failures) = (Duration::from_millis(50), if full() { 8 } else { 5 });
-    // The next delay exceeds the length of any test.
+    // The delay after that exceeds the duration of any test.
     let last = base * 2u32.pow(failures - 1);
     let config = Config::default()
         .concurrency(4)
@@ -134,14 +135,14 @@ async fn whoever_fails_is_spaced_by_its_own_backoff_and_tried_at_once_when_it_is
             assert!(waited >= delay, "{name} came after {waited:?} in place of {delay:?}");
         }
     }
-    // In the meantime, others are not delayed.
+    // In the meantime, other objects are not delayed.
     until("the good ones are done", async || {
         ["good-1", "good-2"].iter().all(|name| context.runs.of(name).len() >= ENOUGH as usize)
     })
     .await;
 
-    // Events do not shorten the backoff: a good object has run for an equal event, and the bad one
-    // has not.
+    // Events do not shorten the backoff. A good object has run for the same kind of event, and the
+    // bad object has not.
     let before = context.runs.of("good-1").len();
     for number in 0..20 {
         for name in ["bad-1", "good-1"] {
@@ -200,7 +201,7 @@ async fn an_owner_of_the_cluster_with_children_in_three_namespaces_never_overlap
         if seen.running.fetch_add(1, Ordering::SeqCst) > 0 {
             seen.overlaps.fetch_add(1, Ordering::SeqCst);
         }
-        // Long enough for another run to start.
+        // The sleep is long enough for another run to start.
         tokio::time::sleep(Duration::from_millis(5)).await;
         seen.running.fetch_sub(1, Ordering::SeqCst);
         seen.runs.fetch_add(1, Ordering::SeqCst);

@@ -20,14 +20,14 @@ use tokio::sync::Semaphore;
 /// The number of objects that are reconciled and deleted at the same time.
 const AT_ONCE: usize = 32;
 
-/// The observed events of an object.
+/// The observations about an object.
 #[derive(Default)]
 struct Fate {
     running: AtomicBool,
     /// Opens when a run of the object has begun, so that the test can delete the object.
     begun: Gate,
     deleted: Gate,
-    /// The number of runs that have seen that the object is gone or is being deleted.
+    /// The number of runs that have observed that the object does not exist or is being deleted.
     ends: AtomicUsize,
 }
 
@@ -108,7 +108,8 @@ async fn finalize(
     .await
 }
 
-/// Deletes each object during its run, and waits until the deletion of all has been seen.
+/// Deletes each object during its run, and waits until runs have observed the deletion of all
+/// objects.
 async fn delete_amid(prefix: &str, run: impl AsyncFn(Controller<ConfigMap>, Arc<Context>)) {
     let Some(server) = Server::shared().await else { return };
     let namespace = server.namespace(prefix).await;

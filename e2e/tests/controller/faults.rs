@@ -102,7 +102,7 @@ async fn what_is_cut_off_by_a_shutdown_comes_again_after_a_restart() {
     for names in one.chunks(10) {
         create(&world, names).await;
     }
-    // During the outage.
+    // The controller is stopped during the outage.
     let stopping = running.stop();
     let deleting = async {
         for names in one.chunks(20) {
@@ -113,7 +113,7 @@ async fn what_is_cut_off_by_a_shutdown_comes_again_after_a_restart() {
         }
     };
     futures_util::future::join(stopping, deleting).await;
-    // An object that was deleted in the meantime concerns another that still exists.
+    // An object that was deleted in the meantime concerned another object, which still exists.
     let again = world.control("restart", world.access(server).client().await);
     for names in other.chunks(20) {
         join_all(names.iter().map(|name| world.delete_main(name))).await;

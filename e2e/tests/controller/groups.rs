@@ -65,7 +65,8 @@ async fn reconcile(map: Arc<ConfigMap>, context: Arc<Context>) -> Result<Action,
     Ok(Action::await_change())
 }
 
-/// Returns a group with durations of 3, 2 and 0.5 s.
+/// Returns a group with a lease duration of 3 s, a renew deadline of 2 s and a retry period of 0.5
+/// s.
 fn group(namespace: &str) -> ShardGroup {
     ShardGroup::new("maps", namespace).count(16).lease(|lease| {
         let lease = lease.lease_duration(Duration::from_secs(3));
@@ -80,7 +81,7 @@ fn controller(
     shards: ShardGroup,
 ) -> Controller<ConfigMap> {
     let maps: Api<ConfigMap> = Api::namespaced(client.clone(), namespace);
-    // A cache that is behind must not matter for a shard that was gained.
+    // An old cache of the API server must have no effect on a gained shard.
     let wc = watcher::Config { page_size: None, ..watcher::Config::default().any_semantic() };
     Controller::new(maps, wc)
         .name(format!("{namespace}-{name}"))
@@ -119,8 +120,8 @@ impl Replica {
     }
 }
 
-/// Changes each object, and waits until its last state was reconciled. Calls `during` in the middle
-/// of the changes.
+/// Changes each object, and waits until the last state of each object was reconciled. Calls
+/// `during` in the middle of the changes.
 async fn all_changes_run(
     maps: &Api<ConfigMap>,
     world: &Mutex<World>,

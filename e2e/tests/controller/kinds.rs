@@ -21,7 +21,7 @@ pub(crate) struct TaskStatus {
     pub(crate) runs: u32,
 }
 
-/// A kind of the cluster.
+/// A kind without namespaces.
 #[derive(CustomResource, Serialize, Deserialize, Clone, Debug, JsonSchema)]
 #[kube(group = "e2e.example.com", version = "v1", kind = "Estate")]
 pub(crate) struct EstateSpec {}

@@ -1,4 +1,4 @@
-//! Tests the promises of a controller against an API server.
+//! Tests the promises of a controller on an API server.
 
 #![allow(clippy::unwrap_used, reason = "tests say what they expect by unwrapping it")]
 

@@ -76,7 +76,7 @@ async fn note(controller: usize, name: String, world: Arc<World>) -> Result<Acti
 
 type Requests = Arc<Mutex<BTreeMap<(bool, String), usize>>>;
 
-/// Returns `client`, which counts its lists and watches by path.
+/// Returns a client like `client` that counts its lists and watches by path.
 fn counting(client: Client) -> (Client, Requests) {
     let (requests, namespace) = (Requests::default(), client.default_namespace().to_owned());
     let counted = Arc::clone(&requests);

@@ -1,5 +1,5 @@
-//! The end of a controller's part in a shard group, and of its runs: by a lost membership, by a
-//! handover and a shutdown that exceed their limits, and by streams that end.
+//! The end of a controller's membership in a shard group, and the end of its runs. The causes are a
+//! lost membership, a handover or a shutdown that exceeds its limit, and streams that end.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
@@ -70,7 +70,8 @@ impl Drop for Run {
     }
 }
 
-/// Returns a group with durations of 3, 2 and 0.5 s.
+/// Returns a group with a lease duration of 3 s, a renew deadline of 2 s and a retry period of 0.5
+/// s.
 fn group(namespace: &str) -> ShardGroup {
     ShardGroup::new("maps", namespace).count(16).lease(|lease| {
         let lease = lease.lease_duration(Duration::from_secs(3));
@@ -103,7 +104,7 @@ struct Replica {
 }
 
 impl Replica {
-    /// Starts a controller of the namespace's objects, whose runs take this time.
+    /// Starts a controller of the namespace's objects, whose runs take the time `takes`.
     fn start(
         client: &Client,
         namespace: &str,
@@ -183,7 +184,7 @@ async fn a_controller_that_loses_its_membership_drops_its_runs_and_another_one_c
     let [RunnerError::Membership(MembershipError::Lost(_), cut_off)] = &errors[..] else {
         panic!("{errors:?}");
     };
-    // The garbage collector's root certificate is a ConfigMap, too.
+    // The root certificate in each namespace is also a ConfigMap.
     let ours = keys(namespace, &names());
     assert!(ours.iter().all(|key| cut_off.contains(key)), "{cut_off:?}");
     assert_eq!(lost.held.all().len(), 0);
@@ -262,7 +263,7 @@ async fn objects_run_after_the_end_of_the_stream_that_listed_them() {
     let completed: BTreeSet<_> = names().into_iter().map(|name| ("ended", name)).collect();
     assert_eq!(world.lock().unwrap().completed, completed);
 
-    // The member has left: the next one need not wait for its Lease.
+    // The member has left the group, so the next member does not have to wait for its Lease.
     let leases: Api<Lease> = Api::namespaced(client, namespace);
     assert_eq!(leases.list(&Default::default()).await.unwrap().items.len(), 1);
 }

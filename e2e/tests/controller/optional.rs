@@ -24,7 +24,7 @@ struct GadgetSpec {}
 
 const DEFINITION: &str = "gadgets.optional.example.com";
 
-/// Installs the kind, and creates an object of it for `owner`.
+/// Installs the kind, and creates an object of this kind that `owner` owns.
 async fn install(client: &Client, owner: &ConfigMap) {
     let definitions: Api<CustomResourceDefinition> = Api::all(client.clone());
     definitions.create(&PostParams::default(), &Gadget::crd()).await.unwrap();
@@ -95,7 +95,8 @@ async fn a_kind_that_is_installed_later_is_watched_and_again_after_its_removal()
         await_condition(definitions, DEFINITION, deleted).await.unwrap();
         until("the owner of the deleted object runs", async || count() > before).await;
     }
-    // A kind that was installed again immediately makes the watch list again. That is no absence.
+    // If the kind is installed again immediately, the watch lists its objects again, and the kind
+    // does not count as absent.
     let is_expected = |error: &String| error.contains("Expired");
     let errors = errors.lock().unwrap();
     assert!(errors.iter().all(is_expected), "{errors:?}");

@@ -62,7 +62,7 @@ impl Turns {
         }
     }
 
-    /// Returns the number of runs before that of `key`.
+    /// Returns the number of runs before the run of `key`.
     fn before(&self, key: &ObjectKey) -> usize {
         self.runs.lock().unwrap().iter().position(|run| run == key).unwrap()
     }
@@ -83,7 +83,7 @@ struct Begun {
     _running: AbortOnDropHandle<()>,
 }
 
-/// Returns the rules for a controller that only reads.
+/// Returns the permissions of a controller that only reads.
 fn reads() -> Value {
     json!([{ "apiGroups": [""], "resources": ["configmaps"], "verbs": ["list", "watch"] }])
 }
@@ -127,7 +127,7 @@ async fn what_has_changed_is_ahead_of_a_resync() {
     let begun = Turns::begin(watched, wc, config).await;
     let turns = &begun.turns;
 
-    // Everything is listed again, and the last object of the list has changed.
+    // All objects are listed again, and the last object of the list has changed.
     turns.queue().pause();
     turns.runs.lock().unwrap().clear();
     proxy.down();
@@ -152,7 +152,7 @@ async fn what_has_changed_is_ahead_of_a_resync() {
     turns.queue().resume();
     turns.are(count).await;
 
-    // One in ten deliveries may take the oldest key instead of the one with the highest priority.
+    // One in ten deliveries may take the oldest key instead of the key with the highest priority.
     assert!(turns.before(changed) <= 1, "{} went ahead", turns.before(changed));
     let ahead = turns.before(later) - middle;
     assert!(ahead <= 1, "{ahead} of the resync went ahead");
@@ -209,7 +209,8 @@ async fn a_namespace_that_floods_leaves_another_its_share() {
     turns.queue().resume();
     turns.are(count).await;
 
-    // Every other turn belongs to the quiet namespace; one in ten may be that of the oldest key.
+    // Every second turn belongs to the quiet namespace. One in ten deliveries may take the oldest
+    // key.
     let runs = turns.runs.lock().unwrap();
     let is_quiet = |key: &ObjectKey| key.namespace() == Some(&quiet);
     let of_quiet = runs.iter().enumerate().filter(|(_, key)| is_quiet(key));

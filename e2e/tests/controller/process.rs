@@ -1,6 +1,6 @@
 //! A controller in its own process: the test's program, started again.
 //!
-//! It reports its runs on standard output, as one line of JSON each.
+//! The process reports its runs on standard output, each as one line of JSON.
 
 use std::collections::BTreeMap;
 use std::io::Write;
@@ -20,27 +20,28 @@ use serde::{Deserialize, Serialize};
 
 use crate::world::{State, World, config};
 
-/// The orders for a process.
+/// The settings of a process.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Orders {
     pub(crate) namespace: String,
-    /// The process takes part in an election, with durations of 3, 2 and 0.5 s.
+    /// True if the process takes part in an election, with a lease duration of 3 s, a renew
+    /// deadline of 2 s and a retry period of 0.5 s.
     pub(crate) elects: bool,
     /// A prefix of names whose runs never end.
     pub(crate) hangs_at: Option<String>,
-    /// By default 30 s.
+    /// The shutdown timeout. The default is 30 s.
     pub(crate) shutdown_timeout: Option<Duration>,
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
 enum Said {
-    /// All its watches have listed their objects.
+    /// All watches of the controller have listed their objects.
     Listed,
     Begun {
         name: String,
         at: Nanos,
     },
-    /// The run has ended. It has observed the object's state, unless it was cut off.
+    /// The run has ended. The run has observed the object's state, unless it was cut off.
     Ended {
         name: String,
         at: Nanos,
@@ -53,18 +54,18 @@ enum Said {
 }
 
 fn say(said: &Said) {
-    // A single write, because several tasks report.
+    // The line is written with a single call, because several tasks report.
     let line = format!("\nsaid {}\n", serde_json::to_string(said).unwrap());
     std::io::stdout().write_all(line.as_bytes()).unwrap();
 }
 
 const ORDERS: &str = "REQUEUE_E2E_CONTROLLER";
 
-/// A controller's process, with its own network.
+/// The process of a controller, with a separate network.
 pub(crate) struct Process {
     pub(crate) node: Node<'static>,
     pub(crate) proxy: Proxy,
-    /// The time at which it was killed.
+    /// The time at which the process was killed.
     killed: Option<Nanos>,
 }
 
@@ -72,7 +73,7 @@ pub(crate) struct Process {
 #[derive(Debug)]
 pub(crate) struct Run {
     pub(crate) begun: Nanos,
-    /// The greatest possible time if the run has not ended.
+    /// The end of the run, or the greatest possible time if the run has not ended.
     pub(crate) ended: Nanos,
     pub(crate) state: Option<State>,
 }
@@ -103,8 +104,8 @@ impl Process {
         said.map(|said| serde_json::from_str(said).unwrap()).collect()
     }
 
-    /// Returns true if all its watches have listed: from now on, new objects run before those of
-    /// the first list.
+    /// Returns true if all watches of the process have listed their objects. From then on, new
+    /// objects run before the objects of the first list.
     pub(crate) fn has_listed(&self) -> bool {
         self.said().iter().any(|said| matches!(said, Said::Listed))
     }
@@ -128,14 +129,14 @@ impl Process {
         runs
     }
 
-    /// Returns the times of the start of its first run and the end of its last.
+    /// Returns the start of the first run of the process, and the end of its last run.
     pub(crate) fn worked(&self) -> Option<(Nanos, Nanos)> {
         let runs = self.runs();
         let first = runs.values().flatten().map(|run| run.begun).min()?;
         Some((first, runs.values().flatten().map(|run| run.ended).max()?))
     }
 
-    /// Returns the objects whose runs it has cut off.
+    /// Returns the objects whose runs the process has cut off.
     pub(crate) fn cut_off(&self) -> Vec<String> {
         match self.said().pop() {
             Some(Said::CutOff { names }) => names,
@@ -150,7 +151,7 @@ pub(crate) fn known(processes: &[Process], name: &str) -> Option<State> {
     runs.filter(|run| run.state.is_some()).max_by_key(|run| run.ended)?.state
 }
 
-/// Returns the number of runs that started before another process' run of the same object had
+/// Returns the number of runs that started before a run of the same object in another process had
 /// ended.
 pub(crate) fn overlaps(processes: &[Process]) -> usize {
     let mut all = BTreeMap::<_, Vec<_>>::new();
@@ -181,7 +182,7 @@ async fn reconcile(
     if context.orders.hangs_at.as_ref().is_some_and(|prefix| working.name.starts_with(prefix)) {
         std::future::pending().await
     }
-    // These requests take as long as a task with real work.
+    // These requests make the run take as long as a run with real work.
     for _ in 0..3 {
         context.world.look(&working.name).await?;
     }

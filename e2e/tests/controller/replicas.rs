@@ -1,5 +1,5 @@
-//! Replicas of a controller, only one of which works at a time. No run of a former leader is still
-//! in progress when the next leader begins.
+//! Replicas of a controller, only one of which works at a time. When a new leader begins, no run of
+//! a former leader may be in progress.
 
 use futures_util::future::{Either, select};
 use requeue_e2e::{Nanos, Server, full, now, until};
@@ -14,9 +14,9 @@ use crate::world::World;
 enum Fault {
     Stop,
     Kill,
-    /// Its connections are cut, and new ones are refused.
+    /// The leader's connections are cut, and new connections are refused.
     CutOff,
-    /// Its connections stay open, but nothing arrives.
+    /// The leader's connections stay open, but no data arrives.
     Silence,
 }
 
@@ -63,7 +63,7 @@ async fn replicas_of_a_controller_hand_over_without_an_overlap() {
     let rounds = if full() { 20 } else { 3 };
     for (round, fault) in Fault::ALL.into_iter().cycle().take(rounds).enumerate() {
         let mut former = replicas.swap_remove(leader);
-        // During its work, which never ends.
+        // The fault happens during the leader's work, which never ends.
         let changing = async {
             for number in 0_u32.. {
                 let name = &names[number as usize % names.len()];

@@ -1,5 +1,5 @@
-//! Controllers that share the objects of a kind, on a server that selects shards and on one that
-//! does not.
+//! Controllers that share the objects of a kind, on a server that selects shards, and on a server
+//! that does not.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
@@ -47,7 +47,8 @@ fn control(
     AbortOnDropHandle::new(tokio::spawn(stream.for_each(async |_| ())))
 }
 
-/// Lists the names of a shard as the server selects it, and the selector that it has honoured.
+/// Lists the names in a shard as the server selects them. Also returns the selector that the server
+/// has applied.
 async fn listed(client: &Client, namespace: &str, shard: Shard) -> (BTreeSet<String>, Value) {
     listed_by(client, namespace, &shard.selector()).await
 }
@@ -107,7 +108,7 @@ async fn shards_share_all_objects(server: &Server, by: ShardBy, is_selected: boo
     let created = [created, join_all((OBJECTS / 2..OBJECTS).map(create)).await].concat();
     let has_run = |expected: usize| {
         let runs = runs.lock().unwrap();
-        // The garbage collector's root certificate is a ConfigMap, too.
+        // The root certificate in each namespace is also a ConfigMap.
         let ours = created.iter().filter_map(|map| runs.get(&map.name_any()));
         ours.filter(|by| by.values().sum::<usize>() >= expected).count() == OBJECTS
     };

@@ -10,7 +10,7 @@ use crate::faults::{create, names};
 use crate::process::{CUT_OFF, Orders, Process, known, overlaps};
 use crate::world::World;
 
-/// Creates objects, and terminates the process once it has begun a number of runs.
+/// Creates objects, and terminates the process when it has begun a number of runs.
 async fn stopped_amid(
     world: &World,
     made: &[String],
@@ -43,7 +43,7 @@ async fn sigterm_drains_and_what_is_cut_off_comes_again_in_the_next_process() {
     let (rounds, count) = if full() { (10, 50) } else { (1, 15) };
     let (mut past, mut drained, mut cut_off) = (Vec::new(), 0, 0);
     for round in 0..rounds {
-        // It finishes the runs that have begun, and begins no others.
+        // The process completes the runs that have begun, and begins no other runs.
         let process = Process::start(server, &world, Orders::default()).await;
         let made = names(&format!("a{round}"), count);
         let amid = |process: &Process| process.runs().contains_key(&made[count / 3]);

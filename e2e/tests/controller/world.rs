@@ -21,7 +21,7 @@ use serde_json::json;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
-/// The versions of an object, of the objects that it owns, and of those that concern it.
+/// The versions of an object, of the objects that it owns, and of the objects that concern it.
 #[derive(Clone, Default, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub(crate) struct State {
     main: Option<String>,
@@ -29,7 +29,8 @@ pub(crate) struct State {
     watched: Option<String>,
 }
 
-/// The states that the controller has found, and the number of concurrent runs of one object.
+/// The states that the controller has found, and the number of times that one object had concurrent
+/// runs.
 #[derive(Default)]
 pub(crate) struct Found {
     states: Mutex<BTreeMap<String, State>>,
@@ -40,8 +41,8 @@ pub(crate) struct Found {
     pub(crate) gone: AtomicUsize,
 }
 
-/// The account of the controllers. It has only the permissions that the crate's page lists, and
-/// those that the reconciler needs.
+/// The account of the controllers. The account has only the permissions in the crate's
+/// documentation, and the permissions that the reconciler needs.
 const ACCOUNT: &str = "controller";
 
 #[derive(Clone)]
@@ -56,7 +57,7 @@ impl World {
     pub(crate) async fn new(server: &Server, prefix: &str) -> Self {
         let world = Self::of(server.client().await, &server.namespace(prefix).await);
         let rules = json!([
-            // The reconciler gets main and watched objects by name.
+            // The reconciler reads main and watched objects by name.
             { "apiGroups": [""], "resources": ["configmaps"], "verbs": ["list", "watch", "get"] },
             { "apiGroups": [""], "resources": ["secrets"], "verbs": ["list", "watch"] },
         ]);
@@ -82,7 +83,7 @@ impl World {
         }
     }
 
-    /// Returns the same world through another client.
+    /// Returns the same world, accessed through another client.
     fn through(&self, client: Client) -> Self {
         let namespace = self.namespace();
         Self {
@@ -240,14 +241,14 @@ impl Drop for Here<'_> {
     }
 }
 
-/// A controller that runs until this is dropped.
+/// A controller that runs until this value is dropped.
 pub(crate) struct Running {
     stop: Option<oneshot::Sender<()>>,
     task: JoinHandle<()>,
 }
 
 impl Running {
-    /// Shuts the controller down in order.
+    /// Shuts the controller down gracefully.
     pub(crate) async fn stop(mut self) {
         drop(self.stop.take());
         (&mut self.task).await.unwrap();

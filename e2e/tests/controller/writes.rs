@@ -1,5 +1,5 @@
-//! A reconciler that counts children in the store of its controller's own watch, and creates those
-//! that are missing.
+//! A reconciler that counts children in the store of its controller's own watch, and creates
+//! missing children.
 
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -48,7 +48,7 @@ async fn reconcile(owner: Arc<ConfigMap>, context: Arc<Context>) -> Result<Actio
     Ok(Action::requeue_after(Duration::ZERO))
 }
 
-/// Runs the controller until nothing is left to do, and returns the number of children.
+/// Runs the controller until no work is left, and returns the number of children.
 async fn children(server: &Server, owners: usize, records: bool) -> usize {
     let client = server.client().await;
     let namespace = &server.namespace("writes").await;

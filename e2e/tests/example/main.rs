@@ -1,7 +1,7 @@
-//! Tests the example in `examples/website`: two replicas with its manifests, and with exactly the
-//! permissions of these manifests.
+//! Tests the example in `examples/website`: two replicas with the manifests of the example, and
+//! with exactly the permissions in these manifests.
 
-/// Includes a file of the example.
+/// Includes the text of a manifest of the example.
 macro_rules! manifest {
     ($path:literal) => {
         include_str!(concat!("../../../examples/website/", $path))
@@ -21,7 +21,7 @@ use website_controller::CONTROLLER;
 use crate::replica::{Replica, leader_first};
 use crate::world::World;
 
-/// The controller's own namespace, as in the manifests.
+/// The namespace of the controller, as in the manifests.
 const NAMESPACE: &str = "website-system";
 
 #[tokio::test]

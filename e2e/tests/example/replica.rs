@@ -43,7 +43,7 @@ impl Replica {
         self.get("/metrics").await.lines().any(|line| line == gauge)
     }
 
-    /// Returns the answer for a path, or an empty text if there is none yet.
+    /// Returns the response for a path, or an empty text if there is no response yet.
     pub(crate) async fn get(&self, path: &str) -> String {
         let answer = async {
             let mut stream = TcpStream::connect(self.address).await?;

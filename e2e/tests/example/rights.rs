@@ -1,4 +1,4 @@
-//! The permissions of the controller, and those that it uses.
+//! The permissions of the controller, and the permissions that it uses.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -17,7 +17,7 @@ rules:
 - level: Metadata
 "#;
 
-/// A verb, and the group and resource that it is used on.
+/// A verb, with the group and the resource to which it is applied.
 pub(crate) type Use = (String, String, String);
 
 /// Returns the permissions in the manifest.

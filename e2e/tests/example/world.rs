@@ -54,8 +54,8 @@ impl World {
         self.has_event("Applied").await;
     }
 
-    /// Checks that the status follows the Deployment's. There is no controller of Deployments, so
-    /// the test writes that status.
+    /// Checks that the status follows the status of the Deployment. There is no controller of
+    /// Deployments, so the test writes the status of the Deployment.
     pub(crate) async fn follows_its_deployment(&self) {
         let deployment = self.deployments.get(SITE).await.expect("the Deployment exists");
         let generation = deployment.metadata.generation;
@@ -88,8 +88,8 @@ impl World {
         comes_back(&self.deployments).await;
     }
 
-    /// Checks that a change without the directory fails and is reported, and that it is retried
-    /// afterwards.
+    /// Checks that a change fails and is reported while the directory does not exist, and that the
+    /// change is retried afterwards.
     pub(crate) async fn fails_and_recovers(&self) {
         self.directory
             .delete("websites", &DeleteParams::default())
@@ -102,7 +102,7 @@ impl World {
         assert_eq!(self.in_directory().await, site.uid());
     }
 
-    /// Checks that the finalizer removes objects that garbage collection does not.
+    /// Checks that the finalizer removes objects that garbage collection does not remove.
     pub(crate) async fn goes(&self) {
         self.sites.delete(SITE, &DeleteParams::default()).await.expect("the website is deleted");
         until("the website is gone", async || {

@@ -18,7 +18,8 @@ fn first(replicas: &[Replica], what: Said, since: Nanos) -> Option<(usize, Nanos
     })
 }
 
-/// Waits until a running replica reports `what`, and returns it and the time of the report.
+/// Waits until a running replica reports `what`, and returns the replica and the time of the
+/// report.
 async fn until(replicas: &[Replica], what: Said, since: Nanos) -> (usize, Nanos) {
     let mut found = None;
     requeue_e2e::until(&format!("a replica says {what:?}"), async || {
@@ -44,8 +45,8 @@ impl Fleet {
         self.started += 1;
     }
 
-    /// Replaces replicas that no longer lead, because each leads at most once. If the machine
-    /// stalls for seconds, a replica may lose the lease without a fault.
+    /// Replaces replicas whose term has ended, because each replica leads at most once. If the
+    /// machine stalls for seconds, a replica may lose the lease without a fault.
     async fn replace_spent(&mut self) {
         while let Some((spent, _)) = first(&self.running, Said::End, 0) {
             let spent = self.running.swap_remove(spent);
@@ -66,7 +67,7 @@ impl Fleet {
             until(std::slice::from_ref(other), Said::Standing, 0).await;
         }
         let start = now();
-        // After this time the stopped process does nothing.
+        // After this time, the stopped process performs no action.
         let mut stopped = None;
         match fault {
             Fault::Kill => {
@@ -96,7 +97,7 @@ impl Fleet {
             replica.proxy.up();
             replica.proxy.thaw();
             replica.node.thaw();
-            // It continues with the writes that it has prepared.
+            // The process continues, and sends the writes that it has prepared.
             requeue_e2e::until("three late writes were answered", async || {
                 late(replica, Said::Refused, claimed) + late(replica, Said::Accepted, claimed) >= 3
             })
@@ -111,8 +112,8 @@ impl Fleet {
     }
 }
 
-/// Returns the number of answers to writes that the replica sent after another had claimed the
-/// object.
+/// Returns the number of answers to writes that the replica sent after another replica had claimed
+/// the object.
 fn late(replica: &Replica, answer: Said, claimed: Nanos) -> usize {
     replica.said(answer).into_iter().filter(|sent| *sent > claimed).count()
 }

@@ -13,7 +13,7 @@ use serde_json::json;
 use crate::replica::config;
 
 async fn term(server: &Server, namespace: &str) -> Term {
-    // Long durations, so that no lease expires on a slow machine.
+    // The durations are long, so that no lease expires on a slow machine.
     let config = config(namespace)
         .lease_duration(Duration::from_secs(60))
         .renew_deadline(Duration::from_secs(40));

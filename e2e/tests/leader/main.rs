@@ -1,4 +1,4 @@
-//! Leader election between replicas in their own processes, against an API server. They are
+//! Leader election between replicas in separate processes, on an API server. The replicas are
 //! killed, cut off, frozen and stopped while they lead.
 
 mod handovers;

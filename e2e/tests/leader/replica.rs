@@ -1,7 +1,7 @@
 //! A replica: the test's program, started again.
 //!
-//! It reports events on standard output, a line each, with the time on a clock that all processes
-//! of a machine share.
+//! The replica reports events on standard output, one per line, with the time on a clock that all
+//! processes of a machine share.
 
 use std::cell::Cell;
 use std::collections::BTreeMap;
@@ -20,15 +20,16 @@ use requeue_kube::leader::{Config, Fence, LeaderElector, Leadership, LeadershipL
 use serde_json::json;
 use tokio::signal::unix::{SignalKind, signal};
 
-/// The environment variable with the path of a replica's kubeconfig. `NAMESPACE` names the one with
-/// its namespace.
+/// The environment variable with the path of a replica's kubeconfig. The variable that `NAMESPACE`
+/// names contains the replica's namespace.
 const REPLICA: &str = "REQUEUE_E2E_REPLICA";
 const NAMESPACE: &str = "REQUEUE_E2E_REPLICA_NAMESPACE";
 
 /// The object to which the leader writes.
 pub(crate) const OBJECT: &str = "written-by-the-leader";
 
-/// Returns a configuration with durations of 3, 2 and 0.5 s.
+/// Returns a configuration with a lease duration of 3 s, a renew deadline of 2 s and a retry period
+/// of 0.5 s.
 pub(crate) fn config(namespace: &str) -> Config {
     Config::new(namespace, "web")
         .lease_duration(Duration::from_secs(3))
@@ -39,15 +40,15 @@ pub(crate) fn config(namespace: &str) -> Config {
 /// An event that a replica reports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Said {
-    /// It knows the leader.
+    /// The replica knows the leader.
     Standing,
-    /// It leads, and works.
+    /// The replica leads, and works.
     Begin,
-    /// It has claimed the object: from now on, writes of earlier leaders are late.
+    /// The replica has claimed the object. From now on, writes of earlier leaders are late.
     Claimed,
-    /// It has stopped working. The time is the last at which it observed that it leads. On a
-    /// machine that stalls, the report may be late; the fencing token covers its writes in the
-    /// meantime.
+    /// The replica has stopped working. The time is the last time at which the replica observed
+    /// that it leads. On a machine that stalls, the report may be late. The fencing token then
+    /// covers the writes in the meantime.
     End,
     /// A write was accepted, or refused by the fencing token. The time is the time at which the
     /// write was sent.
@@ -56,12 +57,12 @@ pub(crate) enum Said {
 }
 
 fn say(said: Said, at: Nanos) {
-    // A single write, because several tasks report.
+    // The line is written with a single call, because several tasks report.
     let line = format!("\nreplica {said:?} {at}\n");
     std::io::stdout().write_all(line.as_bytes()).expect("standard output is open");
 }
 
-/// A replica with its own network. It leads at most once.
+/// A replica with a separate network. The replica leads at most once.
 pub(crate) struct Replica {
     pub(crate) node: Node<'static>,
     pub(crate) proxy: Proxy,
@@ -77,7 +78,7 @@ impl Replica {
         Self { node: server.spawn(&format!("{namespace}-{number}"), command), proxy }
     }
 
-    /// Returns the times of all its reports of this event.
+    /// Returns the times of all reports of this event by the replica.
     pub(crate) fn said(&self, what: Said) -> Vec<Nanos> {
         let (log, begin) = (self.node.log(), format!("replica {what:?} "));
         // The last line may be incomplete.
@@ -123,7 +124,7 @@ async fn told_to_stop() {
 }
 
 async fn lead(leadership: Leadership, maps: Api<ConfigMap>) {
-    /// The last time at which it observed that it leads.
+    /// The last time at which the work observed that the replica leads.
     struct Work(Cell<Nanos>);
     impl Drop for Work {
         fn drop(&mut self) {
@@ -159,7 +160,7 @@ async fn lead(leadership: Leadership, maps: Api<ConfigMap>) {
 
 async fn claim(fence: &Fence, maps: &Api<ConfigMap>) {
     loop {
-        // Any failure is retried for as long as this replica leads.
+        // Any failure is retried as long as this replica leads.
         let Ok(map) = maps.get(OBJECT).await else { continue };
         let Ok(Some(claim)) = fence.claim(&map).await else { continue };
         if maps.patch(OBJECT, &PatchParams::default(), &claim).await.is_ok() {
@@ -182,7 +183,7 @@ async fn write_on(fence: Fence, maps: Api<ConfigMap>) {
         match maps.patch(OBJECT, &PatchParams::default(), &fence.patch(write)).await {
             Ok(_) => say(Said::Accepted, sent),
             Err(kube::Error::Api(status)) if status.code == 422 => say(Said::Refused, sent),
-            // The connection was cut.
+            // The write fails if the connection was cut.
             Err(_) => {}
         }
         tokio::time::sleep(Duration::from_millis(25)).await;

@@ -11,13 +11,13 @@ use crate::replica::{Replica, Said};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Fault {
     Kill,
-    /// Its connections are cut, and new ones are refused.
+    /// The leader's connections are cut, and new connections are refused.
     Refuse,
-    /// Its connections stay open, but nothing arrives.
+    /// The leader's connections stay open, but no data arrives.
     Silence,
-    /// SIGSTOP, and SIGCONT once another leads.
+    /// The leader gets SIGSTOP, and SIGCONT when another replica leads.
     Freeze,
-    /// It is terminated, and releases the lease.
+    /// The leader is terminated, and releases the lease.
     Stop,
 }
 
@@ -37,7 +37,7 @@ pub(crate) struct Report {
 
 #[derive(Default)]
 struct HandOvers {
-    /// The times from the fault until another led.
+    /// The times from the fault until another replica led.
     took: Vec<Nanos>,
     /// The number of late writes that were refused.
     refused: usize,
@@ -45,7 +45,7 @@ struct HandOvers {
 }
 
 impl Report {
-    /// Adds the events of a replica, which could do nothing after `stopped`.
+    /// Adds the events of a replica, which could perform no action after `stopped`.
     pub(crate) fn replica(&mut self, replica: &Replica, stopped: Option<Nanos>) {
         self.replicas += 1;
         let mut ends = replica.said(Said::End).into_iter();
@@ -62,7 +62,7 @@ impl Report {
         handovers.accepted += late.1;
     }
 
-    /// Returns the number of terms that started before another had ended.
+    /// Returns the number of terms that started before another term had ended.
     fn overlaps(&self) -> usize {
         let ends = self.terms.values().map(|end| end.unwrap_or(Nanos::MAX));
         ends.zip(self.terms.keys().skip(1)).filter(|(end, next)| end >= next).count()

@@ -1,5 +1,5 @@
-//! The throughput of a shard group, the bytes that its replicas receive, and its requests when
-//! nothing changes. Nothing here asserts a figure.
+//! The throughput of a shard group, the bytes that its replicas receive, and its requests when no
+//! object changes. The tests in this file assert no figure.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -20,7 +20,7 @@ use crate::report::publish;
 
 const SHARDS: u32 = 64;
 
-/// Replicas of one controller, and its objects.
+/// The replicas of one controller, and its objects.
 struct GroupId {
     server: &'static Server,
     orders: Orders,
@@ -78,7 +78,7 @@ impl GroupId {
         .await;
     }
 
-    /// Returns the ends of all runs.
+    /// Returns the times at which all runs have ended.
     fn ran(&self) -> Vec<Nanos> {
         let said = self.replicas.iter().flat_map(Replica::said);
         said.filter_map(|said| if let Said::Ran { at } = said { Some(at) } else { None }).collect()
@@ -217,7 +217,8 @@ async fn idle(server: &'static Server, audit: &Path, out: &mut String) {
         if replicas % 2 == 1 {
             continue;
         }
-        // The Leases of the members are deleted by others, and their Events are published.
+        // In this time, other members delete the Leases of these members, and their Events are
+        // published.
         sleep(period * 3).await;
         let from = Timestamp::now();
         sleep(watched).await;
@@ -247,7 +248,7 @@ fn requests(
         let Ok(event) = serde_json::from_str::<Value>(line) else { continue };
         let at = event["requestReceivedTimestamp"].as_str().unwrap().parse::<Timestamp>().unwrap();
         let is_ours = event["impersonatedUser"]["username"] == user && (from..to).contains(&at);
-        // A watch has two events.
+        // The log contains two events for a watch.
         if is_ours && seen.insert(event["auditID"].to_string()) {
             let (verb, resource) = (&event["verb"], &event["objectRef"]["resource"]);
             let name = format!("{} {}", verb.as_str().unwrap(), resource.as_str().unwrap_or("-"));

@@ -1,5 +1,5 @@
-//! Shard groups against an API server: members, and replicas in their own processes that are
-//! killed, frozen, cut off, stopped and replaced.
+//! Shard groups on an API server. The tests use members, and replicas in separate processes that
+//! are killed, frozen, cut off, stopped and replaced.
 
 #![allow(clippy::unwrap_used, reason = "tests say what they expect by unwrapping it")]
 

@@ -28,7 +28,7 @@ const OBJECTS: usize = 40;
 /// The names of the objects that were reconciled, in order.
 type Log = Arc<Mutex<Vec<String>>>;
 
-/// A replica with a controller of ConfigMaps and one of Secrets.
+/// A replica with a controller of ConfigMaps and a controller of Secrets.
 struct Replica {
     held: [HeldShards; 2],
     log: Log,
@@ -81,7 +81,7 @@ where
         log.lock().unwrap().push(object.name_any());
         Ok::<_, Infallible>(Action::await_change())
     };
-    // The API server's controllers create objects, too.
+    // The API server's controllers also create objects.
     let ours = watcher::Config::default().labels("test=manager");
     let controller =
         Controller::new(api, ours).name(format!("{} of replica {number}", K::kind(&())));
@@ -135,7 +135,7 @@ async fn the_controllers_of_a_manager_share_one_membership() {
     first.stop.send(()).unwrap();
     assert_eq!(first.ended.await.unwrap(), Ok(()));
     until("the second replica holds all shards", async || second.shards() == 16).await;
-    // Each object has run once more, in the shards of the first or of the second move.
+    // Each object has run once more, after the first or the second move of shards.
     assert_eq!(ran(&second, 2 * OBJECTS).await, all);
     assert_eq!(leases().await, 2);
     second.stop.send(()).unwrap();

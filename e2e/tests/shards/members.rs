@@ -15,7 +15,8 @@ use requeue_kube::range::ShardBy;
 use serde_json::json;
 use tokio::task::JoinHandle;
 
-/// Returns a group with durations of 3, 2 and 0.5 s.
+/// Returns a group with a lease duration of 3 s, a renew deadline of 2 s and a retry period of 0.5
+/// s.
 pub(crate) fn group(namespace: &str) -> ShardGroup {
     ShardGroup::new("web", namespace).count(16).lease(|lease| {
         let lease = lease.lease_duration(Duration::from_secs(3));
@@ -164,7 +165,7 @@ async fn members_join_stop_and_are_killed() {
     first.stop().await;
     holders.balance("two members are left", &[(2, 8), (3, 8)]).await;
 
-    // Its fence rejects writes once the next holder has claimed the object.
+    // The fence of the killed member rejects writes after the next holder has claimed the object.
     let killed = second.kill().await;
     let old = killed[0].fence();
     assert!(!killed[0].is_held());
@@ -239,7 +240,7 @@ async fn a_group_without_changes_sends_nothing_but_renewals() {
     holders.balance("two members share the shards", &[(1, 8), (2, 8)]).await;
     let leases: Api<Lease> = Api::namespaced(server.client().await, &namespace);
     let before = leases.get("web").await.unwrap();
-    // Both have renewed their Leases several times.
+    // Waits until both members have renewed their Leases several times.
     let renewed = async || {
         let members = leases.list(&ListParams::default()).await.unwrap();
         members.into_iter().filter_map(|lease| lease.spec?.renew_time).collect::<Vec<_>>()

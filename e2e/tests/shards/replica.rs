@@ -1,6 +1,6 @@
 //! A replica of a sharded controller: the test's program, started again.
 //!
-//! It reports events on standard output, as one line of JSON each.
+//! The replica reports events on standard output, each as one line of JSON.
 
 use std::collections::BTreeMap;
 use std::io::Write;
@@ -31,7 +31,8 @@ pub(crate) const SEEN: &str = "seen";
 /// The lease duration in tests. The renew deadline is 2 s, and the retry period 0.5 s.
 pub(crate) const LEASE: Duration = Duration::from_secs(3);
 
-/// If a run is not polled for longer, its process is frozen or gets no processor time.
+/// The longest time between two polls of a run. If a run is not polled for longer, its process is
+/// frozen or gets no processor time.
 const STALL: Nanos = 1_000_000_000;
 
 /// The exit code of a replica whose membership was lost.
@@ -39,13 +40,14 @@ pub(crate) const LOST: i32 = 4;
 
 const ORDERS: &str = "REQUEUE_E2E_SHARDS";
 
-/// The orders for a replica.
+/// The settings of a replica.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Orders {
     pub(crate) namespace: String,
     /// The number of shards, or 0 for a controller without a group.
     pub(crate) shards: u32,
-    /// The group has the default durations of 15, 10 and 2 s. Otherwise they are 3, 2 and 0.5 s.
+    /// True if the lease duration, the renew deadline and the retry period have the defaults of 15,
+    /// 10 and 2 s. Otherwise, they are 3, 2 and 0.5 s.
     pub(crate) default_durations: bool,
     pub(crate) concurrency: u16,
     pub(crate) work: Work,
@@ -54,29 +56,29 @@ pub(crate) struct Orders {
 /// The work of a run.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 pub(crate) enum Work {
-    /// It writes the last change with the fence of its shard.
+    /// The run writes the last change with the fence of its shard.
     #[default]
     Write,
-    /// It waits, and writes nothing.
+    /// The run waits, and writes nothing.
     Wait(Duration),
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) enum Said {
-    /// All its watches have listed their objects.
+    /// All watches of the replica have listed their objects.
     Listed,
-    /// It has joined its group.
+    /// The replica has joined its group.
     Joined {
         at: Nanos,
     },
-    /// It holds a shard, with this fencing token.
+    /// The replica holds a shard, with this fencing token.
     Held {
         shard: u32,
         number: i32,
         at: Nanos,
     },
-    /// It no longer holds a shard: the runs in flight of a handover have ended, or the shard was
-    /// lost.
+    /// The replica no longer holds a shard, because the runs in flight at a handover have ended, or
+    /// because the shard was lost.
     Left {
         shard: u32,
         number: i32,
@@ -90,11 +92,11 @@ pub(crate) enum Said {
         at: Nanos,
     },
     Ended(Ended),
-    /// A run of an object whose shard it did not hold, which did nothing.
+    /// A run of an object whose shard the replica did not hold. The run did nothing.
     Stray {
         name: String,
     },
-    /// It has claimed an object: from this version on, writes of earlier holders are late.
+    /// The replica has claimed an object. From this version on, writes of earlier holders are late.
     Claimed {
         name: String,
         number: i32,
@@ -125,15 +127,15 @@ pub(crate) enum Said {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Ended {
     pub(crate) run: u64,
-    /// The last time at which the run was active while its replica could not know of a loss: by its
-    /// own clock, its Lease had not expired.
+    /// The last time at which the run was active while the replica's Lease had not expired by the
+    /// replica's own clock.
     pub(crate) entitled: Option<Nanos>,
     /// The last time at which the run was active.
     pub(crate) active: Nanos,
 }
 
 fn say(said: &Said) {
-    // One write per line, because several tasks report.
+    // Each line is written with a single call, because several tasks report.
     let line = format!("\nsaid {}\n", serde_json::to_string(said).unwrap());
     std::io::stdout().write_all(line.as_bytes()).unwrap();
 }
@@ -154,15 +156,15 @@ pub(crate) async fn allow(access: &Access<'_>) {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Fault {
     Kill,
-    /// SIGSTOP, and SIGCONT later.
+    /// The replica gets SIGSTOP, and SIGCONT later.
     Freeze,
-    /// Its connections stay open, but nothing arrives for some time.
+    /// The replica's connections stay open, but no data arrives for some time.
     Silence,
-    /// Its connections are cut, and new ones are refused for some time.
+    /// The replica's connections are cut, and new connections are refused for some time.
     Refuse,
 }
 
-/// A replica in its own process, with its own network.
+/// A replica in a separate process, with a separate network.
 pub(crate) struct Replica {
     pub(crate) number: usize,
     pub(crate) node: Node<'static>,
@@ -174,9 +176,9 @@ pub(crate) struct Replica {
 struct State {
     /// The faults, with their starts.
     faults: Vec<(Fault, Nanos)>,
-    /// A fault has not ended, or the replica is being stopped.
+    /// True if a fault has not ended, or if the replica is being stopped.
     busy: bool,
-    /// The time after which it does nothing.
+    /// The time after which the replica performs no action, if it has stopped.
     over: Option<Nanos>,
 }
 
@@ -193,7 +195,7 @@ impl Replica {
         Self { number, node, proxy, state: Mutex::default() }
     }
 
-    /// Returns its reports so far.
+    /// Returns the reports of the replica so far.
     pub(crate) fn said(&self) -> Vec<Said> {
         let log = self.node.log();
         // The last line may be incomplete.
@@ -202,7 +204,7 @@ impl Replica {
         said.map(|said| serde_json::from_str(said).unwrap()).collect()
     }
 
-    /// Returns the number of shards that it holds.
+    /// Returns the number of shards that the replica holds.
     pub(crate) fn shards(&self) -> usize {
         let mut held = BTreeMap::new();
         for said in self.said() {
@@ -215,17 +217,17 @@ impl Replica {
         held.len()
     }
 
-    /// Returns its faults, with their starts.
+    /// Returns the faults of the replica, with their starts.
     pub(crate) fn faults(&self) -> Vec<(Fault, Nanos)> {
         self.state.lock().unwrap().faults.clone()
     }
 
-    /// Returns the time after which it did nothing, if it has stopped.
+    /// Returns the time after which the replica performed no action, if it has stopped.
     pub(crate) fn over(&self) -> Option<Nanos> {
         self.state.lock().unwrap().over
     }
 
-    /// Returns true if no fault is in progress, and it is not being stopped.
+    /// Returns true if no fault is in progress, and the replica is not being stopped.
     pub(crate) fn is_healthy(&self) -> bool {
         let state = self.state.lock().unwrap();
         !state.busy && state.over.is_none() && self.node.status().is_none()
@@ -252,13 +254,13 @@ impl Replica {
         }
         self.proxy.thaw();
         self.proxy.up();
-        // If its Lease has expired, it notices that, and exits.
+        // A replica whose Lease has expired notices the loss in this time, and exits.
         tokio::time::sleep(Duration::from_secs(1)).await;
         let is_lost = self.said().iter().any(|said| matches!(said, Said::Lost { .. }));
         self.state.lock().unwrap().busy = is_lost;
     }
 
-    /// Notes the start of a fault.
+    /// Records the start of a fault.
     fn fault(&self, fault: Fault) -> Nanos {
         let start = now();
         let mut state = self.state.lock().unwrap();
@@ -267,13 +269,13 @@ impl Replica {
         start
     }
 
-    /// Notes that it must not suffer faults from now on. Returns false if a fault or a
+    /// Records that the replica must not suffer faults from now on. Returns false if a fault or a
     /// shutdown is in progress.
     pub(crate) fn reserve(&self) -> bool {
         self.is_healthy() && !std::mem::replace(&mut self.state.lock().unwrap().busy, true)
     }
 
-    /// Shuts it down, after [`reserve`](Self::reserve).
+    /// Shuts the replica down, after [`reserve`](Self::reserve).
     pub(crate) async fn stop(&self) -> ExitStatus {
         let status = match self.node.status() {
             Some(status) => status,
@@ -283,7 +285,7 @@ impl Replica {
         status
     }
 
-    /// Notes that it has exited by itself, and returns true if it has.
+    /// Returns true if the replica has exited without a signal from the test, and records the exit.
     pub(crate) fn has_exited(&self) -> bool {
         let Some(status) = self.node.status() else { return self.over().is_some() };
         let log = self.node.log();
@@ -334,7 +336,7 @@ async fn reconcile(map: Arc<ConfigMap>, context: Arc<Context>) -> Result<Action,
 /// A run, which is also reported if it is dropped.
 struct Run {
     fence: Fence,
-    /// An object that the fence has claimed.
+    /// The object that the fence has claimed.
     claimed: ConfigMap,
     has_stalled: bool,
     ended: Ended,
@@ -358,7 +360,7 @@ impl Run {
     fn observe(&mut self) {
         let at = now();
         self.has_stalled |= at - self.ended.active > STALL;
-        // It sends no request, because the object is claimed.
+        // The claim sends no request, because the object is already claimed.
         let claim = self.fence.claim(&self.claimed).now_or_never();
         let excused = match claim {
             Some(Err(lost)) => match lost {
@@ -367,7 +369,8 @@ impl Run {
                 | LeadershipLost::Deleted => true,
                 // The group has noticed the loss before the run.
                 LeadershipLost::Abandoned => self.has_stalled,
-                // A run must not continue although its shard was handed over.
+                // For any other reason, the run must not continue, because its shard was handed
+                // over.
                 _ => false,
             },
             _ => false,
@@ -385,7 +388,7 @@ impl Drop for Run {
     }
 }
 
-/// Claims the object, and writes its last change after a while.
+/// Claims the object, and writes its last change after some time.
 async fn write(
     maps: Api<ConfigMap>,
     fence: Fence,
@@ -409,7 +412,7 @@ async fn write(
                 },
                 None => break None,
             },
-            // A later holder has claimed it, or this process no longer holds the shard.
+            // A later holder has claimed the object, or this process no longer holds the shard.
             Err(_) => return Ok(()),
         }
     };
@@ -506,7 +509,7 @@ async fn is_a_replica_when_told_so() {
         }
     }
     if let Some(error) = lost {
-        // The reports of the shards that were lost.
+        // The sleep leaves time for the reports of lost shards.
         tokio::time::sleep(Duration::from_millis(20)).await;
         say(&Said::Lost { reason: error.to_string(), at: now() });
         writes.close();
@@ -514,6 +517,6 @@ async fn is_a_replica_when_told_so() {
         _ = tokio::time::timeout(Duration::from_secs(10), writes.wait()).await;
         std::process::exit(LOST);
     }
-    // The reports of shards that were handed over.
+    // The sleep leaves time for the reports of shards that were handed over.
     tokio::time::sleep(Duration::from_millis(20)).await;
 }

@@ -14,7 +14,7 @@ use crate::replica::{Fault, LEASE, Replica, Said};
 use crate::schedule::{Event, LONGEST_FAULT};
 
 /// Prints a report, and appends it to the file that `REQUEUE_E2E_FIGURES` names. A new file begins
-/// with the machine.
+/// with a description of the machine.
 pub(crate) fn publish(text: &str) {
     println!("{text}");
     let Some(path) = std::env::var_os("REQUEUE_E2E_FIGURES") else { return };
@@ -49,14 +49,14 @@ pub(crate) struct Report {
     overlaps: usize,
     lost: usize,
     accepted: usize,
-    /// The runs that overlapped with those of another replica after the Lease had expired by the
-    /// replica's own clock. A process that was frozen, or got no processor time, cannot prevent
-    /// them.
+    /// The number of runs that overlapped with runs of another replica after the Lease had expired
+    /// by the replica's own clock. A process that was frozen, or got no processor time, cannot
+    /// prevent such runs.
     expired: BTreeMap<&'static str, usize>,
-    /// The late writes that were refused, by the last fault of the writer.
+    /// The number of late writes that were refused, by the last fault of the writer.
     refused: BTreeMap<&'static str, usize>,
     strays: usize,
-    /// The replicas that have lost their membership.
+    /// The number of replicas that have lost their membership.
     ended: usize,
     /// The times in which no replica could run the objects of a shard, by the kind of the move.
     /// `true` means that another fault was in progress.
@@ -67,24 +67,25 @@ pub(crate) struct Report {
 /// The kind of a move of a shard to another replica.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Move {
-    /// From the end of the last run in flight at the former holder, to the first run at the next.
+    /// From the end of the last run in flight at the former holder, to the first run at the next
+    /// holder.
     Planned,
     /// From the fault to the first run at the next holder.
     Crash,
-    /// The same, if all other members of that time left before the Lease expired. The present
-    /// members joined after the fault, and observe the Lease for the whole lease duration from then
-    /// on.
+    /// Like `Crash`, if all other members at the time of the fault left before the Lease expired.
+    /// The present members joined after the fault, and must observe the Lease for a whole lease
+    /// duration after their join.
     CrashUnseen,
 }
 
 /// The reports of a replica.
 struct Facts {
     number: usize,
-    /// The time at which it joined the group.
+    /// The time at which the replica joined the group.
     joined: Option<Nanos>,
-    /// The time at which it lost its membership.
+    /// The time at which the replica lost its membership.
     lost: Option<Nanos>,
-    /// The time after which it did nothing.
+    /// The time after which the replica performed no action.
     over: Nanos,
     faults: Vec<(Fault, Nanos)>,
     runs: Vec<Run>,
@@ -108,7 +109,7 @@ struct Held {
     to: Option<Nanos>,
 }
 
-/// An answer of the API server to a claim or a write.
+/// A response of the API server to a claim or a write.
 struct Write {
     version: u64,
     number: i32,
@@ -138,7 +139,7 @@ impl Report {
             for said in replica.said() {
                 match said {
                     Said::Begun { run, name, shard, number, at } => {
-                        // Without a report of its end, it was killed.
+                        // A run without a report of its end was killed with its replica.
                         let entitled = Some(over.max(at));
                         let active = over.max(at);
                         let run_of = Run { name, shard, number, begun: at, entitled, active };
@@ -214,8 +215,8 @@ impl Report {
             for (at, (first, run)) in runs.iter().enumerate() {
                 let later = runs[at + 1..].iter().take_while(|(_, later)| later.begun < run.active);
                 for (second, later) in later {
-                    // The later run is excused as well, if its own Lease had expired from its
-                    // start.
+                    // The later run is also excused, if the Lease of its replica had already
+                    // expired at its start.
                     let is_violation = later.entitled.is_some()
                         && run.entitled.is_some_and(|entitled| later.begun < entitled);
                     if is_violation {
@@ -260,7 +261,7 @@ impl Report {
                 *first = run.begun.min(*first);
             }
             for held in replica.held.iter().filter(|held| held.shard == shard) {
-                // The last period counts, if a shard was released and kept after all.
+                // If a shard was released but then kept, the last period of its holder counts.
                 holders.insert(held.number, (replica, *held));
             }
         }
@@ -314,7 +315,7 @@ impl Report {
 }
 
 impl Facts {
-    /// Returns the time of the fault by which the replica has lost its shards.
+    /// Returns the time of the fault that made the replica lose its shards.
     fn dead_from(&self) -> Option<Nanos> {
         let faults = self.faults.iter().rev();
         let mut fatal = faults.filter(|(fault, at)| match self.lost {

@@ -1,7 +1,7 @@
 //! A schedule of faults and changes of the number of replicas, while objects change.
 //!
-//! Each fleet is a shard group with its own namespace. A seed determines its events. It does not
-//! determine the times at which the processes notice them.
+//! Each fleet is a shard group with a separate namespace. A seed determines the events of a fleet,
+//! but not the times at which the processes notice these events.
 
 use std::collections::BTreeMap;
 use std::os::unix::process::ExitStatusExt;
@@ -25,7 +25,7 @@ use crate::report::{Report, publish};
 
 const OBJECTS: usize = 64;
 const SHARDS: u32 = 16;
-/// The replicas of a fleet at the start, and their limits.
+/// The number of replicas of a fleet at the start, and its limits.
 const REPLICAS: usize = 3;
 const LEAST: usize = 2;
 const MOST: usize = 5;
@@ -36,7 +36,7 @@ const LONGEST_PAUSE: Duration = Duration::from_millis(2500);
 /// The number of events between two checks that all changes were reconciled.
 const BATCH: usize = 10;
 
-/// The time without a change of the group after which an object counts as not reconciled.
+/// The time, without a change of the group, after which an object counts as not reconciled.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// An event of the schedule.
@@ -49,7 +49,7 @@ pub(crate) enum Event {
     RollingUpdate,
 }
 
-/// Changes objects, one at a time, while it is not paused.
+/// Changes objects, one at a time, unless it is paused.
 struct Changes {
     maps: Api<ConfigMap>,
     paused: watch::Sender<bool>,
@@ -161,7 +161,7 @@ impl<'a> Fleet<'a> {
         }
     }
 
-    /// Returns a replica that works, if there is another one.
+    /// Returns a replica that works, if at least one more replica works.
     fn victim(&mut self) -> Option<Arc<Replica>> {
         let healthy: Vec<_> = self.running.iter().filter(|replica| replica.is_healthy()).collect();
         (healthy.len() > 1).then(|| Arc::clone(healthy[self.random.usize(..healthy.len())]))
@@ -207,7 +207,7 @@ impl<'a> Fleet<'a> {
                     replica = self.until_victim().await;
                 }
                 self.pending.spawn_local(async move { replica.disturb(fault, duration).await });
-                // The fault begins.
+                // The yield lets the fault begin.
                 tokio::task::yield_now().await;
             }
         }
@@ -227,7 +227,7 @@ impl<'a> Fleet<'a> {
         }
     }
 
-    /// Returns the next event. Each part of the schedule has the same probabilities.
+    /// Returns the next event. The probabilities are the same in all parts of the schedule.
     fn next(&mut self) -> Event {
         loop {
             let event = match self.random.u8(..20) {
@@ -250,7 +250,7 @@ impl<'a> Fleet<'a> {
         }
     }
 
-    /// Runs the schedule, and returns its report.
+    /// Runs the schedule, and returns the report.
     async fn run(mut self, events: usize) -> Report {
         let changes = Arc::clone(&self.changes);
         let changing = AbortOnDropHandle::new(tokio::spawn(async move { changes.make().await }));
@@ -295,7 +295,7 @@ impl<'a> Fleet<'a> {
         self.maintain().await;
         self.changes.paused.send_replace(true);
         // If the machine stalls, replicas lose their Leases without a fault, and are replaced. The
-        // time counts from the last such change of the group.
+        // time limit counts from the last such change of the group.
         let started = Instant::now();
         let (mut since, mut members) = (started, self.past.len());
         let mut left = self.changes.unreconciled().await;

@@ -19,7 +19,7 @@ async fn a_watch_from_before_a_compaction_is_gone() {
 
     server.compact().await;
     assert!(is_gone(&maps, &first).await);
-    // A watch that was open all the time, and one from a later version, are not gone.
+    // A watch that was open all the time, and a watch from a later version, continue.
     let third = create(&maps, "three").await;
     create(&maps, "four").await;
     assert_eq!(next_added(&mut open).await.unwrap(), "two");
@@ -37,13 +37,14 @@ async fn a_watch_from_before_a_new_start_is_gone_too() {
     server.compact().await;
     assert!(!is_gone(&maps, &first).await);
 
-    // A frozen process can be killed, too.
+    // A frozen process can also be killed.
     server.apiserver().freeze();
     server.apiserver().restart().await;
     assert!(is_gone(&maps, &first).await);
 }
 
-/// Returns true if a watch from this version gets `410 Gone` instead of the events after it.
+/// Returns true if a watch from this version gets `410 Gone` instead of the events after this
+/// version.
 async fn is_gone(maps: &Api<ConfigMap>, version: &str) -> bool {
     let mut watch = match watch(maps, version).await {
         Ok(watch) => watch,

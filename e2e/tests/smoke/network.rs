@@ -23,7 +23,7 @@ async fn a_watch_that_is_cut_ends_and_one_that_resumes_misses_nothing() {
     proxy.cut();
     assert_eq!(next_added(&mut raw).await, None);
 
-    // It connects after the cut.
+    // The watcher connects after the cut.
     let watcher = watcher(proxied, watcher::Config::default()).default_backoff();
     let mut seen = Box::pin(watcher.applied_objects());
     assert_eq!(seen.try_next().await.unwrap().unwrap().metadata.name.unwrap(), "one");
@@ -113,6 +113,6 @@ async fn a_slow_network_takes_its_time() {
     proxy.delay(AWHILE);
     let asked = Instant::now();
     proxied.get("one").await.unwrap();
-    // The request and the answer are delayed.
+    // Both the request and the response are delayed.
     assert!(asked.elapsed() >= 2 * AWHILE);
 }

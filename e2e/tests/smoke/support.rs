@@ -48,6 +48,6 @@ pub(crate) async fn next_added(watch: &mut Watch) -> Option<String> {
     }
 }
 
-/// The time that a test waits for an effect that must not occur. A slow machine cannot cause a
-/// failure.
+/// The time for which a test waits for an effect that must not occur. On a slow machine, the test
+/// may miss the effect, but cannot fail.
 pub(crate) const AWHILE: Duration = Duration::from_millis(200);

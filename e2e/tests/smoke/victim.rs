@@ -40,7 +40,7 @@ async fn a_server_does_not_outlive_tests_that_are_killed() {
 async fn victim() {
     let server = Server::start().await.expect("the other process found a server");
     let uri = server.access().config().await.cluster_url;
-    // Frozen processes must stop, too.
+    // Frozen processes must also stop.
     server.apiserver().freeze();
     println!("\nvictim {} {}", uri.port_u16().expect("a port"), server.dir().display());
     std::future::pending().await

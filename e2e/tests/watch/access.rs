@@ -4,7 +4,7 @@ use requeue_e2e::{Access, Server};
 
 use crate::support::{allow, watch};
 
-/// Returns the exit code and the messages.
+/// Runs a command that must be refused. Returns its exit code and its messages.
 async fn refused(access: Access<'_>, args: &[&str]) -> (Option<i32>, String) {
     let mut command = tokio::process::Command::from(watch(&access.kubeconfig(), args));
     let output = command.stdin(std::process::Stdio::null()).output().await.unwrap();
@@ -26,7 +26,7 @@ async fn who_may_not_list_is_told_what_and_that_is_the_end() {
     assert_eq!(code, Some(5), "{said}");
     assert!(said.starts_with("requeue: list deployments.apps: 403: "), "{said}");
 
-    // The same user by a flag.
+    // The same user is selected by a flag.
     let args = ["cm", "-n", &ns, "--as", "somebody", "--", "true"];
     let (code, said) = refused(server.access(), &args).await;
     assert_eq!(code, Some(5), "{said}");

@@ -60,14 +60,14 @@ async fn a_release_of_the_chart_has_the_permissions_that_its_options_need() {
     });
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("values.yaml");
-    // YAML includes JSON.
+    // JSON is also valid YAML.
     std::fs::write(&file, values.to_string()).unwrap();
     let Some(manifest) = render("web", &ns, &file) else { return };
     apply(server.client().await, &manifest).await;
     let account = server.access().service_account(&ns, "web");
     let theirs: Api<ConfigMap> = Api::namespaced(account.clone().client().await, &ns);
     until("the role has an effect", async || theirs.list(&Default::default()).await.is_ok()).await;
-    // The rule for the Secret permits no other one.
+    // The rule for the Secret permits no other Secret.
     let secrets: Api<Secret> = Api::namespaced(account.clone().client().await, &ns);
     let named = ListParams::default().fields("metadata.name=settings");
     secrets.list(&named).await.expect("the named Secret is permitted");
@@ -109,7 +109,7 @@ fn a_name_in_all_on_permits_that_object_alone() {
                 "resource": { "group": "", "plural": "configmaps" },
                 "allNamespaces": namespaces,
                 "allOn": settings(cluster_scoped),
-                // The name of a snapshot is not that of an object.
+                // The name of a snapshot is not the name of an object.
                 "snapshots": [{ "name": "pods", "plural": "pods" }],
                 "command": ["echo", "{}"],
             },
@@ -214,7 +214,7 @@ async fn the_manifests_of_the_chart_are_valid_with_every_value() {
     for file in std::fs::read_dir(values).unwrap() {
         let ns = server.namespace("chart-values").await;
         let Some(manifest) = render("web", &ns, &file.unwrap().path()) else { return };
-        // The server does not have the kind of the Prometheus operator.
+        // The server does not have the kinds of the Prometheus operator.
         let parts = manifest.split("\n---\n").filter(|part| !part.contains("kind: ServiceMonitor"));
         apply(server.client().await, &parts.collect::<Vec<_>>().join("\n---\n")).await;
     }

@@ -53,7 +53,7 @@ async fn what_fails_waits_unless_something_else_is_wanted_of_it() {
     let a = format!("apply {ns}/a");
     watching.wait(&a, 1).await;
 
-    // A change of the status is not a new generation: only the later key runs.
+    // A change of the status is not a new generation, so only the later key runs.
     let params = PatchParams::default();
     let status = Patch::Merge(json!({ "status": { "size": 1 } }));
     gadgets.patch_status("a", &params, &status).await.unwrap();
@@ -76,8 +76,8 @@ async fn a_new_generation_during_a_run_that_fails_does_not_wait_for_it() {
     let (gadgets, ns) = gadgets(server, "during").await;
     let gadget = Gadget::new("a", GadgetSpec { size: 1 });
     gadgets.create(&PostParams::default(), &gadget).await.unwrap();
-    // The first run lasts until another one has been requested. The run of another object shows
-    // that.
+    // The first run lasts until another run of its object has been requested. The run of another
+    // object shows that the request has arrived.
     let dir = tempfile::tempdir().unwrap();
     let go = dir.path().join("go").display().to_string();
     let script = format!(
@@ -109,7 +109,7 @@ async fn an_object_of_the_cluster_has_its_name_for_a_key() {
     watching.wait("default ", 1).await;
 }
 
-/// Writes an object as JSON: it is nested more deeply than our clients decode.
+/// Writes an object as JSON: The object is nested more deeply than kube's clients decode.
 async fn put(client: &Client, method: &str, path: &str, body: String) {
     let kind = if method == "PATCH" { "application/merge-patch+json" } else { "application/json" };
     let request = http::Request::builder().method(method).uri(path).header("Content-Type", kind);
@@ -160,7 +160,8 @@ async fn an_object_that_cannot_be_decoded_is_named_and_keeps_no_other_from_its_r
     put(&client, "POST", &path(&hostile), nest("deep", 130)).await;
     put(&client, "POST", &path(&tenant), nest("a", 10)).await;
 
-    // The object may be in the list or in the watch, as a main object, an owned one or a snapshot.
+    // The object may be in the list or in the watch, as a main object, an owned object or a
+    // snapshot.
     let show = r#"echo "$REQUEUE_EVENT $1""#;
     let args = ["nests", "-A", "--owns", "nests", "--snapshot", "nests=nests", "-c", show];
     let watching = Watching::start(server, "hostile", &args);

@@ -1,4 +1,4 @@
-//! The events that cause a run, and those that do not.
+//! The events that cause a run, and events that cause none.
 
 use requeue_e2e::{Server, until};
 use serde_json::json;

@@ -1,4 +1,5 @@
-//! Runs the example unchanged, with a stand-in for kubectl that supports the commands it needs.
+//! Runs the example unchanged, with a substitute for kubectl that supports the commands in the
+//! example.
 
 use std::os::unix::fs::symlink;
 use std::path::Path;
@@ -19,7 +20,7 @@ async fn copied(copy: &Api<ConfigMap>) -> Option<String> {
 
 #[tokio::test]
 async fn a_config_map_has_its_copy_in_every_namespace() {
-    // The example works on all namespaces, so it needs its own server.
+    // The example works on all namespaces, so it needs a separate server.
     let Some(server) = Server::start().await else { return };
     let client = server.client().await;
     let original: Api<ConfigMap> = Api::namespaced(client.clone(), "default");

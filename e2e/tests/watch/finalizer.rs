@@ -1,4 +1,4 @@
-//! `--finalizer`: a deletion while nothing runs is not missed.
+//! `--finalizer`: a deletion while the program does not run is not missed.
 
 use k8s_openapi::api::authorization::v1::SelfSubjectAccessReview;
 use k8s_openapi::api::core::v1::ConfigMap;
@@ -26,7 +26,7 @@ async fn what_is_deleted_while_nothing_runs_is_run_for_later() {
     let watching = Watching::start(server, "finalizer", &args);
     let a = format!("apply {ns}/a");
     let applied = watching.wait(&a, 1).await;
-    // The finalizer is added before the first run, and causes no second one.
+    // The finalizer is added before the first run, and causes no second run.
     assert_eq!(json(&applied[0])["metadata"]["finalizers"], json!([OURS]));
     create(&maps, "b", "1").await;
     watching.wait(&format!("apply {ns}/b"), 1).await;
@@ -43,7 +43,7 @@ async fn what_is_deleted_while_nothing_runs_is_run_for_later() {
     assert_eq!(json(&ended[0])["data"]["value"], "1");
     until("the object is gone", async || finalizers(&maps, "a").await.is_none()).await;
 
-    // An object that is deleted while the program runs: only its finalizer shows the deletion.
+    // If an object is deleted while the program runs, only its finalizer shows the deletion.
     delete(&maps, "b").await;
     until("the object is gone", async || finalizers(&maps, "b").await.is_none()).await;
     create(&maps, "c", "1").await;
@@ -77,7 +77,7 @@ async fn an_object_is_kept_until_a_run_succeeds_and_no_longer_than_others_want()
     std::fs::write(go, "").unwrap();
     let other = Some(vec!["example.com/other".to_owned()]);
     until("our finalizer is removed", async || finalizers(&maps, "a").await == other).await;
-    // After the last run the finalizer was removed. Later changes of the object cause no run.
+    // The finalizer was removed after the last run. Later changes of the object cause no run.
     let runs = watching.lines("delete").len();
     patch(&maps, "a", &json!({ "data": { "value": "x" } })).await;
     patch(&maps, "a", &json!({ "metadata": { "finalizers": null } })).await;

@@ -8,8 +8,8 @@ use requeue_e2e::{Server, until};
 
 use crate::support::{Watching, create, maps, watch};
 
-/// Short durations. They still give a slow machine enough time between the end of one term and the
-/// start of the next.
+/// The durations of the election. They are short, but a slow machine still has enough time between
+/// the end of one term and the start of the next.
 const TIMES: [&str; 6] =
     ["--lease-duration", "6s", "--renew-deadline", "2s", "--retry-period", "500ms"];
 
@@ -71,7 +71,7 @@ async fn who_can_not_renew_ends_all_that_runs_before_another_begins() {
     }
     let dir = tempfile::tempdir().unwrap();
     let alive = dir.path().join("alive").display().to_string();
-    // Each command records that it runs, and reports an earlier one that still runs.
+    // Each command records that it runs, and reports an earlier command that still runs.
     let script = format!(
         r#"pid='{alive}-'"$REQUEUE_NAME"
         [ ! -e "$pid" ] || ! kill -0 "$(cat "$pid")" || echo "beside $1"

@@ -46,7 +46,7 @@ async fn what_is_gone_is_known_until_a_run_succeeds() {
     let gone = watching.wait("delete", 2).await;
     assert_eq!(gone[0], gone[1]);
     assert!(gone[0].contains("last"), "{gone:?}");
-    // Another object under the same name.
+    // Creates another object with the same name.
     create(&maps, "a", "other").await;
     let there = watching.wait("apply", 2).await;
     assert!(there[1].contains("other"), "{there:?}");
@@ -56,7 +56,7 @@ async fn what_is_gone_is_known_until_a_run_succeeds() {
 async fn an_object_that_is_not_read_is_no_failure() {
     let Some(server) = Server::shared().await else { return };
     let (maps, ns) = maps(server, "unread").await;
-    // More data than a pipe holds.
+    // The object contains more data than a pipe can hold.
     create(&maps, "large", &"x".repeat(500_000)).await;
     let args = ["cm", "-n", &ns, "--summary", "json", "-c", "echo ran"];
     let watching = Watching::start(server, "unread", &args);

@@ -32,7 +32,7 @@ where
     objects.patch(name, &PatchParams::default(), &patch).await.unwrap();
 }
 
-/// Returns a reference to an owner, whose group may differ from the usual one of its kind.
+/// Returns a reference to an owner, whose group may differ from the usual group of its kind.
 fn reference(owner: &impl Resource<DynamicType = ()>, api_version: &str, kind: &str) -> Value {
     let meta = owner.meta();
     json!({ "apiVersion": api_version, "kind": kind, "name": meta.name, "uid": meta.uid })

@@ -1,4 +1,4 @@
-//! A watch that can't resume lists all objects again.
+//! A watch that cannot resume lists all objects again.
 
 use k8s_openapi::api::core::v1::{ConfigMap, Secret};
 use kube::api::PostParams;
@@ -8,12 +8,12 @@ use serde_json::json;
 
 use crate::support::{Watching, create, delete, maps, patch};
 
-/// Writes a line for each run. Runs for `fails` fail.
+/// A script that writes a line for each run. Runs for `fails` fail.
 const SCRIPT: &str = r#"echo "run $REQUEUE_EVENT $REQUEUE_NAME"; [ "$REQUEUE_NAME" != fails ]"#;
 
 const NAMES: [&str; 5] = ["changed", "gone", "recreated", "owner", "same"];
 
-/// Makes a Secret that is owned by this ConfigMap.
+/// Creates a Secret that this ConfigMap owns.
 async fn own(secrets: &Api<Secret>, maps: &Api<ConfigMap>, owner: &str, name: &str) {
     let owner = maps.get(owner).await.unwrap().owner_ref(&()).unwrap();
     let secret = json!({ "metadata": { "name": name, "ownerReferences": [owner] } });
@@ -21,7 +21,7 @@ async fn own(secrets: &Api<Secret>, maps: &Api<ConfigMap>, owner: &str, name: &s
     secrets.create(&PostParams::default(), &secret).await.unwrap();
 }
 
-/// Runs `expire` in the middle of an outage, so that watches from before it get `410 Gone`.
+/// Runs `expire` in the middle of an outage, so that watches from before the outage get `410 Gone`.
 async fn only_changes_run_after(server: &Server, expire: impl AsyncFnOnce(&Server)) {
     let (maps, ns) = maps(server, "relist").await;
     let secrets: Api<Secret> = Api::namespaced(server.client().await, &ns);
@@ -31,7 +31,8 @@ async fn only_changes_run_after(server: &Server, expire: impl AsyncFnOnce(&Serve
     own(&secrets, &maps, "owner", "of-owner").await;
     let proxy = server.proxy().await;
     let access = server.access().through(&proxy);
-    // One command at a time, in the order of the events; an add would end a backoff.
+    // The program runs one command at a time, in the order of the events. An add would end a
+    // backoff.
     let args =
         ["cm", "-n", &ns, "-j1", "--min-interval", "0", "--order", "fifo", "--initial", "skip"];
     let related = ["--owns", "secrets", "--all-on", "secrets/none"];
@@ -75,8 +76,8 @@ async fn only_changes_run_after(server: &Server, expire: impl AsyncFnOnce(&Serve
     assert_eq!(runs, expected.map(|run| format!("run {run}")));
 }
 
-/// Waits until all events of both watches have run. `name` comes after all others, by its time or
-/// in a list.
+/// Waits until all events of both watches have run. The object `name` comes after all other
+/// objects, by its time or in a list.
 async fn everything_has_run(
     watching: &Watching,
     maps: &Api<ConfigMap>,

@@ -45,7 +45,7 @@ async fn a_command_has_other_objects_as_they_are_when_it_starts() {
     assert!(has(&ns) && has("default"), "{spaces}");
     watching.wait("b has", 1).await;
 
-    // Changes during a run do not affect its snapshot. They affect the snapshot of the next run.
+    // Changes during a run affect only the snapshot of the next run.
     create(&maps, "slow", "1").await;
     watching.wait("at ", 3).await;
     patch(&maps, "b", &json!({ "data": { "value": "2" } })).await;

@@ -37,15 +37,16 @@ impl Watching {
         log.lines().filter(|line| line.starts_with(start)).map(str::to_owned).collect()
     }
 
-    /// Returns true if a line starts with `start`. Fails if the program itself has reported
-    /// something else.
+    /// Returns true if a line starts with `start`. Panics if the program itself has reported
+    /// anything else.
     pub(crate) fn has_written(&self, start: &str) -> bool {
         let said = self.lines("requeue: ");
         assert!(said.is_empty(), "{said:?}");
         !self.lines(start).is_empty()
     }
 
-    /// Waits until this many lines start with `start`, and returns their rests.
+    /// Waits until `lines` lines start with `start`, and returns the text of each line after
+    /// `start`.
     pub(crate) async fn wait(&self, start: &str, lines: usize) -> Vec<String> {
         until(&format!("{lines} lines begin with {start:?}"), async || {
             self.lines(start).len() >= lines
@@ -65,12 +66,12 @@ impl Watching {
         self.node.kill().await;
     }
 
-    /// Returns all its output.
+    /// Returns all output of the program.
     pub(crate) fn log(&self) -> String {
         self.node.log()
     }
 
-    /// Terminates the program in order, and returns all its output.
+    /// Terminates the program gracefully, and returns all its output.
     pub(crate) async fn end(self) -> String {
         self.node.terminate().await;
         self.node.log()

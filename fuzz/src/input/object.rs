@@ -33,7 +33,7 @@ pub(super) struct Object {
 #[derive(Debug)]
 enum Wait {
     For(Duration),
-    /// A range, because the result depends on the time of reading.
+    /// A range of delays, because the result depends on the time of reading.
     Between(Duration, Duration),
     /// A time in a format that this parser does not evaluate.
     Some,
@@ -121,7 +121,7 @@ impl Object {
                 let seconds = seconds.as_f64().ok_or("after: ")?;
                 Some(Wait::For(Duration::try_from_secs_f64(seconds).map_err(|_| "after: ")?))
             }
-            // The values of such texts are checked by another target.
+            // Another target checks the values of such texts.
             (Some(Value::String(text)), None) => {
                 Some(Wait::For(fuzz_api::duration(text).map_err(|_| "after: ")?))
             }
@@ -132,7 +132,7 @@ impl Object {
     }
 }
 
-/// Parses one of several words. serde_json also accepts `{"word": null}` for it.
+/// Parses one of several words. serde_json also accepts `{"word": null}` for a word.
 fn choice(value: Option<&Value>) -> Result<Option<&str>, &'static str> {
     match value {
         None => Ok(None),
@@ -144,8 +144,8 @@ fn choice(value: Option<&Value>) -> Result<Option<&str>, &'static str> {
     }
 }
 
-/// Returns the delay until `at`, if it has the most common format. For another valid time the delay
-/// is not checked, and an invalid one has an error.
+/// Returns the delay until `at`, if it has the most common format. For a valid time in another
+/// format, the delay is not checked. An invalid time must be rejected.
 fn until(at: &str, clock: &RangeInclusive<Duration>) -> Result<Wait, &'static str> {
     let Some(at) = seconds(at) else {
         let record = serde_json::json!({"key": "a", "at": at}).to_string();
@@ -154,7 +154,7 @@ fn until(at: &str, clock: &RangeInclusive<Duration>) -> Result<Wait, &'static st
     };
     let at = Duration::from_secs(at.max(0).cast_unsigned());
     let until = |now| at.saturating_sub(now);
-    // The two clocks need not agree to the nanosecond.
+    // The two clocks may differ by some nanoseconds.
     let slack = Duration::from_millis(5);
     Ok(Wait::Between(until(*clock.end() + slack), until(clock.start().saturating_sub(slack))))
 }

@@ -7,7 +7,7 @@ use super::number;
 /// A number above all exit codes.
 const AMONG: i32 = 300;
 
-/// The signals whose numbers are the same everywhere.
+/// The signals whose numbers are the same on all systems.
 const SIGNALS: [(&str, u8); 12] = [
     ("HUP", 1),
     ("INT", 2),
@@ -43,7 +43,7 @@ pub(super) fn codes(text: &str) {
         Ok(read) if is_right => {
             assert!((0..AMONG).filter(|&code| expected[code as usize]).eq(read), "{text:?}");
         }
-        // There are more signals.
+        // The text may also name a signal that the list above does not contain.
         Ok(read) => {
             assert!(text.contains(|char: char| char.is_ascii_alphabetic()), "{text:?}");
             assert!(read.iter().all(|code| (1..=255).contains(code)), "{text:?}: {read:?}");

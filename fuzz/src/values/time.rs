@@ -7,7 +7,7 @@ use requeue_cli::fuzz_api;
 
 use super::number;
 
-/// The units with their spellings and their nanoseconds.
+/// The units, each with its spellings and its length in nanoseconds.
 const UNITS: [(&[&str], u128); 8] = [
     (&["w", "wk", "wks", "week", "weeks"], 604_800_000_000_000),
     (&["d", "day", "days"], 86_400_000_000_000),
@@ -73,8 +73,8 @@ fn digits(from: &mut Unstructured<'_>) -> Result<(String, u128)> {
     Ok((digits, u128::from(fraction) * 10_u128.pow(9 - places)))
 }
 
-/// Reads any text as a time. A plain number means seconds, to the precision of a double. Any valid
-/// time can be written so that it is the same to the nanosecond.
+/// Reads any text as a time. A plain number means seconds, with the precision of a double. Any
+/// valid time can be written and read back without the loss of a nanosecond.
 pub(super) fn read(text: &str) {
     let read = fuzz_api::duration(text);
     if let Some((number, scale)) = decimal(text) {
@@ -98,7 +98,7 @@ pub(super) fn read(text: &str) {
     }
 }
 
-/// Reads a rate per second, minute or hour, to the precision of a double.
+/// Reads a rate per second, minute or hour, with the precision of a double.
 pub(super) fn rate(text: &str) {
     let read = fuzz_api::rate(text);
     let units = [("/s", 1), ("/m", 60), ("/h", 3_600), ("", 1)];

@@ -7,7 +7,7 @@ use super::super::single::{self, Subject};
 use crate::keys::{Key, hash};
 use crate::protocol::{Answer, Request, Scenario};
 
-/// The number of groups. As many further groups are throttled.
+/// The number of groups. The same number of further groups is throttled.
 const GROUPS: u64 = 100;
 
 /// A queue in which groups take turns, with at most one key of each in flight.
@@ -66,7 +66,7 @@ fn held_back<K: Key>(request: &Request) -> Answer {
     for key in &*K::some(request.depth) {
         queue.add(Held { key: key.clone(), back: true });
     }
-    // One key of each group is in flight for as long as this lives.
+    // One key of each group is in flight as long as `at_work` lives.
     let at_work = queue.get_many(GROUPS as usize).now();
     let free = Free { queue: queue.clone() };
     let answer = single::cycle(free, &Request { depth: 0, ..*request });

@@ -25,7 +25,8 @@ use crate::keys::Key;
 use crate::meter::Meter;
 use crate::protocol::{Answer, Request, Scenario};
 
-/// A queue with client-go's re-adds and limiter, so that it does the same work as client-go's.
+/// A queue with client-go's re-adds and limiter, so that it does the same work as client-go's
+/// queue.
 #[derive(Debug)]
 pub(super) struct Requeue;
 
@@ -92,7 +93,7 @@ fn with_metrics<K: Key>(metrics: &Metrics, number: usize) -> Queue<K> {
     builder.build().expect("each number is used once")
 }
 
-/// Creates a queue in which one key waits that is never used.
+/// Creates a queue in which one key, which is never used, waits.
 fn one_waits<K: Key>() -> Queue<K> {
     let queue = Queue::client_go();
     queue.add_after(K::other(), HOUR);
@@ -142,7 +143,7 @@ impl<K: Key> Subject<K> for Queue<K> {
     }
 }
 
-/// A worker's loop, which completes a key and takes the next in one call.
+/// The loop of a worker, which completes a key and takes the next key in one call.
 struct Worker<'q, K: Key> {
     queue: &'q Queue<K>,
     item: Option<Item<'q, K>>,

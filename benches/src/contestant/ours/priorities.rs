@@ -1,4 +1,4 @@
-//! A queue with priorities, to compare with a peer that always has them.
+//! A queue with priorities, for the comparison with a peer that always has priorities.
 
 use std::time::Duration;
 

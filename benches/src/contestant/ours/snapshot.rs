@@ -1,4 +1,4 @@
-//! A snapshot of many keys, while others are added.
+//! A snapshot of many keys, while other keys are added.
 
 use std::hint::black_box;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -11,7 +11,7 @@ use crate::keys::Key;
 use crate::meter::{Meter, nanos};
 use crate::protocol::{Answer, Quantiles, Request};
 
-/// The keys of one page.
+/// The number of keys on one page.
 const PAGE: usize = 100;
 
 pub(super) fn page<K: Key>(request: &Request) -> Answer {
