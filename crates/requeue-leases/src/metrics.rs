@@ -33,10 +33,8 @@ type ByReason = [(&'static str, String); 2];
 /// |---|---|---|
 /// | `leader_election_master_status` | `name` | 1 if this process holds the lease, otherwise 0 |
 /// | `shard_group_shards_held` | `name` | shards of the [group](crate::membership) that this process holds |
-/// | `shard_group_moves_total` | `name`, `reason` | shards that this process has received: by a `handover` of a live
-/// member, by a `takeover` from a dead member, or `first` without a former holder |
-/// | `shard_group_unheld_seconds_total` | `name` | the sum over all shards of the times without a holder: counted by
-/// the former holder at a handover, and by the new holder at a takeover |
+/// | `shard_group_moves_total` | `name`, `reason` | shards that this process has received: by a `handover` of a live member, by a `takeover` from a dead member, or `first` without a former holder |
+/// | `shard_group_unheld_seconds_total` | `name` | the sum over all shards of the times without a holder: counted by the former holder at a handover, and by the new holder at a takeover |
 #[derive(Clone, Debug, Default)]
 pub struct LeaseMetrics {
     leaders: Family<ByName, Gauge>,

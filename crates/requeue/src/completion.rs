@@ -11,8 +11,7 @@ use std::time::Duration;
 /// |---|---|---|---|---|---|
 /// | [`Succeed`](Self::Succeed) | reset | when the key is added | `Forget`, `Done` | `Result{}` | `Action::await_change()` |
 /// | [`RequeueAfter`](Self::RequeueAfter) | reset | after the delay | `Forget`, `AddAfter`, `Done` | `Result{RequeueAfter: d}` | `Action::requeue(d)` |
-/// | [`Retry`](Self::Retry) | counted | after the limiter's backoff | `AddRateLimited`, `Done` | an error | `Err`, with
-/// a backoff in `error_policy` |
+/// | [`Retry`](Self::Retry) | counted | after the limiter's backoff | `AddRateLimited`, `Done` | an error | `Err`, with a backoff in `error_policy` |
 /// | [`RetryAfter`](Self::RetryAfter) | counted, but not by the limiter | after the delay | `AddAfter`, `Done` | none |
 /// `Err`, with `Action::requeue(d)` in `error_policy` |
 /// | [`GiveUp`](Self::GiveUp) | reset | when the key is added | `Forget`, `Done` | `reconcile.TerminalError` | `Err`, with `Action::await_change()` in `error_policy` |

@@ -144,8 +144,7 @@
 //! |---|---|---|---|---|
 //! | [`close`](Queue::close) | refused | delivered when due | delivered | the end of the input |
 //! | [`shut_down`](Queue::shut_down) | refused | dropped and returned | delivered | a signal |
-//! | [`shut_down_with_drain`](Queue::shut_down_with_drain) | refused | dropped and reported | delivered | a signal, if
-//! the program waits until no key is ready or in flight |
+//! | [`shut_down_with_drain`](Queue::shut_down_with_drain) | refused | dropped and reported | delivered | a signal, if the program waits until no key is ready or in flight |
 //!
 //! [`Workers::run_until`](workers) shuts the queue down when a future is ready, and drains it:
 //!

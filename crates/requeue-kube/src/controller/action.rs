@@ -14,8 +14,7 @@ use requeue::Completion;
 /// |---|---|---|
 /// | [`requeue_after`](Self::requeue_after) | runs again after the delay, or earlier on a change | runs again after the delay, not earlier on a change |
 /// | [`await_change`](Self::await_change) | runs again on a change | given up: runs again on a change, but not before its backoff has passed |
-/// | [`backoff`](Self::backoff) | runs again with backoff, as after a failure | runs again with backoff, not earlier on
-/// a change |
+/// | [`backoff`](Self::backoff) | runs again with backoff, as after a failure | runs again with backoff, not earlier on a change |
 /// | [`terminal`](Self::terminal) | runs again on a change | like `await_change`, and counted as terminal |
 ///
 /// A new generation of the object also [ends the

@@ -7,8 +7,7 @@
 //! |---|---|
 //! | [`AllKeys`] | all keys, because the controller is alone |
 //! | [`Shard`] | the keys of the objects in a shard that does not change |
-//! | [`ChangingShards`] | the keys of the objects in the shards that a group assigns to this
-//! process |
+//! | [`ChangingShards`] | the keys of the objects in the shards that a group assigns to this process |
 
 mod changing;
 mod places;

@@ -33,11 +33,9 @@ use crate::watch::{Observation, Watch, watch_name};
 /// | source | objects | options |
 /// |---|---|---|
 /// | [`new`](Self::new) | whole objects from the API server | [`filter`](Self::filter), [`optional`](Self::optional) |
-/// | [`metadata`](Self::metadata) | metadata of objects from the API server | [`filter`](Self::filter),
-/// [`optional`](Self::optional) |
+/// | [`metadata`](Self::metadata) | metadata of objects from the API server | [`filter`](Self::filter), [`optional`](Self::optional) |
 /// | [`stream`](Self::stream) | the objects of your stream of raw events | [`filter`](Self::filter) |
-/// | [`shared`](Self::shared) | the objects of a [`SharedWatch`], each in an `Arc` | [`filter`](Self::filter), and
-/// [`SharedWatch::optional`] |
+/// | [`shared`](Self::shared) | the objects of a [`SharedWatch`], each in an `Arc` | [`filter`](Self::filter), and [`SharedWatch::optional`] |
 ///
 /// Namespaces, labels and fields come from the [`Api`] and the [`watcher::Config`]. A constructor whose name ends with
 /// `_with` is for a kind that is known only at run time.

@@ -53,18 +53,14 @@ use crate::ObjectQueue;
 /// | `controller_runtime_max_concurrent_reconciles` | `controller` | the limit of concurrent runs |
 /// | `controller_runtime_active_workers` | `controller` | runs in flight |
 /// | `stale_sync_skips_total` | `controller` | deliveries that waited because a watch had not shown the controller's [own writes](crate::controller::Writes) |
-/// | `stale_sync_timeouts_total` | `controller` | runs that started after the
-/// [limit](crate::controller::Config::own_writes_timeout), before a watch had shown all own writes |
-/// | `workqueue_depth` | `name`, `controller`, `priority` | keys that are ready or dirty. With more than 25 priorities,
-/// all keys are counted under `exceeded_cardinality_limit`. |
+/// | `stale_sync_timeouts_total` | `controller` | runs that started after the [limit](crate::controller::Config::own_writes_timeout), before a watch had shown all own writes |
+/// | `workqueue_depth` | `name`, `controller`, `priority` | keys that are ready or dirty. With more than 25 priorities, all keys are counted under `exceeded_cardinality_limit`. |
 /// | `workqueue_adds_total` | `name`, `controller` | keys that became ready, or dirty while in flight |
-/// | `workqueue_retries_total` | `name`, `controller` | keys that run again after a delay: the backoff of a failure, or
-/// the delay that a success asked for |
+/// | `workqueue_retries_total` | `name`, `controller` | keys that run again after a delay: the backoff of a failure, or the delay that a success asked for |
 /// | `workqueue_queue_duration_seconds` | `name`, `controller` | time from ready to delivery |
 /// | `workqueue_work_duration_seconds` | `name`, `controller` | time from delivery to completion |
 /// | `workqueue_unfinished_work_seconds` | `name`, `controller` | the sum of the times since delivery of all keys in flight |
-/// | `workqueue_longest_running_processor_seconds` | `name`, `controller` | the longest time since delivery of a key in
-/// flight |
+/// | `workqueue_longest_running_processor_seconds` | `name`, `controller` | the longest time since delivery of a key in flight |
 ///
 /// The series of elections and shard groups are described at [`LeaseMetrics`].
 ///

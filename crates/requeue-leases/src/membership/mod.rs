@@ -42,8 +42,7 @@
 //!
 //! | Lease | content |
 //! |---|---|
-//! | the name of the group | the field and the kind of the sharded objects, and for each shard its holder and its
-//! fencing token, as annotations. Members change it by compare-and-swap. |
+//! | the name of the group | the field and the kind of the sharded objects, and for each shard its holder and its fencing token, as annotations. Members change it by compare-and-swap. |
 //! | the name of the group and a UUID, one for each member | the holder and the renewals, as in leader election; the uid of the group object; an annotation when the member is about to stop |
 //!
 //! All these Leases have the label `requeue/shard-group`. A member that stops deletes its Lease.

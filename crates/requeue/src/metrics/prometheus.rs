@@ -66,8 +66,7 @@ use crate::{BuildError, Key};
 /// | `workqueue_queue_duration_seconds` | histogram | time from becoming ready to the delivery |
 /// | `workqueue_work_duration_seconds` | histogram | time in flight |
 /// | `workqueue_unfinished_work_seconds` | gauge | sum of the times for which the keys in flight have been in flight |
-/// | `workqueue_longest_running_processor_seconds` | gauge | the longest time for which a key in
-/// flight has been in flight |
+/// | `workqueue_longest_running_processor_seconds` | gauge | the longest time for which a key in flight has been in flight |
 /// | `workqueue_retries_total` | counter | delayed adds, of any delay, without debounced adds |
 /// | `workqueue_paused` | gauge | 1 if deliveries are paused, and otherwise 0 |
 /// | `workqueue_waiting` | gauge | keys that wait for a due time |
@@ -78,8 +77,7 @@ use crate::{BuildError, Key};
 /// | `workqueue_oldest_at_group_limit_seconds` | gauge | time for which the oldest of these keys has been ready |
 /// | `workqueue_coalesced_total` | counter | adds that became part of a run that was already pending |
 /// | `workqueue_paced_total` | counter | runs that the pace delayed |
-/// | `workqueue_failures_total` | counter | attempts that failed, including the last attempt of a key that was given up
-/// |
+/// | `workqueue_failures_total` | counter | attempts that failed, including the last attempt of a key that was given up |
 /// | `workqueue_consecutive_failures` | histogram | the consecutive failures of the key, at each failed attempt |
 /// | `workqueue_given_up_total` | counter | keys given up, for example after too many failures |
 /// | `workqueue_panics_total` | counter | attempts that panicked |
