@@ -20,8 +20,8 @@ use crate::groups::Rate;
 struct Series {
     rate: Rate,
     starts: Vec<Start>,
-    /// The start at which a window begins. Of all windows that end with the last start, this window
-    /// exceeds its permitted starts most.
+    /// The start at which a window begins. Among the windows that end with the last start, this
+    /// window exceeds its permitted starts most.
     first: usize,
 }
 

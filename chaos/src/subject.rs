@@ -266,7 +266,7 @@ impl Subject {
         // Other tasks of this runtime continue.
         let struck = tokio::task::spawn_blocking(struck).await?;
         if fault == Fault::Evicted {
-            // The documented repair for an evicted schema.
+            // A migration is the documented repair for an evicted schema.
             Store::connect(&self.url).await?.migrate().await?;
         }
         Ok(Some(struck))

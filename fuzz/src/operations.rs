@@ -110,8 +110,8 @@ fn how(from: &mut Unstructured<'_>) -> Result<How> {
     })
 }
 
-/// Returns a time step that is short enough that the sum of all running times does not overflow in
-/// the core: the model has no such limit.
+/// Returns a time step. It is so short that the sum of all running times does not overflow in the
+/// core, because the model has no such limit.
 fn jump(from: &mut Unstructured<'_>) -> Result<Duration> {
     Ok(duration(from)?.min(Duration::from_nanos(1 << 50)))
 }

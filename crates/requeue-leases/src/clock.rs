@@ -81,6 +81,6 @@ pub(crate) fn host_name() -> String {
     let name = rustix::system::uname().nodename().to_string_lossy().into_owned();
     #[cfg(not(unix))]
     let name = std::env::var("COMPUTERNAME").unwrap_or_default();
-    // The host's name does not have to be unique, because a UUID follows it.
+    // The host's name may be ambiguous, because a UUID follows it.
     if name.is_empty() { "unknown".to_owned() } else { name }
 }

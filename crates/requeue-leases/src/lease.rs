@@ -15,7 +15,7 @@ use crate::token::FencingToken;
 /// holder in the list of holders, or `-`, and the fencing token.
 pub(crate) const ASSIGNMENT: &str = "requeue/shard-assignment";
 
-/// A Lease, as it was read.
+/// A Lease that was read from the API server.
 #[derive(Clone, Debug)]
 pub(crate) struct Lease {
     /// The complete object, so that fields of later versions of Kubernetes are written back

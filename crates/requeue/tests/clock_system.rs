@@ -59,7 +59,7 @@ fn one_thread_from_the_first_alarm_on_wakes_in_time_and_survives_wakers_that_pan
     #[cfg(target_os = "linux")]
     assert_eq!(timer_threads(), 0);
 
-    // The first alarm starts the thread. The thread wakes its waker, and not too early.
+    // The first alarm starts the thread. The thread wakes the waker, but not too early.
     let mut wait = Duration::from_millis(1);
     let (at, (woken_by, when)) = loop {
         let at = SystemClock.now() + wait;
@@ -74,7 +74,7 @@ fn one_thread_from_the_first_alarm_on_wakes_in_time_and_survives_wakers_that_pan
     assert_eq!(woken_by.as_deref(), Some("requeue-timer"));
     assert!(when >= at, "woken at {when:?}, asked for {at:?}");
 
-    // A far alarm does not delay a near one that is armed after it.
+    // A late alarm does not delay an earlier alarm that is armed after it.
     let far = SystemClock.arm(Time::from_nanos(u64::MAX - 1), &waker(false));
     let near = SystemClock.arm(soon(), &waker(false));
     from.recv().unwrap();
@@ -82,7 +82,8 @@ fn one_thread_from_the_first_alarm_on_wakes_in_time_and_survives_wakers_that_pan
 
     // A waker that panics does not stop the thread, and all alarms that are due together are woken.
     let at = soon();
-    // An alarm that is already due here is woken immediately, and panics on this thread.
+    // If an alarm is already due when it is armed, its waker is woken immediately, and panics on
+    // this thread.
     let arm = |waker: Waker| {
         catch_unwind(|| SystemClock.arm(at, &waker)).unwrap_or_else(|_| Alarm::none())
     };
@@ -92,7 +93,7 @@ fn one_thread_from_the_first_alarm_on_wakes_in_time_and_survives_wakers_that_pan
     }
     assert_eq!(timer_threads(), 1);
 
-    // Disarming drops the waker, so only the test's own end of the channel is left.
+    // Disarming drops the waker, so only the test's end of the channel remains.
     drop(alarms);
     drop(SystemClock.arm(start + Duration::from_secs(3600), &waker(false)));
     drop(to);

@@ -47,7 +47,8 @@ impl GroupId {
         Self { server, orders, objects, replicas: Vec::new() }
     }
 
-    /// Starts one more replica, and waits until the shards are shared and nothing runs.
+    /// Starts one more replica, and waits until the shards are evenly distributed and no run is in
+    /// flight.
     async fn join(&mut self) {
         let number = self.replicas.len();
         self.replicas.push(Replica::start(self.server, number, &self.orders).await);

@@ -188,7 +188,7 @@ impl<K> Default for BackoffLimiter<K> {
 }
 
 impl Wait {
-    /// Returns true if the wait was over for more than twice `max`.
+    /// Returns true if more than twice `max` has passed since the end of the wait.
     fn is_expired(&self, now: Time, max: Duration) -> bool {
         now > self.expires_at(max)
     }

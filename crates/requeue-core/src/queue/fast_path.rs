@@ -104,9 +104,9 @@ impl<K: Eq + Clone> Queue<K> {
         })
     }
 
-    /// Completes a successful run, if the queue does not have to keep a record of its key. Returns
-    /// the key and, if times are tracked, the time that it was in flight. If times are not tracked,
-    /// `now` does not matter.
+    /// Completes a successful run, if the record of its key is no longer needed. Returns the key
+    /// and, if times are tracked, the time that it was in flight. If times are not tracked, `now`
+    /// does not matter.
     #[inline(always)]
     pub(super) fn finish_fast(
         &mut self,

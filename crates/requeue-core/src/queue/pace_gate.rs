@@ -103,7 +103,8 @@ impl<K: Eq + Clone> Queue<K> {
     /// it may become ready.
     #[inline(always)]
     pub(super) fn pace_gate(&self, slot: Slot, now: Time) -> Option<Time> {
-        // The check is out of line, because every add runs this line, and few queues have a pace.
+        // The check is out of line, because few queues have a pace, and each key that would become
+        // ready runs this line.
         if self.pace.is_some() { self.check_pace(slot, now) } else { None }
     }
 

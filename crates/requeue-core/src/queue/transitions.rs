@@ -267,8 +267,9 @@ impl<K: Eq + Clone> Queue<K> {
         worked
     }
 
-    /// The row `done` for the key of `ticket`, for which `is_wanted` returns true, and whose record does not have to be
-    /// kept. Removes the record in the same step. Returns the key and, if times are tracked, how long it was in flight.
+    /// The row `done` for the key of `ticket`, for which `is_wanted` returns true, and whose record is no longer
+    /// needed. Removes the record in the same step. Returns the key and, if times are tracked, how long it was in
+    /// flight.
     #[inline(always)]
     pub(super) fn end_and_remove(
         &mut self,

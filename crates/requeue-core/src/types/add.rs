@@ -193,8 +193,8 @@ impl Add {
     }
 
     /// Returns true if the add asks for a run later than now. Such an add needs a clock.
-    // The three getters are for `requeue` and for tests. A user knows the options of their own
-    // adds.
+    // The three getters are for `requeue` and for tests. A user knows the options of each add, so
+    // the getters are hidden.
     #[doc(hidden)]
     #[must_use]
     pub const fn is_delayed(&self) -> bool {

@@ -220,9 +220,9 @@ impl Config {
     ///
     /// Owned and watched objects that are unchanged never start a run.
     ///
-    /// To correct drift that no watch can see, return [`Action::requeue_after`](super::Action::requeue_after)
-    /// or use [`reconcile_all_on`](crate::Controller::reconcile_all_on): lists have no fixed
-    /// interval.
+    /// Lists have no fixed interval. To correct drift that no watch can show, return
+    /// [`Action::requeue_after`](super::Action::requeue_after) or use
+    /// [`reconcile_all_on`](crate::Controller::reconcile_all_on).
     pub const fn reconcile_unchanged(mut self) -> Self {
         self.reconcile_unchanged = true;
         self

@@ -52,7 +52,7 @@ struct Shown {
 }
 
 impl HeldShards {
-    /// Returns the shard of an object, or `None` if this process does not hold it.
+    /// Returns the shard of an object, or `None` if this process does not hold the shard.
     ///
     /// During a run of the object, the result is `Some`, unless the shard was lost.
     #[must_use]

@@ -243,7 +243,7 @@ impl<'a> Origin<'a> {
     }
 }
 
-/// The part of an event that concerns writes.
+/// The part of an event that is relevant for writes.
 #[derive(Clone, Copy)]
 enum Progressed {
     ListBegan,

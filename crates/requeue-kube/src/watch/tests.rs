@@ -248,8 +248,8 @@ fn a_change_of_something_else_is_none() {
     let moved = at(6, Some(8)).concerning([key("owner")]);
     feed(&mut watch, [Event::Apply(at(6, Some(8)))]);
     assert_eq!(feed(&mut watch, [Event::Apply(moved)]), became(&[("a", ChangeKind::Updated)]));
-    // Another object under the same name is a change, and so is its deletion, whatever the
-    // predicate returns.
+    // Another object under the same name is a change, and so is its deletion, for any result of the
+    // predicate.
     feed(&mut watch, [Event::Apply(at(6, Some(8)))]);
     let another = observation("a", 2, 7).property(Some(8));
     let changes = feed(&mut watch, [Event::Apply(another.clone()), Event::Delete(another)]);

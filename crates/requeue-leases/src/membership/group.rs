@@ -9,12 +9,13 @@
 //!    renewal was sent. A replica whose right has ended never acts again. Each Lease has only one term. If the response
 //!    to its creation is lost, other replicas may observe that the Lease expires, so the replica makes only one attempt
 //!    with each name.
-//! 2. The group object changes only by writes that name the version that the writer has read. Two kinds of writers
-//!    change the holder of a shard. One writer is the present holder, after all runs of the shard have completed. The
-//!    other writer is a replica that knows that the present holder is [dead](super::members), which is permanent.
+//! 2. The group object changes only by writes whose precondition is the version that the writer has read. Two kinds of
+//!    writers change the holder of a shard. One writer is the present holder, after all runs of the shard have
+//!    completed. The other writer is a replica that knows that the present holder is [dead](super::members), which is
+//!    permanent.
 //! 3. A holder that has sent such a write does not act on the shard before it has seen a later
-//!    version of the object that names it. From then on the write can no longer succeed, even if
-//!    it is still on its way.
+//!    version of the object that names it as the holder. From then on, the write can no longer
+//!    succeed, even if it has not arrived yet.
 //!
 //! By rule 2, the assignment that a live holder has seen stays valid until the holder changes it. A late watch can
 //! therefore delay a member, but cannot make it act on the shard of another member.
@@ -67,7 +68,7 @@ pub(super) struct Group {
     lists: Lists,
     group: Option<GroupLease>,
     members: Members,
-    /// This replica's Lease as it was last observed, and the time of that observation.
+    /// The last observed version of this replica's Lease, and the time of that observation.
     own: Option<(Lease, Time)>,
     local: Vec<Local>,
     desired: Option<Vec<Option<Arc<str>>>>,

@@ -141,7 +141,8 @@ impl Simulation {
             10 => world.done(key),
             11 | 12 => self.advance(Duration::from_millis(world.pick(5_000).into())),
             13 => self.advance(Duration::from_secs(world.pick(400).into())),
-            // A queue with a pace has forgotten starts whose window is over again.
+            // In a queue with a pace, the clock must not go back, because the queue has forgotten
+            // starts that would count again.
             14 if !world.has_pace => {
                 let back = Duration::from_millis(world.pick(3_000).into());
                 world.set_clock(Time::ZERO + world.now().since(Time::ZERO + back));

@@ -364,7 +364,7 @@ async fn deal_with(world: &Rc<World>, held: Held, way: u32) {
             return world.stale.borrow_mut().push(ticket);
         }
         13 => {
-            // The worker adds the key of its own run again.
+            // The worker adds the key of this run again.
             world.add(held.key(), AddRequest::default());
         }
         14 => {

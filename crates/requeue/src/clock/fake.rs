@@ -16,7 +16,8 @@ use crate::sync::{Arc, AtomicBool, Condvar, Mutex, MutexGuard, Ordering, PoisonE
 /// A clock for tests, whose time changes only when a test moves it.
 ///
 /// Clones share one clock. Deadlines are absolute: if the time of an alarm has come when it is armed, the alarm goes
-/// off immediately. No alarm is missed, in whatever order alarms are armed and the clock is moved.
+/// off immediately. No alarm is missed, because the order in which alarms are armed and the clock is moved has no
+/// effect.
 ///
 /// # Examples
 ///

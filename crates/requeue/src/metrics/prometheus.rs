@@ -49,7 +49,7 @@ use crate::{BuildError, Key};
 ///
 /// [`text::encode`](prometheus_client::encoding::text::encode) writes OpenMetrics text. Serve it with the header
 /// `Content-Type: application/openmetrics-text; version=1.0.0; charset=utf-8`, to clients whose `Accept` header names
-/// that type. The encoded text is not valid `text/plain`: OpenMetrics names families of counters without the `_total`
+/// that type. The encoded text is not valid `text/plain`. OpenMetrics names families of counters without the `_total`
 /// suffix of their samples, so a client of `text/plain` would find neither the type nor the help text of these
 /// families. The `/metrics` endpoint of requeue-http writes both formats.
 ///

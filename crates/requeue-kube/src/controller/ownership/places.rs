@@ -73,8 +73,8 @@ struct Forgetting {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Access {
     Shared,
-    /// As `Shared`, with the uid of a reference. The object may be an earlier object of the same name, so a shard that
-    /// is known does not change.
+    /// Like `Shared`, with the uid in an owner reference. The reference may name an earlier object of the same name, so
+    /// a known shard does not change.
     Reference,
     /// No add to a group is in progress, so an object may move to another group.
     Exclusive,
