@@ -48,7 +48,8 @@ enum Deed {
     Pause,
 }
 
-/// The faults of a round. They are injected in random order, all of them before the next round.
+/// The faults of a round. All faults of a round are injected before the next round, in random
+/// order.
 const ROUND: [Deed; 17] = [
     Deed::Kill,
     Deed::Kill,

@@ -6,7 +6,7 @@ use crate::check::{Losses, Pause};
 
 /// The pattern that extracts the group from the text of a key.
 pub(crate) const PATTERN: &str = "^[^/]*";
-/// The number of groups: more than a claim looks up, so that claims also find groups by their cursor.
+/// The number of groups. It exceeds the number that a claim looks up, so that claims also find groups by their cursor.
 pub(crate) const GROUPS: u32 = 29;
 /// The groups with rates. They contain only keys that are added repeatedly, because other keys would accumulate.
 pub(crate) const RATED: std::ops::Range<u32> = 0..5;

@@ -214,8 +214,8 @@ impl Input<'_> {
         byte
     }
 
-    /// Returns the name of a worker: null, empty, valid, with an odd character, too long, or any
-    /// bytes.
+    /// Returns the name of a worker: null, empty, valid, with an invalid character, too long, or
+    /// arbitrary bytes.
     fn name(&mut self) -> Option<Vec<u8>> {
         Some(match self.byte() % 8 {
             0 => return None,

@@ -231,7 +231,7 @@ fn add_after_again<K: Key>(times: usize) {
     counted(times, |time| _ = black_box(queue.add_after(keys.copy(), delay(time) / 2)));
 }
 
-/// Runs keys that fall due, are delivered, and succeed.
+/// Runs keys that become due, are delivered, and succeed.
 fn fire(times: usize) {
     const STEP: Duration = Duration::from_millis(1);
     let clock = Still::new();

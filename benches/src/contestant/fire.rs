@@ -1,4 +1,4 @@
-//! Scenarios in which keys fall due.
+//! Scenarios in which keys become due.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;

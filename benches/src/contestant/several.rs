@@ -20,7 +20,7 @@ pub(super) trait Shared<K>: Clone + Send + Sync + 'static {
     fn add(&self, key: &K);
     /// Takes keys, calls `each` and completes them, until the queue is closed and empty.
     fn work(&self, each: impl FnMut(&K));
-    /// Closes the queue: there are no more keys.
+    /// Closes the queue after the last add.
     fn close(&self);
 }
 

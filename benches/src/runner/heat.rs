@@ -167,7 +167,7 @@ impl Heat {
 /// The answers of each side by tag, one answer per round, or the reason why there are no answers.
 pub type Answers = BTreeMap<&'static str, Result<Vec<Answer>, String>>;
 
-/// All contestants: the running ones, and the programs that start the other contestants.
+/// All contestants: the running contestants, and the programs that start the other contestants.
 #[derive(Debug, Default)]
 pub struct Field {
     programs: Vec<Program>,

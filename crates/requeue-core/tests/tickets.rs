@@ -4,7 +4,7 @@ use requeue_core::{Add, Config, Delivery, Finish, GroupId, Order, Queue, ReaddPo
 
 const NOW: Time = Time::ZERO;
 
-/// The 4,000 records fill several chunks of the slab, and nearly all of them are removed.
+/// The 4,000 records fill several chunks of the slab, and nearly all records are removed.
 #[test]
 fn a_ticket_completes_its_delivery_wherever_the_record_is() {
     let configs = [

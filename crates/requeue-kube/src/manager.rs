@@ -41,8 +41,8 @@ use crate::shared::SharedWatch;
 /// - **Readiness.** [One handle](Self::readiness) reports when all controllers are ready.
 /// - **Shutdown.** One [signal handler](Self::shutdown_on_signal) shuts all controllers down at the same time. The
 ///   lease is then released.
-/// - **Errors.** The first controller that cannot continue ends all of them, and [`run`](Self::run)
-///   returns its name and its error. The results of runs are only logged.
+/// - **Errors.** The first controller that cannot continue ends all controllers. [`run`](Self::run)
+///   returns the name of this controller and its error. The results of runs are only logged.
 /// - **Watches.** [`watch`](Self::watch) returns one [`SharedWatch`] for all controllers that need the
 ///   same objects.
 ///

@@ -64,8 +64,8 @@ fn a_key_survives_an_outage_of_a_minute_with_the_retries_that_the_pages_show() {
                 let number: u32 = limit[2].parse().expect("a number");
                 let retries = if &limit[1] == "max_failures" { number - 1 } else { number };
                 let delays = match backoff_of(block) {
-                    // The example from client-go is exempt: it gives up after five retries, in 155
-                    // ms.
+                    // The example from client-go is exempt, because it gives up after five retries,
+                    // in 155 ms.
                     _ if block.contains("client_go") => continue,
                     _ if block.contains("controller::Config") => CONTROLLER,
                     Some(delays) => delays,

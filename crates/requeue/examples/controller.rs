@@ -55,7 +55,8 @@ impl Controller {
             }
             Err(error) => {
                 println!("{key} is given up after {} attempts: {error}", item.attempt());
-                // This is `Forget` and `Done`: the next add of the key starts with attempt 1.
+                // The call corresponds to `Forget` and `Done`, so the next add of the key starts
+                // with attempt 1.
                 item.succeed();
             }
         }

@@ -36,8 +36,8 @@ pub enum Completion {
     /// this failure, so the key's backoff does not grow.
     RetryAfter(Duration),
     /// The run failed and is not retried. A queue in memory forgets the key's failures, and counts
-    /// the key in `workqueue_given_up_total`. A store parks the key. If the key was added
-    /// during the run, it is not given up: it runs again, and its failures are reset.
+    /// the key in `workqueue_given_up_total`. A store parks the key. If the key was added during
+    /// the run, it is not given up, but runs again, and its failures are reset.
     ///
     /// # Examples
     ///

@@ -1,5 +1,5 @@
-//! Cancellation: getters that are dropped, items that are dropped, tickets that are out of date,
-//! and cancelled keys.
+//! Cancellation: getters that are dropped, items that are dropped, stale tickets, and cancelled
+//! keys.
 
 mod common;
 

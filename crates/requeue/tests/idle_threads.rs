@@ -15,7 +15,7 @@ fn threads() -> usize {
     std::fs::read_dir("/proc/self/task").unwrap().count()
 }
 
-/// Threads that have been joined may still be listed for a moment.
+/// Threads that have been joined may still be listed briefly.
 fn wait_for_threads(count: usize) {
     while threads() != count {
         thread::yield_now();

@@ -1,4 +1,5 @@
-//! Waiting for keys: which getters are woken. No getter depends on the polling of another getter.
+//! Waiting for keys, and the getters that are woken. No getter depends on the polling of another
+//! getter.
 #![allow(clippy::unwrap_used, reason = "tests say what they expect by unwrapping it")]
 
 mod common;

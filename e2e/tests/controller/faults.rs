@@ -1,4 +1,5 @@
-//! Faults of the API server and of the network: no key is lost, and no object is in flight twice.
+//! Faults of the API server and of the network, under which no key may be lost and no object may be
+//! in flight twice.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;

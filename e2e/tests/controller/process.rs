@@ -1,4 +1,4 @@
-//! A controller in its own process: the test's program, started again.
+//! A controller in a separate process, which is the test's program, started again.
 //!
 //! The process reports its runs on standard output, each as one line of JSON.
 

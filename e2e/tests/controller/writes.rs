@@ -59,7 +59,7 @@ async fn children(server: &Server, owners: usize, records: bool) -> usize {
         json!({ "apiGroups": [""], "resources": [resource], "verbs": ["list", "watch"] })
     });
     account.allow(json!(rules)).await;
-    // The watches are behind the writes.
+    // The proxy delays the watches, so that they show the writes late.
     let proxy = server.proxy().await;
     proxy.delay(Duration::from_millis(50));
     let watched = account.through(&proxy).client().await;

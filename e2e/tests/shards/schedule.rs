@@ -287,7 +287,7 @@ impl<'a> Fleet<'a> {
         report
     }
 
-    /// Waits until the faults are over and all changes were reconciled.
+    /// Waits until the faults have ended and all changes were reconciled.
     async fn settle(&mut self, count: usize) {
         while let Some(ended) = self.pending.join_next().await {
             ended.unwrap();

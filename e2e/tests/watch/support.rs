@@ -17,7 +17,7 @@ pub(crate) fn watch(kubeconfig: &Path, args: &[&str]) -> Command {
     command
 }
 
-/// A `requeue watch` of the administrator that runs beside a server until it is dropped.
+/// A `requeue watch` of the administrator that runs with a server until this value is dropped.
 pub(crate) struct Watching {
     node: Node<'static>,
 }

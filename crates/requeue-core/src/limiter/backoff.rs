@@ -1,4 +1,4 @@
-//! The default limiter. A run that starts before the wait of its key is over does not inflate the
+//! The default limiter. A run that starts before the end of its key's wait does not increase the
 //! backoff.
 
 use core::hash::{BuildHasher, Hash};
@@ -21,8 +21,8 @@ use crate::wait::JitterSource;
 /// exactly at the end of the wait counts.
 ///
 /// If a key has not failed for twice `max` after its wait, its next delay starts again at `base`. The limiter needs no
-/// calls of `forget` to bound its memory: each call of [`delay`] checks two entries, in turn, and removes expired
-/// entries.
+/// calls of `forget` to bound its memory, because each call of [`delay`] checks two entries, in turn, and removes
+/// expired entries.
 ///
 /// If the clock goes back, a key waits at most its last delay. Its failures do not count until the clock reaches the
 /// earlier time again. An expired key starts again at `base` only if its entry was checked before the clock went back.

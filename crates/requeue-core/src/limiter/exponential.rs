@@ -10,8 +10,8 @@ use crate::rule::backoff::longest_delay;
 
 /// A limiter that delays a key by base · 2ⁿ after its n-th failure (n from 0), up to a maximum.
 ///
-/// This is client-go's `NewTypedItemExponentialFailureRateLimiter`. Every failure counts, even one
-/// before the key's wait is over. If events can run a key early, use
+/// This is client-go's `NewTypedItemExponentialFailureRateLimiter`. Every failure counts, even a
+/// failure before the end of the key's wait. If events can run a key early, use
 /// [`BackoffLimiter`](super::BackoffLimiter).
 ///
 /// **Unbounded**: the limiter remembers each failed key until the key is forgotten.

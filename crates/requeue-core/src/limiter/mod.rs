@@ -12,8 +12,8 @@
 //! All but the first come from client-go. [`default_controller`] and [`default_item_based`] are the defaults of
 //! client-go. The default of this crate is [`BackoffLimiter`].
 //!
-//! No parameters make a limiter panic or overflow: sums and products saturate. If the clock goes
-//! back, a limiter acts as if the clock stood still, unless the limiter's docs say otherwise.
+//! No parameters make a limiter panic or overflow, because sums and products saturate. If the clock
+//! goes back, a limiter acts as if the clock stood still, unless the limiter's docs say otherwise.
 //!
 //! [`ExponentialFailure`] and [`FastSlow`] remember every failed key until the key is forgotten. [`BackoffLimiter`]
 //! removes expired keys itself. The other limiters remember no keys. The memory of a limiter is proportional to the number

@@ -1,4 +1,4 @@
-//! A limiter that counts the failures of each key, and removes no key by itself.
+//! A limiter that counts the failures of each key, and removes a key only when it is forgotten.
 
 use core::hash::{BuildHasher, Hash};
 use core::time::Duration;

@@ -3,8 +3,8 @@
 //! The map uses the same containers as the queue's records and index. No operation moves more than a few hundred
 //! entries, for a map of any size, and memory is freed as entries are removed.
 //!
-//! Entries are visited in the order of their slots. This order reveals nothing about the hashes:
-//! slots are assigned and moved only by calls of the map.
+//! Entries are visited in the order of their slots. This order reveals no information about the
+//! hashes, because slots are assigned and moved only by calls of the map.
 
 use super::index::{Found, Index, Indexed, Position};
 use super::slab::Slab;

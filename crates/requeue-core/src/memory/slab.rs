@@ -379,7 +379,7 @@ impl<T, I: Id> Slab<T, I> {
     /// Puts a chunk with vacant slots at the head of the list, and returns its number.
     #[cold]
     fn add_roomy_chunk(&mut self) -> usize {
-        // Growth stops compaction: the chunk that was being emptied is filled again.
+        // Growth stops compaction, and the chunk that was being emptied is filled again.
         let source = self.source.take().map(Id::index);
         let source = source.filter(|&source| (self.chunks[source].live as usize) < CHUNK);
         let number = source.unwrap_or_else(|| {

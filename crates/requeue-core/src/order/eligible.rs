@@ -11,7 +11,7 @@ use crate::memory::{Links, Slab};
 pub(super) type Groups = Slab<Box<GroupState>, GroupIndex>;
 
 pub(super) enum EligibleLanes {
-    /// The lanes of a priority take turns. A new lane, and a lane whose turn is over, goes to the end.
+    /// The lanes of a priority take turns. A new lane goes to the end, and so does a lane at the end of its turn.
     InTurn(PriorityLists<GroupIndex>),
     /// The lanes of a priority are in the order in which their first keys entered.
     ByFirst(BTreeMap<(Reverse<i32>, u64), GroupIndex>),

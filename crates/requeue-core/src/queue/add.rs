@@ -62,8 +62,8 @@ impl<K: Eq + Clone> Queue<K> {
             return (added, Some(key));
         }
         let folded = fold(hash);
-        // The starts are kept longer than the record, because a key without a record may have run a
-        // moment ago.
+        // The starts are kept longer than the record, because a key without a record may have run
+        // recently.
         let until = self.pace.as_ref().map(|pace| pace.permitted_from(&key, folded));
         let paced = until.filter(|&until| until > now && add.due(now).is_none());
         let due = add.due(now).or(paced);
@@ -260,8 +260,9 @@ impl<K: Eq + Clone> Queue<K> {
         self.fall_due(slot, now, order_key);
     }
 
-    /// Examines up to `max` slots, and ends the waits of their keys for further debounced adds: their pending runs are
-    /// due now, or as soon as a backoff and the pace permit them. Returns the number of keys whose waits have ended.
+    /// Examines up to `max` slots, and ends the waits of their keys for further debounced adds. The pending runs of
+    /// these keys are due now, or as soon as a backoff and the pace permit them. Returns the number of keys whose waits
+    /// have ended.
     ///
     /// The keys of one call become due in the order of their slots. The walk stops immediately if
     /// no key was ever debounced, or after a shutdown, which drops the waiting keys.

@@ -49,7 +49,7 @@ impl<K: Eq + Clone> Queue<K> {
                 self.backing_off.insert(record.epoch(), at);
             }
         }
-        // A ready or dirty key would run before the backoff is over.
+        // A ready or dirty key would run before the end of the backoff.
         self.withdraw_run(slot);
         if postpones {
             self.wait_until(slot, at);

@@ -56,7 +56,7 @@ impl<K: Eq + Clone> Queue<K> {
         while self.eligible() > 0 {
             let Ready::Custom(custom) = &mut self.ready else { break };
             let Some(key) = custom.pop() else { break };
-            // The order may return any key: also a key that was cancelled, is in flight, or was never added.
+            // The order may return any key, even a key that was cancelled, is in flight, or was never added.
             let slot = self.find_slot(&key, hash_of(&key));
             if let Some(slot) = slot.filter(|&slot| self.records.get(slot).phase() == Phase::Ready)
                 && let Some(groups) = self.ready.groups_mut()
@@ -212,7 +212,7 @@ impl<K: Eq + Clone> Queue<K> {
             Failures::Count => self.add_failure(slot),
         }
         let event = self.begin_completion(slot, finish, how, now);
-        // A release is not a run: it does not count as a start, and does not end a series of
+        // A release is not a run, so it does not count as a start, and does not end a series of
         // restarts.
         let is_release = matches!(how, How::Release(_));
         if is_release {
@@ -251,7 +251,8 @@ impl<K: Eq + Clone> Queue<K> {
         if plan.is_lost {
             self.record_slot(slot, now, Transition::Dropped);
         }
-        // The release comes last: no statement may use the slot of a removed record.
+        // The record is released last, because no later statement may use the slot of a removed
+        // record.
         let (key, lost) = (self.release_if_stateless(slot), plan.is_lost);
         Finished { key, lost, ready, was_dirty, worked }
     }

@@ -120,7 +120,7 @@ impl<K: Eq + Clone> Queue<K> {
         }
     }
 
-    /// Returns all keys and all copies of keys, for a caller that drops each of them separately.
+    /// Returns all keys and all copies of keys, for a caller that drops each key separately.
     pub fn into_keys(self) -> impl Iterator<Item = K> {
         let paced = self.pace.into_iter().flat_map(|pace| pace.into_keys());
         self.records.into_values().map(|record| record.key).chain(paced)

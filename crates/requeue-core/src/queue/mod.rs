@@ -51,7 +51,7 @@ use crate::memory::{Index, Slab, TimerHeap, fold};
 use crate::order::{Order, Ready};
 use crate::types::{Ending, InFlightPolicy, Pace, ReaddPolicy};
 
-/// The maximum number of due keys that one operation makes ready before its own work.
+/// The maximum number of due keys that one operation makes ready before its other work.
 const MAX_PROMOTIONS: usize = 256;
 
 /// The settings of a [`Queue`].

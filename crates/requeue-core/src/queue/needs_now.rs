@@ -71,7 +71,7 @@ impl<K: Eq + Clone> Queue<K> {
     }
 
     /// Returns true if a key may go to the tail at its completion, behind keys that became ready
-    /// before. Such a key is dirty, or becomes dirty because its deadline comes before the
+    /// earlier. Such a key is dirty, or becomes dirty because its deadline comes before the
     /// completion.
     #[inline(always)]
     fn may_come_back(&self, ticket: &Ticket) -> bool {

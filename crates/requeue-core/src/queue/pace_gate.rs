@@ -191,8 +191,8 @@ impl<K: Eq + Clone> Queue<K> {
         }
     }
 
-    /// Examines a few keys that ran, and forgets the starts of keys whose window is over. Appends the copies of these
-    /// keys to `keys`, for the caller to drop. A queue without a pace keeps no copies.
+    /// Examines a few keys that ran, and forgets the starts that no longer count. Appends the copies of these keys to
+    /// `keys`, for the caller to drop. A queue without a pace keeps no copies.
     ///
     /// The caller calls this method about as often as it takes keys. Otherwise, the copies of keys
     /// that no longer run are never freed.

@@ -336,7 +336,7 @@ impl Histogram {
     }
 }
 
-/// The times of a key.
+/// The times at which a key changed its state.
 #[derive(Clone)]
 pub(super) struct Stamp {
     /// The time at which the key became ready or dirty, or began to wait.

@@ -101,13 +101,13 @@ impl Add {
     /// Creates an add that is due when no debounced add of the key has come for the duration
     /// `quiet`. Each debounced add postpones the pending run.
     ///
-    /// [`at_most`](Self::at_most) bounds the wait. Without it, a key that is added again and again
-    /// never runs. If the key already has another delayed add, such as an hourly run, the key is
-    /// due no later than that add. If the key is ready or dirty, the add is part of that run. With
-    /// a quiet time of zero, the add is due now.
+    /// [`at_most`](Self::at_most) bounds the wait. Without it, a key that is added repeatedly never
+    /// runs. If the key already has another delayed add, such as an hourly run, the key is due no
+    /// later than that add. If the key is ready or dirty, the add is part of that run. With a quiet
+    /// time of zero, the add is due now.
     ///
-    /// Debounced adds combine due times by their own rule: [`Merge::Exactly`] is the only [merge](Self::merge) that
-    /// affects debounced adds. Debounced adds do not count as retries.
+    /// Debounced adds have a separate rule for due times, so [`Merge::Exactly`] is the only [merge](Self::merge) that
+    /// affects them. Debounced adds do not count as retries.
     ///
     /// # Examples
     ///
@@ -228,7 +228,7 @@ pub enum Added {
     Coalesced,
     /// The key is in flight. The key is delivered once more after its completion.
     Dirty,
-    /// The key is backing off after a failure, and runs when the backoff is over ([`ReaddPolicy::Hold`]).
+    /// The key is backing off after a failure, and runs when the backoff ends ([`ReaddPolicy::Hold`]).
     BackingOff,
     /// The queue has been closed or shut down.
     Refused,

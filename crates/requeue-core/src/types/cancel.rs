@@ -56,7 +56,7 @@ pub enum InFlightPolicy {
     /// that run has stopped.
     ///
     /// A delayed add has this effect when it is due. An add that waits for a backoff has this effect when the backoff
-    /// is over.
+    /// ends.
     Restart {
         /// The maximum length of a series of restarts. After this time since the first restart, adds no longer restart
         /// the run, so that the runs of a constantly added key can complete. The series ends with the first run that is

@@ -61,7 +61,7 @@ impl Pace {
         self.per
     }
 
-    /// Returns true if a queue can have this pace: both values are in their ranges.
+    /// Returns true if a queue can have this pace, which requires that both values are in their ranges.
     // This method is hidden, because users get the error of `Builder::build` of `requeue`.
     #[doc(hidden)]
     #[must_use]

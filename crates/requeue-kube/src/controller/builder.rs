@@ -334,9 +334,9 @@ where
     /// - An object that a mapper or a trigger names is reconciled if the object is in the store and
     ///   in the shard.
     ///
-    /// The shards are fixed: when a replica stops, no other replica takes over its shards. Run one replica for each
-    /// shard, for example as a StatefulSet, or combine a shard with [`leader_election`](Self::leader_election) by a
-    /// separate Lease. With a [shard group](Self::shard_group), replicas take shards over.
+    /// The shards are fixed, so no other replica takes over the shards of a replica that stops. Run one replica for
+    /// each shard, for example as a StatefulSet, or combine a shard with [`leader_election`](Self::leader_election) by
+    /// a separate Lease. With a [shard group](Self::shard_group), replicas take shards over.
     ///
     /// ```no_run
     /// # use k8s_openapi::api::core::v1::ConfigMap;
@@ -388,8 +388,8 @@ where
     ///   shards, the watch starts again, with a list of all shards that are held. If the controller receives shards
     ///   several times during a list, it needs only one more list. A release requires no list: the objects are dropped,
     ///   and the next request of the watch omits the shard. With [`for_stream`](Self::for_stream) and
-    ///   [`for_shared`](Self::for_shared), the objects come from the user's watch, which may be behind the former
-    ///   holder's writes. The stores of owned and watched objects may be behind in any case.
+    ///   [`for_shared`](Self::for_shared), the objects come from the user's watch, which may not contain the former
+    ///   holder's last writes yet. The stores of owned and watched objects may always lack recent writes.
     ///
     /// The requests of the group use the client of the controller's `Api`, unless
     /// [`with_client`](ShardGroup::with_client) sets a client with separate connections, which is recommended. The
@@ -590,8 +590,8 @@ where
     /// New objects are never ignored. With [`run_refs`](Self::run_refs), deleted objects are not
     /// ignored either.
     ///
-    /// If you use a [finalizer](crate::finalizer::finalizer), do not ignore changes of finalizers: adding a finalizer
-    /// creates no new generation.
+    /// If you use a [finalizer](crate::finalizer::finalizer), do not ignore changes of finalizers, because adding a
+    /// finalizer creates no new generation.
     ///
     /// ```no_run
     /// use k8s_openapi::api::core::v1::ConfigMap;

@@ -74,9 +74,10 @@ impl<R: StdError + 'static, Q: StdError + 'static> StdError for Error<R, Q> {
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum RunnerError {
-    /// These watches, named as in `ConfigMap.v1 (owned)`, did not list their objects, or those of a
-    /// gained shard, within this [time limit](super::Config::cache_sync_timeout). The API server
-    /// cannot be reached, does not know the kind, or does not permit a list of this kind.
+    /// These watches, named as in `ConfigMap.v1 (owned)`, did not list their objects, or the
+    /// objects of a gained shard, within this [time limit](super::Config::cache_sync_timeout). The
+    /// API server cannot be reached, does not know the kind, or does not permit a list of this
+    /// kind.
     #[error(
         "no first list within {timeout:?} of {}; check the connection to the API server, the kind, and the \
          permission to list it",

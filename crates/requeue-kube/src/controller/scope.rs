@@ -1,4 +1,4 @@
-//! The scope of a kind: whether its objects live in namespaces.
+//! The scope of a kind, which states whether its objects are in namespaces.
 
 use std::any::TypeId;
 use std::sync::OnceLock;

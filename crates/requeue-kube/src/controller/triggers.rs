@@ -171,9 +171,9 @@ where
     ///
     /// # Examples
     ///
-    /// A program with a [`Fence`](crate::leader::Fence), or with other work besides controllers, can connect a
-    /// controller with the program's election. In standby, the controller already runs its watches and updates its
-    /// store, so that it starts immediately when the process leads:
+    /// A program with a [`Fence`](crate::leader::Fence), or with work other than controllers, can connect a controller
+    /// with the program's election. In standby, the controller already runs its watches and updates its store, so that
+    /// it starts immediately when the process leads:
     ///
     /// ```no_run
     /// # use std::{pin::pin, sync::Arc};

@@ -59,8 +59,8 @@ impl Kind {
 /// the metric `stale_sync_timeouts_total` counts the run.
 ///
 /// With several watches of one kind, the first event that shows a write counts, because the other
-/// watches may have selectors that exclude the object. The store of another watch may still be
-/// behind. A [`SharedWatch`](crate::shared::SharedWatch) has only one store.
+/// watches may have selectors that exclude the object. The store of another watch may not contain
+/// the write yet. A [`SharedWatch`](crate::shared::SharedWatch) has only one store.
 ///
 /// A write without a response cannot be recorded. If the connection breaks, the API server may have executed the write.
 /// Use server-side apply, or derive the names of the objects that a run creates from its object. A repeated write then

@@ -109,8 +109,8 @@ struct Inner<K: ObjectKind> {
     task: Mutex<JoinSet<()>>,
 }
 
-/// The state that the watch changes and the subscribers read. The state has one lock, so that a subscriber sees each
-/// change exactly once: in the store when it takes a list, or as a key.
+/// The state that the watch changes and the subscribers read. The state has one lock, so that a subscriber receives
+/// each change exactly once, either in the store when it reads a list, or as a key.
 struct Fanout<K: ObjectKind> {
     dyntype: K::DynamicType,
     writer: Writer<K>,

@@ -102,14 +102,14 @@ mod watch;
 pub use self::config::ShardGroup;
 pub use self::error::MembershipError;
 pub use self::held::{Change, HeldShard};
-// Hidden, because only requeue-kube uses this type: it leaves a group after an interrupted join.
+// Hidden, because only requeue-kube uses this type, to leave a group after an interrupted join.
 #[doc(hidden)]
 pub use self::handle::Joining;
 pub use self::handle::Membership;
-// Hidden, because only requeue-kube uses these types: it applies the changes of a group with them.
+// Hidden, because only requeue-kube uses these types, to apply the changes of a group.
 #[doc(hidden)]
 pub use self::sharding::{ShardedWork, Sharding};
-// Hidden, because only requeue-kube uses this type: it shows the state of a group while it applies
+// Hidden, because only requeue-kube uses this type, to show the state of a group while it applies
 // the changes.
 #[doc(hidden)]
 pub use self::status::Observer;

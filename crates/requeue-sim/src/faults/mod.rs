@@ -1,9 +1,9 @@
 //! The queue of the public API, with workers that fail in every possible way.
 //!
 //! One thread polls all tasks, in an order that the seed determines, and moves the clock. The same
-//! seed gives the same run. The model runs beside the queue. After every step, queue and model must
-//! agree on the result of the operation, on the key that is delivered, and on all visible state.
-//! Then the faults stop, and all runs must complete.
+//! seed gives the same run. The model runs in parallel with the queue. After every step, queue and
+//! model must agree on the result of the operation, on the key that is delivered, and on all
+//! visible state. Then the faults stop, and all runs must complete.
 
 mod hooks;
 mod limiter;

@@ -43,7 +43,7 @@ fn later(now: Time, delay: Duration) -> Time {
     u64::try_from(nanos).map_or(Time::NEVER, Time::from_nanos)
 }
 
-/// The maximum number of waiting keys that an operation makes ready before its own work.
+/// The maximum number of waiting keys that an operation makes ready before its other work.
 const PROMOTE: usize = 256;
 
 /// The rules of a model.

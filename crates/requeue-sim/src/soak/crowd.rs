@@ -57,7 +57,7 @@ impl fmt::Display for Crowd {
 /// Returns an error if memory was not freed. The error names the memory and the number of rounds.
 pub fn crowd(seed: u64, rounds: Option<u64>, time: Duration) -> Result<Crowd, String> {
     let mut all = Crowd { queues: 0, deliveries: 0, idle: [Memory::now(); 2] };
-    // This starts the timer thread of the process.
+    // The wait starts the timer thread of the process.
     block_on(sleep_until(&SystemClock, SystemClock.now() + Duration::from_millis(1)));
     let started = Instant::now();
     let mut rng = fastrand::Rng::with_seed(seed);

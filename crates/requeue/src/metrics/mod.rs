@@ -3,7 +3,7 @@
 //! A backend can use either of two interfaces, or both:
 //!
 //! - A backend that is *scraped* reads the queue at the time of the scrape, in constant time, with
-//!   [`Queue::sample`](crate::Queue::sample). Between two scrapes, no thread keeps a gauge up to date.
+//!   [`Queue::sample`](crate::Queue::sample). Between two scrapes, no thread updates a gauge.
 //! - A backend that needs *every event* supplies [hooks](QueueMetrics) through a
 //!   [`MetricsProvider`].
 #![cfg_attr(

@@ -374,8 +374,8 @@ impl<K: Key, S: BuildHasher> Builder<K, S> {
 
     /// Creates spans of OpenTelemetry for the waits and runs of keys: see [`trace`](crate::trace).
     ///
-    /// The queue keeps the trace contexts of up to nine adds of each pending run, beside the key's record. The queue
-    /// also [keeps times](Self::track_times). By default, there are no spans.
+    /// The queue keeps the trace contexts of up to nine adds of each pending run, in addition to the key's record. The
+    /// queue also [keeps times](Self::track_times). By default, there are no spans.
     #[cfg(feature = "opentelemetry")]
     pub fn traces(mut self) -> Self {
         self.settings.traces = true;

@@ -216,7 +216,8 @@ impl<'q, K: Key, S: BuildHasher> Get<'q, K, S> {
         self
     }
 
-    /// Makes `None` final: no key is ready, and no key in flight will become ready again.
+    /// Makes `None` final. It then means that no key is ready, and that no key in flight will
+    /// become ready again.
     ///
     /// After `shut_down`, `get` returns `None` as soon as no key is ready, as in client-go. A later call may return a
     /// key that was dirty while in flight. A loop that must also process such keys calls this method, as `Workers` do.

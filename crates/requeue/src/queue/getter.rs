@@ -402,7 +402,7 @@ impl<K: Key> Shared<K> {
     /// the most expensive part of an add.
     fn spin_briefly(&self) {
         for _ in 0..SPINS {
-            // The flag is only a hint: after the spin, the thread checks under the lock.
+            // The flag is only a hint, because after the spin the thread checks under the lock.
             if self.go.load(Ordering::Relaxed) {
                 return;
             }

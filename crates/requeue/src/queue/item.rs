@@ -39,9 +39,9 @@ impl<K: Key> Deref for Owner<'_, K> {
 ///
 /// A worker completes the delivery with [`succeed`](Self::succeed), with [`retry`](Self::retry), or
 /// with [`complete`](Self::complete) and any other [`Completion`]. **An item that is dropped before
-/// its completion has failed** and is retried with backoff: no key is lost when a worker panics, is
-/// dropped or returns early. The exception is a run that was [cancelled](Self::cancelled): its item
-/// is completed with [`Completion::Cancelled`].
+/// its completion has failed** and is retried with backoff, so that no key is lost when a worker
+/// panics, is dropped or returns early. The exception is a run that was
+/// [cancelled](Self::cancelled): its item is completed with [`Completion::Cancelled`].
 ///
 /// # Examples
 ///

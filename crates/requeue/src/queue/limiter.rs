@@ -1,4 +1,5 @@
-//! The queue's rate limiter, behind a separate lock. This module catches all panics of the limiter.
+//! The queue's rate limiter, guarded by a separate lock. This module catches all panics of the
+//! limiter.
 
 use std::time::Duration;
 
@@ -8,7 +9,7 @@ use requeue_core::limiter::{Bucket, RateLimiter};
 use crate::ranked_mutex::{Rank, RankedMutex};
 use crate::sync::{AtomicBool, Ordering, quietly};
 
-/// A limiter behind a separate lock. A limiter is user code, so its panics are caught here.
+/// A limiter that a separate lock guards. A limiter is user code, so its panics are caught here.
 ///
 /// If the lock is refused, each method returns without a call of the limiter. The lock is refused
 /// if the limiter, or code that runs under a queue's lock, has called the queue.

@@ -29,7 +29,7 @@ use crate::clock::Clock;
 ///
 /// # Cancel safety
 ///
-/// Dropping the future ends the wait: between two tries, or where `condition` waits.
+/// Dropping the future ends the wait between two tries, or where `condition` waits.
 ///
 /// # Examples
 ///
@@ -78,7 +78,7 @@ pub async fn exponential_backoff<R: Future<Output = Result<bool, E>>, E>(
 ///
 /// # Cancel safety
 ///
-/// Dropping the future ends the wait: between two tries, or where `condition` waits.
+/// Dropping the future ends the wait between two tries, or where `condition` waits.
 ///
 /// # Examples
 ///

@@ -116,7 +116,7 @@ impl<M: BackoffManager> Polling<M> {
 ///
 /// # Cancel safety
 ///
-/// Dropping the future ends the wait: between two tries, or where `condition` waits.
+/// Dropping the future ends the wait between two tries, or where `condition` waits.
 ///
 /// # Examples
 ///

@@ -112,9 +112,9 @@ impl Context {
 
     /// Returns true if the attempt must stop.
     ///
-    /// This is the case if its run was [cancelled](crate::Queue::cancel_running) or is restarted,
-    /// if it has timed out, if its key was lost, or if the workers were shut down and their drain
-    /// timeout has passed.
+    /// An attempt must stop if its run was [cancelled](crate::Queue::cancel_running) or is
+    /// restarted, if it has timed out, if its key was lost, or if the workers were shut down and
+    /// their drain timeout has passed.
     #[must_use]
     pub fn is_cancelled(&self) -> bool {
         self.token.is_cancelled()

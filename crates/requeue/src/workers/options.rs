@@ -41,7 +41,7 @@ impl<K: Clone> Options<K> {
         Context { delivery, is_last: self.is_last(delivery.attempt), token }
     }
 
-    /// Returns the result of a run that has panicked: it has failed, unless the queue has cancelled the run.
+    /// Returns the result of a run that has panicked. The run has failed, unless the queue has cancelled it.
     pub(super) fn after_panic(
         item: &impl WorkItem<Key = K>,
         panic: Error,

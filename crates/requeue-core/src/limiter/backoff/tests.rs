@@ -293,8 +293,8 @@ proptest! {
         check(base, cap, seed, &ops)?;
     }
 
-    /// The cap is so long that no entry expires: going back in time does not restore a removed
-    /// entry.
+    /// The cap is so long that no entry expires, because going back in time would not restore a
+    /// removed entry.
     #[test]
     fn so_it_does_when_the_clock_goes_back(
         base in 0..200_u64,

@@ -32,8 +32,8 @@ impl<K, V, S> KeyTable<K, V, S> {
         before - self.len()
     }
 
-    /// Asserts that the memory does not leak. More slots than entries are allowed: chunks that were
-    /// full before, and some spare chunks.
+    /// Asserts that the memory does not leak. There may be more slots than entries, in chunks that
+    /// were full before and in some spare chunks.
     fn assert_small(&self) {
         let (slots, places) = self.capacity();
         assert!(slots <= 4 * self.len() + 2 * CHUNK, "{slots} slots for {}", self.len());

@@ -182,7 +182,8 @@ impl Segment {
                     return Some((at, place, slot));
                 }
             }
-            // A bucket without overflowed keys ends the search: most lookups read one cache line.
+            // A bucket without overflowed keys ends the search, so most lookups read only one cache
+            // line.
             let overflowed = bucket::has_overflowed(bucket);
             at = self.next_bucket(at);
             if !overflowed || at == first {

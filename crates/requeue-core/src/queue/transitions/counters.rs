@@ -31,7 +31,7 @@ impl Counters {
         self.count_retry(add.is_retry());
     }
 
-    /// Counts a delayed add or a retry. An add with a delay of zero counts too.
+    /// Counts a delayed add or a retry. An add with a delay of zero also counts.
     #[inline(always)]
     pub(in crate::queue) fn count_retry(&mut self, is_retry: bool) {
         self.totals.retries += u64::from(is_retry);

@@ -1,9 +1,9 @@
 //! A simulation of several candidates for one Lease. At no moment do two of them consider
 //! themselves leader.
 //!
-//! Their clocks run at different rates, and show different times. Requests and responses are late
-//! or lost, or are executed without a response. Candidates are disconnected, stall, crash and
-//! release.
+//! The candidates' clocks run at different rates, and show different times. Requests and responses
+//! are late or lost, or are executed without a response. Candidates are disconnected, stall, crash
+//! and release.
 //!
 //! A candidate considers itself the leader until its term has ended by its own clock. If it stalls or freezes without
 //! reading its clock, the election cannot stop it. Only a fence can.
