@@ -15,7 +15,7 @@ use crate::groups::{GROUPS, group_of};
 /// The number of leases until a group whose keys can be delivered must get a key, before any process has visited all
 /// groups and given each other group a turn. Until then, dead and frozen processes may hold the keys of the group.
 const LEASES: u64 = 5;
-/// The greatest number of keys that a process gets before it has visited all groups: Two lookups visit all groups, and
+/// The greatest number of keys that a process gets before it has visited all groups. Two lookups visit all groups, and
 /// one of eight claims makes a lookup. The four workers of a process take up to four keys in a claim.
 const BEFORE_VISIT: u64 = 2 * 8 * 4;
 

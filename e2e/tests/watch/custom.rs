@@ -109,7 +109,7 @@ async fn an_object_of_the_cluster_has_its_name_for_a_key() {
     watching.wait("default ", 1).await;
 }
 
-/// Writes an object as JSON: The object is nested more deeply than kube's clients decode.
+/// Writes an object as JSON. The object is nested more deeply than kube's clients decode.
 async fn put(client: &Client, method: &str, path: &str, body: String) {
     let kind = if method == "PATCH" { "application/merge-patch+json" } else { "application/json" };
     let request = http::Request::builder().method(method).uri(path).header("Content-Type", kind);
