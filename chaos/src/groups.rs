@@ -101,7 +101,7 @@ impl Setting {
         if let Self::Rate(rate) = self { Some(rate) } else { None }
     }
 
-    /// Returns true if ready keys of the group may have to wait for something other than their turn.
+    /// Returns true if the setting may make ready keys of the group wait longer than for their turn.
     const fn holds_back(self) -> bool {
         matches!(self, Self::Limit(Some(_)) | Self::Rate(Some(_)) | Self::Paused(true))
     }

@@ -46,7 +46,7 @@ fn a_bucket_counts_no_key_and_is_always_idle() {
     assert_eq!((bucket.num_requeues(&1), RateLimiter::<u8>::is_idle(&bucket)), (0, true));
 }
 
-/// The queue assumes nothing about a user's limiter, and calls it for every key.
+/// The queue makes no assumption about a user's limiter, and calls it for every key.
 #[test]
 fn a_limiter_that_says_nothing_of_itself_is_not_idle_and_gives_up_to_five_minutes() {
     struct Zero;

@@ -23,7 +23,7 @@ struct Section {
     src: PathBuf,
     /// The modules of each layer, as paths below `src` without `.rs`, from the top.
     layers: Vec<Vec<String>>,
-    /// Imports that lead upwards, and for which the page gives a reason.
+    /// Imports of modules that are higher on the page, for which the page gives a reason.
     exceptions: BTreeSet<(String, String)>,
 }
 

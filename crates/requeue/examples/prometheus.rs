@@ -37,8 +37,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         queue.close();
     });
 
-    // The body of a response to `GET /metrics`. The response must have the header `Content-Type:
-    // application/openmetrics-text; version=1.0.0; charset=utf-8`.
+    // The text is the body of a response to `GET /metrics`. The response must have the header
+    // `Content-Type: application/openmetrics-text; version=1.0.0; charset=utf-8`.
     let mut body = String::new();
     text::encode(&mut body, &registry)?;
     print!("{body}");

@@ -206,8 +206,8 @@ fn a_task_that_waits_on_hundreds_of_queues_is_served_by_each() {
     });
 }
 
-/// Random rounds with tasks that are woken and not polled, and one live task. In each round, the
-/// live task gets the only key after the clock has moved.
+/// Runs random rounds with one live task, and with tasks that are woken but not polled. In each
+/// round, the live task gets the only key after the clock has moved.
 #[test]
 fn a_lone_key_reaches_a_live_task_behind_any_number_of_tasks_that_are_not_polled() {
     let mut random = fastrand::Rng::with_seed(16);

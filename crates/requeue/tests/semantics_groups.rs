@@ -165,7 +165,7 @@ fn group_cancel_removes_what_is_pending() {
     assert_eq!((queue.num_requeues(&failing), queue.failures(&*failing)), (0, 0));
     failing.succeed();
 
-    // Several groups, with more keys than one batch examines.
+    // There are several groups, with more keys than one batch examines.
     queue.add_all((0..999).map(|n| (["x", "y", "z"][n as usize % 3], n)));
     assert_eq!(queue.cancel_groups(["z", "x", "z"].map(GroupId::of)), Ok(666));
     assert_eq!(take_all(&queue).iter().filter(|(group, _)| *group == "y").count(), 333);

@@ -14,7 +14,7 @@ use crate::kinds::{Task, TaskSpec, install};
 use crate::protocol::{Answer, Memory, Patches, Request, Who, Work};
 use crate::table::{Metric, Row, show};
 
-/// A piece of work, and the answers of each contestant, round by round.
+/// A piece of work, with the answers of each contestant in the order of the rounds.
 struct Heat {
     name: String,
     work: Work,

@@ -30,7 +30,7 @@ async fn until(replicas: &[Replica], what: Said, since: Nanos) -> (usize, Nanos)
     found.expect("the wait has found one")
 }
 
-/// The running replicas, and the report about those that have stopped.
+/// The running replicas, and the report about the replicas that have stopped.
 struct Fleet {
     server: &'static Server,
     namespace: String,

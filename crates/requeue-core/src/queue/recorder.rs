@@ -55,14 +55,14 @@ const GROUP: u32 = 24;
 
 /// The flag of an event that continues in the next place.
 const HAS_REST: u32 = 1 << 9;
-// The other flags of an add.
+// The next constants are the other flags of an add.
 const MERGE: u32 = 12;
 const FAILED: u32 = 1 << 14;
 const DELAYED: u32 = 1 << 15;
 const DEBOUNCED: u32 = 1 << 16;
 const IS_NEW: u32 = 1 << 17;
 const HAS_GROUP: u32 = 1 << 18;
-// The other flags of a completion.
+// The next constants are the other flags of a completion.
 const IS_READY: u32 = 1 << 12;
 const IS_WAITING: u32 = 1 << 13;
 const HAS_DELAY: u32 = 1 << 14;

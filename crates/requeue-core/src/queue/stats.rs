@@ -70,8 +70,8 @@ pub struct StateCounts {
     pub ready: usize,
     /// Keys that wait for a due time and have not failed.
     pub waiting: usize,
-    /// Keys that wait and whose last run failed, for a backoff or for another reason, such as a delayed
-    /// add or the pace.
+    /// Keys whose last run failed, and that wait for a backoff or for another reason, such as a delayed add or the
+    /// pace.
     pub backing_off: usize,
     /// Keys in flight.
     pub in_flight: usize,

@@ -116,7 +116,7 @@ impl<K: Eq + Clone> Queue<K> {
             }
             Cell::Lift => {
                 self.counters.count_coalesced();
-                // A first-in, first-out list ignores priorities.
+                // Only an order with a side table needs the priority and the touch.
                 if self.ready.has_side_table() {
                     self.touch_ready(slot, true);
                 }

@@ -65,8 +65,8 @@ impl Action {
     /// Runs the object again after the delay that the [rate
     /// limiter](crate::controller::Config::rate_limiter) returns.
     ///
-    /// The delay grows with each consecutive failure, and restarts at its first value after a
-    /// success.
+    /// The delay grows with each consecutive failure. After a success, it starts again at its first
+    /// value.
     pub const fn backoff() -> Self {
         Self::new(Completion::Retry)
     }

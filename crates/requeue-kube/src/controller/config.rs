@@ -245,7 +245,7 @@ impl Config {
     /// If an event arrives during a run of an object that the event concerns, the event waits for the end of the run,
     /// because the run may still record the write. With [`in_flight_policy`](Self::in_flight_policy), such an event
     /// therefore restarts no run. Deletions, new generations, and objects in a list start runs as usual. A write to the
-    /// object of the run still starts runs of other objects that the written object concerns.
+    /// object of the run still starts runs of other objects that this object concerns.
     ///
     /// A slow subscriber of a [`SharedWatch`](crate::shared::SharedWatch) receives several changes of an object as one
     /// event. Such an event starts a run, because another client may have made one of the changes.

@@ -408,7 +408,8 @@ impl Writes {
         })
     }
 
-    /// Sets the limit of a wait, and whether the events of own writes start no run.
+    /// Sets the time limit of a wait. If `suppress` is true, the events of own writes start no
+    /// run.
     pub(super) fn set_limits(&self, timeout: Duration, suppress: bool) {
         let mut state = self.0.lock();
         state.timeout = timeout;

@@ -27,7 +27,8 @@ fn meta(name: &str, uid: u8, version: u32) -> ObjectMeta {
     }
 }
 
-/// Passes events whose objects are observations. Returns the kind of change of each object.
+/// Passes events to the watch, with observations as their objects. Returns the kind of change of
+/// each object.
 fn feed(
     watch: &mut Watch,
     events: impl IntoIterator<Item = Event<Observation>>,

@@ -531,7 +531,8 @@ impl World {
         for key in 0..self.keys {
             let counted = self.counted.borrow().get(&key).copied().unwrap_or(0);
             self.expect("num_requeues", queue.num_requeues(&key), counted);
-            // The limiter must not count failures of a key without a record, because `cancel` could not forget them.
+            // The limiter must not count failures of a key without a record, because `cancel` could not forget these
+            // failures.
             let is_forgotten = counted == 0 || model.failures(&key) > 0;
             self.expect("the limiter counts only the failures in the record", is_forgotten, true);
             let known = model.see(&key);

@@ -411,7 +411,7 @@ impl<'q, K: Key> Item<'q, K> {
                 }
                 (key, ticket)
             }
-            // As in `key`.
+            // The item still has its contents here, as in `key`.
             None => unreachable!("a completed item is not accessible"),
         }
     }

@@ -38,7 +38,7 @@ fn a_key_that_fails_when_its_time_has_come_backs_off_to_the_cap() {
 fn triggers_do_not_drive_a_key_to_its_longest_delay() {
     let mut limiter = limiter(SECOND, 300 * SECOND);
     let mut now = Time::ZERO;
-    // A failing run every 10 ms, for 10 s.
+    // A run fails every 10 ms, for 10 s.
     for _ in 0..1_000 {
         limiter.delay(&1, now);
         now = now + Duration::from_millis(10);

@@ -148,7 +148,7 @@ impl Index {
         self.segments.get_mut(at)?.take_slot(hash, |slot| is(records.get(slot)))
     }
 
-    /// Shrinks the index if few enough records are left.
+    /// Shrinks the index if few records are left.
     #[inline]
     pub(crate) fn shrink_if_sparse<T: Indexed>(&mut self, records: &mut Slab<T>) {
         if records.len() < self.least as usize {

@@ -97,7 +97,7 @@ struct World {
 
 impl World {
     fn new(config: Config, candidates: usize, seed: u64) -> Self {
-        // The largest difference of rates that the election tolerates.
+        // The rates differ by the largest amount that the election tolerates.
         let rates = 1000 * config.lease_duration.as_millis() / config.renew_deadline.as_millis();
         let mut world = Self {
             config,

@@ -131,7 +131,7 @@ impl World {
             .renew_deadline(Duration::from_secs_f64(renew))
             .retry_period(Duration::from_secs_f64(renew / 3.5))
             .host("host");
-        // The largest difference of rates that the election tolerates.
+        // The rates differ by the largest amount that the election tolerates.
         let rates = 1000 * config.lease_duration.as_millis() / config.renew_deadline.as_millis();
         let mut rates = u64::try_from(rates).unwrap();
         if planted == Some(Planted::FastClocks) {
@@ -364,7 +364,7 @@ fn simulate(seed: u64, planted: Option<Planted>) -> World {
     // belong to a deleted group object.
     world.calm(lease * 10 + 20 * SECOND, members);
 
-    // A crash.
+    // A replica crashes.
     let who = world.random.usize(..members);
     world.replicas[who] = None;
     world.refresh();
@@ -377,12 +377,12 @@ fn simulate(seed: u64, planted: Option<Planted>) -> World {
             "{gap:?} after a crash"
         );
     }
-    // A join.
+    // A replica joins.
     world.at(world.now, Event::Start(who));
     world.calm(10 * SECOND, members);
     let gap = Duration::from_nanos(world.longest_gap);
     assert!(gap <= Duration::from_secs(1), "{gap:?} at a join");
-    // A rolling update of one replica: it stops, and another replica starts.
+    // In a rolling update of one replica, it stops, and another replica starts.
     let who = world.random.usize(..members);
     world.replica(who).stopping = true;
     let stopped = world.now;
