@@ -191,8 +191,8 @@ fn explore_orders(re_add: ReaddPolicy) {
     let priority = Ranking::Priority { oldest_every: 2 };
     explore(rules(re_add, priority, None), &ops);
     explore(rules(re_add, priority, Some(1)), &ops);
-    // Cancels are left out, because a key that is repeatedly cancelled and added would be in the
-    // stack several times.
+    // Operations that cancel a key are left out, because a key that is repeatedly cancelled and
+    // added would be in the stack several times.
     ops.retain(|op| match op {
         Op::Add(_, request) => request.merge != Merge::Exactly,
         op => !matches!(op, Op::Cancel(_)),

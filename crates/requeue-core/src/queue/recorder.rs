@@ -48,7 +48,7 @@ const CANCELLED: u32 = 4;
 const HELD: u32 = 5;
 const PACED: u32 = 6;
 const FLUSHED: u32 = 7;
-/// The first kind of event that has no values. All later kinds have none either.
+/// The first kind of event without values. The kinds from here to [`GROUP`] have no values.
 const BARE: u32 = 8;
 /// The first kind of event that has the number of a group. All later kinds have such a number.
 const GROUP: u32 = 24;
