@@ -13,7 +13,7 @@ use crate::params::{Problem, json};
 use crate::source::{Selected, TableQuery, no_groups};
 use crate::state::SiteState;
 
-/// The number of groups that are read for one request, and the largest `limit`.
+/// The maximum number of groups that are read for one request, and the largest `limit`.
 pub(crate) const MOST_GROUPS: usize = 10_000;
 
 type Site = State<Arc<SiteState>>;
@@ -54,7 +54,7 @@ impl Held {
     fn of_groups(groups: &[Group]) -> Self {
         let mut held = Self::default();
         for group in groups.iter().filter(|group| group.ready > 0) {
-            // The order is that of the explanation of a key.
+            // The order of the causes is the same as in the explanation of a key.
             let cause = match group {
                 Group { paused: true, .. } => &mut held.paused,
                 Group { limit: Some(limit), running, .. } if *running >= u64::from(*limit) => {
@@ -127,7 +127,7 @@ fn change_target(action: GroupAction, change: &GroupChange) -> String {
     }
 }
 
-/// Refuses fields that the action would ignore, and a missing one.
+/// Refuses fields that the action would ignore, and a request without a required field.
 fn check_change(action: GroupAction, change: &GroupChange) -> Result<(), Problem> {
     let GroupChange { group, limit, weight, rate, state } = change;
     if group.is_none() && action != GroupAction::Limit {

@@ -1,6 +1,6 @@
 //! The subcommands of `requeue groups`, with their flags.
 //!
-//! As in `run`, structs have no doc comments: clap would show them as descriptions of the subcommands.
+//! As in `run`, structs have no doc comments, because clap would show them as descriptions of the subcommands.
 
 use clap::{Args, Subcommand};
 use requeue_store::State;

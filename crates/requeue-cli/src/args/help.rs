@@ -188,12 +188,12 @@ pub(crate) struct Sections {
     environment: Vec<Item>,
     exits: Vec<Item>,
     pub(crate) examples: &'static [&'static str],
-    /// A short one of the examples.
+    /// One short example.
     pub(crate) example: &'static str,
 }
 
 impl Sections {
-    /// Returns the part of a subcommand that runs commands; `None` for another one.
+    /// Returns the part of a subcommand that runs commands, or `None` for any other subcommand.
     pub(crate) fn for_subcommand(name: &str) -> Option<Self> {
         let (own, examples, example): (&[Item], &'static [&str], &str) = match name {
             "run" => (&[], &EXAMPLES_RUN, EXAMPLES_RUN[1]),
@@ -251,7 +251,8 @@ pub(crate) fn with_wrapped_lines(command: Command) -> Command {
         let help =
             arg.get_long_help().or(arg.get_help()).map(ToString::to_string).unwrap_or_default();
         let filled = fill_lines(&help, WIDTH - INDENT);
-        // If the long help is equal, clap would move the default value to its own paragraph.
+        // The long help is set only if it differs. Otherwise, clap would move the default value to a separate
+        // paragraph.
         if filled == help { arg } else { arg.long_help(filled) }
     });
     match command.get_long_about().map(|about| fill_lines(&about.to_string(), WIDTH)) {
@@ -260,7 +261,7 @@ pub(crate) fn with_wrapped_lines(command: Command) -> Command {
     }
 }
 
-/// Breaks lines between words, so that none has more than `width` characters if its words allow it.
+/// Breaks lines between words, so that no line is longer than `width` characters, except for a longer word.
 fn fill_lines(text: &str, width: usize) -> String {
     let mut filled = String::new();
     let mut column = 0;

@@ -31,7 +31,7 @@ use clap_complete::Shell;
     version,
     styles = Styles::plain(),
     disable_version_flag = true,
-    // The options and an empty line are left out, so that the short help fits on 24 lines.
+    // The options and an empty line are omitted, so that the short help fits on 24 lines.
     help_template = "{about-with-newline}Commands:\n{subcommands}{after-help}",
     after_long_help = "Options:\n  -h, --help     Print help\n  -V, --version  Print version"
 )]
@@ -45,8 +45,8 @@ pub(crate) struct Cli {
 }
 
 impl Cli {
-    /// Parses the arguments of this process. Lines of help texts are wrapped only if help is requested, because that
-    /// builds the flags of all subcommands.
+    /// Parses the arguments of this process. Lines of help texts are wrapped only if help is requested, because
+    /// wrapping builds the flags of all subcommands.
     pub(crate) fn of_process() -> Result<Self, clap::Error> {
         Self::try_parse().or_else(|error| match error.kind() {
             ErrorKind::DisplayHelp | ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {
@@ -60,7 +60,7 @@ impl Cli {
     }
 }
 
-// The flags of a subcommand are built only when it is chosen, which shortens the start of the program.
+// The flags of a subcommand are built only if the subcommand is used, so that the program starts faster.
 #[derive(clap::Subcommand, Debug)]
 #[command(defer = true)]
 pub(crate) enum Subcommand {
@@ -203,11 +203,11 @@ pub(crate) enum Subcommand {
     },
     /// Replay the recorded events of a queue
     ///
-    /// Performs each operation of FILE again at its recorded time, and compares the events that follow. Prints a line for
+    /// Performs each operation in FILE again at its recorded time, and compares the resulting events. Prints a line for
     /// each event: the key or its hash, the event, and the state of the key after the operation.
     ///
-    /// If the queue had dropped old events, the recording begins in the middle. Then the events of a key are replayed only
-    /// from an add on that found the key without a state.
+    /// If the queue had dropped old events, the recording begins in the middle. Then the events of a key are replayed
+    /// only from the first add that found the key without a state.
     ///
     /// Exits with 0 if there is no difference, with 1 at the first difference, with 3 if FILE is not a recording, and with
     /// 125 if it cannot be read.

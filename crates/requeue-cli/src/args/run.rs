@@ -1,7 +1,7 @@
-//! The flags of `requeue run`, and those that other subcommands share with it.
+//! The flags of `requeue run`, and the flags that other subcommands share.
 //!
-//! A field of a struct that is flattened into a subcommand has the flag's help. The struct itself has no
-//! doc comment: clap would show it as the description of the subcommand.
+//! In a struct that is flattened into a subcommand, the doc comment of a field is the flag's help. The struct itself
+//! has no doc comment, because clap would show it as the description of the subcommand.
 
 use std::ffi::OsString;
 use std::hint::black_box;
@@ -25,7 +25,7 @@ use crate::input::Kind;
 use crate::process::signals::parse_signal;
 use crate::serve::{Address, Serve, admin_token, parse_address};
 
-/// The variable with the default of `--store`.
+/// The environment variable with the default of `--store`.
 pub(crate) const STORE_VARIABLE: &str = "REQUEUE_STORE";
 
 #[derive(Args, Debug)]
@@ -68,7 +68,7 @@ pub(crate) struct Flags {
     #[arg(short = 'k', long, help_heading = "Output", hide_short_help = true)]
     pub(crate) keep_order: bool,
 
-    // xargs has this flag. A command never runs without a key, so it has no effect.
+    // This flag is accepted because xargs has it. It has no effect, because a command never runs without a key.
     #[arg(short = 'r', long, hide = true)]
     pub(crate) no_run_if_empty: bool,
 }
@@ -128,7 +128,7 @@ pub(crate) struct Passwords {
 }
 
 impl Passwords {
-    /// Returns the variables that this process reads a password from, and that commands do not see.
+    /// Returns the variables with passwords that this process reads, and that it hides from commands.
     pub(crate) fn hidden_variables(self, store: &str) -> Vec<&'static str> {
         if self.pass_passwords {
             return Vec::new();
@@ -138,14 +138,14 @@ impl Passwords {
             "redis" | "rediss" => Some("REDISCLI_AUTH"),
             _ => None,
         };
-        // The address may have a password too.
+        // The address may also contain a password.
         let url = std::env::var_os(STORE_VARIABLE);
         let url = url.filter(|url| has_password(&url.to_string_lossy())).map(|_| STORE_VARIABLE);
         variable.into_iter().chain(url).collect()
     }
 }
 
-/// Returns true if the address of a store may have a password.
+/// Returns true if the address of a store may contain a password.
 fn has_password(url: &str) -> bool {
     let user = url.split_once("://").and_then(|(_, rest)| rest.rsplit_once('@'));
     user.is_some_and(|(user, _)| user.contains(':')) || url.contains("password=")
@@ -394,7 +394,7 @@ impl Alone {
             }
             (bytes, Some(_)) => {
                 let bytes = bytes.unwrap_or(4 << 20);
-                // The queue reserves the memory at its start, and would abort the program without it.
+                // The queue reserves the memory at its start. If the reservation failed there, the program would abort.
                 let is_possible = black_box(Vec::<u8>::new()).try_reserve_exact(bytes).is_ok();
                 let too_much = "--record-events: this machine has less memory; use a smaller SIZE";
                 is_possible.then_some(bytes).ok_or_else(|| Refusal::usage(too_much))

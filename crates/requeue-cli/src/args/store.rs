@@ -1,6 +1,6 @@
 //! The flags of the subcommands that work on a queue in a store.
 //!
-//! As in `run`, structs have no doc comments: clap would show them as descriptions of the subcommands.
+//! As in `run`, structs have no doc comments, because clap would show them as descriptions of the subcommands.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -38,7 +38,7 @@ pub(crate) struct StoreUrl {
 
 impl StoreUrl {
     pub(crate) fn required_url(&self) -> Result<&str, Refusal> {
-        // An empty variable is one that is not set.
+        // An empty variable counts as not set.
         self.store.as_deref().filter(|url| !url.is_empty()).ok_or_else(|| {
             Refusal::usage(
                 "no store; pass --store URL, as in --store sqlite:jobs.db, or set REQUEUE_STORE",
@@ -318,7 +318,7 @@ pub(crate) struct StatusFlags {
     pub(crate) json: bool,
 }
 
-/// Parses a time for which a store keeps numbers.
+/// Parses a period for which a store keeps activity.
 fn parse_since(text: &str) -> Result<Duration, String> {
     let since = parse_duration(text)?;
     match since.as_secs_f64() {
@@ -517,7 +517,7 @@ pub(crate) enum StoreCommand {
     /// Create the tables of a store, or migrate them to this version
     ///
     /// A SQLite file needs no init: `requeue add` and `requeue work --create` create and migrate it. The
-    /// other stores are migrated only by this subcommand, because it needs more rights than the others.
+    /// other stores are migrated only by this subcommand, because a migration needs more rights than other operations.
     #[command(
         mut_arg("group_by", |arg| arg.requires("queue")),
         mut_arg("group_limit", |arg| arg.requires("queue")),

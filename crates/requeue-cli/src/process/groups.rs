@@ -22,10 +22,10 @@ pub(crate) struct Groups {
     /// The groups by slot. A group is removed when a wait returns its leader. Until then, the process ID cannot be
     /// reused.
     running: Mutex<Vec<Option<Group>>>,
-    /// Read-locked from the start of a command until it is listed. Write-locked to reach all commands, because a
-    /// command that is not listed yet would be missed.
+    /// Locked for reading from the start of a command until it is listed, and for writing to reach all commands.
+    /// Otherwise, a command that is not listed yet would be missed.
     starting: RwLock<()>,
-    /// Kills the groups if this process is killed.
+    /// The process that kills the groups if this process is killed.
     pub(crate) guardian: Option<Guardian>,
 }
 
@@ -37,8 +37,8 @@ struct Group {
     starved: Option<Signal>,
 }
 
-/// The status of a leader that has exited, and the signal that stopped it if it was killed because it tried to use the
-/// terminal.
+/// The status of an exited leader. If it was killed because it tried to use the terminal, also the signal that had
+/// stopped it.
 pub(crate) type Reaped = (io::Result<ExitStatus>, Option<Signal>);
 
 impl Groups {
@@ -46,7 +46,7 @@ impl Groups {
         Self { guardian, ..Self::default() }
     }
 
-    /// Starts the command of a slot, for the run with this number, and lists it. The caller must call
+    /// Starts the command of a slot, for the run with this number, and lists its group. The caller must call
     /// [`over`](Self::mark_over) after the end of the command.
     pub(crate) fn start_command(
         &self,
@@ -81,7 +81,7 @@ impl Groups {
     pub(crate) async fn wait_for_command(&self, slot: usize, child: &mut Child) -> Reaped {
         let mut wait = pin!(child.wait());
         poll_fn(|context| {
-            // Signals are sent under the lock, so that none is sent to a reused process ID.
+            // Signals are sent under the same lock, so that no signal is sent to a reused process ID.
             let mut groups = self.running.lock();
             wait.as_mut().poll(context).map(|status| {
                 let group = groups.get_mut(slot - 1).and_then(Option::take);
@@ -91,7 +91,7 @@ impl Groups {
         .await
     }
 
-    /// Marks the run in a slot as over, even if processes of its group are left.
+    /// Marks the run in a slot as over, even if processes of its group still exist.
     pub(crate) fn mark_over(&self, slot: usize) {
         if let Some(guardian) = &self.guardian {
             guardian.record_over(slot);
@@ -132,7 +132,8 @@ impl Groups {
     /// Kills the groups that have stopped because they tried to use the terminal. Such groups would wait forever,
     /// because no command gets the terminal.
     pub(crate) fn kill_starved(&self) {
-        // A command may stop while it is being started, and only one SIGCHLD reports this.
+        // The write lock waits for starting commands. Such a command may have stopped, and only one SIGCHLD reports
+        // this.
         drop(self.starting.write());
         for group in self.running.lock().iter_mut().flatten() {
             let stopped = WaitIdOptions::STOPPED | WaitIdOptions::NOHANG;
@@ -171,7 +172,7 @@ pub(crate) fn group_leader(child: &Child) -> Option<Pid> {
     child.id().and_then(|id| i32::try_from(id).ok()).and_then(Pid::from_raw)
 }
 
-/// Sends a terminating signal to a group. Ignores errors: a group without members needs no signal.
+/// Sends a terminating signal to a group. Ignores errors, because a group without members needs no signal.
 pub(crate) fn end_group(group: Pid, signal: Signal) {
     let _ = kill_process_group(group, signal);
     // A stopped process handles the signal only when it continues.
@@ -192,8 +193,8 @@ pub(crate) async fn wait_until_empty(group: Pid) {
     }
 }
 
-/// Returns true if all members of a group are zombies. In many containers, no process waits for zombies. Always false
-/// without `/proc`.
+/// Returns true if all members of a group are zombies. In many containers, no process waits for zombies. Without
+/// `/proc`, the result is always false.
 fn only_dead(group: Pid) -> bool {
     let is_there = std::fs::exists("/proc/self/stat").unwrap_or(false);
     let Ok(processes) = std::fs::read_dir("/proc") else { return false };

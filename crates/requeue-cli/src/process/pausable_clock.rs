@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 
-/// The clock of time limits. This clock does not count the time in which the program was stopped.
+/// The clock of time limits, which does not count the time in which the program was stopped.
 #[derive(Debug, Default)]
 pub(crate) struct PausableClock(Mutex<Stopped>);
 

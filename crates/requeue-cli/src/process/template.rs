@@ -92,7 +92,7 @@ impl Template {
         Ok(Self { given, program, args, hidden: Vec::new() })
     }
 
-    /// Returns the template `sh -c SCRIPT _ KEY`. The script is not changed.
+    /// Returns the template `sh -c SCRIPT _ KEY`. The script is not modified.
     pub(crate) fn from_script(script: OsString, mark: Option<&OsStr>) -> Result<Self, Refusal> {
         shells::refuse_mark_in_script(&script, Marks::from_flag(mark)?)?;
         let args =
@@ -120,7 +120,7 @@ impl Template {
         self
     }
 
-    /// Returns the name of the command, unless it depends on the key.
+    /// Returns the name of the command, or `None` if it depends on the key.
     pub(crate) fn fixed_program(&self) -> Option<OsString> {
         (!self.program.has_mark()).then(|| self.given.clone())
     }

@@ -11,7 +11,7 @@ use crate::input::{Bad, Change, ChangeSink, Why, read_changes};
 use crate::output::summary::counted;
 use crate::runner::Runner;
 
-/// The queue in memory.
+/// The sink that adds keys to the queue in memory.
 pub(crate) struct LocalSink {
     runner: Arc<Runner>,
     /// An upper bound of the held keys. Only the reader thread adds keys.
@@ -40,7 +40,7 @@ impl ChangeSink for LocalSink {
     }
 }
 
-/// Starts the thread. The receiver learns when the thread stops.
+/// Starts the thread. The receiver is notified when the thread stops.
 pub(crate) fn spawn_reader(
     runner: &Arc<Runner>,
     input: Input,
@@ -92,7 +92,7 @@ impl Runner {
                         self.output.say_blocking(&why);
                     });
                 }
-                // The wait for space may have ended because of the stop.
+                // The stop may have interrupted the wait for space.
                 if self.is_stopping() {
                     return false;
                 }
@@ -131,7 +131,7 @@ impl Runner {
     }
 }
 
-/// Closes the queue when the thread stops, even by a panic. Otherwise the run would never end.
+/// Closes the queue when the thread stops, even after a panic. Otherwise, the run would never end.
 struct Close<'a>(&'a Runner);
 
 impl Drop for Close<'_> {

@@ -79,7 +79,7 @@ impl Runner {
         self.output.say(&format!("{key}: attempt {attempts} failed ({why}), {again}")).await;
     }
 
-    /// Reports the number of omitted messages at the end of each window that has some, until it is aborted.
+    /// Reports the number of omitted messages at the end of each window, until the task is aborted.
     pub(super) async fn report_omitted(self: std::sync::Arc<Self>) {
         loop {
             self.reports.omitted.notified().await;

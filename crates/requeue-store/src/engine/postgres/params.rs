@@ -60,7 +60,7 @@ impl<T: Scalar> Param for &[T] {
     }
 }
 
-/// Returns the parameters with their types, as unprepared statements take them.
+/// Returns the parameters with their types, as unprepared statements require.
 pub(super) fn with_types<'a>(params: &Params<'a>) -> Vec<(&'a (dyn ToSql + Sync), Type)> {
     params.iter().map(|&param| (param as &(dyn ToSql + Sync), param.sql_type())).collect()
 }
