@@ -8,8 +8,7 @@ const MOST = 100;
 const PERIOD = 2000;
 
 /** A subclass has the methods `make(thing)`, which returns a row with `tr` and `update(thing)`, and `idOf(thing)`.
-/** `path` is the path of the list,
- * the section, and the property of the answer. */
+ * `path` is the path of the list; the other arguments are the section and the property of the response. */
 export class List {
   constructor(path, one, sort, order, ascending) {
     Object.assign(this, { path, one, sort, order, ascending, most: MOST, live: false, rows: new Map(), filter: {} });

@@ -52,7 +52,7 @@ const logarithmic = {
 };
 
 /** Returns the period that a plot covers, in seconds: the age of the samples, rounded up to a step from 1 to 15
-/** minutes. */
+ * minutes. */
 export function span(samples) {
   const seconds = samples.length ? samples.at(-1).t - samples[0].t : 0;
   return [60, 120, 300, 600].find((step) => seconds <= step * 1.02) ?? 900;

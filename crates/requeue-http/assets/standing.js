@@ -10,7 +10,7 @@ const $ = (selector) => document.querySelector(selector);
  * needs less than 20 ms for that. */
 const OLD = 3;
 /** The age in seconds above which the numbers are too old for decisions. A store that counts slowly still counts each
-/** minute. */
+ * minute. */
 const STALE = 90;
 /** The time in seconds after which a silent server counts as lost. A server sends a summary each second. */
 const SILENT = 5;

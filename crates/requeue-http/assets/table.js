@@ -62,8 +62,7 @@ export class Table {
     });
   }
 
-  /** Returns the change of the view for a click on a column. Three clicks sort, reverse the order, and end the sorting.
-  /** */
+  /** Returns the change of the view for a click on a column. Three clicks sort, reverse, and end the sorting. */
   sorted(column) {
     const orders = LARGEST_FIRST.includes(column) ? ["desc", "asc"] : ["asc", "desc"];
     const next = this.view.sort === column ? orders[orders.indexOf(this.view.order || "asc") + 1] : orders[0];

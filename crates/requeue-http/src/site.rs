@@ -226,7 +226,7 @@ impl Site {
     /// Limits protect the program from its clients:
     ///
     /// - the number of [connections](Builder::max_connections);
-    /// - 10 s for the head of a request, also on a connection that is kept alive;
+    /// - 10 s for the head of a request, even on a connection that is kept alive;
     /// - 32 KiB for the head of a request;
     /// - 30 s in which a client reads no part of a response.
     ///
