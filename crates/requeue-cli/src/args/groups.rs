@@ -13,13 +13,13 @@ use crate::key::escaped;
 pub(crate) struct GroupFlags {
     /// Group of a key: the first capture of REGEX, or the whole match
     ///
-    /// A setting of the queue: its first add or worker fixes it. Groups take turns within a priority.
+    /// The pattern is a setting of the queue, which its first add or worker fixes. Groups take turns within a priority.
     #[arg(long, value_name = "REGEX", help_heading = "Queue", hide_short_help = true)]
     pub(crate) group_by: Option<String>,
 
     /// Most keys of each group in flight, over all workers
     ///
-    /// A setting of the queue: its first add or worker fixes it.
+    /// The limit is a setting of the queue, which its first add or worker fixes.
     #[arg(long, value_name = "N", help_heading = "Queue", hide_short_help = true)]
     #[arg(value_parser = parse_group_limit)]
     pub(crate) group_limit: Option<u32>,
