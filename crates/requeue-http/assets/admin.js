@@ -1,4 +1,4 @@
-// The actions: they change the queue, and need a token.
+// The actions, which change the queue and need a token.
 
 import { get, naming, post } from "./api.js";
 import { amount, name } from "./format.js";
@@ -10,7 +10,7 @@ const DONE = { "run-now": "made ready", cancel: "cancelled", "cancel-run": "the 
 
 const DANGERS = ["cancel", "cancel-run"];
 
-/** Returns true if the action has an effect on a key in this state. `again`: the key also has a pending run. */
+/** Returns true if the action has an effect on a key in this state. `again` is true if it also has a pending run. */
 function applies(action, state, again) {
   switch (action) {
     case "cancel": return state === "running" ? again : state !== "idle";

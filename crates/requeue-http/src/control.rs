@@ -14,7 +14,7 @@ pub trait Control<K>: Send + Sync {
     ///
     /// # Errors
     ///
-    /// Returns the reason why the program refuses the key. The client sees this reason.
+    /// Returns the reason why the program refuses the key. The response to the client contains this reason.
     fn add(&self, key: K, delay: Option<Duration>, priority: i32) -> Result<Added, String>;
 
     /// Cancels the pending run of a key. Returns true if there was a pending run.

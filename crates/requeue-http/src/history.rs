@@ -27,7 +27,7 @@ const OUTPUT: usize = 4 << 10;
 /// A key that was given up is *parked*: the dashboard lists it with its last error until it is added again. A queue in
 /// a store keeps its parked keys, and the history adds only their runs in this process.
 ///
-/// Keys are named by the bytes that the dashboard shows: see [`ByteKey`](crate::ByteKey).
+/// A key is identified by the bytes that the dashboard shows: see [`ByteKey`](crate::ByteKey).
 ///
 /// # Examples
 ///

@@ -126,7 +126,7 @@ impl Places {
         self.connections.iter().filter(new).count() >= self.most.min(RESERVED)
     }
 
-    /// Returns true if the connection has had time to send a request, and has sent no request.
+    /// Returns true if the connection has sent no request although it had enough time.
     fn is_silent(&self, connection: &Connection) -> bool {
         !connection.has_asked() && self.looks - connection.looks >= SILENT_LOOKS
     }

@@ -1,4 +1,4 @@
-//! The trait of sources: a queue of any kind, as rows.
+//! The trait of sources. A source shows a queue of any kind as rows.
 
 use std::borrow::Cow;
 use std::cmp::Ordering;
@@ -60,7 +60,7 @@ pub(crate) trait Source: Send + Sync {
     async fn record_action(&self, action: PastAction) -> Result<(), Problem>;
     /// Returns the last actions, the newest first.
     async fn last_actions(&self) -> Result<Vec<PastAction>, Problem>;
-    /// Returns the recorded action that paused the queue, as of the last read.
+    /// Returns the recorded action that paused the queue, at the time of the last read.
     fn last_pause(&self) -> Option<PastAction>;
     /// Returns true if the queue can have a rate. This does not change after the source is built.
     fn has_rate(&self) -> bool {
@@ -82,8 +82,8 @@ pub(crate) trait Source: Send + Sync {
     async fn read_groups(&self, _most: usize) -> Result<Vec<Group>, Problem> {
         Err(no_groups())
     }
-    /// Returns the work of all processes in the last hour, and the workers that are alive, as of the last read. Returns
-    /// `None` if the source has no other processes, or has not read their work.
+    /// Returns the work of all processes in the last hour, and the workers that are alive, at the time of the last
+    /// read. Returns `None` if the source has no other processes, or has not read their work.
     fn recent_activity(&self) -> Option<(Tally, Vec<Worker>)> {
         None
     }

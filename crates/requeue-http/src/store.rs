@@ -868,7 +868,7 @@ mod tests {
         tokio::time::advance(40 * EVERY).await;
         let age = seen.counts.map(|(_, at)| at.elapsed());
         assert_eq!((seen.is_away, age), (false, Some(40 * EVERY)));
-        // The read fails, and the next one succeeds. The counts remain.
+        // The first read fails, and the second one succeeds. The counts remain.
         seen.take_state(None, 0);
         assert!(seen.is_away && seen.counts.is_some());
         let paused = QueueState { is_paused: true, ..QueueState::default() };

@@ -93,7 +93,7 @@
 //!
 //! # Add in your own transaction
 //!
-//! With the feature `postgres`, `postgres::add_in` adds keys in your own transaction: the keys are added when the
+//! With the feature `postgres`, `postgres::add_in` adds keys in your own transaction. The keys are added when the
 //! transaction commits, together with your rows, or not at all. Other stores cannot do this. With another store, write
 //! your data first and then add the key. A crash between the two steps loses the add.
 //!

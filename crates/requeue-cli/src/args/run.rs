@@ -92,7 +92,7 @@ pub(crate) struct Through {
     /// Keep the keys in this store until they complete
     ///
     /// URL is sqlite:FILE, postgres://HOST/DATABASE or redis://HOST. Other workers can also take keys from the queue:
-    /// see `requeue work --help`. $REQUEUE_STORE has no effect here: without this option, the keys are in memory.
+    /// see `requeue work --help`. Without this option, the keys are in memory, even if $REQUEUE_STORE is set.
     #[arg(long, value_name = "URL", help_heading = "Store", hide_short_help = true)]
     #[arg(conflicts_with_all = IN_MEMORY_ONLY)]
     pub(crate) store: Option<String>,

@@ -139,7 +139,7 @@ fn run_config(flags: Flags) -> Result<Config, Refusal> {
     Config::from_flags(common, alone, own)
 }
 
-/// Excludes the files that this program writes: because each run would cause the next.
+/// Excludes the files that this program writes, because each run would cause the next.
 fn exclude_own(filter: &mut Filter, config: &Config) {
     for path in [&config.dead_letter, &config.joblog].into_iter().flatten() {
         filter.exclude_file(fs::metadata(path).ok());

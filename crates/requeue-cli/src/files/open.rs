@@ -35,7 +35,7 @@ pub(super) struct Meta {
     pub(super) stamp: Stamp,
 }
 
-/// The metadata of a file that a change of its content changes. Times are in nanoseconds since 1970.
+/// The metadata of a file that change when its content changes. Times are in nanoseconds since 1970.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Stamp {
     pub(super) id: Id,

@@ -23,7 +23,7 @@ pub(crate) enum Source {
     File(PathBuf),
 }
 
-/// A file that is read until another thread stops the reading. Reads wait even if the file is non-blocking: because
+/// A file that is read until another thread stops the reading. Reads wait even if the file is non-blocking, because
 /// another process that shares the terminal may have set that mode.
 #[derive(Debug)]
 pub(crate) struct Input {

@@ -40,7 +40,7 @@ pub(crate) fn why_not(program: &OsStr, exit: Exit) -> String {
     }
 }
 
-/// Returns true if the word is a program and its arguments: the text before its first space is a program.
+/// Returns true if the word contains a program and its arguments, because the text before its first space is a program.
 fn is_command_line(word: &[u8]) -> bool {
     let end = word.iter().position(u8::is_ascii_whitespace);
     end.is_some_and(|end| end > 0 && locate_program(OsStr::from_bytes(&word[..end])).is_ok())

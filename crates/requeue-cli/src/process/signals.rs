@@ -105,8 +105,8 @@ impl Signals {
     }
 }
 
-/// Waits for SIGINT or SIGTERM, and returns its number. A signal that was ignored at the start stays ignored. Must be
-/// called in a runtime.
+/// Waits for SIGINT or SIGTERM, and returns its number. A signal that was ignored at the start stays ignored. The
+/// caller must be in a runtime.
 pub(crate) async fn wait_for_interrupt() -> i32 {
     let ignored = ignored_mask();
     let [mut int, mut term] =

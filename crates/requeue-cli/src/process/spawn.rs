@@ -19,7 +19,7 @@ use crate::process::template::Template;
 /// other keys.
 pub(crate) const TOKEN_VARIABLE: &str = "REQUEUE_TOKEN";
 
-/// The properties of a run that its command sees.
+/// The properties of a run that are passed to its command.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Run<'a> {
     pub(crate) key: &'a Key,

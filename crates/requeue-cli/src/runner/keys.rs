@@ -43,7 +43,7 @@ pub(super) struct Keys {
 }
 
 impl Keys {
-    /// Must be called in a runtime.
+    /// The caller must be in a runtime.
     pub(super) fn new(
         config: &Config,
         metrics: Option<&Metrics>,

@@ -108,7 +108,7 @@ impl Runner {
         self.keys.notify_changed();
     }
 
-    /// Reports a failure of the program: it will exit with 125.
+    /// Reports a failure of the program, which will exit with 125.
     async fn report_failed(&self, why: &str) {
         self.tally.mark_failed();
         self.output.say(why).await;

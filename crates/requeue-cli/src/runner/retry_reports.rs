@@ -36,7 +36,7 @@ impl Window {
         if self.start.is_none_or(|start| now.saturating_duration_since(start) >= WINDOW) {
             (self.start, self.said) = (Some(now), 0);
         }
-        // Omitted messages are counted, so that the user learns of them.
+        // Omitted messages are counted, so that their number can be reported.
         let admits = self.said < MOST;
         if admits {
             self.said += 1;

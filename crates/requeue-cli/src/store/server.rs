@@ -104,7 +104,7 @@ impl Server {
         body: &impl Serialize,
     ) -> Result<T, Refusal> {
         self.check_token()?;
-        // Serialization does not fail: the keys of all maps are strings.
+        // Serialization does not fail, because the keys of all maps are strings.
         let mut body = serde_json::to_value(body).unwrap_or_default();
         if let (Some(Operator { by, note }), Some(body)) = (&self.operator, body.as_object_mut()) {
             body.insert("by".to_owned(), by.as_str().into());

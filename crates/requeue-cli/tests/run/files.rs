@@ -347,7 +347,7 @@ fn the_terminal_is_cleared_before_a_run() {
     const CLEAR: &str = "\x1b[H\x1b[2J";
     let (dir, tree) = watched("clear");
     let mut gate = Gate::new(&dir);
-    // A file that changes during the run of another one clears nothing.
+    // A file that changes during the run of another file does not clear the terminal.
     for (args, cleared) in [(&[][..], 1), (&["--all-in-one"], 2)] {
         let script = "echo \"ran $1$(cat)\"; read _ <gate";
         let args = [&["tree", "--clear", "-j1"], args, &["-c", script]];

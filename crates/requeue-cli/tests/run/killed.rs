@@ -1,4 +1,4 @@
-//! If the program is killed, its commands and their children are killed too.
+//! If the program is killed, its commands and their children are also killed.
 
 use std::os::unix::process::ExitStatusExt;
 use std::process::Command;

@@ -364,7 +364,7 @@ pub(crate) fn unignore_signals() {
         let mask = u64::from_str_radix(mask.trim(), 16).expect("a mask");
         for signal in [SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGTSTP, SIGTTIN, SIGTTOU, SIGUSR1] {
             if mask & (1 << (signal - 1)) != 0 {
-                // The tests still ignore the signal: no one reads the flag.
+                // The tests still ignore the signal, because no one reads the flag.
                 signal_hook::flag::register(signal, Arc::default()).expect("it can be handled");
             }
         }

@@ -34,7 +34,7 @@ const SLICE: usize = 256;
 const GROWTH: usize = 16;
 /// The largest page that is usually quick to read and small in memory.
 const MANY: usize = SLICE * GROWTH;
-/// The time above which a page may be larger than [`MANY`]: because the engine may scan all keys for each page.
+/// The time above which a page may be larger than [`MANY`], because the engine may scan all keys for each page.
 const SLOW: Duration = Duration::from_millis(200);
 
 /// Returns the size of the next page, after a page of this size. `before` is the duration of the page before that.

@@ -261,8 +261,8 @@ fn keys_of_any_type_are_shown_as_the_program_says() {
     assert_eq!((answer.status, &answer.json()["parameter"]), (400, &json!("key")));
 }
 
-/// A key that is ready or in flight and also has a due time, and a key of which only the failures are known, must not
-/// count twice.
+/// A key that is ready or in flight and also has a due time, and a key that is known only for its failures, must not be
+/// counted twice.
 #[test]
 fn the_states_add_up_whatever_the_queue_goes_through() {
     let clock = FakeClock::new();

@@ -240,7 +240,7 @@ fn only_actions_that_have_an_effect_are_offered() {
     }
     click(&page, "#counts [value=\"\"]");
 
-    // One key, in several states. The focus stays near a button that is no longer offered.
+    // Act on one key, in several states. The focus stays near a button that is no longer offered.
     page.wait_for(&format!("{SHOWN}.length === 3"));
     let first = page.eval(&format!("{SHOWN}[0]"));
     let name = first.as_str().expect("a key").as_bytes().to_vec();

@@ -10,7 +10,7 @@ impl Queue {
     ///
     /// The record has no effect on the queue. The queue's pages and `requeue status` show it, for example who paused
     /// the queue and why. Record an action after it was done. Methods such as [`pause`](Self::pause) record nothing,
-    /// because programs call them too.
+    /// because programs also call them.
     ///
     /// # Errors
     ///

@@ -247,8 +247,8 @@ impl Queue {
 
     /// Cancels all keys in this state, or in any state with `None`, up to 1,000 in each transaction.
     ///
-    /// A key that leaves the state before the call reaches it is unchanged. Runs in flight continue: only the next run
-    /// of their keys is cancelled.
+    /// A key that leaves the state before the call reaches it is unchanged. Runs in flight continue, and only the next
+    /// run of their keys is cancelled.
     ///
     /// # Examples
     ///

@@ -577,8 +577,8 @@ impl GroupHandle<'_> {
 
     /// Cancels all keys of the group in this state, or in any state with `None`, as [`Queue::cancel_all`] does.
     ///
-    /// Runs in flight continue: only the next run of their keys is cancelled. The call reads all keys of the queue in
-    /// the state. If a key moves to another group during the call, it may also be cancelled.
+    /// Runs in flight continue, and only the next run of their keys is cancelled. The call reads all keys of the queue
+    /// in the state. If a key moves to another group during the call, it may also be cancelled.
     ///
     /// # Examples
     ///

@@ -357,7 +357,7 @@ impl Queue {
     ///
     /// # Cancel safety
     ///
-    /// The future can be dropped: the numbers of this process are written later.
+    /// The future can be dropped. The numbers of this process are then written later.
     ///
     /// # Examples
     ///
@@ -475,8 +475,8 @@ impl Queue {
     /// Returns the values of the queue's metrics, or `None` before the first
     /// [`recent_counts`](Self::recent_counts).
     ///
-    /// The numbers of keys cover all processes, as of the last `recent_counts`: `counts_age` is their age. The other
-    /// values describe this process:
+    /// The numbers of keys cover all processes. They are from the last `recent_counts`, and `counts_age` is their age.
+    /// The other values describe this process:
     ///
     /// - A completion counts when the worker sends it, even if the store refuses it. As in the store, a success after
     ///   the lease has expired counts as a failure. A worker that was killed counts nothing.

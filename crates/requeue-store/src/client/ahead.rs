@@ -57,7 +57,7 @@ pub(crate) struct Ahead {
     items: Unstarted,
     /// The maximum number of keys.
     most: usize,
-    /// The longest horizon: it is short enough that keys return long before their leases must be renewed.
+    /// The longest horizon. It must be so short that keys return long before their leases must be renewed.
     longest: Duration,
     /// The average duration of recent claims.
     latency: Duration,
@@ -123,7 +123,7 @@ impl Ahead {
     }
 
     /// Records the result of a claim: its duration, its keys, and the number of requested keys. If a rate limits the
-    /// starts, no key is claimed ahead: each claimed key is a start.
+    /// starts, no key is claimed ahead, because each claimed key counts as a start.
     pub(crate) fn note_claimed(
         &mut self,
         took: Duration,
@@ -133,7 +133,8 @@ impl Ahead {
     ) {
         // The latency is an average over about four claims, so that a single slow commit hardly enlarges the horizon.
         self.latency = if self.latency.is_zero() { took } else { (3 * self.latency + took) / 4 };
-        // One claim that finds fewer keys than requested ends the backlog: other processes may wait for keys.
+        // One claim that finds fewer keys than requested ends the backlog, because other processes may be waiting for
+        // keys.
         self.full = if is_rated || items.len() < of { 0 } else { self.full.saturating_add(1) };
         self.items.0.extend(items);
     }
@@ -147,7 +148,7 @@ impl Ahead {
     pub(crate) fn take(&mut self, max: usize, now: Instant) -> Unstarted {
         let rest = self.items.0.split_off(max.min(self.items.0.len()));
         let taken = std::mem::replace(&mut self.items.0, rest);
-        // Only single keys count: a getter that takes many keys in one call does not wait for each of them.
+        // Only single keys count, because a getter that takes many keys in one call does not wait for each of them.
         if max == 1 {
             self.rate = self.rate_at(now) + taken.len() as f64 / WINDOW.as_secs_f64();
             self.rated = now;

@@ -95,7 +95,7 @@ mod tests {
             // Minute 100 is now in `past`. A read may still return this minute, and it must not be counted twice.
             &[(100, 10), (161, 2)],
             &[(100, 10), (161, 3)],
-            // A pause of hours: only the last hour is known.
+            // After a pause of hours, only the last hour is known.
             &[(900, 5)],
             &[],
         ] {

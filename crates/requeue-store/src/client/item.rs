@@ -262,7 +262,7 @@ impl Item {
         let output = output.as_ref();
         // Each invalid byte becomes a character, so the last bytes always suffice.
         let end = &output[output.len().saturating_sub(MAX_OUTPUT)..];
-        // The output may now begin inside a character.
+        // The cut output may begin inside a character, whose remaining bytes are removed.
         let rest = end.iter().take_while(|&&byte| byte & 0xc0 == 0x80).count();
         let end = if end.len() < output.len() { &end[rest.min(3)..] } else { end };
         self.output = suffix(&String::from_utf8_lossy(end), MAX_OUTPUT).to_owned();

@@ -64,7 +64,7 @@ pub(crate) fn option_pairs(query: &str) -> impl Iterator<Item = (&str, &str)> {
 /// Returns the message about an option that is not in `allowed`, or whose value is invalid. `allowed` lists each name
 /// with its possible values.
 ///
-/// The message omits the value of an unknown option: the value may be a password after a mistyped name.
+/// The message omits the value of an unknown option, because the value may be a password after a mistyped name.
 pub(crate) fn wrong_option(
     scheme: &str,
     allowed: &[(&str, &str)],

@@ -18,11 +18,11 @@ const TARGET: &str = "requeue_store::outage";
 
 /// The interval of reports during an outage. A part without further attempts for this long no longer counts as failing.
 const EVERY: Duration = Duration::from_secs(60);
-/// An outage that begins within this time after the previous one continues that outage. Therefore, not every failure of
-/// a store that fails every second request is reported.
+/// If an outage begins within this time after the previous one, both count as one outage. Therefore, not every failure
+/// of a store that fails every second request is reported.
 const SETTLED: Duration = Duration::from_secs(10);
 
-/// The outages of one queue's store, as this process sees them.
+/// The outages of one queue's store that this process has noticed.
 #[derive(Debug, Default)]
 pub(crate) struct Outage {
     /// True during an outage. At other times, a success does not take the lock.

@@ -316,7 +316,7 @@ impl Row {
         }
     }
 
-    /// Returns the completion of a key whose lease has expired: a failure, unless the run was cancelled.
+    /// Returns the completion of a key whose lease has expired. It is a failure if the run was not cancelled.
     pub(crate) fn lease_expiry(&self, failing: Failing) -> Finish {
         if self.run.is_some_and(|run| run.is_cancelled) {
             return Finish::Cancelled;

@@ -1,4 +1,4 @@
-//! Schedules as engines store them.
+//! The representation of schedules in engines.
 //!
 //! Each process fires the schedules that are due: see `client/schedules.rs`. An engine changes a schedule only if the
 //! schedule is the same as when the process read it, and adds the key in the same transaction. So only one of the

@@ -1,4 +1,4 @@
-//! Tests of adds: their batches, and how long they are retried.
+//! Tests of the batches and the retries of adds.
 
 use super::*;
 

@@ -192,7 +192,7 @@ async fn processes_agree_on_the_groups_of_a_queue() {
     let info = queue.group("a").info().await.expect("read").expect("it has a key");
     assert_eq!((info.limit, info.counts.ready), (Some(3), 1));
     one.queue("limit").group_by(PATTERN).group_limit(3).open().await.expect("equal settings");
-    // The limit alone needs no pattern: the adds may name the groups.
+    // A limit without a pattern is valid, because the adds may name the groups.
     one.queue("limit").group_limit(3).open().await.expect("an equal limit");
     let error = one.queue("limit").group_limit(2).open().await.expect_err("another limit");
     assert!(error.to_string().contains("the limit of its groups is 3, not 2"), "{error}");

@@ -215,8 +215,7 @@ pub enum ErrorKind {
     Unreachable,
     /// The server rejects the user or the password, or requires a password.
     Authentication,
-    /// No encrypted connection was made: the server's certificate is not trusted, or only one side uses
-    /// TLS.
+    /// No encrypted connection was made, because the server's certificate is not trusted, or only one side uses TLS.
     Tls,
     /// The address belongs to another kind of server, or to a file of another program.
     WrongServer,

@@ -37,8 +37,8 @@ pub struct Entry {
     pub key: Key,
     /// The state of the key.
     pub state: State,
-    /// How long the key has been in its state. For a ready key, this is the time since it was added or
-    /// became due. `None` for a waiting key, because the store does not record this time.
+    /// The time for which the key has been in its state. For a ready key, this is the time since it was added or became
+    /// due. `None` for a waiting key, because the store does not record this time.
     pub since: Option<Duration>,
     /// The time until the pending run is due. For a key in flight, this is the run after the present run.
     pub due: Option<Duration>,

@@ -167,7 +167,7 @@ impl Address {
         [&mut self.config].into_iter().chain(&mut self.listen)
     }
 
-    /// Guards the connections: no password is sent in clear text or as an MD5 hash.
+    /// Guards the connections, so that no password is sent in clear text or as an MD5 hash.
     pub(super) fn guard_passwords(&mut self) {
         let taken: Vec<_> = self.all_configs().map(Negotiation::take).collect();
         // Both configurations have the same options.
@@ -286,7 +286,7 @@ fn build_config(url: &str, passfile: Option<&Path>) -> Result<Config, &'static s
     if config.get_tcp_user_timeout().is_none() {
         config.tcp_user_timeout(Duration::from_secs(20));
     }
-    // The value is the driver's default, so the address has no value.
+    // The driver's default means that the address sets no value.
     if config.get_keepalives_idle() == Duration::from_secs(2 * 60 * 60) {
         config.keepalives_idle(Duration::from_secs(10));
         config.keepalives_interval(Duration::from_secs(5));

@@ -6,7 +6,7 @@ use tokio_postgres::types::{ToSql, Type};
 
 pub(super) type Params<'a> = [&'a dyn Param];
 
-/// A parameter that knows its SQL type.
+/// A parameter with its SQL type.
 pub(super) trait Param: ToSql + Sync {
     fn sql_type(&self) -> Type;
 }

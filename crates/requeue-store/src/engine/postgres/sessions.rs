@@ -139,8 +139,8 @@ impl fmt::Debug for Sessions {
     }
 }
 
-/// A connection. Dropping it without [`put_back`](Self::put_back) closes it: a pending response may never arrive, and
-/// would block the next user of the connection.
+/// A connection. Dropping it without [`put_back`](Self::put_back) closes it, because a pending response may never
+/// arrive, and would block the next user of the connection.
 pub(super) struct Session(Option<Object>);
 
 impl Session {

@@ -294,7 +294,7 @@ mod tests {
         mark.note_claim(&first, [100; 4], &none, false);
         assert!(!mark.note_scan([None; 4]));
         assert!(mark.note_scan([None, Some(50), None, None]));
-        // This claim fails.
+        // This claim is not recorded, as if it had failed.
         let failing = mark.begin(now);
         assert_eq!(failing.lows, [100, 50, 100, 100]);
         let second = mark.begin(now);

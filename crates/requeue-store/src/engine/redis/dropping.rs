@@ -20,7 +20,8 @@
 //! exists. So a process that read the record before a drop cannot mark the shards after the drop.
 //!
 //! A mark may be missing because the server has evicted it. The record then shows whether the queue was dropped. If the
-//! record is also missing, the floor shows it: the floor has risen since the queue was opened if any queue was dropped.
+//! record is also missing, the floor shows it, because the floor has risen since the queue was opened if any queue was
+//! dropped.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -1011,7 +1011,7 @@ async fn who_looks_and_who_writes_are_in_nobodys_way() {
     assert_eq!(fixture.engine.cancel_signal(&place).await.expect("the requests are read"), 0);
     go.send(()).expect("the thread reads");
     assert!(looking.await.expect("the thread was released"));
-    // After an add has returned, a reader sees it.
+    // After an add has returned, the reader finds its key.
     assert_eq!(fixture.engine.count_keys(&place).await.expect("counted").ready, 2);
     let write = |at: &Work<'_>| at.connection.execute("delete from keys", []);
     fixture.engine.slow_reader().call(write).await.expect_err("the connection is read-only");

@@ -1,7 +1,7 @@
 //! Checks the rates of an engine against the recorded history of starts.
 //!
-//! Each window between two starts contains at most as many starts as the rate permits. If a claim delivers less than
-//! all ready keys, one more start would have exceeded a rate or a limit.
+//! Each window between two starts contains at most as many starts as the rate permits. If ready keys remain after a
+//! claim, one more start would have exceeded a rate or a limit.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

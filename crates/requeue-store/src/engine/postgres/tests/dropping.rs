@@ -252,7 +252,7 @@ async fn an_operation_beside_the_open_transaction_of_a_drop_waits_or_changes_not
             let drop = "begin; select requeue.drop_queue('q', true)";
             overlap.first.batch_execute(drop).await.expect(&how);
             let beside = overlap.beside(&sql);
-            // Claims and renewals do not wait: they skip keys that other transactions have locked.
+            // Claims and renewals do not wait, because they skip keys that other transactions have locked.
             let waits = !matches!(operation, "claim" | "renew");
             assert_eq!(overlap.waits(&beside).await, waits, "{how}");
             overlap.first.batch_execute(ending).await.expect(&how);

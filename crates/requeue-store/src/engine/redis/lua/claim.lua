@@ -178,7 +178,7 @@ if #keys > 0 then
     elseif not text then
       remove_place(key, member)
     elseif #text == start + PENDING_SIZE and not (some_are_aside and is_aside(key)) then
-      -- The most common case: the row is only pending.
+      -- In the most common case, the row is only pending.
       local due
       due, since, adds, reasons, priority = unpacked_pending(text, start)
       if not due or due == 0 then

@@ -380,7 +380,7 @@ if TURNS then
     return MOST_FREED - redis.call('ZCARD', FREED)
   end
 
-  -- Returns whether FREED can name further groups: it has space, and no search of all groups is due.
+  -- Returns whether FREED can name further groups: this requires space, and that no search of all groups is due.
   function may_name_groups()
     return redis.call('ZRANGE', FREED, 0, 0)[1] ~= UNNAMED and room_in_freed() > 0
   end

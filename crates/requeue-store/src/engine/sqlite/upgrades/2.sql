@@ -46,7 +46,7 @@ create index keys_delayed on keys (queue, at) where state = 0 and is_due = 0 and
 create index keys_of_group on keys (queue, grp) where state = 1 and grp is not null;
 create index groups_rated on groups (queue, next_at) where rate is not null;
 
--- The least `due_at` of the schedules.
+-- The earliest `due_at` of the schedules.
 alter table queues add column schedule_at integer;
 
 -- The keys that are added again at certain times. See `schedules.rs`.
