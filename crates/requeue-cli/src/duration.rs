@@ -8,7 +8,7 @@ use jiff::{SignedDuration, Span, SpanRelativeTo};
 pub fn parse_duration(text: &str) -> Result<Duration, &'static str> {
     const WRONG: &str =
         "expected a time like 1.5s, 500ms, 2m, 1h30m, 1d or 2w, or a number of seconds";
-    // Plain numbers come first, because jiff requires a unit.
+    // Plain numbers are parsed first, because jiff requires a unit.
     if let Ok(seconds) = text.parse::<f64>() {
         return Duration::try_from_secs_f64(seconds).map_err(|_| WRONG);
     }

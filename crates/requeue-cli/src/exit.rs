@@ -71,7 +71,7 @@ pub(crate) fn error_chain(error: &(dyn std::error::Error + 'static)) -> String {
     let mut source = error.source();
     while let Some(error) = source {
         let more = error.to_string();
-        // Some errors print their source themselves.
+        // A source that the text already contains is omitted, because some errors print their source.
         if !text.contains(&more) {
             text = format!("{text}: {more}");
         }

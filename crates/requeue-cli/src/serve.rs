@@ -44,7 +44,7 @@ pub(crate) fn parse_address(text: &str) -> Result<Address, &'static str> {
         return if path.is_empty() { Err(WRONG) } else { Ok(Address::Unix(path.into())) };
     }
     let (host, port) = text.rsplit_once(':').unwrap_or(("", text));
-    // `parse` accepts a sign.
+    // The digits are checked, because `parse` also accepts a sign.
     let is_number = !port.is_empty() && port.bytes().all(|byte| byte.is_ascii_digit());
     let port = port.parse().ok().filter(|_| is_number).ok_or(WRONG)?;
     let bracketed = host.strip_prefix('[').and_then(|host| host.strip_suffix(']'));
@@ -236,7 +236,7 @@ impl SocketFile {
 impl Drop for SocketFile {
     fn drop(&mut self) {
         let is_ours = |found: Metadata| (found.dev(), found.ino()) == self.identity;
-        // Another process may have replaced the file.
+        // The identity is compared, because another process may have replaced the file.
         if self.path.symlink_metadata().is_ok_and(is_ours) {
             // A failure is ignored, because the next process replaces the file.
             let _ = std::fs::remove_file(&self.path);

@@ -107,7 +107,7 @@ async fn read_json(request: Request) -> Result<Map<String, Value>, Problem> {
         let error = "send JSON, with the header `Content-Type: application/json`";
         return Err(Problem::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, error));
     }
-    // A client must not keep a connection busy with a body that never ends.
+    // The time is limited, because a client must not keep a connection busy with a body that never ends.
     let read = tokio::time::timeout(BODY_TIME, to_bytes(request.into_body(), BODY)).await;
     let bytes = match read {
         Ok(Ok(bytes)) => bytes,

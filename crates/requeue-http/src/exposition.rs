@@ -46,7 +46,7 @@ fn accepts_open_metrics(range: &str) -> bool {
             match name.trim().to_ascii_lowercase().as_str() {
                 // A quality of 0 excludes the range.
                 "q" => value.parse::<f32>().is_ok_and(|quality| quality > 0.0),
-                // A parser of another version may reject the text.
+                // The version is compared, because a parser of another version may reject the text.
                 "version" => value == "1.0.0",
                 _ => true,
             }

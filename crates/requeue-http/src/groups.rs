@@ -76,7 +76,7 @@ pub(crate) async fn list_groups(
     State(site): Site,
     RawQuery(query): RawQuery,
 ) -> Result<Response, Problem> {
-    // The store reads all keys of the groups, as a search does.
+    // The request takes a turn, because the store reads all keys of the groups.
     let _turn = site.take_turn().await?;
     let query = TableQuery::<GroupColumn>::parse(query.as_deref(), MOST_GROUPS)?;
     let read = site.source.read_groups(MOST_GROUPS).await?;
@@ -101,7 +101,7 @@ pub(crate) async fn change_group(
     }
     let group = change.group.clone();
     if action == GroupAction::Cancel {
-        // The store reads all keys of the queue, as a search does.
+        // A cancel takes a turn, because the store reads all keys of the queue.
         let _turn = site.take_turn().await?;
         let log = Log::new(remote, action.name()).recorded_as(&site, operator);
         let group = group.unwrap_or_default();

@@ -140,7 +140,7 @@ impl Inner {
             *self = Self::default();
         }
         self.last += 1;
-        // The key is removed and inserted again, because each run moves it to the last place.
+        // The key is removed and inserted again, because each run moves it to the last position.
         let mut past = self.remove_key(key).unwrap_or_else(|| Past {
             runs: VecDeque::new(),
             place: 0,

@@ -244,7 +244,7 @@ impl<K: Key, S: BuildHasher + Send + Sync> Shown<K, S> {
             Action::Cancel => self.control.cancel(&key),
             Action::CancelRun => self.control.cancel_running(&key),
             Action::RunNow => self.control.run_now(&key, entry.priority),
-            // A key of the queue is not parked.
+            // A key in the queue is not parked, so it cannot be revived.
             Action::Revive => false,
         })
     }

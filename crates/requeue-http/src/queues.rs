@@ -80,7 +80,7 @@ impl Queues {
     /// Starts the site of a queue.
     fn make_site(&self, queue: Queue) -> (Arc<SiteState>, Router) {
         let stored = Stored::new(queue, Arc::clone(&self.detail), self.history.clone());
-        // The title is the name of the queue.
+        // Without a title, the site uses the name of the queue.
         let frame = Frame { title: None, ..self.frame.clone() };
         let site = SiteState::start(Box::new(stored), frame, Some(self.limits.clone()));
         (Arc::clone(&site), routes::router(site))
@@ -137,7 +137,7 @@ pub(crate) fn probe_router(queues: Arc<Queues>) -> Router {
 
 async fn guard_request(State(queues): Site, request: Request, next: Next) -> Response {
     let access = check_origin(&queues.frame.settings.hosts, &request);
-    // The site of a queue checks its methods.
+    // Methods below `queues/` are checked by the site of the queue.
     let access = access.and_then(|()| match request.uri().path().strip_prefix("/queues/") {
         Some(_) => Ok(()),
         None => check_method(false, &request),

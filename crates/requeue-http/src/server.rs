@@ -81,7 +81,7 @@ pub(crate) async fn serve<L: Listener<Addr: 'static>>(
             }
             Some(accepted) = incoming.next(), if !is_full => accepted,
         };
-        // A client of a Unix socket has no such address.
+        // The result is `None` for a client of a Unix socket.
         let client = (&client as &dyn Any).downcast_ref::<SocketAddr>().copied();
         let (places, router, keeps_alive) = match has_place {
             true => (&mut all, &router, true),

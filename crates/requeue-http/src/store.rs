@@ -460,7 +460,7 @@ impl Source for Stored {
             Action::Cancel => self.queue.cancel_keys(keys).await.map_err(store_failure),
             Action::Revive => self.queue.revive_keys(keys).await.map_err(store_failure),
             Action::CancelRun => {
-                // The requests run concurrently, because the store may be far away.
+                // The requests run concurrently, because the latency to the store may be high.
                 let cancels = keys.into_iter().map(|key| self.queue.cancel_running(key));
                 let (mut results, mut problem) = (Vec::new(), None);
                 for run in join_all(cancels).await {

@@ -35,7 +35,7 @@ impl Timeline {
         let mut reading = Reading::new(events, begin, present, now);
         for (n, event) in events.iter().enumerate() {
             reading.read_event(*event);
-            // The wait that an add or a completion causes is recorded after it.
+            // The wait that an add or a completion causes is recorded in the next event.
             let next = events.get(n + 1).map(|event| event.transition);
             if !matches!(next, Some(Transition::Held { .. } | Transition::Paced { .. })) {
                 reading.settle(event.at);

@@ -152,7 +152,7 @@ impl Config {
         let template = parse_template(common.command, common.shell, common.mark.as_deref(), &own)?;
         let output = if common.ungroup { Output::Inherit } else { common.output };
         let output = match output {
-            // Only output that passes through this process can be held.
+            // The flags contradict each other, because only output that passes through this process can be held.
             Output::Inherit | Output::None if own.keep_order => {
                 return Err(Refusal::usage("--keep-order requires --output lines or group"));
             }

@@ -38,7 +38,8 @@ use crate::duration::parse_duration;
     mut_arg("re_add", |arg| {
         arg.help("Effect of a change of a file that backs off [default: replace]").requires("retries")
     }),
-    // Without retries, a command that fails runs again after the next change, and these flags have no effect.
+    // These flags require `--retries`. Without retries, they have no effect, because a failed command runs again only
+    // after the next change.
     mut_arg("base_delay", |arg| arg.requires("retries")),
     mut_arg("max_delay", |arg| arg.requires("retries")),
     mut_arg("fatal", |arg| arg.requires("retries")),

@@ -103,7 +103,7 @@ pub(crate) fn parse_pattern(pattern: &str) -> Result<Regex, Refusal> {
         return refuse("the pattern is empty; use one such as ^[^/]*");
     }
     Regex::new(pattern).or_else(|error| {
-        // The other lines repeat the pattern.
+        // Only the last line is shown, because the other lines repeat the pattern.
         let error = error.to_string();
         let why = error.lines().last().unwrap_or_default();
         let why = why.strip_prefix("error: ").unwrap_or(why);

@@ -213,7 +213,7 @@ impl Sections {
         if matches!(name, "run" | "work") {
             environment.push(ENVIRONMENT_STORE);
         }
-        // The last failure may have been on another machine, and a store does not keep its exit code.
+        // `work` does not set this variable, because the last failure may have been on another machine.
         environment.retain(|(variable, _)| name != "work" || *variable != "REQUEUE_LAST_EXIT");
         let mut exits = EXITS.to_vec();
         exits.retain(|(code, _)| match *code {

@@ -210,7 +210,7 @@ pub(crate) enum Subcommand {
     ///
     /// Exits with 0 if there is no difference, with 1 at the first difference, with 3 if FILE is not a recording, and with
     /// 125 if it cannot be read.
-    // Hidden, because few users need it, and the list of commands fits on 24 lines.
+    // The command is hidden, because few users need it, and the list of commands must fit on 24 lines.
     #[command(hide = true)]
     Replay {
         /// File with the text of a recording, as from `Queue::recording`

@@ -16,7 +16,7 @@ pub(crate) fn parse_named(text: &str) -> Result<Named, &'static str> {
     const WRONG: &str =
         "expected a name of letters, digits and -_. and a resource, as in maps=configmaps";
     let (name, resource) = text.split_once('=').ok_or(WRONG)?;
-    // The name of a file has at most 255 bytes, including its extension.
+    // The limit is below 255 bytes, the limit of file systems, which includes the extension.
     let is_name = name.len() <= 200 && is_within_alphanumerics(name, is_name_byte);
     let is_good = is_name && !resource.is_empty();
     is_good.then(|| (name.to_owned(), resource.to_owned())).ok_or(WRONG)

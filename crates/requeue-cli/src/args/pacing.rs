@@ -129,7 +129,7 @@ impl Pacing {
         if let Some(pace) = self.pace {
             queue = queue.pace(pace);
         }
-        // Without priorities, the groups of a fair queue only take turns.
+        // In a fair queue without priorities, the groups only take turns, so no order by priority is set.
         if self.order == args::Order::Priority
             || (self.order == args::Order::Fair && self.has_priorities)
         {

@@ -172,7 +172,7 @@ pub fn parse_delimiter(text: &str) -> Result<u8, &'static str> {
     const WRONG: &str =
         "expected one byte, or an escape: \\n, \\t, \\0, \\x1e, or octal as in \\036";
     let number = |digits: &str, radix| {
-        // `from_str_radix` accepts a sign.
+        // Digits are checked, because `from_str_radix` also accepts a sign.
         let plain = digits.bytes().all(|byte| byte.is_ascii_alphanumeric());
         u8::from_str_radix(digits, radix).ok().filter(|_| plain).ok_or(WRONG)
     };

@@ -101,7 +101,7 @@ fn walk_builder(flags: &Flags, root: &Path) -> Result<WalkBuilder, Refusal> {
         if glob.starts_with('!') {
             return Err(wrong("it begins with `!`; write `\\!` for a name that begins so"));
         }
-        // A glob of an override selects files. With `!`, the glob ignores files.
+        // The `!` makes the glob ignore files. Without it, the glob would select files.
         globs.add(&format!("!{glob}")).map_err(|error| wrong(&error.to_string()))?;
     }
     let globs = globs.build().map_err(|error| Refusal::usage(format!("--ignore: {error}")))?;

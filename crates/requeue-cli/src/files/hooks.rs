@@ -110,7 +110,7 @@ impl FileHooks {
 
     fn prepare_input(&self, key: &[u8]) -> Option<RunInput> {
         let input = self.input_of(key)?;
-        // The flag guards no other data.
+        // `Relaxed` suffices, because the flag guards no other data.
         let is_first = |next: &AtomicBool| next.swap(false, Ordering::Relaxed);
         let clears = self.clear.as_ref().is_some_and(|next| is_first(next) || self.all.is_some());
         Some(RunInput { clears, ..input })

@@ -236,7 +236,7 @@ impl Follower {
         if let Some(clear) = &self.hooks.clear
             && self.runner.is_idle()
         {
-            // The change comes after a pause.
+            // These changes follow a pause.
             clear.store(true, Ordering::Relaxed);
         }
         for Change { path, kind } in changes {

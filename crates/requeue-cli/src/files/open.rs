@@ -46,7 +46,7 @@ pub(super) struct Stamp {
 
 impl Meta {
     fn from_stat(stat: &Stat) -> Self {
-        // The types of the fields differ between systems.
+        // The conversions are needed because the types of the fields differ between systems.
         let number = |number: i128| number as u64;
         let nanos = |seconds: i128, nanos: i128| (seconds * 1_000_000_000 + nanos) as i64;
         let stamp = Stamp {

@@ -80,7 +80,7 @@ impl Ran {
         if last.settled.as_ref().is_some_and(|settled| !now.differs_from(settled)) {
             return Begun::Unchanged;
         }
-        // Until the run has succeeded, each content needs a run.
+        // The value is removed, because each content needs a run until one has succeeded.
         last.settled = None;
         last.in_run = Some(Box::new(now));
         Begun::Changed

@@ -521,7 +521,7 @@ impl Tree {
         }
         let Some(now) = Content::read_file(opened, name, meta, &self.secret, SystemTime::now())
         else {
-            // The event of its deletion follows.
+            // The entry no longer exists, and the event of its deletion will follow.
             return;
         };
         let has_changed = match before {

@@ -108,13 +108,13 @@ pub(crate) fn read_changes(
                 false
             }
             None => {
-                // The records that were skipped at the end have not called `settle`.
+                // Records that were skipped at the end have not caused a call of `apply_pending`.
                 sink.apply_pending();
                 return Ok(!records.from.get_ref().is_cut);
             }
         };
         if records.from.get_ref().is_cut {
-            // The record may be incomplete, and there is no more input.
+            // After an error, the record may be incomplete, and no input follows.
             return Ok(false);
         }
         if is_valid {
@@ -169,7 +169,7 @@ impl<R: BufRead> Records<R> {
     fn read_record(&mut self) -> io::Result<Option<u64>> {
         self.record.clear();
         let mut length = 0;
-        // After Ctrl-D on a terminal, another read would wait for more input.
+        // The end is remembered, because another read after Ctrl-D on a terminal would wait for more input.
         while !self.has_ended {
             let buffer = match self.from.fill_buf() {
                 Err(error) if error.kind() == ErrorKind::Interrupted => continue,
@@ -250,7 +250,7 @@ mod tests {
 
     #[test]
     fn an_end_is_the_end_even_if_it_comes_within_a_record() {
-        // On a terminal Ctrl-D ends one read, and the next waits for more.
+        // A terminal, on which Ctrl-D ends one read, and the next read waits for more input.
         struct Terminal(u8);
         impl Read for Terminal {
             fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {

@@ -69,7 +69,7 @@ impl<'a> Sink<'a> {
         let mut grace_over = pin!(wait_after_exit(exited.clone(), GRACE));
         let mut lines = Lines::default();
         let mut late = 0;
-        // A process that the command left behind may write forever.
+        // The amount is limited, because a process that the command has left behind may write forever.
         while late <= PIPE {
             let new = tokio::select! {
                 // Output that is already in the pipe is read even after the grace period.
@@ -138,7 +138,7 @@ pub(crate) async fn feed_stdin(
     let (Some(mut to), Some(what)) = (to, what) else { return 0 };
     let mut sent = 0;
     let write = async {
-        // A command may close its input before it has read the whole input.
+        // An error ends the loop, because a command may close its input before it has read everything.
         while let Ok(more @ 1..) = to.write(&what[sent..]).await {
             sent += more;
         }

@@ -50,7 +50,7 @@ fn line_subscriber(say: Say) -> impl SubscriberInitExt {
     let ours = Targets::new()
         .with_target("requeue_http", LevelFilter::INFO)
         .with_target("requeue_store", LevelFilter::WARN)
-        // The program reports parked keys itself.
+        // These events are not shown, because the program reports parked keys itself.
         .with_target("requeue_store::parked", LevelFilter::OFF)
         .with_target("requeue_store::outage", LevelFilter::INFO);
     tracing_subscriber::registry().with(lines.with_filter(ours))

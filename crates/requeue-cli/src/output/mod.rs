@@ -126,7 +126,8 @@ impl Output {
 
     /// Writes a message to standard error. Drops the message if the queue is full.
     pub(crate) fn hint(&self, message: &str) {
-        // The callers handle signals and events, and must not wait for a reader.
+        // The message is dropped if the queue is full, because the callers handle signals and events, and must not
+        // wait.
         let _ = self.messages.try_send(Message::stderr(message_line(message)));
     }
 
@@ -177,7 +178,7 @@ impl<W: Write> Target<W> {
 
     /// Writes bytes of the run `source`. Before that, ends the unfinished line of another run.
     fn write(&mut self, source: u64, bytes: &[u8]) -> io::Result<()> {
-        // Two runs must not share a line.
+        // An unfinished line is ended, because two runs must not share a line.
         if self.unfinished.is_some_and(|writer| writer != source) {
             self.to.write_all(b"\n")?;
         }
@@ -203,7 +204,7 @@ impl Writer {
             }
             if !texts.is_empty() {
                 match self.bar.clone() {
-                    // The line is drawn again below the texts.
+                    // The progress line is drawn again below the texts.
                     Some(bar) => bar.suspend(|| self.write_messages(texts)),
                     None => self.write_messages(texts),
                 }

@@ -134,7 +134,7 @@ impl Tally {
     }
 
     pub(crate) fn exit_code(&self) -> Exit {
-        // The most serious reason comes first.
+        // The most serious reason is checked first.
         if self.failed.load(Ordering::Relaxed) {
             Exit::Failure
         } else if self.halted.load(Ordering::Relaxed) {

@@ -121,7 +121,7 @@ impl Groups {
 
     /// Returns true if the command of a slot has exited, even if it has not been waited for.
     pub(crate) fn has_ended(&self, slot: usize) -> bool {
-        // The last option leaves the exit status for tokio.
+        // `NOWAIT` leaves the exit status for tokio.
         let ended = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
         match self.running.lock().get(slot - 1) {
             Some(Some(group)) => matches!(waitid(WaitId::Pid(group.leader), ended), Ok(Some(_))),
@@ -175,7 +175,7 @@ pub(crate) fn group_leader(child: &Child) -> Option<Pid> {
 /// Sends a terminating signal to a group. Ignores errors, because a group without members needs no signal.
 pub(crate) fn end_group(group: Pid, signal: Signal) {
     let _ = kill_process_group(group, signal);
-    // A stopped process handles the signal only when it continues.
+    // The group is continued, because a stopped process handles the signal only when it continues.
     let _ = kill_process_group(group, Signal::CONT);
 }
 
@@ -184,7 +184,7 @@ pub(crate) async fn wait_until_empty(group: Pid) {
     let mut pause = Duration::from_millis(5);
     while test_kill_process_group(group) != Err(Errno::SRCH) {
         if only_dead(group) {
-            // A process whose first thread has exited looks like a zombie, but is alive.
+            // SIGKILL is sent, because a process whose first thread has exited looks like a zombie but is alive.
             end_group(group, Signal::KILL);
             return;
         }
@@ -201,7 +201,7 @@ fn only_dead(group: Pid) -> bool {
     is_there
         && !processes.flatten().any(|process| {
             let stat = std::fs::read(process.path().join("stat")).unwrap_or_default();
-            // The name of the process comes first, and can contain any byte.
+            // The name of the process precedes the state, and can contain any byte.
             let after_name = stat.rsplit(|&byte| byte == b')').next().unwrap_or_default();
             let mut fields = std::str::from_utf8(after_name).unwrap_or_default().split_whitespace();
             let (state, of_group) = (fields.next(), fields.nth(1));

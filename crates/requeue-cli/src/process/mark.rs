@@ -61,7 +61,7 @@ impl<'a> Marks<'a> {
                 let here = |(mark, _): &&(&str, Part)| text[start..].starts_with(mark.as_bytes());
                 let (mark, part) = BRACES.iter().find(here)?;
                 let end = start + mark.len();
-                // `{{.}}` is an action of a Go template, as in `docker inspect -f '{{.}}'`.
+                // `{{.}}` is not a placeholder but an action of a Go template, as in `docker inspect -f '{{.}}'`.
                 let is_action = *part != Part::Key
                     && text[..start].ends_with(b"{")
                     && text[end..].starts_with(b"}");

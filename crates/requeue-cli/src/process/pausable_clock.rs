@@ -27,7 +27,7 @@ impl PausableClock {
 
     /// Sleeps for `duration`, without the time in which the program is stopped.
     pub(crate) async fn sleep(&self, duration: Duration) {
-        // `Instant` also counts the time in which the process was stopped.
+        // The stopped time is subtracted, because `Instant` also counts it.
         let (start, before) = (Instant::now(), self.stopped_time());
         loop {
             let passed = start.elapsed().saturating_sub(self.stopped_time().saturating_sub(before));

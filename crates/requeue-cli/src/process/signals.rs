@@ -170,7 +170,7 @@ pub(crate) fn stop_process() {
 /// Kills the process with the signal.
 pub(crate) fn die_of(signal: i32) -> ExitCode {
     // The kernel discards a signal that the first process of a PID namespace sends itself. The process then exits with
-    // the code by which shells show the signal.
+    // the code with which shells report the signal.
     if rustix::process::getpid().is_init() {
         return u8::try_from(128 + signal).map_or_else(|_| Exit::Failure.into(), ExitCode::from);
     }

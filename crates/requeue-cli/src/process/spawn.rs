@@ -76,7 +76,7 @@ fn prepare_command(
     }
     match run.past.last_exit {
         Some(exit) => command.env("REQUEUE_LAST_EXIT", exit.to_string()),
-        // This process may itself be the command of another requeue.
+        // The variable may be that of another requeue, whose command this process is.
         None => command.env_remove("REQUEUE_LAST_EXIT"),
     };
     // The limit on arguments also applies to variables, including their names.

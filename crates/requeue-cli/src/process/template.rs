@@ -85,7 +85,7 @@ impl Template {
         let mut words = words.iter().map(|word| Word::parse_word(word, marks));
         let program = words.next().unwrap_or_else(Word::only_key);
         let mut args: Vec<Word> = words.collect();
-        // xargs also appends its input to a command without a placeholder.
+        // A command without a placeholder receives the key as its last argument, as with xargs.
         if !program.has_mark() && !args.iter().any(Word::has_mark) {
             args.push(Word::only_key());
         }

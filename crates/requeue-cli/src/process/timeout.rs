@@ -150,7 +150,7 @@ impl<'a> Watchdog<'a> {
         self.left = Some(group);
         let killed = async {
             self.send_due_signals().await;
-            // Killed processes disappear when the system schedules them.
+            // The system needs time to remove killed processes.
             tokio::time::sleep(Duration::from_secs(1)).await;
         };
         tokio::select! {

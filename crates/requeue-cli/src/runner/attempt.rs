@@ -76,7 +76,7 @@ impl Runner {
         let record = serve::Run::new(self.attempt_of(&job));
         let mut input = match self.unless_cut_off(self.prepare_input(&job)).await {
             Some(Ok(Some(input))) => input,
-            // A run is no longer needed.
+            // The run is no longer needed.
             Some(Ok(None)) => return self.keys.succeed(job.item),
             Some(Err(why)) => {
                 let outcome = self.report_failure(item, why).await;
@@ -285,7 +285,7 @@ impl Runner {
         if *verbose {
             let line = spawn::command_line(template, run.key) + "\n";
             self.output.write(Stream::Stderr, 0, line.into_bytes()).await;
-            // The line must come before the command's own output.
+            // The output is flushed, because the line must precede the output of the command.
             self.output.flush().await;
         }
         // The guardian starts before the command, because a later guardian would not know the command.
@@ -360,7 +360,7 @@ impl Runner {
             if let Some(group) = group {
                 watchdog.end_rest(group).await;
             }
-            // The guardian must not kill processes that the command has left behind on purpose.
+            // After this, the guardian does not kill processes that the command has left behind on purpose.
             groups.mark_over(run.slot);
             exit.send_replace(true);
             reaped
@@ -456,7 +456,7 @@ impl Runner {
             return self.failed_outcome(124, format!("timed out after {}", format_exact(limit)));
         }
         let of_our_signal = self.stop.signal.get().is_some_and(|signal| exit == 128 + signal);
-        // A terminal also sends the signal of Ctrl-C to the command.
+        // The signal of Ctrl-C may have killed the command, because a terminal also sends it to the command.
         if level == Level::Stopping && of_our_signal {
             return Outcome::Interrupted;
         }

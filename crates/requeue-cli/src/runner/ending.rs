@@ -112,7 +112,7 @@ impl Runner {
                 self.tally.runs.succeeded.one_more();
                 self.halt_if_reached().await;
             }
-            // The store did not record the success, and runs the key again.
+            // The store has not recorded the success, and will run the key again.
             Outcome::Succeeded => _ = self.tally.runs.failed.one_more(),
             Outcome::Failed { exit, why, is_final } => {
                 self.tally.runs.failed.one_more();
@@ -229,7 +229,7 @@ impl Runner {
     /// Counts the keys that have not run. The caller must ensure that no command is in flight.
     pub(super) async fn count_unfinished(&self, reader_end: ReaderEnd) {
         let Some(leases) = &self.keys.leases else {
-            // This takes a second for a million keys.
+            // The call may block, because it takes a second for a million keys.
             let keys = tokio::task::block_in_place(|| self.keys.queue.shut_down().len());
             return self.tally.unfinished.add(keys);
         };

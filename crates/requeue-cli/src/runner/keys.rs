@@ -50,7 +50,7 @@ impl Keys {
         remote: Option<Queue>,
     ) -> Result<Self, Refusal> {
         let (failures, pacing) = (&config.failures, &config.pacing);
-        // A random seed.
+        // The hash of an empty input is a random seed.
         let seed = RandomState::new().build_hasher().finish();
         // The metrics of a queue in a store are separate, and its dashboard does not show the events of the local
         // queue.
@@ -172,7 +172,7 @@ impl Keys {
 
     /// Waits for the next key that may start. Returns `None` when no more keys will come.
     pub(super) async fn next_job(&self) -> Option<Job> {
-        // Two slots must not exchange the places of their keys.
+        // The lock prevents two slots from exchanging the places of their keys.
         let _turn = match &self.order {
             Some(order) => Some(order.wait_for_turn().await),
             None => None,

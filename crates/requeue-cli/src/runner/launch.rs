@@ -50,7 +50,7 @@ pub(crate) fn block_on<T>(future: impl Future<Output = Result<T, Refusal>>) -> R
         .build()
         .map_err(|error| Refusal::failure(format!("the runtime cannot be started: {error}")))?;
     let ended = runtime.block_on(future);
-    // A reader thread may wait forever for input.
+    // The runtime does not wait for its threads, because a reader may wait forever for input.
     runtime.shutdown_background();
     ended
 }
@@ -165,16 +165,16 @@ impl Runner {
         self.stop.mark_over();
         for task in [progress, omitted] {
             task.abort();
-            // The task may still write until it has stopped.
+            // The task is awaited, because it may still write until it has stopped.
             let _ = task.await;
         }
         // No command is left, so the guardian can stop before this process.
         self.commands.groups.guardian.iter().for_each(|guardian| guardian.end_if_idle());
         let reported = async {
-            // The reports end when the sender is dropped.
+            // The drop of the sender ends the reports.
             drop(done);
             if let Some(reports) = reports {
-                // Wait until every key that a claim has parked is reported.
+                // At this point, every key that a claim has parked is reported.
                 let _ = reports.await;
             }
         };
@@ -196,13 +196,13 @@ impl Runner {
     }
 
     /// Starts the guardian after the first record of the input, and before the first delivery. During the start, the
-    /// reader adds the records that it has read together with the first one, so that their keys coalesce. With keys of
-    /// a store or of events, the guardian starts immediately.
+    /// reader adds the records that it has read together with the first one, so that their keys coalesce. Keys of a
+    /// store or of events do not wait for this start.
     async fn start_guardian(&self) {
         if self.hooks.is_some() || self.keys.leases.is_some() {
             return;
         }
-        // Clients of a dashboard can add keys before the first record.
+        // With a dashboard, the start does not wait for a record, because clients can add keys before the first one.
         if self.config.serve.is_none() {
             let has_record = tokio::select! {
                 has_record = self.has_record.wait() => *has_record,

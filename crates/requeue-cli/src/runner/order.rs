@@ -135,7 +135,7 @@ impl Held {
         output: [SpooledTempFile; 2],
     ) -> io::Result<()> {
         let file = self.file.get_or_insert_with(|| SpooledTempFile::new(IN_MEMORY));
-        // Reads of other pieces have moved the position.
+        // The position is set, because reads of other pieces have moved it.
         let start = file.seek(SeekFrom::End(0))?;
         let mut lengths = [0; 2];
         for (mut stream, length) in output.into_iter().zip(&mut lengths) {

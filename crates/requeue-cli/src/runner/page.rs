@@ -89,7 +89,7 @@ impl Control<Key> for RunControl {
         let Self(runner) = self;
         check_key(&key).map_err(|why| why.to_string())?;
         runner.hooks.iter().try_for_each(|hooks| hooks.check_key(&key))?;
-        // A client cannot wait for space as the reader does.
+        // The add is refused, because a client cannot wait for space as the reader does.
         if runner.keys.queue.states().total() >= runner.keys.max_keys {
             return Err("the run has as many keys as it may hold (--max-keys)".to_owned());
         }

@@ -86,7 +86,7 @@ impl Runner {
             let is_total = self.keys.has_input_ended();
             let more = if is_total { "" } else { "+" };
             parts.push(format!("{finished}/{}{more} done", finished + left));
-            // Without the total, an estimate would be too low.
+            // Without the total, no time is estimated, because the estimate would be too low.
             let left = if is_total { left } else { 0 };
             parts.extend(
                 time_left(self.started.elapsed(), finished, left)
@@ -131,7 +131,7 @@ impl Runner {
             Progress::Not => {}
             Progress::Bar => {
                 loop {
-                    // A run that completes immediately shows no progress.
+                    // The delay prevents a progress line in a run that completes immediately.
                     tokio::time::sleep(Duration::from_millis(250)).await;
                     if in_foreground() {
                         let parts = self.progress_parts(&mut meter);

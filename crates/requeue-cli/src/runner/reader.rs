@@ -52,7 +52,7 @@ pub(crate) fn spawn_reader(
         .name("reader".to_owned())
         .spawn(move || {
             read_input(&runner, input, &mut sink);
-            // Without a receiver, nothing waits.
+            // The result is ignored, because without a receiver no task waits.
             let _ = stopped.send(());
         })
         .map_err(|error| Refusal::failure(error.to_string()))?;
@@ -96,7 +96,7 @@ impl Runner {
                 if self.is_stopping() {
                     return false;
                 }
-                // An exact time takes the place of a backoff.
+                // An add at an exact time replaces the backoff.
                 if options.merge == Merge::Exactly {
                     self.keys.failing.forget_key(&key);
                 }

@@ -82,7 +82,7 @@ impl FailingKeys {
         let counts = now >= before.until;
         let failures = before.failures.saturating_add(counts.into());
         if self.retries.is_some_and(|retries| failures > retries) {
-            // The next add begins without failures.
+            // The entry is removed, so that the next add begins without failures.
             inner.keys.remove(item.key());
             inner.limiter.forget(item.key());
             return Verdict::GivenUp { item, attempts: failures };

@@ -234,7 +234,7 @@ impl Adder {
             None => queue.add_with(key, add).await,
         });
         let mut failed = None;
-        // The store sends concurrent adds in one request.
+        // The adds run concurrently, so that the store sends them in one request.
         for added in join_all(adds).await {
             match added {
                 Ok(added) => self.counts.count_added(added),

@@ -229,7 +229,7 @@ fn times_of(event: &PastEvent, now: f64) -> String {
 fn time_text(at: f64) -> String {
     let since = SignedDuration::try_from_secs_f64(at).ok();
     let time = since.and_then(|since| Timestamp::UNIX_EPOCH.checked_add(since).ok());
-    // Events that follow each other closely are in the order of their milliseconds.
+    // The milliseconds show the order of events in quick succession.
     time.map(|time| time.strftime("%Y-%m-%dT%H:%M:%S%.3fZ").to_string()).unwrap_or_default()
 }
 

@@ -153,7 +153,7 @@ impl Access {
     /// Checks the right to list these objects. kube's watcher would retry forever without a message.
     async fn try_list(&self, resource: &Resource, params: &ListParams) -> Result<(), Refusal> {
         let api: Api<Decoded<PartialObjectMeta<DynamicObject>>> = self.selected_api(resource);
-        // One object is enough to show the right.
+        // One object suffices to check the right.
         let listed = api.list(&params.clone().limit(1)).await;
         let namespace = self.namespace_of(resource).unwrap_or_default();
         listed.map(|_| ()).map_err(|error| {

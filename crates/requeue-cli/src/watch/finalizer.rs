@@ -62,7 +62,8 @@ impl Finalizer {
             let metadata = match seen.take() {
                 Some(seen) => seen,
                 None => {
-                    // `watch` requires the right to list, but not the right to get.
+                    // The object is listed by name, because `watch` requires the right to list, but not the right to
+                    // get.
                     let by_name = ListParams::default().fields(&format!("metadata.name={name}"));
                     let list =
                         self.answer_of("list", namespace, api.list_metadata(&by_name)).await?;

@@ -56,7 +56,7 @@ impl Candidate {
             elector.acquire().await
         };
         let term = tokio::select! {
-            // A run that is over must not begin a term.
+            // The end of the run is checked first, because a run that is over must not begin a term.
             biased;
             _ = &mut over => return,
             term = standing => term,
@@ -71,7 +71,7 @@ impl Candidate {
             // The loss of the term is checked first, because its commands must stop in time.
             biased;
             lost = term.lost() => {
-                // The exit code makes a supervisor start the process again.
+                // The run counts as failed, so that the exit code makes a supervisor restart the process.
                 runner.tally.mark_failed();
                 runner.stop(Level::Terminating);
                 let why = format!("Lease {lease}: {lost}");

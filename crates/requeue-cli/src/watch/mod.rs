@@ -109,12 +109,12 @@ pub(crate) fn run(flags: Flags) -> Result<Ended, Refusal> {
             Ok(oneshot::channel().1)
         })
         .await;
-        // No command is left that could read the snapshots.
+        // The snapshots can be removed, because no command is left that could read them.
         snapshots.iter().for_each(|snapshots| snapshots.clear());
         // The last command has exited, so another replica may lead from now on.
         drop(is_over);
         if let Some(leading) = leading {
-            // A panic in that task has already been reported.
+            // The result is ignored, because a panic in that task has already been reported.
             let _ = leading.await;
         }
         ended

@@ -105,7 +105,7 @@ fn owner_key(
 ) -> Option<ObjectKey> {
     let group = reference.api_version.split_once('/').map_or("", |(group, _)| group);
     let is_one = reference.kind == owners.api.kind && group == owners.api.group;
-    // The owner of an object in a namespace may have cluster scope.
+    // An owner with cluster scope has no namespace, even if the object has a namespace.
     let namespace = namespace.filter(|_| owners.scope == Scope::Namespaced);
     is_one.then(|| ObjectKey::new(namespace, &reference.name))
 }

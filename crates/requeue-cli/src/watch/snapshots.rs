@@ -179,7 +179,7 @@ impl Snapshots {
                 let file = format!("{}.json", store.name);
                 let path = dir.path().join(&file);
                 let same = last.as_ref().filter(|last| last.versions[i] == *version);
-                // A file that has not changed is shared, because lists can be large.
+                // Unchanged files are shared by links, because lists can be large.
                 let linked = same.map(|last| fs::hard_link(last.dir.path().join(&file), &path));
                 // The file is written if the link fails, because not every file system supports links.
                 if !matches!(linked, Some(Ok(()))) {
@@ -195,7 +195,7 @@ impl Snapshots {
 
     /// Removes all files.
     pub(crate) fn clear(&self) {
-        // A failure leaves files in the system's temporary directory.
+        // A failure is ignored, although it leaves files in the system's temporary directory.
         let _ = fs::remove_dir_all(self.root.path());
     }
 }
