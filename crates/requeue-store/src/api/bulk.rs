@@ -314,7 +314,7 @@ impl Queue {
                     }
                 }
                 for (n, key) in locked {
-                    // A request for a single key waits for its lock.
+                    // The key is sent alone, because a request for a single key waits for its lock.
                     changed[n] = apply(vec![key], &changed).await? == [Some(true)];
                 }
             }
@@ -468,7 +468,7 @@ impl Bulk {
                 let mut left = 0;
                 for keys in by_shard(&**engine, place, self.locked.clone(), |key| key) {
                     let answers = match keys.len() {
-                        // A request for a single key would wait for the lock again.
+                        // A single key is skipped, because its request would wait for the lock again.
                         1 => vec![None],
                         _ => self.change.apply_to(&self.shared, keys).await?,
                     };

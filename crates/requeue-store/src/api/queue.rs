@@ -498,7 +498,7 @@ impl Queue {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub async fn settled(&self) {
-        // The task that claims keys has stopped.
+        // Waits until the task that claims keys has stopped.
         self.getters.closed().await;
         self.shared.leases.settled().await;
         self.shared.recorder.record().await;

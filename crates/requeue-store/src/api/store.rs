@@ -772,7 +772,7 @@ impl OpenOptions {
         let queue = Queue::new(store.engine, place, options, grouping);
         #[cfg(feature = "prometheus")]
         if let Some(metrics) = opening.metrics {
-            // If the name is taken, `queue` is dropped here, which ends its tasks.
+            // If the name is taken, `queue` is dropped here, which stops its tasks.
             metrics.add(&name, &queue.shared).map_err(|error| bad(&error.to_string()))?;
             tokio::spawn(crate::client::shared::keep_counting(Arc::downgrade(&queue.shared)));
         }

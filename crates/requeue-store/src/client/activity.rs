@@ -138,7 +138,7 @@ impl Recorder {
     }
 
     fn is_worker(&self) -> bool {
-        // After a shutdown, the last runs may take long.
+        // A process with keys in flight is still a worker, because the last runs after a shutdown may take long.
         self.claims.load(Ordering::Relaxed) || self.leases.len() > 0
     }
 
@@ -190,7 +190,7 @@ impl Recorder {
 }
 
 async fn keep_recording(recorder: Arc<Recorder>, closed: CancellationToken) {
-    // Processes that start together write at different times.
+    // The random pause makes processes that start together write at different times.
     let pause = || sleep(EVERY.mul_f64(0.8 + 0.4 * fastrand::f64()));
     while closed.run_until_cancelled(pause()).await.is_some() {
         recorder.record().await;

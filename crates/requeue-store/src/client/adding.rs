@@ -89,7 +89,7 @@ impl Wish for Adding {
         for adding in locked.extract_if(.., |adding: &mut Self| adding.deadline <= now) {
             adding.send_answer(Err(EngineError::locked()));
         }
-        // The callers of these adds have gone, so the keys need not be tried again.
+        // Adds whose callers were dropped need not be tried again.
         locked.retain(|adding| !adding.reply.is_closed());
         locked
     }
@@ -162,7 +162,7 @@ async fn try_add(
             }
             Err(fault) => fault,
         };
-        // Once an attempt may have taken effect, no later refusal proves that the keys were not added.
+        // After an attempt that may have taken effect, no later refusal proves that the keys were not added.
         unsure |= fault.kind.may_have_happened();
         let wait = delay.wait();
         if fault.kind.is_final() || Instant::now() + wait >= deadline {

@@ -80,7 +80,7 @@ impl<T: Wish> Batcher<T> {
                     return;
                 }
                 if lone < LONELY {
-                    // Other tasks that are ready to run may be about to send requests.
+                    // Other tasks that are ready to run may send requests, which then join the batch.
                     yield_now().await;
                 }
                 while batch.len() < MAX_BATCH

@@ -43,7 +43,7 @@ pub(crate) async fn serve_getters(shared: Weak<Shared>, mut come: mpsc::Unbounde
     let mut pause: Option<Instant> = None;
     let mut now = Shutdown::No;
     loop {
-        // Other tasks that are ready to run may be about to call `get`.
+        // Other tasks that are ready to run may call `get`, and then share the claim.
         yield_now().await;
         while let Ok(waiter) = come.try_recv() {
             desk.admit_getter(waiter);
@@ -71,7 +71,7 @@ pub(crate) async fn serve_getters(shared: Weak<Shared>, mut come: mpsc::Unbounde
         let listens = claiming.is_none() && desk.may_be_woken;
         tokio::select! {
             answer = answered(&mut claiming) => {
-                // A finished future must not be polled again.
+                // The future is removed, because a completed future must not be polled again.
                 claiming = None;
                 // A getter that arrived during the claim may know of keys that the claim did not find.
                 let is_known = !desk.has_newcomers && now == answer.shutdown;
@@ -221,8 +221,8 @@ impl Desk {
         shared.recorder.set_claims(true);
         self.has_newcomers = false;
         let options = &shared.options;
-        // Another process may die while it holds keys that this process does not know of. The next poll finds these
-        // keys.
+        // The limit is the lease, because another process may die while it holds keys that this process does not know.
+        // The next poll finds them.
         let poll = options.poll.min(options.lease).mul_f64(0.9 + fastrand::f64() / 5.0);
         // The number of rounds of `every` that the next `max` keys complete.
         let oldest = ((u64::from(self.round) + max as u64) / u64::from(self.every)) as usize;

@@ -59,7 +59,7 @@ impl Finishing {
     /// Answers the caller, or logs an error if there is no caller.
     fn send_answer(self, place: &Place, ended: Result<bool, CompleteError>) {
         let Self { end, lease, reply, .. } = self;
-        // The caller must see that this process no longer holds the key.
+        // The lease is dropped first, because the caller must find that this process no longer holds the key.
         drop(lease);
         match reply {
             // The caller may have been dropped.

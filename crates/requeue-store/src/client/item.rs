@@ -232,7 +232,7 @@ impl Item {
             adds: self.adds(),
             queued: Some(self.queued()),
         };
-        // The key has also waited in this process.
+        // The time is relative to the claim, so the wait in this process is added.
         let failed = self.out.failed.map(|ago| ago + self.queued().saturating_sub(self.place));
         let trace = self.out.trace.as_deref();
         Some(requeue::trace::RunSpan::start_stored(delivered, trace, failed))

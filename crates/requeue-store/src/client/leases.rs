@@ -114,9 +114,9 @@ impl Leases {
         let held = Held { key, deadline, since: None, lost, cancelled, is_ending: false };
         let mut all = lock(&self.held);
         all.insert(epoch, held);
-        // The task sleeps without a timer while this process holds no key.
+        // The first key must wake the task, which sleeps without a timer while this process holds no key.
         let is_first = all.len() == 1;
-        // The task may wake on another thread, and then takes this lock.
+        // The lock is released first, because the woken task may need it on another thread.
         drop(all);
         if is_first {
             self.begun.notify_one();
@@ -221,7 +221,7 @@ async fn keep_leases(
     place: Arc<Place>,
 ) {
     let Some(lease) = leases.upgrade().map(|leases| leases.lease) else { return };
-    // Two consecutive renewals may fail before a lease expires.
+    // At a third of the lease, two consecutive renewals can fail before the lease expires.
     let every = lease / 3;
     let mut renewal = Instant::now() + every;
     let mut cancels = Cancels::new();
@@ -237,7 +237,7 @@ async fn keep_leases(
             () = sleep_until(renewal.min(next)) => {}
             changed = cancels.poll_changed(&*engine, &place) => {
                 if changed {
-                    // Only the answer to a renewal names the cancelled run.
+                    // The renewal is immediate, because only its answer names the cancelled run.
                     renewal = Instant::now();
                 }
             }

@@ -43,7 +43,7 @@ pub(crate) async fn read_look(
     let at_group_limit = match has_groups && is_cheap {
         true => match engine.list_groups(place, None, GROUPS).await {
             Ok(groups) => keys_at_limit(place.group_limit, &groups),
-            // An older role in PostgreSQL may not read the groups.
+            // An older role in PostgreSQL has no right to read the groups.
             Err(fault) if fault.kind == Kind::Refused => None,
             Err(fault) => return Err(fault),
         },

@@ -127,7 +127,7 @@ impl Timetable {
         let shard = &mut self.shards[number];
         // During the look, claims may have named the schedule that has failed.
         let due_at = shard.due_at.map(|at| failing.delay(at).max(self.quiet_until.unwrap_or(at)));
-        // A finished future must not be polled again.
+        // The future is removed, because a completed future must not be polled again.
         shard.looking = None;
         shard.due_at = due_at.into_iter().chain(next).min();
         shard.failing = failing;

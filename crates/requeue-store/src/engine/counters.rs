@@ -31,7 +31,7 @@ impl Counters {
                 counts.adds += 1;
                 match added {
                     Added::New | Added::Dirty | Added::Revived => counts.enqueued += 1,
-                    // The key has a pending run, which waits for the end of the backoff.
+                    // A key that backs off also has a pending run, which waits for the end of the backoff.
                     Added::Coalesced | Added::BackingOff => counts.coalesced += 1,
                     _ => {}
                 }

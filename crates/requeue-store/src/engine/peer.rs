@@ -114,7 +114,7 @@ async fn explain_failure(host: &str, port: u16, wanted: Protocol) -> Option<Reas
         (Peer::Http, _) => other("it is an HTTP server"),
         (Peer::Tls, Protocol::Postgres) => other("it expects TLS from the first byte"),
         (Peer::Unknown, _) => other(&format!("is this {kind} server?")),
-        // A proxy behaves like this if its server is down.
+        // A proxy closes connections like this if its server is down.
         (Peer::Closes, _) => (
             Unreachable,
             format!("{at} closed the connection without an answer: is this {kind} server?"),
@@ -194,9 +194,9 @@ fn in_general(said: &[u8]) -> Peer {
     match said {
         [] => Peer::Closes,
         [b'H', b'T', b'T', b'P', b'/', ..] => Peer::Http,
-        // A Redis error or a simple string.
+        // The answer is a Redis error or a simple string.
         [b'-' | b'+', b'A'..=b'Z', ..] => Peer::Redis,
-        // A TLS record that contains an alert or a handshake message.
+        // The answer is a TLS record with an alert or a handshake message.
         [0x15 | 0x16, 0x03, ..] => Peer::Tls,
         _ => Peer::Unknown,
     }

@@ -169,7 +169,7 @@ where
     let mut added = vec![None; adds.len()];
     let mut left: Vec<usize> = (0..adds.len()).collect();
     while !left.is_empty() {
-        // No batch may contain a key twice.
+        // The adds are split, because no batch may contain a key twice.
         let mut different = HashSet::new();
         let (batch, again): (Vec<usize>, Vec<usize>) =
             left.into_iter().partition(|&n| different.insert(&adds[n].0));

@@ -108,7 +108,7 @@ declare
     -- The groups in which keys became ready: see `wake_for_groups`.
     ready text[];
 begin
-    -- Raises an error.
+    -- Raises an error if a key is too long.
     perform requeue.checked(a.key) from unnest(in_keys) a (key)
     where a.key is null or octet_length(a.key) > 2048;
     perform requeue.keep_queue(in_queue);

@@ -119,7 +119,7 @@ impl Address {
                 Some(false) | None => return Err(wrong()),
             }
         }
-        // An error that names an option here would show a part of the password.
+        // The error names no option, because its name would reveal a part of the password.
         if is_misread {
             return Err(bad(UNREADABLE));
         }
@@ -170,7 +170,7 @@ impl Address {
     /// Guards the connections, so that no password is sent in clear text or as an MD5 hash.
     pub(super) fn guard_passwords(&mut self) {
         let taken: Vec<_> = self.all_configs().map(Negotiation::take).collect();
-        // Both configurations have the same options.
+        // The first negotiation suffices, because both configurations have the same options.
         self.negotiation = taken.first().copied();
     }
 
@@ -261,7 +261,7 @@ fn replace_hosts(url: &str, hosts: &str) -> String {
 
 /// Returns the driver's configuration for a URL, with defaults for the options that the URL omits.
 fn build_config(url: &str, passfile: Option<&Path>) -> Result<Config, &'static str> {
-    // The driver's error may contain parts of a password.
+    // The driver's error is replaced, because it may contain parts of a password.
     let mut config: Config = url.parse().map_err(|_| UNREADABLE)?;
     if config.get_hosts().is_empty() {
         config.host("localhost");
@@ -278,7 +278,7 @@ fn build_config(url: &str, passfile: Option<&Path>) -> Result<Config, &'static s
     if config.get_application_name().is_none() {
         config.application_name("requeue");
     }
-    // Without a limit, a network that drops packets delays the report of an outage by minutes.
+    // Without a timeout, the report of an outage is delayed by minutes if the network drops packets.
     if config.get_connect_timeout().is_none() {
         config.connect_timeout(Duration::from_secs(5));
     }

@@ -58,7 +58,7 @@ fn refusal_kind(error: &Error) -> Option<ErrorKind> {
     if lacks_password(error) {
         return Some(ErrorKind::Authentication);
     }
-    // The driver's errors have no public kinds.
+    // The text is compared, because the driver's errors have no public kinds.
     let text = error.to_string();
     if text == "authentication error" {
         return Some(ErrorKind::Authentication);

@@ -50,7 +50,8 @@ impl Engine for Postgres {
     }
 
     async fn open_queue(&self, name: &str, settings: Settings) -> Answer<Place> {
-        // Most queues exist. A role that is not allowed to create queues may call only `find`.
+        // The queue is searched first, because most queues exist, and a role that may not create queues can call only
+        // `find`.
         if let Some(place) = self.find_queue(name).await? {
             return Ok(place);
         }
@@ -319,8 +320,7 @@ impl Engine for Postgres {
         while !left.is_empty() {
             let keys: Vec<&[u8]> = left.iter().map(|&n| &*held[n].0).collect();
             let epochs: Vec<i64> = left.iter().map(|&n| held[n].1).collect();
-            // All other connections may wait for locks while leases expire, so renewals have separate
-            // ones.
+            // All other connections may wait for locks while leases expire, so renewals have separate connections.
             let row = self.renewals.query_row(sql, &[&id, &keys, &epochs, &lease]).await;
             let row = name_dropped(queue, row)?;
             read_indexes(&row, 0).into_iter().for_each(|n| renewed[left[n]] = Renewed::Yes);
@@ -396,7 +396,8 @@ impl Engine for Postgres {
         after: Option<&Key>,
         limit: usize,
     ) -> Answer<Vec<Entry>> {
-        // A read of all keys may take minutes, and must leave connections to claims and completions.
+        // The number of these reads is limited, because they may take minutes, and must leave connections for claims
+        // and completions.
         let _turn = self.looks.acquire().await;
         let sql = page_sql(state, after.is_some());
         let limit = i64::try_from(limit).unwrap_or(i64::MAX);

@@ -19,7 +19,7 @@ create or replace function requeue.is_renewed(in_epoch bigint, t bigint) returns
         select from requeue.renewals r where r.epoch = in_epoch and r.lease_until > t
     );
 
--- Raises the next fencing tokens to the time in microseconds since 1970, unless they are greater.
+-- Raises the next fencing tokens to the time in microseconds since 1970, if they are less than that.
 --
 -- The sequence makes tokens increase, even if the clock is set back. But the sequence itself falls back when a replica
 -- is promoted without the last transactions, when a backup is restored, and after `setval`. In these cases, the time is

@@ -12,7 +12,7 @@ language sql immutable
     return case
         when in_rate is null then null
         when t < next_at then 0
-        -- (A numeric, because a time since 1970 times the number of starts exceeds a bigint.)
+        -- (The type is numeric, because a time since 1970 times the number of starts exceeds a bigint.)
         else least(1 + div((t - next_at)::numeric * in_rate[1], in_rate[2]), in_rate[3], 2147483647)::integer
     end;
 

@@ -41,7 +41,7 @@ pub(super) fn tls_connector(trust: &Trust) -> Result<MakeRustlsConnect, ConnectE
                 ConnectError::new(format!("sslrootcert: {}: {error}", file.display()))
             })?
         }
-        // A public authority signs certificates for anyone, so only the name identifies the server.
+        // Public authorities sign certificates for anyone, so only the name identifies the server.
         Trust::Authority(None) | Trust::Name(None) => {
             Arc::new(Verifier::new(Arc::clone(&provider)).map_err(bad)?)
         }

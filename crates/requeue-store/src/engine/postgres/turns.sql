@@ -247,13 +247,13 @@ begin
         end if;
         taken := taken || found;
         in_turns := in_turns[visited + 1 :];
-        -- The next priority waits until a pass finds no key.
+        -- A lower priority is visited only after a pass that finds no key.
         exit when wanted = 0 or wanted = wanted_before or cardinality(in_turns) > 0 or cardinality(over) = 0;
         in_turns := over;
     end loop;
     -- The next claim visits the groups that were not visited.
     is_busy := is_busy or wanted > 0 and cardinality(in_turns) > 0;
-    -- A claim that visits a priority again must give no group two turns in a row.
+    -- If a claim visits a priority again, no group may have two consecutive turns.
     open := open || in_turns || over;
 end $$;
 

@@ -148,8 +148,7 @@ impl Watermark {
             self.open.entry(transaction).or_insert(begun.open);
         }
         self.unaware.retain(|&transaction| !snapshot.has_ended(transaction));
-        // The transaction may have begun, and locked a key, while the claim before the last one was in
-        // progress.
+        // The transaction may have begun, and locked a key, during the second to last claim.
         self.next_open = [self.next_open[1], Open { since: Some(begun.at), lows: self.lows }];
         self.lows = lows;
     }

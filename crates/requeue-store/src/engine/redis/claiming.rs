@@ -118,7 +118,7 @@ impl Redis {
         let shards = self.shards_of(queue)?;
         let count = shards.len();
         let mut others: Vec<usize> = (0..count).map(|n| (begin + n) % count).collect();
-        // A claim from a shard that does not answer would delay the getters until its timeout.
+        // Silent shards are skipped, because a claim from such a shard would delay the getters until its timeout.
         let well = others.iter().position(|&number| lock(&shards[number].silent).is_none());
         let mut all = Gathered::default();
         if let Some(first) = well {

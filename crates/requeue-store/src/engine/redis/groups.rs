@@ -64,7 +64,7 @@ impl Redis {
 
     pub(super) async fn read_queue_rate(&self, queue: &Place) -> Answer<Option<Throttle>> {
         let shards = self.shards_of(queue)?;
-        // A queue with several shards has no rate.
+        // Only a queue with one shard can have a rate.
         let [shard] = &shards[..] else { return Ok(None) };
         let read = self.run_script(shard, &self.nodes.scripts.read_rate.on(shard)).await?;
         let mut read = Values::from_array(read)?;

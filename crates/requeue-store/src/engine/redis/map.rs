@@ -33,7 +33,8 @@ impl Map {
             return Err(sentinel_error(node).await);
         }
         if !says("mode", "cluster") {
-            // A replica refuses writes. After a failover, the address may lead to the new master again.
+            // The map of a replica is not used, because a replica refuses writes. After a failover, the address may
+            // lead to the new master again.
             if says("role", "replica") {
                 return Err(EngineError::absent(format!(
                     "{}: the server is a replica at the moment",

@@ -250,7 +250,7 @@ impl Work<'_> {
                 if group.is_first { open.push(group) } else { over.push(group) }
             }
         }
-        // A claim that visits a priority again must give no group two turns in a row.
+        // If a claim visits a priority again, no group may have two consecutive turns.
         open.append(&mut over);
         // Workers take the keys of a claim in order, which must be the order of the turns.
         found.sort_by_key(|&(turn, place, _)| (turn, place));

@@ -140,7 +140,7 @@ if #keys > 0 then
   local least = math.ceil(at / tonumber(ARGV[6]))
   local written, leased, taken, changed, started = {}, {}, {}, {}, {}
   local leased_until, some_are_aside = text_of(lease_until), has_aside()
-  -- Lua looks up global names slowly.
+  -- Local names are used, because Lua looks up global names slowly.
   local byte, larger, pack, sub = string.byte, math.max, struct.pack, string.sub
   -- A key that is in several sets is delivered once.
   local given = (TURNS or #some > 1) and {}
@@ -166,7 +166,7 @@ if #keys > 0 then
       prefix = prefix_of[group]
       start = #prefix
       if text and sub(text, 1, start) ~= prefix then
-        -- The row has another group, so that this is not its place.
+        -- The row has another group, so this is not its place.
         start, group = skip_group(key, text), nil
       end
     end
@@ -208,7 +208,7 @@ if #keys > 0 then
         put_aside(key, unreadable[key])
       elseif row.epoch > 0 or row.parked == 1
         or member and is_misplaced(member, group, row.priority, row.at) then
-        -- The key is not ready: this place remains from an old row.
+        -- The key is not ready, and this place remains from an old row.
         remove_place(key, member)
       else
         epoch = math.max(epoch + 1, least)
@@ -276,7 +276,7 @@ if gate and not is_stalled and count == max and max < asked then
   end
 elseif not is_stalled and count == max then
   if due <= at or has_more then
-    -- Let another worker claim the remaining keys.
+    -- Another worker is woken to claim the remaining keys.
     wake()
   end
 else

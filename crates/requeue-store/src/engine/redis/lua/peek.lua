@@ -8,7 +8,7 @@ for _, set in ipairs(is_paused and {} or BANDS) do
   due = due + redis.call('ZCOUNT', set, '-inf', at)
 end
 if TURNS and not is_paused then
-  -- Some of these keys may belong to groups at their limits.
+  -- The number is an upper bound, because some of these keys may belong to groups at their limits.
   due = due + redis.call('ZCARD', TURNS)
 end
 if due == 0 and is_damaged() then

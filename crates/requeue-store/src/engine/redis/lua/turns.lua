@@ -276,7 +276,7 @@ if TURNS then
         end
       end
     end
-    -- A claim that visits a band again must give no group two turns in a row.
+    -- If a claim visits a band again, no group may have two consecutive turns.
     for _, turn in ipairs(over) do
       open[#open + 1] = turn
     end
