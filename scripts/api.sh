@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Compares the public API of the published libraries with the committed listings in docs/api. UPDATE=1 writes them.
 #
-# The form of rustdoc's JSON changes from release to release. The oldest Rust writes it, so that the listings depend on
-# no other version, and the builds are those of the step that checks that version.
+# The format of rustdoc's JSON changes between releases. The oldest Rust writes it, so that the listings depend on no
+# other version, and the builds of the step that checks this version are reused.
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 
@@ -10,13 +10,13 @@ oldest=$(sed -n 's/^rust-version = "\(.*\)"$/\1/p' Cargo.toml)
 CARGO_TARGET_DIR=$target/oldest-rust RUSTDOC=$PWD/scripts/rustdoc-json.sh \
     RUSTDOCFLAGS='-Z unstable-options --output-format json' \
     cargo "+$oldest" doc --workspace --lib --no-deps --all-features --locked
-# The whole workspace, so that nothing is built again with fewer features.
+# Selects the whole workspace, so that no crate is built again with fewer features.
 cargo build --workspace --all-features --locked --bin public-api
 
 code=0
 mkdir -p docs/api "$target/api"
 for crate in $(scripts/release-info.sh crates); do
-    # Its library is for its own tests. Its interface is the command line.
+    # The interface of requeue-cli is the command line. Its library is only for its tests.
     [ "$crate" != requeue-cli ] || continue
     listed=docs/api/$crate.txt now=$target/api/$crate.txt
     # Traits of the standard library on which no user depends.

@@ -8,7 +8,7 @@ kept=docs/bench-kube.txt
 controllers=$target/bench-kube-controllers.txt
 shards=$target/bench-kube-shards.txt
 
-# Each of the two parts of the kept file begins with the machine.
+# Each of the two parts of the kept file begins with a line about the machine.
 kept_part() { awk -v part="$1" '/^machine / { n++ } n == part' "$kept" | sed -e '$ { /^$/ d }'; }
 
 case ${ONLY-} in
@@ -21,7 +21,7 @@ controllers) kept_part 2 >"$shards" ;;
 *)
     rm -f "$shards"
     [ -n "${QUICK-}" ] || export REQUEUE_E2E=full
-    # One at a time, so that none disturbs the figures of another.
+    # The tests run one at a time, so that they do not disturb each other's figures.
     REQUEUE_E2E_FIGURES=$shards cargo test -p requeue-e2e --test shards -- --test-threads=1 --nocapture costs:: schedule::
     ;;
 esac

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Builds all contestants, and lets them take turns on servers that it starts. The Makefile describes ONLY, QUICK,
+# Builds all contestants, starts the servers, and runs the contestants in turns. The Makefile describes ONLY, QUICK,
 # ROUNDS, FEW, KEEP and BLOAT.
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
@@ -40,8 +40,8 @@ else
     if [ -n "${ROUNDS-}" ]; then args+=(--rounds "$ROUNDS"); fi
 fi
 
-# The comparison of few workers simulates a disk of known speed. Servers run as another user and must be able to read
-# the library for that.
+# The comparison of few workers simulates a disk of known speed. Servers run as another user, who must be able to read
+# the library.
 steady=$(mktemp -d)
 trap 'rm -r "$steady"' EXIT
 chmod 755 "$steady"

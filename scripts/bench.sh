@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# Builds all contestants, and lets them take turns. The Makefile describes ONLY, QUICK, ROUNDS, GROWTH and KEEP.
+# Builds all contestants, and runs them in turns. The Makefile describes ONLY, QUICK, ROUNDS, GROWTH and KEEP.
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 out=$target/bench
 args=(--out "$out")
 without=()
 
-# Separate builds, so that kube's dependencies do not enable features in the library's.
+# The builds are separate, so that kube's dependencies do not enable features of the library's dependencies.
 cargo build --release --locked -p requeue-bench
 cargo build --release --locked -p requeue-bench-kube
 args+=(--peer "kube-runtime=$target/release/requeue-bench-kube")
@@ -23,7 +23,7 @@ if [ -n "${ONLY-}" ]; then args+=(--only "$ONLY"); fi
 if [ -n "${QUICK-}" ]; then args+=(--quick); fi
 if [ -n "${ROUNDS-}" ]; then args+=(--rounds "$ROUNDS"); fi
 if [ -n "${GROWTH-}" ]; then args+=(--growth); fi
-# Remove the results of earlier runs.
+# Removes the results of earlier runs.
 rm -rf "$out"
 "$target/release/requeue-bench" run "${args[@]}"
 

@@ -6,7 +6,8 @@ target=${CARGO_TARGET_DIR:-target}
 mkdir -p "$target"
 target=$(cd "$target" && pwd)
 
-# `setup.sh` installs programs here. If the tests run as root, servers run as `nobody`, who cannot read root's home.
+# `setup.sh` installs programs here. If the tests run as root, servers run as `nobody`, which cannot read root's home
+# directory.
 if [ -n "${REQUEUE_CACHE-}" ]; then
     tools=$REQUEUE_CACHE/tools
 elif [ "$(id -u)" = 0 ]; then

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Tests the packages that `make dist` built: the archive runs, the Debian package is installed into an empty root, runs
-# there, and leaves nothing behind when it is removed, and the container runs on an empty base. Collects the files of a
-# release as the workflow does: scripts/dist-test.sh DIR
+# Tests the packages that `make dist` has built: scripts/dist-test.sh DIR. The archive must run. The Debian package must
+# run in an empty root, and leave no files behind after its removal. The container must run on an empty base. Also
+# collects the files of a release, as the workflow does.
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 dist=$1
@@ -11,10 +11,10 @@ fail() {
     exit 1
 }
 
-# The program runs without any file of its own.
+# The program runs without any of its files.
 works() {
     local said
-    # No key comes twice: on a slow machine, the first run of a key can end before its second add.
+    # No key is added twice, because on a slow machine the first run of a key can complete before its second add.
     said=$(printf 'a\nb\n' | env -i PATH="$PATH" "$@" run -j1 echo) || fail "$* failed"
     [ "$said" = $'a\nb' ] || fail "$* printed: $said"
     "$@" --version | grep -qxF "requeue $(scripts/release-info.sh version)" || fail "$* is of another version"
@@ -64,7 +64,7 @@ for package in "$dist"/*.deb; do
     : >"$root/var/lib/dpkg/status"
     : >"$root/var/lib/dpkg/available"
     (cd "$root" && find . ! -path './var/*' | sort) >"$dir/before"
-    # Maintainer scripts see DPKG_ROOT, and do not touch this system.
+    # Maintainer scripts read DPKG_ROOT, and do not change this system.
     dpkg=(dpkg --root="$root" --log=/dev/null --force-not-root --force-script-chrootless)
     "${dpkg[@]}" --install "$package" >/dev/null
     works "$root/usr/bin/requeue"
@@ -72,7 +72,7 @@ for package in "$dist"/*.deb; do
     [ -e "$root/usr/share/man/man1/requeue-work.1.gz" ] || fail 'the package has no manual page of requeue work'
     bash -n "$root/usr/share/bash-completion/completions/requeue"
     if command -v systemd-analyze >/dev/null; then
-        # An instance of each unit, with the program where it will be.
+        # Creates an instance of each unit, with the path of the installed program.
         mkdir "$dir/units"
         for unit in "$root"/usr/lib/systemd/system/*@.service; do
             sed "s|/usr/bin/requeue|$root/usr/bin/requeue|" "$unit" >"$dir/units/$(basename "$unit")"
@@ -95,7 +95,7 @@ for package in "$dist"/*.deb; do
     diff "$dir/before" "$dir/after" || fail 'the removed package left these files behind'
 done
 
-# The base of the Containerfile comes from a registry. Here it is empty.
+# The base of the Containerfile comes from a registry. This test uses an empty base.
 if command -v buildah >/dev/null; then
     images=(buildah --root "$dir/images" --runroot "$dir/runs" --storage-driver vfs)
     "${images[@]}" bud --quiet --isolation chroot --build-arg BASE=scratch --tag requeue \

@@ -1,14 +1,14 @@
 #!/usr/bin/env bash
 # Builds the packages of the program in target/dist: an archive, a Debian package, the context of the container, a bill
-# of materials and checksums. The program is static, so it runs on every Linux. TARGET selects another target than this
-# machine's, with musl. Then it tests the packages.
+# of materials and checksums. The program is static, so it runs on every Linux. TARGET selects a target with musl other
+# than this machine's. Finally, tests the packages.
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 
 export TARGET=${TARGET:-$(uname -m)-unknown-linux-musl}
 version=$(scripts/release-info.sh version)
 repository=$(scripts/release-info.sh repository)
-# Each file has the time of the commit, so that the same sources make the same packages.
+# Each file has the time of the commit, so that the same sources result in the same packages.
 SOURCE_DATE_EPOCH=$(git log -1 --format=%ct 2>/dev/null || date +%s)
 export SOURCE_DATE_EPOCH
 dist=$target/dist root=$target/dist-root
@@ -25,7 +25,7 @@ case $TARGET in
     ;;
 esac
 
-# The files of the package, as they are installed.
+# Creates the files of the package, as they are installed.
 doc=$root/usr/share/doc/requeue man=$root/usr/share/man/man1
 mkdir -p "$doc" "$man"
 install -D -m 755 "$program" "$root/usr/bin/requeue"
@@ -44,7 +44,7 @@ gzip -9nc CHANGELOG.md >"$doc/changelog.gz"
     printf ' On Debian systems, /usr/share/common-licenses/Apache-2.0 has the text of the Apache licence.\n .\n'
     sed 's/^$/./; s/^/ /' LICENSE-MIT
 } >"$doc/copyright"
-# A private umask must not end up in the package.
+# The modes in the package must not depend on the umask.
 find "$root" -type d -exec chmod 755 {} +
 find "$root" -type f ! -path '*/bin/*' -exec chmod 644 {} +
 find "$root" -exec touch -hd "@$SOURCE_DATE_EPOCH" {} +
@@ -83,7 +83,7 @@ if [ -n "$architecture" ] && command -v dpkg-deb >/dev/null; then
     } >"$root/DEBIAN/control"
     (cd "$root" && find usr -type f -print0 | sort -z | xargs -0 md5sum) >"$root/DEBIAN/md5sums"
     install -m 755 -t "$root/DEBIAN" packaging/debian/*
-    # GitHub replaces a ~ in the name of a file by a dot, and SHA256SUMS would name a file that does not exist.
+    # GitHub replaces a ~ in the name of a file with a dot, and SHA256SUMS would name a file that does not exist.
     dpkg-deb --root-owner-group -Zxz --build "$root" "$dist/requeue_${version/-/.}_$architecture.deb" >/dev/null
     rm -r "$root/DEBIAN"
 fi
@@ -94,7 +94,7 @@ cp "$program" "$root-image/requeue"
 cp LICENSE-APACHE LICENSE-MIT "$root-image/licenses"
 
 # The bill of materials: the crates that are linked into the program, with the features and for the target of the build.
-# cargo-cyclonedx writes a file beside the sources of each program.
+# cargo-cyclonedx writes a file next to the sources of each program.
 scripts/setup.sh sbom
 trap 'find . -name "*_bin.cdx.json" ! -path "./target*" -delete' EXIT
 cargo cyclonedx --quiet --format json --spec-version 1.5 --describe binaries --target "$TARGET" \

@@ -17,7 +17,7 @@ links() {
     grep -oE '\]\([^)#: ]+[)#]' "$1" | sed 's|^..||; s|.$||' | sort -u || true
 }
 
-# Links in SUMMARY.md are relative to docs, and mdBook wants them relative to the root.
+# Links in SUMMARY.md are relative to docs, and mdBook needs them relative to the root.
 sed -E 's|\]\(|](docs/|; s|\]\(docs/\.\./|](|' docs/SUMMARY.md >"$out/summary"
 links "$out/summary" >"$out/pages"
 find docs -name '*.md' ! -name SUMMARY.md | while read -r page; do
@@ -26,7 +26,7 @@ find docs -name '*.md' ! -name SUMMARY.md | while read -r page; do
         exit 1
     }
 done
-# mdBook calls the page of a directory index.html, but leaves links to README.md unchanged.
+# mdBook names the page of a directory index.html, but leaves links to README.md unchanged.
 readme='s|\]\(([^): ]*)README\.md|](\1index.md|g'
 sed -E "$readme" "$out/summary" >"$out/src/SUMMARY.md"
 while read -r page; do

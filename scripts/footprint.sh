@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Measures the packaged program: its size with each feature alone, with all and with none; and its start-up time beside
-# that of `true`. ONLY=sizes or ONLY=startup selects one. TARGET selects another target than this machine's, with musl.
+# Measures the packaged program: its size with each feature alone, with all features and with none, and its start-up
+# time compared with that of `true`. ONLY=sizes or ONLY=startup selects one measurement. TARGET selects a target with
+# musl other than this machine's.
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 export TARGET=${TARGET:-$(uname -m)-unknown-linux-musl}
@@ -34,7 +35,7 @@ if [[ startup =~ ${ONLY-} ]]; then
     # The median of the numbers in a file, and their minimum.
     median() { sort -n "$1" | awk '{ n[NR] = $1 } END { print (n[int((NR + 1) / 2)] + n[int(NR / 2) + 1]) / 2 }'; }
     minimum() { sort -n "$1" | sed -n 1p; }
-    # Each round runs all commands, so that a disturbance of the machine hits all of them.
+    # Each round runs all commands, so that a disturbance of the machine affects all of them.
     rounds=${ROUNDS:-200}
     for ((round = 0; round < rounds; round++)); do
         base=$(timed /dev/null "$true")
@@ -47,7 +48,7 @@ if [[ startup =~ ${ONLY-} ]]; then
         note empty "$(timed /dev/null "$program" run true)"
         note one "$(timed "$results/key" "$program" run true)"
     done
-    # On a busy machine, the minima show the program, and the medians show the load as well.
+    # On a busy machine, the minima describe the program, and the medians also include the load.
     printf '| command | minimum | more than `true` | median | more than `true` |\n|---|---|---|---|---|\n'
     row() {
         awk -v name="$1" -v min="$(minimum "$results/$2")" -v base="$(minimum "$results/base")" \

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Runs each fuzz target under libFuzzer for `$1` seconds, from its corpus. Inputs that fail are in fuzz/artifacts.
+# Runs each fuzz target under libFuzzer for `$1` seconds, from its corpus. Failing inputs are written to fuzz/artifacts.
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 
@@ -15,7 +15,7 @@ command -v c++ >/dev/null ||
 cargo fuzz --version >/dev/null 2>&1 ||
     CARGO_PROFILE_DEV_DEBUG=0 CARGO_INCREMENTAL=0 cargo install cargo-fuzz --locked --debug --version 0.13.2
 
-# No sanitizer, because our code has no `unsafe`. The profile makes builds quick.
+# The builds have no sanitizer, because our code has no `unsafe`. The profile shortens the builds.
 export CARGO_TARGET_DIR=$target CARGO_PROFILE_RELEASE_LTO=off CARGO_PROFILE_RELEASE_CODEGEN_UNITS=16
 cargo +nightly fuzz build --sanitizer none
 for name in $(cargo +nightly fuzz list); do

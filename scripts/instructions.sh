@@ -8,7 +8,7 @@ baseline=benches/instructions/baseline.txt
 counted=$target/instructions
 export times=2048
 
-# The baseline of another kind of machine is not comparable. That is not a failure.
+# The baseline of another kind of machine is not comparable, which is not a failure.
 host=$(rustc -vV | sed -n 's/^host: //p')
 made_for=$(sed -n 's/^# for //p' "$baseline" 2>/dev/null || true)
 if [ "${UPDATE-}" != 1 ] && [ "$host" != "$made_for" ]; then
@@ -26,12 +26,12 @@ if [ "${UPDATE-}" != 1 ] && [ "$made_by" != "$was_made_by" ]; then
         "$baseline" "$was_made_by" "$made_by" "$limit"
 fi
 
-# Ignore the user's flags, such as one for this machine's processor.
+# Ignores the user's flags, such as a flag for this machine's processor.
 RUSTFLAGS='' cargo build --locked --release -p requeue-instructions
 export program=$target/release/requeue-instructions
 
 # Prints the number of instructions per run of the path `$1`. The environment is always the same. The C library selects
-# its copy and compare functions by the processor: here it uses those for every processor.
+# its copy and compare functions by the processor: here it uses the functions that run on every processor.
 count() {
     local plain=glibc.cpu.hwcaps=-AVX512F,-AVX512VL,-AVX512BW,-AVX2,-AVX,-AVX_Fast_Unaligned_Load,-SSE4_2,-SSE4_1,-SSSE3
     plain+=,-BMI1,-BMI2,-LZCNT,-MOVBE,-ERMS,-FSRM,-RTM,-Prefer_ERMS,-Prefer_FSRM,-Fast_Unaligned_Copy,-Fast_Copy_Backward
@@ -50,7 +50,7 @@ count() {
 export -f count
 
 "$program" | xargs -P "$(getconf _NPROCESSORS_ONLN)" -I '{}' bash -c 'count {}' >"$counted.unsorted"
-# Restore the program's order of the paths.
+# Restores the program's order of the paths.
 "$program" | awk 'NR == FNR { line[$1] = $0; next } { print line[$1] }' "$counted.unsorted" - >"$counted.txt"
 
 [ -e "$baseline" ] || printf '# nothing\n' >"$baseline"

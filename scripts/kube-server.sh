@@ -10,9 +10,9 @@ fail() {
     exit 2
 }
 
-# The Go installer's directory may be missing in PATH.
+# The directory of the Go installer may be missing in PATH.
 PATH=$PATH:/usr/local/go/bin
-# Use the installed version of Go, and download no other.
+# Uses the installed version of Go, and downloads no other version.
 export GOTOOLCHAIN=local GOFLAGS=-trimpath CGO_ENABLED=0
 
 command -v go >/dev/null ||
@@ -33,13 +33,13 @@ if [ ! -x "$program" ]; then
     stamp=k8s.io/component-base/version
     printf 'Building kube-apiserver %s, which takes minutes the first time.\n' "$version" >&2
     mkdir -p "$dir"
-    # Several builds may run at once, and one may be interrupted.
+    # Several builds may run simultaneously, and a build may be interrupted.
     part=$program.$$
     trap 'kill $(jobs -p) 2>/dev/null || true; rm -f "$part"' EXIT
     trap 'exit 1' INT TERM
     # Debugging information would take a quarter of the build time.
     go build -mod=readonly -o "$part" -gcflags=all=-dwarf=false -ldflags "-s -w -X $stamp.gitVersion=$version -X $stamp.gitMajor=$major -X $stamp.gitMinor=$minor" . >&2 &
-    # A signal interrupts `wait` at once, unlike a command.
+    # A signal interrupts `wait` immediately, unlike a command.
     wait $!
     mv "$part" "$program"
 fi

@@ -1,7 +1,7 @@
-# Reports links of HTML pages that lead to no file of the site, or to no element of their page:
-# `awk -v files=FILE -f links.awk PAGE...`, where FILE lists the files of the site.
+# Reports links of HTML pages to missing files of the site, or to missing elements of a page: `awk -v files=FILE -f
+# links.awk PAGE...`, where FILE lists the files of the site.
 
-# The path of a link from a page, or nothing if it leaves the site.
+# The path of a link from a page, or an empty text for an external link.
 function resolved(page, link,   parts, n, i, kept, path) {
     sub(/[^\/]*$/, "", page)
     n = split(page link, parts, "/")

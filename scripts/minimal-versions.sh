@@ -1,11 +1,12 @@
 #!/usr/bin/env bash
 # Checks the published crates with the lowest versions of their direct dependencies that their manifests allow. Needs a
-# nightly toolchain, which chooses these versions. The stable one compiles them.
+# nightly toolchain, which selects these versions. The stable toolchain compiles them.
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 scripts/setup.sh nightly
 
-# A copy, because another Cargo.lock is written. Dependencies of tests are left out: they could raise a version.
+# The check uses a copy, because it writes another Cargo.lock. Dependencies of tests are omitted, because they could
+# raise a version.
 copy=$target/minimal-versions
 mkdir -p "$copy/crates"
 rm -rf "$copy"/crates/* "$copy/Cargo.lock"
@@ -16,7 +17,7 @@ for crate in $(scripts/release-info.sh crates); do
     for part in src assets docs README.md; do
         [ ! -e "crates/$crate/$part" ] || cp -r "crates/$crate/$part" "$copy/crates/$crate"
     done
-    # Without examples and benchmarks, which are not there.
+    # Examples and benchmarks are removed, because the copy does not contain them.
     awk '
         /^\[/ { skip = /dev-dependencies\]$/ || (/^\[\[/ && !/^\[\[bin\]\]/) }
         !skip

@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
-# Changes the core's code in every way that cargo-mutants knows, one at a time: some test must detect each change. By
-# default it changes all files except the index, whose sizes are tuned; otherwise the named ones: `mutants.sh queue
+# Makes every change to the core's code that cargo-mutants knows, one at a time. Some test must detect each change. By
+# default, changes all files except the index, whose sizes are tuned. Arguments select files: `mutants.sh queue
 # limiter`.
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 exec </dev/null
-# Use the same cases each time, and do not shrink them, because the smallest case is not needed.
+# Uses the same cases each time, and does not shrink them, because the smallest case is not needed.
 export PROPTEST_RNG_SEED=1 PROPTEST_MAX_SHRINK_ITERS=0
-# Some mutants allocate without end: limit them to 16 GiB.
+# Limits the memory to 16 GiB, because some mutants allocate without end.
 ulimit -v 16777216 2>/dev/null || true
 
 files=() skipped=()
@@ -19,21 +19,21 @@ for file; do
     files+=(--file "crates/requeue-core/src/$file")
 done
 
-# Runs the named tests on the unchanged code, then on each mutant that was not detected yet. A mutant that makes the tests
-# hang counts as detected. Returns 2 if some mutants are not detected.
+# Runs the named tests on the unchanged code, then on each undetected mutant. A mutant that makes the tests hang counts
+# as detected. Returns 2 if some mutants are not detected.
 mutants() {
     local timeout=$1 code=0
     shift
     cargo test --quiet --profile mutants --package requeue-core --package requeue-sim "$@" || return 4
-    # A separate target directory: cargo would take the artifacts of a mutated copy for those of this tree.
+    # The target directory is separate, because cargo would use the artifacts of a mutated copy for this tree.
     CARGO_TARGET_DIR=$target/mutated cargo mutants --package requeue-core --test-package requeue-core,requeue-sim --output "$target" \
         --iterate --baseline skip --timeout "$timeout" "${files[@]}" "${@/#/--cargo-arg=}" -- -- ${skipped[@]+"${skipped[@]}"} || code=$?
     [ "$code" = 3 ] || return "$code"
 }
 
 rm -rf "$target/mutants.out" "$target/mutants.out.old"
-# First the test that detects most mutants within a second, with few cases; then the core's own tests; then, for the
-# remaining mutants, all tests with all cases.
+# First runs the test that detects most mutants within a second, with few cases. Then runs the core's own tests, and
+# finally, for the remaining mutants, all tests with all cases.
 own=(--lib)
 for test in crates/requeue-core/tests/*.rs; do own+=(--test="$(basename "$test" .rs)"); done
 code=0

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Does what a newcomer does: builds a new crate for each library, outside the workspace, with the dependencies and the
-# example of the library's README, and runs it. The libraries come from their packages, which `scripts/package.sh` has
-# unpacked. ONLY=regex selects libraries.
+# Follows the steps of a newcomer: builds a new crate for each library, outside the workspace, with the dependencies and
+# the example in the library's README, and runs it. The libraries come from their packages, which `scripts/package.sh`
+# has unpacked. ONLY=regex selects libraries.
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 packages=$target/packages/members/crates
@@ -32,10 +32,10 @@ for crate in $(scripts/release-info.sh crates); do
     (
         cd "$new"
         export CARGO_TARGET_DIR=$target
-        # Cargo warns about the packages that the crate does not need.
+        # Cargo warns about packages that the crate does not need.
         cargo build
         case $crate in
-        # They need a cluster. Without one, they return an error.
+        # These examples need a cluster. Without a cluster, they return an error.
         requeue-kube | requeue-leases)
             code=0
             KUBECONFIG=/nonexistent within 600 "$target/debug/newcomer" || code=$?

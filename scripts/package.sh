@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Packages the crates that are published, then builds and tests them from the files of their packages alone.
+# Packages the published crates. Then builds and tests them only from the files of their packages.
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 
@@ -10,10 +10,10 @@ selected=()
 for crate in "${crates[@]}"; do selected+=(-p "$crate"); done
 cargo package --no-verify --allow-dirty "${selected[@]}"
 
-# A workspace of the same form. The published crates have the files of their packages alone. The other members have no
-# code, only their dependencies: they keep the features of all dependencies as they are in the repository, so that
-# nothing but the published crates is built again. The members have other paths than in the repository. Otherwise Cargo
-# would take what it builds here for a build of the repository, and would not notice changes there.
+# Creates a workspace with the same members. The published crates contain only the files of their packages. The other
+# members contain no code, only their dependencies, so that all dependencies have the same features as in the repository
+# and need not be built again. The members have other paths than in the repository. Otherwise, Cargo would use the
+# builds of this workspace for the repository, and would not notice changes there.
 workspace=$target/packages
 unpacked=$workspace/members
 rm -rf "$workspace"
@@ -25,10 +25,11 @@ mkdir -p "$unpacked/crates"
 } >"$workspace/Cargo.toml"
 cp Cargo.lock rust-toolchain.toml "$workspace"
 for crate in "${crates[@]}"; do
-    # With the time of this run: files in packages are as old in every run, and Cargo would not notice changes.
+    # The files get the time of this run. Files in packages always have the same time, so Cargo would not notice
+    # changes.
     tar -xzmf "$target/package/$crate-$version.crate" -C "$unpacked/crates"
     mv "$unpacked/crates/$crate-$version" "$unpacked/crates/$crate"
-    # Cargo uses the lock file of a package, but only warns about one in a workspace's member.
+    # Cargo uses the lock file of a package, but only warns about a lock file in a member of a workspace.
     rm -f "$unpacked/crates/$crate/Cargo.lock"
     for file in README.md LICENSE-APACHE LICENSE-MIT; do
         [ -s "$unpacked/crates/$crate/$file" ] || {
@@ -42,7 +43,7 @@ for manifest in $(git ls-files '*/Cargo.toml' 2>/dev/null || find . -path ./targ
     member=$(dirname "$manifest")
     [ "$member" != . ] && [ ! -e "$unpacked/$member" ] || continue
     mkdir -p "$unpacked/$member/src"
-    # Without its programs and benchmarks, whose sources are not there.
+    # The programs and benchmarks are removed, because their sources are missing.
     awk '/^\[/ { skip = /^\[\[/ } !skip' "$manifest" >"$unpacked/$member/Cargo.toml"
     printf '//! A member without code.\n' >"$unpacked/$member/src/lib.rs"
     others+=(-p "$(sed -n 's/^name = "\(.*\)"/\1/p' "$manifest" | head -1)")
@@ -50,8 +51,8 @@ done
 
 cd "$workspace"
 export CARGO_TARGET_DIR=$target
-# The unit tests of the others need servers, which only the repository has.
+# The unit tests of the other crates need servers, which only the repository can start.
 cargo test -p requeue-core -p requeue "${others[@]}" --all-features --lib
 cargo test --workspace --all-features --doc
-# With the examples, whose dependencies bring the features of the tests.
+# The build includes the examples, because their dependencies enable the features of the tests.
 cargo build --workspace --all-features --bins --examples

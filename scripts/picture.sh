@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Takes the picture of the dashboard for the README, by the test of the page that makes it: scripts/picture.sh
+# Updates the picture of the dashboard in the README with the screenshot that a test makes: scripts/picture.sh
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# Plants bugs in a copy of the sources, one at a time, and runs the layers of tests that must detect each: those that
-# the patch names in its line `Layers:`, at least two. Plants all of crates/requeue-sim/planted, the named ones, or with
-# PART=2/6 every sixth one, beginning with the second. Fails unless each of these layers detects the bug. A layer that
-# must be stopped because it hangs has not detected the bug: it names neither the bug nor the test.
+# Plants bugs in a copy of the sources, one at a time, and runs the layers of tests that must detect each bug: at least
+# two layers, which the patch names in its line `Layers:`. Plants all bugs in crates/requeue-sim/planted, the named
+# bugs, or with PART=2/6 every sixth bug, beginning with the second. Fails if one of these layers does not detect its
+# bug. A layer that hangs and must be stopped has not detected the bug, because it names neither the bug nor the test.
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 exec </dev/null
@@ -23,7 +23,7 @@ for ((at = first; at <= $#; at += step)); do
     names+=("$(basename "${!at}" .patch)")
 done
 
-# Prints a line of the head of a patch: `header NAME Layers`.
+# Prints the value of a line in the head of a patch: `header NAME Layers`.
 header() {
     sed -n "s/^$2: //p;/^---/q" "$patches/$1.patch"
 }
@@ -41,7 +41,7 @@ layer() {
     esac
 }
 
-# Check the names first: the output of the layers goes into logs.
+# The names are checked first, because the output of the layers goes into logs.
 for name in "${names[@]}"; do
     read -ra layers <<<"$(header "$name" Layers)"
     for layer in "${layers[@]}"; do
@@ -54,7 +54,7 @@ done
 
 rm -rf "$copy"
 mkdir -p "$copy"
-# The files get the current time: with an older one, cargo would keep what it built from a tree with a bug.
+# The files get the current time. With an older time, cargo would keep the builds of a tree with a bug.
 git ls-files -z | tar --null --files-from=- -cf - | tar -xmf - -C "$copy"
 cd "$copy"
 

@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # Checks the library crates and the program for other platforms, with each of their features alone, and with the lowest
-# versions of their dependencies, and lists what fails. A check builds no program, so no linker or C library of the
-# platform is necessary. Crates with C code are checked only for Linux, whose compilers are installed. The tests of the
-# queue run on a platform with 32 bits, and those of the core on a big-endian one. ONLY=regex selects platforms;
-# `features` and `minimal-versions` are two.
+# versions of their dependencies. Lists the failed checks. A check builds no program, so it needs neither a linker nor a
+# C library of the platform. Crates with C code are checked only for Linux, whose compilers are installed. The tests of
+# the queue run on a platform with 32 bits, and those of the core on a big-endian platform. ONLY=regex selects
+# platforms. The names `features` and `minimal-versions` select the checks of features and of lowest versions.
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 export CARGO_TARGET_DIR=$target/platforms
@@ -17,7 +17,7 @@ check() {
     "$@" || failed+=("$name: $*")
 }
 
-# SQLite and TLS need a C compiler. kube needs an assembler, by way of its JSON paths, except on Windows.
+# SQLite and TLS need a C compiler. kube needs an assembler for its JSON paths, except on Windows.
 libraries=(-p requeue-core -p requeue -p requeue-store -p requeue-http)
 features='requeue/tokio requeue/prometheus requeue/tsc requeue/wait requeue-core/prefetch requeue-http/store'
 for triple in aarch64-apple-darwin x86_64-pc-windows-gnu; do
@@ -30,7 +30,7 @@ for triple in aarch64-apple-darwin x86_64-pc-windows-gnu; do
 done
 check aarch64-apple-darwin cargo check --locked --target aarch64-apple-darwin -p requeue-cli \
     --no-default-features
-# The program needs Unix, and its build says so elsewhere.
+# The program needs Unix. On other platforms, its build fails with a message.
 refused() {
     local output
     ! output=$(cargo check --locked --target "$1" -p requeue-cli --no-default-features 2>&1) &&
@@ -54,20 +54,20 @@ if [[ $triple =~ ${ONLY-} ]]; then
     check "$triple" cargo check --locked --lib --target "$triple" "${libraries[@]}" -p requeue-leases -p requeue-kube \
         --all-features --features k8s-openapi/latest
 fi
-# Without an operating system.
+# This platform has no operating system.
 triple=thumbv7em-none-eabihf
 if [[ $triple =~ ${ONLY-} ]]; then
     scripts/setup.sh "target:$triple"
     check "$triple" cargo check --locked --lib --target "$triple" -p requeue-core
 fi
-# 32 bits. The C compiler of this machine is not used, so the tests run everywhere.
+# This platform has 32 bits. The C compiler of this machine is not used, so the tests run on every machine.
 triple=i686-unknown-linux-musl
 if [[ $triple =~ ${ONLY-} ]]; then
     scripts/setup.sh "target:$triple"
     check "$triple" env CARGO_TARGET_I686_UNKNOWN_LINUX_MUSL_LINKER=rust-lld \
         cargo test --locked --lib --tests --target "$triple" -p requeue-core -p requeue
 fi
-# Big-endian. An emulator runs the tests.
+# This platform is big-endian. An emulator runs the tests.
 triple=s390x-unknown-linux-gnu
 if [[ $triple =~ ${ONLY-} ]]; then
     scripts/setup.sh "target:$triple" s390x
@@ -80,7 +80,7 @@ if [[ features =~ ${ONLY-} ]]; then
     for crate in requeue-core requeue requeue-store requeue-http requeue-cli; do
         check features cargo hack check --locked --lib --each-feature -p "$crate"
     done
-    # Their dependency k8s-openapi needs a version of the Kubernetes API.
+    # The dependency k8s-openapi needs a feature that selects the version of the Kubernetes API.
     for crate in requeue-leases requeue-kube; do
         check features cargo check --locked --lib -p "$crate" --features k8s-openapi/latest
     done

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Tests scripts/publish.sh with a cargo and an index that only record and answer: scripts/publish-test.sh
+# Tests scripts/publish.sh with a fake cargo and a fake index: scripts/publish-test.sh
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 
@@ -7,7 +7,7 @@ dir=$(mktemp -d)
 trap 'rm -rf "$dir"' EXIT
 mkdir "$dir/bin" "$dir/index"
 printf '#!/bin/sh\nprintf "%%s\\n" "$*" >>"%s/published"\n' "$dir" >"$dir/bin/cargo"
-# The last argument is the URL. A crate without a file is unknown.
+# The last argument is the URL. A crate without a file is not in the index.
 cat >"$dir/bin/curl" <<END
 #!/bin/sh
 for url; do :; done
@@ -33,18 +33,18 @@ publishes() {
 }
 all='publish --locked --no-verify'
 
-# The first publication.
+# The first publication publishes all crates.
 publishes "$all$(printf ' -p %s' "${crates[@]}")"
-# It failed at the last crate. A version that only begins with this one does not count.
+# The first publication failed at the last crate. A version that only begins with the same digits does not count.
 for crate in "${crates[@]}"; do
     printf '{"name":"%s","vers":"%s0"}\n{"name":"%s","vers":"%s"}\n' "$crate" "$version" "$crate" "$version" >"$dir/index/$crate"
 done
 last=${crates[-1]}
 printf '{"name":"%s","vers":"%s0"}\n' "$last" "$version" >"$dir/index/$last"
 publishes "$all -p $last"
-# All crates are there.
+# All crates are in the index.
 cp "$dir/index/${crates[0]}" "$dir/index/$last"
 publishes ''
-# An index that does not answer as expected is no reason to publish.
+# If the index does not answer as expected, no crate is published.
 printf 'busy\n503' >"$dir/status"
 publishes failed

@@ -1,14 +1,15 @@
 #!/usr/bin/env bash
 # Publishes the crates whose version is not in the index of crates.io yet: scripts/publish.sh
 #
-# A run that failed part of the way can therefore be repeated: cargo refuses a version that exists. Nothing is compiled,
-# because the caller has a token and build scripts of dependencies must not see it. `make package` builds the packages.
+# Therefore, a run that failed midway can be repeated, although cargo refuses an existing version. Nothing is compiled,
+# because the caller has a token, which build scripts of dependencies must not read. `make package` builds the packages.
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 
 version=$(scripts/release-info.sh version)
 
-# Succeeds if the index has this version of a crate. The names of all crates have four or more characters.
+# Succeeds if the index contains this version of a crate. The path of a crate in the index assumes a name of four or
+# more characters.
 is_published() {
     local crate=$1 url answer status
     url=https://index.crates.io/${crate:0:2}/${crate:2:2}/$crate

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Collects the files of a release: scripts/release-files.sh OUT DIR...
 #
-# Each DIR is `target/dist` of the build for one target. OUT gets their files, and one list of checksums. It does not get
-# the contexts of containers, which are directories: the archives have the same program.
+# Each DIR is `target/dist` of the build for one target. The files are copied to OUT, with one list of checksums. The
+# contexts of containers, which are directories, are omitted, because the archives contain the same program.
 set -euo pipefail
 
 out=$1

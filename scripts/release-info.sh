@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
 # Prints facts of a release: scripts/release-info.sh version | crates | repository | notes [VERSION]
 #
-# `crates` are the published crates in the order of publication. `repository` is the address in Cargo.toml, and empty
-# as long as there is none. `notes` is the section of a version in CHANGELOG.md, by default of this one; it fails if
-# there is none.
+# `crates` are the published crates in the order of publication. `repository` is the address in Cargo.toml, or empty if
+# it is missing. `notes` is the section of a version in CHANGELOG.md, by default the current version. It fails if the
+# section is missing.
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 
-# A value of the section [workspace.package].
+# Prints a value of the section [workspace.package].
 field() { sed -n "/^\[workspace.package\]/,/^\$/s/^$1 = \"\(.*\)\"/\1/p" Cargo.toml; }
 
 case ${1-} in

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Builds the program for distribution: stripped, and without the paths of this machine, which reveal names of users and
-# directories. Cargo's `trim-paths` would do that, but is not stable. Arguments go to `cargo build`. TARGET selects
-# another target than this machine's.
+# directories. Cargo's `trim-paths` would remove them, but is not stable. Arguments are passed to `cargo build`. TARGET
+# selects a target other than this machine's.
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 

@@ -2,15 +2,15 @@
 # Hashes every file of the repository with `requeue run`, adds some files several times, and checks that each file has a
 # hash. The program prints the summary on standard error.
 #
-# With SERVE=1 (any port) or SERVE=[ADDR:]PORT it serves a dashboard and runs until Ctrl-C. It hashes files again that
-# change, and eight random files each second.
+# With SERVE=1 (any port) or SERVE=[ADDR:]PORT it serves a dashboard and runs until Ctrl-C. It hashes changed files
+# again, and eight random files each second.
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
-# The main job needs neither stores nor Kubernetes, which are most of a first build.
+# The main job needs neither stores nor Kubernetes, which take most of the time of a first build.
 cargo build --profile quick --no-default-features -p requeue-cli
 
-# Lists the files that git tracks, or all files outside a checkout. A key is a line, so names with line breaks are left
-# out.
+# Lists the files that git tracks, or all files outside a checkout. A key is a line, so names with line breaks are
+# omitted.
 list() {
     if [ -n "$(git ls-files 2>/dev/null | head -1)" ]; then
         git ls-files -z
@@ -59,7 +59,7 @@ if [ -n "${SERVE-}" ]; then
     running=$!
     trap 'kill -TERM "$running" 2>/dev/null' INT TERM HUP
     while kill -0 "$running" 2>/dev/null; do wait "$running" || status=$?; done
-    # The codes for a run that a signal has ended, as intended.
+    # These are the codes of a run that a signal has stopped, as intended.
     case ${status-0} in 129 | 130 | 143) exit 0 ;; *) exit "${status-0}" ;; esac
 fi
 

@@ -1,4 +1,4 @@
 #!/bin/sh
-# rustdoc that may write JSON, for `RUSTDOC`: scripts/api.sh. Only rustdoc gets the variable. If cargo had it, it would
-# build the dependencies again.
+# Runs rustdoc with the permission to write JSON, as the `RUSTDOC` of scripts/api.sh. Only rustdoc receives the
+# variable. If cargo received it, cargo would build the dependencies again.
 RUSTC_BOOTSTRAP=1 exec rustdoc "$@"

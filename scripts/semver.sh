@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Compares the public API with that of the latest tag `v*` before this commit, by the rules of semantic versioning.
+# Compares the public API with that of the latest tag `v*` before this commit, according to semantic versioning.
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 
@@ -11,7 +11,7 @@ fi
 scripts/setup.sh semver
 selected=()
 for crate in $(scripts/release-info.sh crates); do
-    # Its interface is the command line.
+    # The interface of requeue-cli is the command line.
     [ "$crate" = requeue-cli ] || selected+=(-p "$crate")
 done
 cargo semver-checks "${selected[@]}" --all-features --baseline-rev "$last"

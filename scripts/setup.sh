@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # Installs the programs that the build and the tests need: scripts/setup.sh [--plan] [TOOL...]
 #
-# Without a TOOL it installs the minimum: rustfmt, clippy, a C compiler and inotifywait. The functions `tool_*` below are
-# the tools. It prints each installation before it begins. `--plan` prints them all and installs nothing.
-# REQUEUE_SETUP=none forbids every installation; the script then fails if a tool is missing.
+# Without a TOOL it installs the minimum: rustfmt, clippy, a C compiler and inotifywait. Each function `tool_*` below
+# installs one tool. The script prints each installation before it begins. `--plan` prints all installations, and
+# installs nothing. REQUEUE_SETUP=none forbids every installation; the script then fails if a tool is missing.
 #
 # No installation starts a service or edits a configuration file. On Debian and Ubuntu, the servers for tests are not
 # installed: their packages are unpacked below `tools`, which needs no root. `--path` prints the directory of programs
@@ -30,7 +30,7 @@ fail() {
     exit 1
 }
 
-# Announces an installation. Fails if none may follow.
+# Announces an installation. Fails if installations are forbidden.
 announce() {
     if [ "${REQUEUE_SETUP-}" = none ]; then
         say "setup: REQUEUE_SETUP=none forbids to install $1"
@@ -51,8 +51,8 @@ manager() {
     return 1
 }
 
-# Installs packages of the system, as root: system DEBIAN FEDORA ALPINE, each a list of names. None of them has a service.
-# The packages of Fedora and Alpine start no service either.
+# Installs packages of the system, as root: system DEBIAN FEDORA ALPINE, each a list of names. None of the Debian
+# packages contains a service. The packages of Fedora and Alpine start no service.
 system() {
     local manager packages
     manager=$(manager) || manager=none
@@ -71,7 +71,7 @@ system() {
     fi
     announce "${packages[*]}" "with $manager, into the system" || return
     case $manager in
-    # Wait for another apt-get, and retry if a mirror is unavailable.
+    # apt-get waits for another apt-get, and retries if a mirror is unavailable.
     apt-get)
         local apt=(apt-get -qq -o DPkg::Lock::Timeout=300 -o Acquire::Retries=3)
         "${apt[@]}" update && DEBIAN_FRONTEND=noninteractive "${apt[@]}" install -y --no-install-recommends "${packages[@]}"
@@ -81,8 +81,8 @@ system() {
     esac >&2 </dev/null
 }
 
-# Makes the programs of packages available that contain a service: server 'PROGRAM...' DEBIAN FEDORA ALPINE. With apt-get
-# it unpacks the packages and the missing packages on which they depend. With others it installs them.
+# Makes the programs of packages with services available: server 'PROGRAM...' DEBIAN FEDORA ALPINE. With apt-get,
+# unpacks the packages and the missing packages on which they depend. With other package managers, installs them.
 server() {
     if [ "$(manager)" = apt-get ] && command -v dpkg >/dev/null; then
         announce "$2" "unpacked into $tools, and not installed" || return
@@ -92,7 +92,7 @@ server() {
     fi
 }
 
-# Unpacks Debian packages: unpack 'PROGRAM...' 'PACKAGE...'. Runs apt-get with lists and caches of its own.
+# Unpacks Debian packages: unpack 'PROGRAM...' 'PACKAGE...'. Runs apt-get with separate lists and caches.
 unpack() {
     local state=$tools/apt root=$tools/debian library="" codename apt programs packages package directory program path
     read -ra programs <<<"$1"
@@ -112,7 +112,7 @@ unpack() {
     fi
     "${apt[@]}" --simulate install --no-install-recommends "${packages[@]}" |
         sed -n 's/^Inst \([^ ]*\) .*/\1/p' >"$state/wanted" || return
-    # The packages themselves are unpacked even if the system has them without some program in its PATH.
+    # The packages are unpacked even if they are installed, because their programs may be missing in PATH.
     printf '%s\n' "${packages[@]}" >>"$state/wanted"
     rm -f "$state"/archives/*.deb
     # shellcheck disable=SC2046
@@ -133,8 +133,8 @@ unpack() {
     done
 }
 
-# Builds a program with cargo: built NAME VERSION [ARGUMENT...]. It is not optimised: it runs for seconds, and an
-# optimised build takes several times as long.
+# Builds a program with cargo: built NAME VERSION [ARGUMENT...]. The program is not optimised, because it runs only for
+# seconds, and an optimised build takes several times as long.
 built() {
     local name=$1 version=$2
     shift 2
@@ -160,7 +160,7 @@ target_of_rust() {
     announce "the target $1" 'with rustup' && rustup target add "$1" >&2
 }
 
-# The minimum: what every target needs.
+# The minimum that every target needs.
 
 command -v cargo >/dev/null ||
     fail 'cargo is missing. Install the stable toolchain with rustup: https://rustup.rs'
@@ -178,14 +178,14 @@ if ! command -v cc >/dev/null; then
         fail 'A C compiler is missing, which rustc needs to link. Debian: apt-get install gcc libc6-dev. macOS: xcode-select --install'
 fi
 
-# A test watches files with it. Without it, the test reports that it did not run.
+# A test watches files with inotifywait. Without this program, the test reports that it did not run.
 if { [ $# = 0 ] || [ -n "$plan" ]; } && [ "$(uname)" = Linux ] && ! command -v inotifywait >/dev/null; then
     system inotify-tools inotify-tools inotify-tools || true
 fi
 
 # The tools. Each function fails if its tool is missing and cannot be installed.
 
-# The tests of the dashboard look for the same names.
+# The tests of the dashboard search for the same names.
 tool_browser() {
     local name
     for name in "${CHROMIUM-}" chromium chromium-browser google-chrome google-chrome-stable \
@@ -221,13 +221,13 @@ tool_collector() {
     printf '%s\n' "$sum" >"$tools/otel-collector.sum"
 }
 
-# Debian installs it outside the PATH of ordinary users.
+# Debian installs pgbouncer outside the PATH of ordinary users.
 tool_pgbouncer() {
     command -v pgbouncer >/dev/null || [ -x /usr/sbin/pgbouncer ] ||
         server pgbouncer pgbouncer pgbouncer pgbouncer
 }
 
-# Debian may have only the client.
+# On Debian, only the client may be installed.
 tool_redis() {
     command -v redis-server >/dev/null || command -v valkey-server >/dev/null ||
         server 'redis-server redis-cli' redis-server valkey redis
@@ -238,7 +238,7 @@ tool_valkey() {
         server 'valkey-server valkey-cli' 'valkey-server valkey-tools' valkey valkey
 }
 
-# Debian ships it with the Prometheus server.
+# Debian ships promtool with the Prometheus server.
 tool_promtool() {
     command -v promtool >/dev/null || server promtool prometheus golang-github-prometheus prometheus
 }
@@ -263,7 +263,7 @@ tool_oldest-rust() {
     rustup toolchain install "$oldest" --profile minimal >&2
 }
 
-# It chooses the lowest versions of dependencies.
+# The nightly toolchain selects the lowest versions of dependencies.
 tool_nightly() {
     rustup run nightly cargo --version >/dev/null 2>&1 && return
     announce 'Rust nightly' 'with rustup, beside the other toolchains' || return
@@ -294,7 +294,7 @@ tool_sbom() {
 # The C compiler for static programs: SQLite and ring have C code.
 tool_musl() {
     target_of_rust "$(uname -m)-unknown-linux-musl" || return
-    # Alpine's own compiler is one.
+    # Alpine's own compiler builds static programs.
     command -v musl-gcc >/dev/null || command -v apk >/dev/null ||
         system musl-tools musl-gcc musl-dev
 }
@@ -312,7 +312,7 @@ tool_s390x() {
             'qemu-s390x gcc-s390x-linux-gnu'
 }
 
-# `requeue watch` as a chart is checked with it.
+# helm checks the chart of `requeue watch`.
 tool_helm() {
     command -v helm >/dev/null || compiled helm helm.sh/helm/v3/cmd/helm@v3.22.0
 }
@@ -325,12 +325,12 @@ tool_shellcheck() {
     command -v shellcheck >/dev/null || system shellcheck ShellCheck shellcheck
 }
 
-# It also checks the scripts in workflows, with shellcheck.
+# actionlint also checks the scripts in workflows, with shellcheck.
 tool_actionlint() {
     command -v actionlint >/dev/null || compiled actionlint github.com/rhysd/actionlint/cmd/actionlint@v1.7.12
 }
 
-# Rules of accessibility, with which a test checks the dashboard.
+# The rules of accessibility with which a test checks the dashboard.
 tool_axe() {
     local version=4.14.1
     [ -s "$tools/axe.min.js" ] && grep -qF "axe v$version" "$tools/axe.min.js" && return
@@ -347,7 +347,7 @@ tool_axe() {
 
 code=0
 for tool; do
-    # A platform: target:TRIPLE
+    # The argument of a platform is target:TRIPLE.
     case $tool in
     target:*)
         target_of_rust "${tool#target:}" || code=1

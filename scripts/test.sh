@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Runs every check. The steps that could not run are collected in a file and listed at the end; with CI=true they are
-# failures. REQUEUE_SETUP=none forbids it to install anything: it then checks with the present programs.
+# Runs every check. The steps that could not run are collected in a file and listed at the end. With CI=true, they are
+# failures. With REQUEUE_SETUP=none, the script installs nothing, and uses the present programs.
 #
 # A Rust test that cannot run on this machine appends a line to the file that REQUEUE_NOT_RUN names, and returns.
 set -euo pipefail
@@ -72,7 +72,7 @@ cargo clippy -p requeue-store --lib --no-default-features -- -D warnings
 step 'The oldest Rust'
 if scripts/setup.sh oldest-rust; then
     oldest=$(sed -n 's/^rust-version = "\(.*\)"$/\1/p' Cargo.toml)
-    # A separate target directory, so that neither toolchain discards the builds of the other.
+    # The target directory is separate, so that the toolchains do not discard each other's builds.
     CARGO_TARGET_DIR=$target/oldest-rust cargo "+$oldest" check --workspace --all-features --locked
     has_oldest=1
 else
@@ -81,7 +81,7 @@ else
 fi
 
 step 'Documentation'
-# Only libraries: the program and the library have the same name, and would have the same page.
+# Only libraries are documented, because the program and the library have the same name, and would have the same page.
 RUSTDOCFLAGS='-D warnings' cargo doc --workspace --lib --no-deps --all-features
 
 step 'Documentation site'
@@ -96,13 +96,13 @@ step 'A browser, servers, a collector, promtool and libfaketime'
 scripts/setup.sh browser axe postgresql pgbouncer redis promtool collector faketime || true
 if [ -s "$tools/axe.min.js" ]; then export AXE=$tools/axe.min.js; fi
 
-# Wait for the build of the server: beside it, tests would be slow.
+# Waits for the build of the server, because concurrent tests would be slow.
 built=0
 wait "$kube_server" || built=$?
 trap - EXIT
 
 step 'Tests'
-# The tests that need an API server have a step of their own.
+# The tests that need an API server are in a separate step.
 REQUEUE_KUBE_SERVER='' tests --workspace --all-features
 
 step 'Valkey'
@@ -149,7 +149,7 @@ step 'Examples'
 cargo build --workspace --all-features --bins --examples
 for example in crates/*/examples/*.rs; do
     [ -e "$example" ] || continue
-    # These are built, but not run: they need a cluster.
+    # These examples are built but not run, because they need a cluster.
     [[ $example != crates/requeue-kube/* ]] || continue
     name=$(basename "$example" .rs)
     printf -- '-- %s\n' "$name"
@@ -176,7 +176,7 @@ done
 
 step 'Kubernetes API server'
 if [ "$built" = 0 ]; then
-    # Select the whole workspace, so that nothing is built again with fewer features.
+    # Selects the whole workspace, so that no crate is built again with fewer features.
     against=()
     for test in e2e/tests/*; do against+=(--test "$(basename "$test" .rs)"); done
     REQUEUE_KUBE_SERVER=$(cat "$target/kube-server.path") tests --workspace --all-features "${against[@]}"
@@ -192,7 +192,7 @@ step 'Packages'
 scripts/package.sh
 
 step 'Dependencies'
-# Each direct dependency has a comment that says what it is for, at the line that names its version.
+# Each direct dependency needs a comment about its purpose, at the line that names its version.
 cargo tree --workspace --all-features --locked --depth 1 --no-dedupe --prefix none \
     --target all --edges normal,dev,build --format '{p}' | awk 'NF && !/ \(\// { print $1 }' | sort -u |
     while read -r name; do

@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# Checks that no job with a token compiles: it would run build scripts of dependencies, which could read the token.
-# scripts/workflow-tokens.sh FILE... checks workflows, and scripts/workflow-tokens.sh --test tests the check.
+# Checks that no job with a token compiles, because it would run build scripts of dependencies, which could read the
+# token. scripts/workflow-tokens.sh FILE... checks workflows, and scripts/workflow-tokens.sh --test tests the check.
 #
-# A job has a token if it may write, or reads a secret. Permissions of the workflow are the default of its jobs. A
-# workflow without permissions has those of the repository, which may include writing. Of our scripts, such a job may
-# run those below. They compile nothing.
+# A job has a token if it may write, or reads a secret. The permissions of the workflow are the default for its jobs. A
+# workflow without permissions has those of the repository, which may include writing. A job with a token may run only
+# the scripts below, which compile nothing.
 set -euo pipefail
 
 check() {

@@ -6,7 +6,7 @@ import (
 )
 
 func (r *queueRun) random() {
-	// Some sequences lack whole operations.
+	// Some sequences omit some operations entirely.
 	weights := map[string]int{}
 	names := []string{"add", "get", "done"}
 	names = append(names, pick(r.sequence, []string{"wait"}, nil)...)
@@ -72,7 +72,7 @@ func (r *queueRun) do(name string) {
 			r.wait()
 		}
 	case "sleep":
-		// The add that follows goes behind the keys that have just fallen due.
+		// The next add goes after the keys that have just become due.
 		again := busy && r.oneIn(3)
 		if again {
 			r.add(worked)
@@ -88,7 +88,7 @@ func (r *queueRun) do(name string) {
 		case busy:
 			r.done(worked)
 		case r.oneIn(4) && !slices.Contains(r.queue, key):
-			// A key that is neither in flight nor ready: no effect.
+			// The key is neither in flight nor ready, so this has no effect.
 			r.done(key)
 		}
 	case "retry":
@@ -129,7 +129,7 @@ func (r *queueRun) someDelay() time.Duration {
 	return pick(r.sequence, 0, time.Millisecond, time.Second, 10*time.Second, r.duration(time.Minute))
 }
 
-// own returns the delay, or slightly more, so that no other key is due at the same time.
+// own returns the delay, or a slightly longer one, so that no other key is due at the same time.
 func (r *queueRun) own(key string, d time.Duration) time.Duration {
 	for d > 0 {
 		taken := false
@@ -144,8 +144,7 @@ func (r *queueRun) own(key string, d time.Duration) time.Duration {
 	return d
 }
 
-// nudge moves the clock slightly, so that two keys with equal failures are not due at the same
-// time.
+// nudge advances the clock slightly, so that two keys with equal failures are not due at the same time.
 func (r *queueRun) nudge() {
 	if len(r.pending) > 0 {
 		r.sleep(r.between(1, 999))
@@ -170,8 +169,7 @@ func (r *queueRun) someSleep() time.Duration {
 	return r.duration(time.Minute)
 }
 
-// --- Operations that must be the last, because requeue differs after them
-// -------------------------
+// --- Operations that must be the last, because requeue behaves differently after them -------------------------
 
 // doneOfReady completes a key that is ready and not in flight, and then takes all keys.
 func (r *queueRun) doneOfReady() {
@@ -182,7 +180,7 @@ func (r *queueRun) doneOfReady() {
 	r.takeAll()
 }
 
-// abandoned simulates a worker that panics between Get and Done. Then all waiting keys fall due.
+// abandoned simulates a worker that panics between Get and Done. After that, all waiting keys become due.
 func (r *queueRun) abandoned() {
 	key, busy := r.worked()
 	if !busy || r.shut || r.waiting > 0 || r.flows {

@@ -39,7 +39,7 @@ func bucket(qps rate.Limit, burst int) namedLimiter {
 	return namedLimiter{&workqueue.TypedBucketRateLimiter[string]{Limiter: rate.NewLimiter(qps, burst)}, name}
 }
 
-// randomLimiter returns a limiter of any kind that client-go has, with sane or absurd parameters.
+// randomLimiter returns a limiter of any kind in client-go, with sensible or absurd parameters.
 func (s *sequence) randomLimiter(depth int) namedLimiter {
 	switch s.IntN(10 - 2*min(depth, 1)) {
 	case 0, 1, 2:

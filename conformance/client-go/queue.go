@@ -19,7 +19,7 @@ type queueRun struct {
 	*spy
 	layer string
 	keys  []string
-	// Nil if the queue uses the bubble's clock.
+	// The clock of the queue, or nil if it uses the bubble's clock.
 	fake  *fakes.FakeClock
 	start time.Time
 
@@ -30,7 +30,7 @@ type queueRun struct {
 	limiter  namedLimiter
 	delay    time.Duration
 
-	// The state that is needed to choose operations with an effect.
+	// The state from which operations that have an effect are chosen.
 	processing map[string]bool
 	pending    map[string]time.Duration
 	shut       bool
@@ -97,7 +97,7 @@ func newQueueRun(s *sequence, kind, layer string, flows bool) *queueRun {
 	return r
 }
 
-// close lets every goroutine end, which the bubble requires.
+// close stops every goroutine, as the bubble requires.
 func (r *queueRun) close() {
 	r.outer.ShutDown()
 	r.inner.ShutDown()
@@ -130,7 +130,7 @@ func (r *queueRun) step(what string, do func()) {
 	if r.ended > ended {
 		saw = append(saw, fmt.Sprintf("ended=%d", r.ended-ended))
 	}
-	// The order in which they return is random.
+	// The order in which the calls return is random.
 	slices.Sort(r.returned[returned:])
 	list("drained", join(r.returned[returned:]))
 	if r.delay >= 0 {
@@ -207,7 +207,7 @@ func (r *queueRun) done(key string) {
 	r.reap()
 }
 
-// reap records that a completed key may have been delivered to a waiting getter at once.
+// reap records that a completed key may have been delivered immediately to a waiting getter.
 func (r *queueRun) reap() {
 	for _, key := range r.popped {
 		r.processing[key[:1]] = true
@@ -224,7 +224,7 @@ func (r *queueRun) get() {
 	})
 }
 
-// wait starts a goroutine that gets a key that is not there yet.
+// wait starts a goroutine that waits for a key in an empty queue.
 func (r *queueRun) wait() {
 	r.step("wait", func() {
 		r.waiting++
@@ -261,7 +261,7 @@ func (r *queueRun) shutDown() {
 	r.step("shut_down", func() { r.outer.ShutDown() })
 }
 
-// sleep moves both clocks, because the bucket reads the machine's.
+// sleep advances both clocks, because the token bucket reads the machine's clock.
 func (r *queueRun) sleep(d time.Duration) {
 	r.step(fmt.Sprintf("sleep %d", d), func() {
 		time.Sleep(d)
@@ -271,7 +271,7 @@ func (r *queueRun) sleep(d time.Duration) {
 	})
 }
 
-// due records when a key is due. Other sequences cover equal due times.
+// due records the due time of a key. Other sequences cover equal due times.
 func (r *queueRun) due(key string, d time.Duration) {
 	if d <= 0 || r.shut {
 		return

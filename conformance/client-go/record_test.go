@@ -46,7 +46,7 @@ func record(t *testing.T, seed uint64) *sequence {
 //go:embed go.mod
 var goMod string
 
-// versions returns the versions that go.mod pins, of the recorded modules.
+// versions returns the versions of the recorded modules, as go.mod pins them.
 func versions() string {
 	var all []string
 	for line := range strings.Lines(goMod) {
@@ -112,7 +112,7 @@ func TestRecord(t *testing.T) {
 		}
 		differ(t, string(committed), string(recordAll(t)))
 	default:
-		// A seed produces the same sequence every time: check some of each kind.
+		// A seed must produce the same sequence every time. The test checks some sequences of each kind.
 		for seed := uint64(1); seed <= 60; seed++ {
 			if a, b := record(t, seed).text.String(), record(t, seed).text.String(); a != b {
 				t.Errorf("seed %d: not the same twice", seed)
@@ -121,7 +121,7 @@ func TestRecord(t *testing.T) {
 	}
 }
 
-// differ reports the first difference, with its sequence and both lines.
+// differ reports the first difference, with its sequence and the two lines.
 func differ(t *testing.T, committed, recorded string) {
 	was, is := strings.Split(committed, "\n"), strings.Split(recorded, "\n")
 	head := ""

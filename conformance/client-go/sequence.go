@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// Generator is part of every seed: a change of it changes all sequences.
+// Generator is part of every seed, so a change of this number changes all sequences.
 const Generator = 3
 
 // A sequence is a head line, and a line for each step: the operation, and its observed effects.
@@ -38,7 +38,7 @@ func (s *sequence) line(did string, saw ...string) {
 	s.text.WriteByte('\n')
 }
 
-// changed adds the value after a step, if it differs from the value before.
+// changed adds the value after a step, if it differs from the value before the step.
 func (s *sequence) changed(saw []string, name string, value any) []string {
 	text := fmt.Sprint(value)
 	if was, ok := s.state[name]; ok && was == text || !ok && text == "0" {

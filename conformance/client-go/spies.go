@@ -8,13 +8,13 @@ import (
 	"k8s.io/client-go/util/workqueue"
 )
 
-// Everything here is called under the queue's lock, or by the one goroutine that drives it. It is
-// read when all other goroutines wait.
+// All functions in this file are called under the queue's lock, or by the only goroutine that drives the queue. The
+// recorded values are read when all other goroutines wait.
 
 // spy observes a queue from the inside: deliveries in their order, and every metric.
 type spy struct {
 	queue []string
-	// Since the start of the step.
+	// The deliveries and touched keys since the start of the step.
 	popped, touched []string
 	latencies       []int64
 	work            []int64
@@ -87,12 +87,12 @@ func (s *spy) NewUnfinishedWorkSecondsMetric(string) workqueue.SettableGaugeMetr
 	return observe(func(v float64) { s.unfinished = []string{fmt.Sprint(nanos(v))} })
 }
 
-// Set after the other gauge: the last values of a step are recorded.
+// This gauge is set after the other one. The last values of a step are recorded.
 func (s *spy) NewLongestRunningProcessorSecondsMetric(string) workqueue.SettableGaugeMetric {
 	return observe(func(v float64) { s.unfinished = append(s.unfinished, fmt.Sprint(nanos(v))+s.at()) })
 }
 
-// watched is a limiter that remembers its last delay.
+// watched is a limiter that stores its last delay.
 type watched struct {
 	limiter
 	delay *time.Duration

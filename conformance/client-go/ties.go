@@ -2,7 +2,7 @@ package record
 
 import "time"
 
-// ties records keys that are due at the same time, which come out in the order of a heap.
+// ties records keys that are due at the same time, which are delivered in the order of a heap.
 func (s *sequence) ties() {
 	r := newQueueRun(s, "ties", "delaying", s.oneIn(2))
 	defer r.close()

@@ -29,8 +29,8 @@ func (s *sequence) backoff() wait.Backoff {
 	}
 }
 
-// backoffs records each step of a backoff. With jitter, the delay is random, so only its bounds are
-// checked; the fields that a step leaves behind are not random.
+// backoffs records each step of a backoff. With jitter, the delay is random, so only its bounds are recorded. The
+// fields after a step are not random.
 func (s *sequence) backoffs() {
 	s.head("backoff", "")
 	for range 12 {
@@ -129,7 +129,7 @@ func (s *sequence) managers() {
 
 var errScript = errors.New("the condition fails")
 
-// A script has the duration of each run of a loop's function, and the result of the last one.
+// A script contains the duration of each run of a loop's function, and the result of the last run.
 type script struct {
 	*sequence
 	start  time.Time
@@ -139,7 +139,7 @@ type script struct {
 	starts []time.Duration
 }
 
-// run performs one run. It returns whether the condition holds, or an error.
+// run performs one run. It returns whether the condition is true, or an error.
 func (s *script) run() (bool, error) {
 	n := len(s.starts)
 	s.starts = append(s.starts, time.Since(s.start))
@@ -173,9 +173,8 @@ func errorName(err error) string {
 	}
 }
 
-// loops records the start of each run, and the end and the result of the loop. Stops and deadlines
-// are at odd nanoseconds and timers at even ones, because the order of two at the same time is
-// random.
+// loops records the start of each run, and the end and the result of the loop. Stops and deadlines are at odd
+// nanoseconds, and timers at even ones, because the order of two simultaneous events is random.
 func (s *sequence) loops() {
 	s.head("loop", "")
 	for range 5 {
@@ -206,7 +205,7 @@ func (s *sequence) loops() {
 		} else {
 			runs.result = pick(s, "true", "error", "stop", "stop")
 		}
-		// Without a stop from outside, the script must end the loop, and repeats itself until then.
+		// Without an external stop, the script must end the loop. It is repeated until then.
 		ctx, cancel := context.WithCancel(context.Background())
 		runs.cancel = cancel
 		runs.start = time.Now()

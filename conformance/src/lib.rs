@@ -13,7 +13,7 @@ static PACKED: &[u8] = include_bytes!("../traces/client-go.txt.gz");
 ///
 /// # Errors
 ///
-/// If the file is not compressed text.
+/// Returns an error if the file is not compressed text.
 pub fn recorded() -> io::Result<String> {
     let mut text = String::new();
     GzDecoder::new(PACKED).read_to_string(&mut text)?;
@@ -37,7 +37,7 @@ impl<'t> Fields<'t> {
         self.0.iter().find(|(known, _)| *known == name).map(|(_, value)| *value)
     }
 
-    /// Returns the elements of a list, which commas separate. Empty if `name` is absent.
+    /// Returns the elements of a list, which commas separate. Returns no elements if `name` is absent.
     pub fn list(&self, name: &str) -> impl Iterator<Item = &'t str> + use<'t> {
         self.get(name)
             .into_iter()
@@ -99,7 +99,7 @@ pub fn sequences(text: &str) -> Option<Vec<Sequence<'_>>> {
     Some(all)
 }
 
-/// Parses a name with arguments in parentheses, which may be calls too: `max_of(bucket(1,2),x)`.
+/// Parses a name with arguments in parentheses, which can also be calls: `max_of(bucket(1,2),x)`.
 #[must_use]
 pub fn call(text: &str) -> (&str, Vec<&str>) {
     let Some((name, rest)) = text.split_once('(') else { return (text, Vec::new()) };

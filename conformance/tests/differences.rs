@@ -1,6 +1,5 @@
-//! One test for each row of the table in `docs/reference/conformance.md`, with the row's name: the
-//! deliberate differences from client-go. Each comment says what client-go does; the replay has
-//! observed it.
+//! One test for each row of the table in `docs/reference/conformance.md`, with the row's name: the deliberate
+//! differences from client-go. Each comment describes the behaviour of client-go, which the replay has observed.
 
 #![allow(clippy::unwrap_used, reason = "tests say what they expect by unwrapping it")]
 
@@ -87,8 +86,8 @@ fn every_drain_is_woken() {
     assert!(drains.iter_mut().all(|drain| is_ready(drain.as_mut())));
 }
 
-/// In client-go, the second `ShutDown` of a delaying queue does nothing, and a drain in between
-/// keeps waiting.
+/// In client-go, the second `ShutDown` of a delaying queue does nothing, and a drain between the two calls continues to
+/// wait.
 #[test]
 fn shut_down_ends_every_drain() {
     let (queue, _) = fake();
@@ -140,8 +139,8 @@ fn dropped_key_is_forgotten() {
     assert_eq!(queue.num_requeues(&'a'), 0);
 }
 
-/// In client-go, the longest delay is 292 years. In requeue, the longest delay never ends, and such
-/// a key stays until it is cancelled.
+/// In client-go, the longest delay is 292 years. In requeue, the longest delay is infinite, and such a key waits until
+/// it is cancelled.
 #[test]
 fn longest_delay_is_never() {
     let mut bucket = Bucket::new(0.0, 0);
@@ -182,9 +181,8 @@ impl<K> MetricsProvider<K> for Queued {
     }
 }
 
-/// In client-go, a goroutine adds a key when it is due. In requeue, a waiting getter adds the key,
-/// or else the next operation does. Until then the key is not in the queue, and its time there
-/// counts from then.
+/// In client-go, a goroutine adds a key when it is due. In requeue, a waiting getter or the next operation adds the
+/// key. Before that, the key is not in the queue, and its time in the queue is not counted.
 #[test]
 fn queued_from_when_it_was_seen_due() {
     let (clock, seen) = (FakeClock::new(), Queued::default());
@@ -208,7 +206,7 @@ fn queued_from_when_it_was_seen_due() {
     assert_eq!(*seen.0.lock().unwrap(), [secs(1), secs(3)]);
 }
 
-/// In client-go, a delay that overflows is negative or any other value: it depends on the machine.
+/// In client-go, a delay that overflows is negative or has another value, which depends on the machine.
 #[test]
 fn backoff_saturates() {
     let mut backoff = Backoff { duration: secs(1), factor: 1e12, steps: 9, ..Backoff::default() };
@@ -218,8 +216,8 @@ fn backoff_saturates() {
     assert_eq!(delays[4], Duration::MAX);
 }
 
-/// client-go's ticker is independent of the tries, so the try after a late try comes at 6 s. In
-/// requeue, each interval counts from the start of the previous try.
+/// client-go's ticker is independent of the tries, so the next try after a late try begins at 6 s. In requeue, each
+/// interval counts from the start of the previous try.
 #[test]
 fn poll_counts_from_its_last_try() {
     let clock = FakeClock::new();
@@ -241,7 +239,7 @@ fn poll_counts_from_its_last_try() {
     assert_eq!((polled, starts.into_inner().unwrap()), (Ok(()), vec![2, 5, 7]));
 }
 
-/// In client-go, whichever came first during the try wins.
+/// In client-go, the first of the two events during the try determines the result.
 #[test]
 fn stop_wins_over_a_timeout() {
     let clock = FakeClock::new();
@@ -256,7 +254,7 @@ fn stop_wins_over_a_timeout() {
 
 // --- Differences that no trace can show ---------------------------------------------------------
 
-/// In client-go, the key goes through a channel of 1,000, which the queue's goroutine must empty.
+/// In client-go, the key passes through a channel with 1,000 places, which the queue's goroutine must empty.
 #[test]
 fn add_after_never_blocks() {
     let (queue, _) = fake();
@@ -266,7 +264,7 @@ fn add_after_never_blocks() {
     assert_eq!(queue.waiting(), 10_000);
 }
 
-/// In client-go, each queue has a goroutine with a heartbeat, and one for its metrics.
+/// In client-go, each queue has a goroutine with a heartbeat, and another one for its metrics.
 #[test]
 fn nothing_runs_in_the_background() {
     let (queue, clock) = fake();
@@ -274,8 +272,8 @@ fn nothing_runs_in_the_background() {
     assert_eq!(clock.armed(), 0);
 }
 
-/// A drained queue of client-go keeps the memory of its largest size. Other tests measure how much
-/// memory requeue returns; this one checks that no record is left.
+/// A drained queue of client-go keeps the memory of its largest size. Other tests measure the memory that requeue
+/// returns. This test checks that no record is left.
 #[test]
 fn a_drained_queue_knows_nothing() {
     let (queue, clock) = fake();

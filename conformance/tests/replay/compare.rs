@@ -1,4 +1,4 @@
-//! Compares the state of a queue after each step with the recorded state of client-go's.
+//! Compares the state of a queue after each step with the recorded state of client-go's queue.
 
 use std::fmt;
 use std::time::Duration;
@@ -10,7 +10,7 @@ use crate::limiters::delay;
 use crate::queue::{Held, Over, Run, key};
 use crate::{Mismatch, nanos, same};
 
-/// Values that describe one step. All others remain valid until they are recorded again.
+/// Values that describe one step. All other values remain valid until they are recorded again.
 const OF_A_STEP: [&str; 8] =
     ["got", "ended", "delay", "drained", "queued", "worked", "unfinished", "touched"];
 
@@ -72,8 +72,8 @@ impl<'q, 't> Run<'q, 't> {
         self.compare_state(at, &theirs, met)
     }
 
-    /// Compares keys with equal due times. requeue's come in the order of their arrival;
-    /// client-go's must be the same keys in any order.
+    /// Compares keys with equal due times. requeue delivers them in the order of their arrival. client-go must deliver
+    /// the same keys in any order.
     fn compare_tied(
         &mut self,
         at: usize,
@@ -157,7 +157,7 @@ impl<'q, 't> Run<'q, 't> {
                 Some(ours) if !self.was_refused => {
                     self.check(at, "delay", theirs, delay(ours, met))?;
                 }
-                // requeue's limiter has recorded fewer failures by now. The delay has no effect.
+                // At this point, requeue's limiter has recorded fewer failures. The delay has no effect.
                 Some(_) => {}
                 None => {
                     self.check(at, "shut", "1", self.known("shut"))?;

@@ -1,9 +1,9 @@
-//! The deliberate differences from client-go. docs/reference/conformance.md has the table.
+//! The deliberate differences from client-go. The table is in docs/reference/conformance.md.
 
 use std::collections::BTreeMap;
 use std::fmt;
 
-/// A deliberate difference. The replay accepts and counts it in exactly the intended case.
+/// A deliberate difference. The replay accepts and counts the difference only in the intended case.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(crate) enum Difference {
     DoneNeedsADelivery,
@@ -43,7 +43,7 @@ impl Difference {
     ];
 }
 
-/// Prints the name in the table and of the test: `DoneNeedsADelivery` is `done_needs_a_delivery`.
+/// Prints the name, which is the same in the table and of the test: `DoneNeedsADelivery` is `done_needs_a_delivery`.
 impl fmt::Display for Difference {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (at, letter) in format!("{self:?}").chars().enumerate() {

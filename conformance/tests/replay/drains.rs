@@ -12,10 +12,10 @@ use crate::seen::Woken;
 use crate::{Mismatch, same};
 
 struct Waiting<'q> {
-    /// `None` once it has returned.
+    /// The call, or `None` after it has returned.
     drain: Option<Pin<Box<Drain<'q, char>>>>,
     woken: Arc<Woken>,
-    /// True once it must have returned.
+    /// True if the call must have returned.
     due: bool,
     theirs_returned: bool,
 }
@@ -29,7 +29,7 @@ impl<'q> Drains<'q> {
         self.0.push(Waiting { drain, woken: Woken::new(), due: false, theirs_returned: false });
     }
 
-    /// Polls the drains that were woken, before anything else could wake them.
+    /// Polls the drains that were woken, before another event could wake them.
     pub(crate) fn poll(&mut self) {
         for waiting in &mut self.0 {
             if let Some(drain) = &mut waiting.drain
@@ -41,7 +41,7 @@ impl<'q> Drains<'q> {
         }
     }
 
-    /// Compares the drains with their promise, and with client-go's.
+    /// Compares the drains with the documentation, and with client-go's drains.
     pub(crate) fn compare(
         &mut self,
         sequence: &Sequence<'_>,

@@ -32,7 +32,7 @@ pub(crate) fn limiter(text: &str) -> Boxed {
     }
 }
 
-/// A wrapper that makes a boxed limiter a limiter.
+/// A wrapper that implements the trait for a boxed limiter.
 struct Whole(Boxed);
 
 impl RateLimiter<char> for Whole {
@@ -49,7 +49,7 @@ impl RateLimiter<char> for Whole {
     }
 }
 
-/// Formats a delay as client-go does, whose longest delay is 292 years.
+/// Formats a delay as in client-go, where the longest delay is 292 years.
 pub(crate) fn delay(ours: Duration, met: &mut Met) -> String {
     const LONGEST: u128 = i64::MAX as u128;
     if ours.as_nanos() > LONGEST {

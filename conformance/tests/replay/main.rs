@@ -1,8 +1,8 @@
-//! Replays the recordings of client-go. requeue must produce the same deliveries in the same order
-//! at the same times, and the same lengths, counts, durations and delays.
+//! Replays the recordings of client-go. requeue must make the same deliveries in the same order at the same times, and
+//! report the same lengths, counts, durations and delays.
 //!
-//! A deliberate difference of `docs/reference/conformance.md` is accepted in exactly its case, and
-//! counted. `README.md` of this crate describes the format of a trace.
+//! A deliberate difference in `docs/reference/conformance.md` is accepted only in its case, and counted. `README.md` of
+//! this crate describes the format of a trace.
 
 #![allow(clippy::unwrap_used, reason = "a trace that can't be read is a failure, and says where")]
 
@@ -21,7 +21,7 @@ use requeue_conformance::{Sequence, recorded, sequences};
 
 use crate::differences::{Difference, Met};
 
-/// The environment variable with a seed, to replay only its sequence.
+/// The environment variable with the seed of the only sequence to replay.
 const ONLY: &str = "CONFORMANCE_SEED";
 
 /// The description of a difference that is not deliberate.
@@ -54,7 +54,7 @@ pub(crate) fn same(
     )))
 }
 
-/// Replays all sequences of these kinds.
+/// Replays all sequences of the given kinds.
 fn replay(
     kinds: &[&str],
     met: &mut Met,
@@ -86,7 +86,7 @@ fn replay(
     count
 }
 
-/// A single test, because it checks which differences occurred in all recordings together.
+/// This is a single test, because it checks which differences occurred in all recordings together.
 #[test]
 fn what_client_go_did_is_done_here() {
     let mut met = Met::default();

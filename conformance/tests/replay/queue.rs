@@ -18,14 +18,14 @@ use crate::{Mismatch, nanos, same};
 
 /// The choices between equivalent calls of requeue's API. They depend on the seed.
 pub(crate) struct Style {
-    /// Completes deliveries by their items, not by their keys.
+    /// True if deliveries are completed by their items, not by their keys.
     pub(crate) by_item: bool,
     pub(crate) own_order: bool,
-    /// After the clock has jumped, the next operation is the first to see due keys.
+    /// True if only the next operation after a jump of the clock detects due keys.
     pub(crate) looks_late: bool,
-    /// Records metrics. Without them the queue uses its fast paths.
+    /// True if metrics are recorded. Without metrics, the queue uses its fast paths.
     pub(crate) measured: bool,
-    /// While time passes, no operation happens when a key falls due.
+    /// True if no operation happens at the moment when a key becomes due.
     pub(crate) unwatched: bool,
 }
 
@@ -46,7 +46,7 @@ pub(crate) struct Run<'q, 't> {
     pub(crate) held: BTreeMap<char, Held<'q>>,
     pub(crate) getters: Vec<(Get<'q, char>, Arc<Woken>)>,
     pub(crate) drains: Drains<'q>,
-    /// The deliveries of this step, with the time since their start where it can differ.
+    /// The deliveries of this step, with the time since the start of the step where it can differ.
     pub(crate) got: Vec<String>,
     pub(crate) ended: usize,
     /// The recorded values that are valid until a step changes them.
@@ -60,12 +60,10 @@ pub(crate) struct Run<'q, 't> {
     pub(crate) was_refused: bool,
     /// Keys with equal due times: in the order of their arrival, and as client-go delivered them.
     pub(crate) tied: Option<[Vec<char>; 2]>,
-    /// The failures in a row as counted by this test. `stale` has the tickets of completed
-    /// deliveries.
+    /// The consecutive failures, as counted by this test. `stale` contains the tickets of completed deliveries.
     pub(crate) failures: BTreeMap<char, u32>,
     pub(crate) stale: BTreeMap<char, Ticket>,
-    /// Set after a panic of a worker, or a `done` without a delivery: from then on the two queues
-    /// differ.
+    /// Set after a panic of a worker, or a `done` without a delivery. After that, the two queues differ.
     pub(crate) over: Option<Over>,
 }
 
@@ -125,7 +123,7 @@ pub(crate) fn replay(sequence: &Sequence<'_>, met: &mut Met) -> Result<(), Misma
         over: None,
     };
     let replayed = (0..sequence.steps.len()).try_for_each(|at| run.step(at, met));
-    // Dropping an item would count as a failure.
+    // Items are completed, because a dropped item would count as a failure.
     for held in std::mem::take(&mut run.held).into_values() {
         if let Held::Item(item, _) = held {
             let _ = item.into_parts();
@@ -240,7 +238,7 @@ impl<'q, 't> Run<'q, 't> {
         match item {
             Some(item) => self.hold(item, now, at),
             None => {
-                // Only a getter that may wait shows whether the queue has ended.
+                // Only a getter that may wait shows whether the queue is shut down.
                 let mut get = pin!(self.queue.get());
                 let poll = get.as_mut().poll(&mut Context::from_waker(Waker::noop()));
                 self.ended += usize::from(matches!(poll, Poll::Ready(None)));
@@ -337,8 +335,8 @@ impl<'q, 't> Run<'q, 't> {
         }
     }
 
-    /// Returns the next time at which a key falls due, or the gauges are read. If a getter waits,
-    /// this is the clock's alarm, so that a missing alarm is detected.
+    /// Returns the next time at which a key becomes due, or the gauges are read. If a getter waits, this is the time of
+    /// the clock's alarm, so that a missing alarm is detected.
     fn next_moment(&self, tick: Option<Time>) -> Option<Time> {
         let due = match self.getters.is_empty() {
             true => self.entries().filter_map(|(_, _, due)| due).min(),
@@ -355,8 +353,7 @@ impl<'q, 't> Run<'q, 't> {
         })
     }
 
-    /// Records keys that fall due in the meantime: they become ready, or dirty, at the next
-    /// operation.
+    /// Records keys that become due in the meantime. They become ready, or dirty, at the next operation.
     fn note_late(&mut self, target: Time) {
         let late: Vec<_> = self
             .entries()

@@ -1,4 +1,4 @@
-//! Replays backoffs, the managers that reset them, and the loops that wait by them.
+//! Replays backoffs, the managers that reset them, and the loops that use them.
 
 use std::cell::{Cell, RefCell};
 use std::future::poll_fn;
@@ -177,7 +177,7 @@ pub(crate) fn loops(sequence: &Sequence<'_>, met: &mut Met) -> Result<(), Mismat
                 same(sequence, at, "a try was late", true, script.was_late(interval))?;
                 met.note(Difference::PollCountsFromItsLastTry);
             } else {
-                // Both came during one try, the timeout first.
+                // Both happened during one try, the timeout first.
                 let first = Duration::ZERO < timeout && timeout < stop.min(nanos(&ours[1]));
                 same(sequence, at, "the time was up first", true, first)?;
                 same(sequence, at, "end", &theirs[1], &ours[1])?;

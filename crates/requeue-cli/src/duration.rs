@@ -1,4 +1,4 @@
-//! Converts durations from the text that users write, and to the text that messages show.
+//! Parses durations that users write, and formats durations for messages.
 
 use std::time::Duration;
 
@@ -8,11 +8,11 @@ use jiff::{SignedDuration, Span, SpanRelativeTo};
 pub fn parse_duration(text: &str) -> Result<Duration, &'static str> {
     const WRONG: &str =
         "expected a time like 1.5s, 500ms, 2m, 1h30m, 1d or 2w, or a number of seconds";
-    // Plain numbers come first, because jiff requires a unit.
+    // Plain numbers are parsed first, because jiff requires a unit.
     if let Ok(seconds) = text.parse::<f64>() {
         return Duration::try_from_secs_f64(seconds).map_err(|_| WRONG);
     }
-    // Only spans have days and weeks. Months and years are refused: their length varies.
+    // Only spans have days and weeks. Months and years are refused, because their length varies.
     let duration = text
         .parse::<SignedDuration>()
         .or_else(|_| text.parse::<Span>()?.to_duration(SpanRelativeTo::days_are_24_hours()));
@@ -61,7 +61,7 @@ pub(crate) fn format_quantile(time: Duration) -> String {
 pub(crate) fn format_exact(limit: Duration) -> String {
     match SignedDuration::try_from(limit) {
         Ok(limit) => format!("{limit:#}"),
-        // More than 292 billion years.
+        // Only a time of more than 292 billion years has no such form.
         Err(_) => format!("{}s", limit.as_secs()),
     }
 }

@@ -40,7 +40,8 @@ impl From<Exit> for ExitCode {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Ended {
     Exit(Exit),
-    /// The process must die of the signal that stopped the run, so that a shell or an init system sees it.
+    /// The process must kill itself with the signal that stopped the run, so that a shell or an init system recognizes
+    /// the cause.
     Signal(i32),
 }
 
@@ -63,14 +64,14 @@ impl Refusal {
 
 /// Formats an error and its sources, separated by `: `.
 ///
-/// The similar function in requeue-store cannot replace it: a build without stores lacks that crate, and errors
-/// of kube print their source in the middle.
+/// The similar function in requeue-store cannot replace this one, because a build without stores lacks that crate, and
+/// errors of kube print their source in the middle.
 pub(crate) fn error_chain(error: &(dyn std::error::Error + 'static)) -> String {
     let mut text = error.to_string();
     let mut source = error.source();
     while let Some(error) = source {
         let more = error.to_string();
-        // Some errors print their source themselves.
+        // A source that the text already contains is omitted, because some errors print their source.
         if !text.contains(&more) {
             text = format!("{text}: {more}");
         }
@@ -79,19 +80,19 @@ pub(crate) fn error_chain(error: &(dyn std::error::Error + 'static)) -> String {
     text
 }
 
-/// Writes lines to standard output. The lines may contain text of a server or of another user, so control characters are
-/// escaped. Returns false if the reader is gone.
+/// Writes lines to standard output. The lines may contain text of a server or of another user, so control characters
+/// are escaped. Returns false if the reader has closed the pipe.
 pub(crate) fn print_output(lines: &[u8]) -> Result<bool, Refusal> {
     match std::io::stdout().write_all(&without_controls(lines)) {
         Ok(()) => Ok(true),
-        // The reader may end early, as `head` does, which is no error.
+        // The reader may stop early, as `head` does, which is not an error.
         Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(false),
         Err(error) => Err(Refusal::failure(format!("standard output: {error}"))),
     }
 }
 
-/// Writes a message to standard error, while nothing else writes there. Ignores errors: there is no other place
-/// to report them.
+/// Writes a message to standard error, while nothing else writes there. Ignores errors, because they cannot be reported
+/// elsewhere.
 pub(crate) fn complain(message: &str) {
     let _ = std::io::stderr().write_all(&message_line(message));
 }

@@ -1,4 +1,4 @@
-//! Keys, and bytes as printable text. Keys are untrusted: they must neither break a line nor reach a terminal as
+//! Keys, and bytes as printable text. Keys are untrusted, so they must neither break a line nor reach a terminal as
 //! control characters.
 
 use std::hash::RandomState;
@@ -11,10 +11,10 @@ pub(crate) type Key = Box<[u8]>;
 /// hashes. SipHash prevents an attacker from choosing keys with equal hashes.
 pub(crate) type KeyQueue = requeue::Queue<Key, RandomState>;
 
-/// The length of the longest key in bytes: the longest argument that exec takes on Linux.
+/// The length of the longest key in bytes: the longest argument that exec accepts on Linux.
 pub(crate) const LONGEST: usize = 131_071;
 
-/// Formats bytes as printable text on one line, in quotes. Cuts the bytes after 200.
+/// Formats bytes as printable text on one line, in quotes. Omits all bytes after the first 200.
 pub(crate) fn escaped(bytes: &[u8]) -> String {
     const SHOWN: usize = 200;
     let text = escape(&bytes[..bytes.len().min(SHOWN)], &['"', '\\']);
@@ -32,8 +32,8 @@ pub(crate) fn printable(text: &str) -> String {
     escape(text.as_bytes(), &[])
 }
 
-/// Escapes the characters that can change a terminal, except newlines and tabs. JSON has the same escapes, so escaped
-/// JSON keeps its meaning.
+/// Escapes the characters that can change a terminal, except newlines and tabs. The escapes are valid in JSON, so
+/// escaped JSON has the same meaning.
 pub(crate) fn without_controls(bytes: &[u8]) -> Vec<u8> {
     let is_bidi = |char| matches!(char, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
     let mut text = Vec::with_capacity(bytes.len());

@@ -14,7 +14,7 @@
 //! 8. `files`, `store`, `watch`: the subcommands with keys from directories, from a store or from Kubernetes
 //! 9. `pages`, `replay`, and this file
 
-// `main.rs` refuses other platforms by a message.
+// On other platforms, `main.rs` only prints a message.
 #![cfg(unix)]
 
 mod args;
@@ -45,13 +45,13 @@ use crate::exit::Ended;
 
 /// Runs the program with the arguments of this process, and returns its exit code.
 pub fn main() -> ExitCode {
-    // This comes before the arguments are parsed, because the guardian's arguments are no flags.
+    // This comes before the arguments are parsed, because the guardian's arguments are not flags.
     if let Some(code) = process::guardian::guard_if_asked() {
         return code;
     }
     let Cli { command, .. } = match Cli::of_process() {
         Ok(cli) => cli,
-        // This case includes --help and --version, which clap prints to standard output.
+        // This branch also handles --help and --version, which clap prints to standard output.
         Err(error) => error.exit(),
     };
     let ended = match command {

@@ -40,7 +40,7 @@ fn write_pages(command: Command, dir: &Path) -> io::Result<()> {
         write_pages(command.clone(), dir)?;
     }
     let sections = Sections::for_subcommand(command.get_name());
-    // The generator omits the text of a flag that the short help hides and that has no long text.
+    // Without this, the generator would omit the text of a flag that is hidden in the short help and has no long text.
     let command = command.mut_args(|arg| arg.hide_short_help(false));
     let man = Man::new(command).source(concat!("requeue ", env!("CARGO_PKG_VERSION")));
     let mut page = Vec::new();
@@ -55,7 +55,7 @@ fn write_pages(command: Command, dir: &Path) -> io::Result<()> {
         man.render(&mut page)?;
     }
     let path = dir.join(man.get_filename());
-    // The page must not be written through a link that another user has put there.
+    // The old file is removed first, so that the page is not written through a link of another user.
     match fs::remove_file(&path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
         _ => File::create_new(path)?.write_all(&page),

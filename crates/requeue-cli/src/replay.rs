@@ -26,7 +26,7 @@ pub(crate) fn replay(file: &Path) -> Result<Ended, Refusal> {
     let mut replay = recording.replay();
     for step in &mut replay {
         match step {
-            // The reader may end early, as `head` does.
+            // The reader may stop early, as `head` does.
             Ok(step) if !print_output(lines_of(&recording, &step).as_bytes())? => {
                 return Ok(Ended::Exit(Exit::Done));
             }

@@ -25,11 +25,11 @@ use crate::output::Output;
 use crate::process::spawn::TOKEN_VARIABLE;
 use crate::token::read_token;
 
-/// `[ADDR:]PORT`, or `unix:PATH`.
+/// The address of a dashboard: `[ADDR:]PORT`, or `unix:PATH`.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Address {
     Tcp {
-        /// A name or an address; `None` for loopback.
+        /// A name or an address, or `None` for loopback.
         host: Option<String>,
         port: u16,
     },
@@ -44,7 +44,7 @@ pub(crate) fn parse_address(text: &str) -> Result<Address, &'static str> {
         return if path.is_empty() { Err(WRONG) } else { Ok(Address::Unix(path.into())) };
     }
     let (host, port) = text.rsplit_once(':').unwrap_or(("", text));
-    // `parse` accepts a sign.
+    // The digits are checked, because `parse` also accepts a sign.
     let is_number = !port.is_empty() && port.bytes().all(|byte| byte.is_ascii_digit());
     let port = port.parse().ok().filter(|_| is_number).ok_or(WRONG)?;
     let bracketed = host.strip_prefix('[').and_then(|host| host.strip_suffix(']'));
@@ -93,14 +93,14 @@ pub(crate) struct Listener {
 enum Socket {
     Tcp {
         listener: TcpListener,
-        /// The host in the flag.
+        /// The host that the flag names.
         asked: Option<String>,
     },
     Unix(UnixListener, SocketFile),
 }
 
 impl Listener {
-    /// Binds the socket; `None` without `--serve`.
+    /// Binds the socket. Returns `None` without `--serve`.
     pub(crate) async fn bind_if_asked(serve: Option<&Serve>) -> Result<Option<Self>, Refusal> {
         match serve {
             Some(serve) => Self::bind(serve).await.map(Some),
@@ -196,8 +196,8 @@ struct SocketFile {
 }
 
 impl SocketFile {
-    /// Binds a socket that only its owner can connect to. Replaces a socket only if its process is dead and no process
-    /// listens at it. Replaces no other file.
+    /// Binds a socket that only its owner can connect to. Replaces an existing socket only if no process listens at it.
+    /// Replaces no other kind of file.
     async fn bind(path: &Path) -> io::Result<(UnixListener, Self)> {
         match path.symlink_metadata() {
             Ok(found) if !found.file_type().is_socket() => {
@@ -220,13 +220,13 @@ impl SocketFile {
             Err(error) if error.kind() == ErrorKind::NotFound => {}
             Err(error) => return Err(error),
         }
-        // The mask gives the socket its mode at its creation. Files that other threads create at the same time get
-        // fewer rights.
+        // The mask determines the mode of the socket at its creation. Files that other threads create at the same time
+        // get fewer rights.
         let mask = umask(Mode::from_raw_mode(0o177));
         let bound = UnixListener::bind(path);
         umask(mask);
         let listener = bound?;
-        // The identity tells this file from one that another process binds later.
+        // The identity distinguishes this file from a socket that another process binds later.
         let found = path.symlink_metadata()?;
         let identity = (found.dev(), found.ino());
         Ok((listener, Self { path: path.to_owned(), identity }))
@@ -236,16 +236,16 @@ impl SocketFile {
 impl Drop for SocketFile {
     fn drop(&mut self) {
         let is_ours = |found: Metadata| (found.dev(), found.ino()) == self.identity;
-        // Another process may have replaced the file.
+        // The identity is compared, because another process may have replaced the file.
         if self.path.symlink_metadata().is_ok_and(is_ours) {
-            // A file that stays is replaced by the next process.
+            // A failure is ignored, because the next process replaces the file.
             let _ = std::fs::remove_file(&self.path);
         }
     }
 }
 
-/// Returns the dashboard of a queue in a store. The hint does not show the address of the store, because it may have a
-/// password.
+/// Returns the dashboard of a queue in a store. The hint omits the address of the store, because the address may
+/// contain a password.
 pub(crate) fn store_site(queue: &requeue_store::Queue) -> Builder<requeue_store::Key> {
     let hint = format!("requeue add --store URL --queue {} KEY", queue.name().maybe_quote());
     Site::of_store(queue.clone()).hint(hint)
@@ -267,13 +267,13 @@ fn complete_site<K>(
     address: Option<SocketAddr>,
     asked: Option<&str>,
 ) -> Site {
-    // Most file descriptors are left for the commands.
+    // Most file descriptors must remain for the commands.
     let descriptors = rustix::process::getrlimit(Resource::Nofile).current;
     let most = descriptors.map_or(64, |descriptors| (descriptors / 8).clamp(2, 64) as usize);
     site = site.registry(Arc::new(registry)).max_connections(most);
     match address {
         Some(address) if address.ip().is_unspecified() => {
-            // The site answers at all addresses of this machine, and under its name.
+            // The site accepts requests to all addresses of this machine, and to its name.
             let system = rustix::system::uname();
             site = site.any_address().host(&system.nodename().to_string_lossy());
         }
@@ -294,7 +294,7 @@ pub(crate) struct Page {
 }
 
 impl Page {
-    /// Notifies viewers of the end of the run, and stops the server. Takes at most a second.
+    /// Notifies viewers of the end of the run, and stops the server. This takes at most a second.
     pub(crate) async fn shutdown(self) {
         self.site.shutdown();
         let _ = self.server.await;

@@ -21,6 +21,6 @@ pub(crate) fn read_token(file: Option<&Path>) -> Result<String, Refusal> {
             text.ok_or_else(|| Refusal::usage(missing()))?
         }
     };
-    // Editors end a file with a newline.
+    // Editors add a newline at the end of a file.
     Ok(text.trim().to_owned())
 }

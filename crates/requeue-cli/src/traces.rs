@@ -11,7 +11,7 @@ mod export;
 #[cfg(feature = "opentelemetry")]
 pub(crate) use self::export::Export;
 
-/// Without the feature, nothing is exported.
+/// Without the feature, no spans are exported.
 #[cfg(not(feature = "opentelemetry"))]
 pub(crate) struct Export;
 
@@ -50,7 +50,7 @@ impl RunSpan {
     pub(crate) fn env(&self) -> Vec<(&'static str, OsString)> {
         #[cfg(feature = "opentelemetry")]
         if let Some((parent, state)) = self.span.as_ref().and_then(|span| span.headers()) {
-            // This process may itself be part of a trace, whose state must not reach the command.
+            // This process may be part of another trace, whose state must not reach the command.
             return vec![("TRACEPARENT", parent.into()), ("TRACESTATE", state.into())];
         }
         Vec::new()
@@ -64,7 +64,7 @@ impl RunSpan {
         let _ = key;
     }
 
-    /// Marks the run as failed, by the exit code of its command.
+    /// Marks the run as failed, with the exit code of its command.
     pub(crate) fn fail(&self, exit: Option<i32>, why: &str) {
         #[cfg(feature = "opentelemetry")]
         if let Some(span) = &self.span {

@@ -6,7 +6,7 @@ import { List, Row } from "./list.js";
 const SHOWN = 20;
 
 export class Actions extends List {
-  /** `admin` calls `acted` after each action. */
+  /** @param admin Calls `acted` after each action. */
   constructor(admin) {
     super("actions", "action", "", "", []);
     Object.assign(this, { exist: true, most: SHOWN });

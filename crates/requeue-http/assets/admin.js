@@ -1,4 +1,4 @@
-// The actions: they change the queue, and need a token.
+// The actions, which change the queue and need a token.
 
 import { get, naming, post } from "./api.js";
 import { amount, name } from "./format.js";
@@ -10,7 +10,7 @@ const DONE = { "run-now": "made ready", cancel: "cancelled", "cancel-run": "the 
 
 const DANGERS = ["cancel", "cancel-run"];
 
-/** Returns true if the action has an effect on a key in this state. `again`: the key has a run after that in flight. */
+/** Returns true if the action has an effect on a key in this state. `again` is true if it also has a pending run. */
 function applies(action, state, again) {
   switch (action) {
     case "cancel": return state === "running" ? again : state !== "idle";
@@ -29,14 +29,14 @@ export class Admin {
   /** `where` returns the view, and `page` the key that is shown. */
   constructor(where, page) {
     Object.assign(this, { where, page });
-    // It is not stored: other programs may serve pages at this address later.
+    // The token is not stored, because other programs may later serve pages at this address.
     this.token = null;
     this.by = "";
     this.actions = [];
     /** The elements near the opener of a dialog. */
     this.places = [];
     this.paused = false;
-    /** Is called after each action. */
+    /** The function that is called after each action. */
     this.acted = () => {};
 
     $("#unlock").addEventListener("click", () => this.open("#token"));
@@ -54,7 +54,7 @@ export class Admin {
     for (const dialog of document.querySelectorAll("dialog")) {
       dialog.querySelector(".close").addEventListener("click", () => dialog.close());
       dialog.addEventListener("close", () => {
-        // The browser focuses the opener, which may have gone, or be hidden, in the meantime.
+        // The browser focuses the opener, which may have been removed or hidden in the meantime.
         const { activeElement: active, body } = document;
         if (!dialog.open && (active === body || !active.checkVisibility())) focusFirst(...this.places);
       });
@@ -75,13 +75,13 @@ export class Admin {
     $("#pause").disabled = !["open", "paused", "closed"].includes(status);
   }
 
-  /** Offers the actions that have an effect on this key; null if it is not in the queue. */
+  /** Offers the actions that have an effect on this key; null for a key that is not in the queue. */
   offerForKey(page) {
     const { state, again } = page ?? { state: "idle" };
     offer("#key-actions", (action) => applies(action, state, again));
   }
 
-  /** Offers the actions that have an effect on keys in this state; empty for all states. */
+  /** Offers the actions that have an effect on keys in this state. An empty state means all states. */
   offerForState(state) {
     offer("#bulk", (action) => state === "" || applies(action, state, true));
   }
@@ -168,12 +168,12 @@ export class Admin {
     $("#new").close();
   }
 
-  /** Asks before a pause. Returns the note, or null if it was not confirmed. A resume needs no confirmation. */
+  /** Asks before a pause. Returns the note, or null if the user cancels. A resume needs no confirmation. */
   async noteOfPause(action, what, effect = "Runs in flight continue.") {
     return action === "pause" ? this.confirm(`Pause ${what}? ${effect}`, "Pause") : "";
   }
 
-  /** Asks for a confirmation. Returns the note, or null if it was not confirmed. */
+  /** Asks for a confirmation. Returns the note, or null if the user cancels. */
   confirm(question, verb, isDanger = false) {
     $("#question").textContent = question;
     $("#confirm [type=submit]").textContent = verb;
@@ -188,7 +188,7 @@ export class Admin {
         $("#confirm").close();
         decide(noteOf("#confirm"));
       };
-      // The event of the previous dialog may arrive late.
+      // The close event of the previous dialog may arrive late, when this dialog is open.
       $("#confirm").onclose = () => $("#confirm").open || decide(null);
     });
   }

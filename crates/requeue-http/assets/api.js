@@ -1,6 +1,6 @@
 // Requests to the API.
 
-/** Returns the response to a GET request; null if there is no such key. */
+/** Returns the response to a GET request, or null if the key does not exist. */
 export async function get(path, parameters, signal) {
   const url = new URL(`api/v1/${path}`, import.meta.url);
   for (const [name, value] of Object.entries(parameters)) {
@@ -12,14 +12,14 @@ export async function get(path, parameters, signal) {
   return response.json();
 }
 
-/** Returns the parameter that names the key of a row; null for a key that is too long. */
+/** Returns the parameter that names the key of a row, or null for a too long key. */
 export function naming(row) {
   if (row.key_base64 === null) return null;
   // Only keys with escapes have backslashes.
   return row.key.includes("\\") ? { key_base64: row.key_base64 } : { key: row.key };
 }
 
-/** Sends an action. An error has the message and the status of the response. */
+/** Sends an action. An error contains the message and the status of the response. */
 export async function post(path, body, token) {
   const response = await fetch(new URL(`api/v1/${path}`, import.meta.url), {
     method: "POST",

@@ -121,7 +121,7 @@ function again() {
   pause = Math.min(pause * 2, 10_000);
 }
 
-// A page in the background needs no events, and a browser has only six connections per host.
+// A page in the background closes its connection, because a browser permits only six connections per host.
 document.addEventListener("visibilitychange", () => {
   if (document.hidden) {
     clearTimeout(retry);
@@ -135,7 +135,7 @@ document.addEventListener("visibilitychange", () => {
 
 // --- The view ----------------------------------------------------------------------------
 
-/** Changes the view. A new page is an entry in the history of the browser, and a search is not. */
+/** Changes the view. A new page becomes an entry in the history of the browser; a search does not. */
 function change(changes, enters) {
   view = { ...view, ...changes };
   write(view, enters);
@@ -160,7 +160,7 @@ function go(link) {
   history.pushState(null, "", link.href);
   view = read();
   show();
-  // The focus scrolls to the keys.
+  // The focus makes the browser scroll to the keys.
   $(isKey(view) ? "#key" : "#keys").focus();
   if (isKey(view)) scrollTo(0, 0);
 }

@@ -39,7 +39,7 @@ export class Charts {
         input.setAttribute("aria-description", title);
       }
     }
-    // On a small screen, the keys come first.
+    // On a small screen, the charts are closed, so that the keys are visible.
     if (innerWidth < 704) $("#charts").open = false;
     $("#range").addEventListener("change", (event) => this.choose(event.target.value));
     $("#charts").addEventListener("toggle", () => this.refresh());
@@ -70,7 +70,7 @@ export class Charts {
     for (const of of ["worked", "queued"]) $(`#${of}`).hidden = !times;
     if (this.range !== SHORTEST || !samples.length) return;
     const [back, end] = [span(samples), samples.at(-1).t];
-    // Each value is an average over several seconds: one second has too few events.
+    // Each value is an average over several seconds, because one second has too few events.
     const over = Math.max(5, back / 60);
     const events = EVENTS.map(() => []);
     let before = 0;
@@ -104,7 +104,7 @@ export class Charts {
       ({ step } = activity);
       this.showActivity(activity, back);
     } catch {
-      // The state of the connection is shown elsewhere.
+      // The error is not shown here, because the page shows the state of the connection.
       if (signal.aborted) return;
     }
     const took = performance.now() - started;
@@ -119,7 +119,7 @@ export class Charts {
     const parts = new Map(minutes.map((part) => [number(part.ago), part]));
     const events = EVENTS.map(() => []);
     const times = { worked: TIMES.map(() => []), queued: TIMES.map(() => []) };
-    // A part that has just begun has too few events, unless it is the only one.
+    // A part that has just begun has too few events. It is shown only if it is the only part.
     for (let ago = oldest; ago > step / 4 || ago === oldest && minutes.length; ago -= step) {
       const part = parts.get(number(ago));
       const took = Math.min(step, ago);
@@ -135,7 +135,7 @@ export class Charts {
   }
 }
 
-/** Shows the time that one value of the durations covers. */
+/** Shows the period that one value of the durations covers. */
 function sayOver(text) {
   for (const element of document.querySelectorAll("#plots .over")) element.textContent = text;
 }

@@ -7,7 +7,7 @@ export function make(kind, properties = {}, ...children) {
   return made;
 }
 
-/** Sets the text of a node, unless it has this text. */
+/** Sets the text of a node if it differs. */
 export function setText(node, text) {
   if (node.textContent !== text) node.textContent = text;
 }
@@ -55,6 +55,6 @@ export function setCell(cell, { text, href, title, reason }) {
   const shown = cell.firstChild;
   setText(shown, text);
   if (href && shown.getAttribute("href") !== href) shown.setAttribute("href", href);
-  // Long texts are cut to one line.
+  // Long texts are cut to one line, so the title contains the whole text.
   if (shown.title !== (title ?? text)) shown.title = title ?? text;
 }

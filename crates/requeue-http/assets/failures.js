@@ -13,7 +13,7 @@ const FIRST = 5;
 const NO_TIME = "the time is not recorded for each of these keys";
 
 export class Failures extends List {
-  /** `admin` revives keys. */
+  /** @param admin Revives keys. */
   constructor(admin) {
     super("failures", "error", "", "", []);
     this.admin = admin;
@@ -21,7 +21,7 @@ export class Failures extends List {
     $("#all-failures").addEventListener("click", () => {
       this.section.classList.add("all");
       this.show(this.list);
-      // The button is hidden now.
+      // The button is now hidden, so the focus moves to the first added row.
       this.body.rows[FIRST]?.querySelector("a")?.focus();
     });
   }
@@ -60,7 +60,7 @@ export class Failures extends List {
 class FailureRow extends Row {
   update(group) {
     const { error, keys, parked, failures, key, sample, first, last } = group;
-    // A list of parked keys is quick to read.
+    // If all keys are parked, only parked keys are listed, because that list is quick to read.
     const state = keys === parked ? "parked" : "";
     setCell(this.tr.cells[0], { text: error, href: address({ state, error }), title: sample ?? error });
     const named = naming(group);

@@ -10,7 +10,7 @@ export function name(text) {
   return text.replaceAll("_", " ");
 }
 
-/** Shows the control characters of a text, except for ends of lines and tabs. */
+/** Makes the control characters of a text visible, except for newlines and tabs. */
 export function printable(text) {
   const escaped = (character) => `\\x${character.charCodeAt(0).toString(16).padStart(2, "0")}`;
   return text.replaceAll("\r\n", "\n").replaceAll(/[\x00-\x08\x0b-\x1f\x7f-\x9f]/g, escaped);

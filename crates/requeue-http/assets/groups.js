@@ -8,7 +8,7 @@ const $ = (selector) => document.querySelector(selector);
 const COLUMNS = ["ready", "waiting", "running", "limit", "rate", "weight", "oldest"].map((column) => [column, "amount"]);
 
 export class Groups extends List {
-  /** `admin` has the token, and runs actions. */
+  /** @param admin Holds the token, and runs actions. */
   constructor(admin) {
     super("groups", "group", "oldest", "desc", ["name"]);
     this.admin = admin;
@@ -35,7 +35,7 @@ export class Groups extends List {
     if (action === "limit") {
       this.changed = group.name;
       $("#group-limit-title").textContent = `Limit of the group ${label}`;
-      // The limit may be the one of the queue, which the group would then keep.
+      // The field is empty, because the limit may be that of the queue, which must not become the group's own limit.
       Object.assign($("#group-limit [name=limit]"), { value: "", placeholder: group.limit ?? "none" });
       this.admin.open("#group-limit");
       return;
@@ -67,7 +67,7 @@ export class Groups extends List {
   }
 }
 
-/** Formats the name of a group. The empty one is that of keys without a group. */
+/** Formats the name of a group. The empty name is the group of keys without a group. */
 function named(name) {
   return name === "" ? "(no group)" : name;
 }

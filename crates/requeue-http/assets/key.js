@@ -7,7 +7,7 @@ import { Timeline } from "./timeline.js";
 const $ = (selector) => document.querySelector(selector);
 
 export class KeyPage {
-  /** `offer` is called with the state of the key. */
+  /** @param offer Called with the state of the key. */
   constructor(offer) {
     this.offer = offer;
     this.section = $("#key");
@@ -42,17 +42,17 @@ export class KeyPage {
     const { signal } = this.stop;
     const started = performance.now();
     try {
-      // The state of the key does not wait for its past.
+      // The past is read in parallel, and its failure does not hide the state of the key.
       const reading = get("timeline", this.named, signal).catch(() => null);
       this.update(await get("key", this.named, signal));
       const past = await reading;
       if (signal.aborted) return;
       this.timeline.update(past);
     } catch {
-      // The state of the connection is shown elsewhere.
+      // The error is not shown here, because the page shows the state of the connection.
       if (signal.aborted) return;
     }
-    // A store may read all keys of a group to explain a throttled key.
+    // The next request waits in proportion, because a store may read all keys of a group to explain a throttled key.
     const took = performance.now() - started;
     if (this.live) this.timer = setTimeout(() => this.refresh(), Math.max(1000, took * 10));
   }
@@ -100,7 +100,8 @@ export class KeyPage {
   }
 
   updateRuns(runs) {
-    // A new row would close an output that the user has opened. The time of a stored run varies with each answer.
+    // Unchanged rows are kept, because a new row would close an output that the user has opened. The time of a stored
+    // run varies with each answer.
     const { shown = [] } = this;
     const others = (run) => JSON.stringify({ ...run, at: 0 });
     const isShown = (run, index) => Math.abs(run.at - shown[index].at) < 1 && others(run) === others(shown[index]);

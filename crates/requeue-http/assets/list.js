@@ -1,4 +1,4 @@
-// A table that is read again from time to time.
+// A table that is refreshed periodically.
 
 import { get } from "./api.js";
 import { amount } from "./format.js";
@@ -7,8 +7,8 @@ const $ = (selector) => document.querySelector(selector);
 const MOST = 100;
 const PERIOD = 2000;
 
-/** A subclass has `make(thing)` for a new row, with `tr` and `update(thing)`, and `idOf(thing)`. `path` is that of the list,
- * the section, and the property of the answer. */
+/** A subclass has the methods `make(thing)`, which returns a row with `tr` and `update(thing)`, and `idOf(thing)`.
+ * `path` is the path of the list; the other arguments are the section and the property of the response. */
 export class List {
   constructor(path, one, sort, order, ascending) {
     Object.assign(this, { path, one, sort, order, ascending, most: MOST, live: false, rows: new Map(), filter: {} });
@@ -57,7 +57,7 @@ export class List {
     }
   }
 
-  /** The time from a refresh to the next one: at least 2 s, and 10 times the duration of the refresh. */
+  /** Returns the time until the next refresh: 10 times the duration of the last refresh, and at least 2 s. */
   delay(took) {
     return Math.max(PERIOD, took * 10);
   }
@@ -81,7 +81,7 @@ export class List {
     if (this.live) this.timer = setTimeout(() => this.refresh(), this.delay(took));
   }
 
-  /** A request has failed. Most pages show the state of the connection elsewhere. */
+  /** A request has failed. By default, nothing is shown, because most pages show the state of the connection. */
   fail() {}
 
   show(answer) {
@@ -106,7 +106,7 @@ export class List {
   }
 }
 
-/** Focuses the first of these elements that can be seen and used. */
+/** Focuses the first of these elements that is visible and enabled. */
 export function focusFirst(...elements) {
   elements.find((element) => element?.checkVisibility() && !element.disabled)?.focus({ preventScroll: true });
 }
@@ -127,7 +127,7 @@ function focusable(row) {
   return [...row?.querySelectorAll("a, button") ?? []];
 }
 
-/** A row of such a table: a name, a cell for each column, and buttons. */
+/** A row of a `List`: a name, a cell for each column, and buttons. */
 export class Row {
   constructor(id, name, columns, buttons) {
     this.tr = document.createElement("tr");

@@ -20,14 +20,14 @@ function path(points) {
       continue;
     }
     d += `${pen}${x.toFixed(1)} ${y.toFixed(1)}`;
-    // A single point is drawn as a short line to be visible.
+    // A single point is drawn as a short line, so that it is visible.
     if (pen === "M") d += "h.1";
     pen = "L";
   }
   return d;
 }
 
-/** Logarithmic, with a zero: a burst does not flatten the rest. */
+/** A logarithmic scale with a zero, on which a burst does not flatten the smaller values. */
 export const fromZero = {
   range(values) {
     const high = 10 ** Math.max(1, Math.ceil(Math.log10(Math.max(1, ...values)) - 1e-9));
@@ -51,7 +51,8 @@ const logarithmic = {
   at: (value, { low, high }) => (Math.max(Math.log10(value), low) - low) / (high - low),
 };
 
-/** Returns the time that a plot covers, in seconds: the age of the samples, rounded up to a step from 1 to 15 minutes. */
+/** Returns the period that a plot covers, in seconds: the age of the samples, rounded up to a step from 1 to 15
+ * minutes. */
 export function span(samples) {
   const seconds = samples.length ? samples.at(-1).t - samples[0].t : 0;
   return [60, 120, 300, 600].find((step) => seconds <= step * 1.02) ?? 900;
@@ -59,7 +60,7 @@ export function span(samples) {
 
 export class Plot {
   /** @param series [{ name, class }]
-   *  @param none The words of a plot without a value. */
+   *  @param none The text of a plot without values. */
   constructor(figure, { series, format, scale, what, none }) {
     Object.assign(this, { series, format, what, none });
     this.scale = scale === "log" ? logarithmic : fromZero;
@@ -91,7 +92,7 @@ export class Plot {
   }
 
   /** @param points For each series, its points [t, value or null].
-   *  @param back The time that the plot covers, up to `end`, in seconds. */
+   *  @param back The period that the plot covers, up to `end`, in seconds. */
   update(points, back, end) {
     Object.assign(this, { points, back, end });
     this.draw();
@@ -126,7 +127,7 @@ export class Plot {
       const anchor = minute === 1 ? "start" : minute === 0 ? "end" : "middle";
       parts.push(svg("text", { x: x(end - ago), y: height - 4, "text-anchor": anchor }, text));
     }
-    // The first series is on top.
+    // The series are drawn in reverse order, so that the first is on top.
     const isEmpty = !points.flat().some(([, value]) => value);
     if (isEmpty) {
       parts.push(svg("text", { class: "none", x: (left + right) / 2, y: (top + bottom) / 2, "text-anchor": "middle" }, this.none));
@@ -161,7 +162,7 @@ export class Plot {
   }
 }
 
-/** Formats the time that a plot covers. */
+/** Formats the period that a plot covers. */
 function named(seconds) {
   const [number, unit] = seconds < 60 ? [seconds, "s"] : seconds < 3600 ? [seconds / 60, "min"]
     : seconds < 172_800 ? [seconds / 3600, "h"] : [seconds / 86400, "days"];

@@ -9,7 +9,7 @@ const COLUMNS = [
   ...["oldest", "failed", "failures", "runs", "ready", "waiting", "running", "parked"].map((column) => [column, "amount"]),
 ];
 const MOST = 1000;
-/** The age in seconds from which a state mentions the age of the numbers. */
+/** The age in seconds above which a state mentions the age of the numbers. */
 const OLD = 15;
 
 class Queues extends List {
@@ -22,7 +22,7 @@ class Queues extends List {
     return queue.name;
   }
 
-  /** The server reads the store once for all pages, so that a slow answer needs no long delay. */
+  /** The delay is constant: the server reads the store once for all pages, so slow answers need no long delay. */
   delay() {
     return 2000;
   }
@@ -36,7 +36,7 @@ class Queues extends List {
     const { looked_at: all, queues, error, age } = answer;
     $("#queues table").hidden = queues.length === 0;
     $("#hint").hidden = all > 0;
-    // Numbers that were not read again must not look like present numbers.
+    // If the list could not be read, its old numbers must not look current.
     if (error === null) say("live", "Live");
     else say("lost", `Store unreachable: ${error}; numbers from ${duration(Math.round(age))} ago`);
     const paused = queues.filter((queue) => queue.paused).length;
@@ -46,7 +46,7 @@ class Queues extends List {
   }
 
   fail(error) {
-    // The answer of a server that cannot read its store has a status.
+    // A server that cannot read its store answers with the status 503.
     const text = error.message === "503" ? "Store unreachable" : "Connection lost";
     say("lost", `${text}; retrying`);
   }
@@ -56,7 +56,7 @@ class QueueRow extends Row {
   constructor(queue) {
     super(queue.name, queue.name, COLUMNS, []);
     const link = Object.assign(document.createElement("a"), { textContent: queue.name });
-    // The page may be shown without a slash at the end of its address, so the link is relative to this file.
+    // The link is relative to this file, because the address of the page may lack the slash at its end.
     link.href = new URL(queue.path, import.meta.url);
     this.tr.firstElementChild.replaceChildren(link);
   }
@@ -77,12 +77,12 @@ class QueueRow extends Row {
   }
 }
 
-/** Formats a rate, of which less than 0.1 per second is not zero. */
+/** Formats a rate. A rate below 0.1 per second is not shown as zero. */
 function small(number) {
   return number > 0 && number < 0.095 ? number.toFixed(3) : rate(number);
 }
 
-/** Describes the state of a queue, and why its numbers are missing or old. */
+/** Describes the state of a queue, and the reason why its numbers are missing or old. */
 function state(queue) {
   const { paused, workers, error, damaged, counts_age: age } = queue;
   const facts = [paused ? "paused" : "open"];
@@ -112,6 +112,6 @@ document.addEventListener("keydown", (event) => {
   event.preventDefault();
   $("#search").focus();
 });
-// A page in the background reads nothing.
+// A page in the background sends no requests.
 document.addEventListener("visibilitychange", () => queues.setLive(!document.hidden));
 queues.setLive(!document.hidden);

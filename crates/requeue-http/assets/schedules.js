@@ -9,7 +9,7 @@ const $ = (selector) => document.querySelector(selector);
 const COLUMNS = [["spec", ""], ["zone", ""], ["next", ""], ["state", ""]];
 
 export class Schedules extends List {
-  /** `admin` has the token, and runs actions. */
+  /** @param admin Holds the token, and runs actions. */
   constructor(admin) {
     super("schedules", "schedule", "due_in", "asc", ["key", "due_in"]);
     this.admin = admin;
@@ -52,7 +52,7 @@ export class Schedules extends List {
     });
   }
 
-  /** Changes the times. The priority and the group stay. */
+  /** Changes the times. The priority and the group do not change. */
   async change(event) {
     event.preventDefault();
     const { key, priority, group } = this.changed;

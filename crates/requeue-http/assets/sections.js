@@ -36,7 +36,7 @@ export class Sections {
       if (text !== this.shown) this.parent.replaceChildren(...sections.map(element));
       this.shown = text;
     } catch {
-      // The state of the connection is shown elsewhere.
+      // The error is not shown here, because the page shows the state of the connection.
       if (signal.aborted) return;
     }
     if (this.live) this.timer = setTimeout(() => this.refresh(), PERIOD);

@@ -6,12 +6,13 @@ import { amount, duration, limit } from "./format.js";
 import { address } from "./view.js";
 
 const $ = (selector) => document.querySelector(selector);
-/** The age in seconds from which the page says how old the numbers of keys are. A store counts them each second if it
+/** The age in seconds above which the page shows the age of the numbers of keys. A store counts them each second if it
  * needs less than 20 ms for that. */
 const OLD = 3;
-/** The age from which the numbers are no basis for a decision. A store that counts slowly still counts each minute. */
+/** The age in seconds above which the numbers are too old for decisions. A store that counts slowly still counts each
+ * minute. */
 const STALE = 90;
-/** The time in seconds after which a server that sends nothing counts as lost: it sends a summary each second. */
+/** The time in seconds after which a silent server counts as lost. A server sends a summary each second. */
 const SILENT = 5;
 const LONGEST = 5;
 const NO_HOUR = "the store has not answered";
@@ -35,13 +36,13 @@ export class Standing {
     setInterval(() => this.show(), 1000);
   }
 
-  /** Sets the state of the connection, and what to say about it. */
+  /** Sets the state of the connection, and its description. */
   connect(link, said) {
     Object.assign(this, { link, said, news: performance.now() });
     this.show();
   }
 
-  /** Shows a summary. `failures` and `held` may be null: not read. */
+  /** Shows a summary. `failures` and `held` are null if they were not read. */
   update(summary, failures, held) {
     Object.assign(this, { summary, news: performance.now() });
     this.show();
@@ -55,7 +56,7 @@ export class Standing {
   show() {
     const [health, text, since, why = ""] = this.state();
     document.body.dataset.health = health;
-    // The status is announced, so the time is not a part of it.
+    // The time is not part of the status, because screen readers announce each change of the status.
     setText($("#link"), text);
     setText($("#since"), since);
     $("#since").title = why;
@@ -84,7 +85,7 @@ export class Standing {
     if (workers) facts.push(alive(workers));
     if (jobs) {
       const { busy, total } = jobs;
-      // Without a limit, the total has no meaning.
+      // The total is omitted if it is so large that it means no limit.
       facts.push([`${amount(busy)}${total < 1e6 ? ` of ${amount(total)}` : ""} jobs busy`]);
     }
     if (!workers && !jobs) {
@@ -138,7 +139,7 @@ function alive(workers) {
   return [make("span", { title, textContent: text, className: workers.length ? "" : "late" })];
 }
 
-/** Returns the age of the oldest ready key, beside the target. */
+/** Returns the age of the oldest ready key, with the target. */
 function oldest({ now, oldest_ready: age, target }) {
   if (now.counts_age === null) return ["oldest ready ", unknown("the keys are not counted yet")];
   if (now.ready === 0) return ["no key ready"];
@@ -151,7 +152,7 @@ function oldest({ now, oldest_ready: age, target }) {
   return [link];
 }
 
-/** Returns a line for each cause for which keys wait. */
+/** Returns a line for each cause that makes keys wait. */
 function waitsOf({ now, status, rate, times, oldest_ready: oldest }, failures, held) {
   const noTime = { reason: "the queue does not record since when a key waits" };
   const age = (time) => (time === null || time === undefined ? { reason: NO_TIMES } : { text: duration(time) });

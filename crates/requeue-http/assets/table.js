@@ -6,16 +6,16 @@ import { keepFocus } from "./list.js";
 import { address } from "./view.js";
 
 const PAGE = 100;
-/** Requests per refresh. Each reads up to 100,000 keys, for about a second. */
+/** The maximum number of requests per refresh. Each reads up to 100,000 keys, for about a second. */
 const REQUESTS = 40;
 /** The longest list that the server sorts. */
 const MOST_SORTED = 1000;
 const RANK = { running: 0, backing_off: 1, parked: 2, damaged: 2, waiting: 3, ready: 4, idle: 5 };
-/** The columns of which the largest values are usually wanted first. */
+/** The columns that are first sorted in descending order. */
 const LARGEST_FIRST = ["age", "attempt"];
 
 export class Table {
-  /** `change` is called with changes of the view. */
+  /** @param change Called with changes of the view. */
   constructor(change) {
     const section = document.querySelector("#keys");
     this.body = section.querySelector("tbody");
@@ -62,7 +62,7 @@ export class Table {
     });
   }
 
-  /** Returns the change of the view for a click on a column: one order, then the other, then none. */
+  /** Returns the change of the view for a click on a column. Three clicks sort, reverse, and end the sorting. */
   sorted(column) {
     const orders = LARGEST_FIRST.includes(column) ? ["desc", "asc"] : ["asc", "desc"];
     const next = this.view.sort === column ? orders[orders.indexOf(this.view.order || "asc") + 1] : orders[0];
@@ -86,13 +86,13 @@ export class Table {
     if (differs) this.ask(PAGE);
   }
 
-  /** Changes the number of keys to show, and refreshes at once. */
+  /** Changes the number of keys to show, and refreshes immediately. */
   ask(wanted) {
     this.wanted = wanted;
     this.refresh(true);
   }
 
-  /** Sets whether the server can be asked. */
+  /** Sets whether the server is reachable. */
   setLive(live) {
     const starts = live && !this.live;
     this.live = live;
@@ -100,7 +100,7 @@ export class Table {
     if (!live) this.stop.abort();
   }
 
-  /** Refreshes, and schedules the next refresh: at least 1 s, and 10 times the duration of this one. */
+  /** Refreshes, and schedules the next refresh after 10 times the duration of this one, and at least 1 s. */
   async refresh(asked) {
     this.stop.abort();
     clearTimeout(this.timer);
@@ -113,7 +113,7 @@ export class Table {
       this.show(look);
       if (asked) this.found.textContent = this.shown.textContent;
     } catch (error) {
-      // The state of the connection is shown elsewhere.
+      // The error is not shown here, because the page shows the state of the connection.
       if (signal.aborted) return;
     }
     const took = performance.now() - started;
@@ -141,15 +141,15 @@ export class Table {
       cursor = page.next;
       if (cursor === null) break;
       if (asked && rows.size < wanted) {
-        // The keys that were found are shown before the end of a long search.
+        // During a long search, the keys found so far are shown.
         this.show({ rows: [...rows.values()].sort(order), more: true });
         this.none.hidden = true;
         const of = this.total > looked ? ` of ${amount(this.total)}` : "";
         this.shown.textContent = `searched ${amount(looked)}${of} keys, found ${amount(rows.size)}; searching`;
       }
     }
-    // The keys that have run the longest are on top. They are read in one request after the others, because keys that
-    // ran then may have completed.
+    // The keys that have run the longest are on top. They are read last, with one request, because keys that were
+    // running before may have completed.
     if (state === "") {
       const running = await get("keys", { state: "running", q, failed, error, limit: 50 }, signal);
       for (const [id, row] of rows) {
@@ -193,7 +193,7 @@ export class Table {
   }
 }
 
-/** Orders rows by state: running, backing off, waiting, ready; then the oldest first, or the next due first. */
+/** Orders rows by state: running, backing off, waiting, ready. Within a state, the oldest or the next due is first. */
 function order(a, b) {
   const [first, second] = a.state === "backing_off" || a.state === "waiting"
     ? [a.due_in ?? Infinity, b.due_in ?? Infinity] : [b.age ?? 0, a.age ?? 0];
@@ -244,7 +244,7 @@ class Row {
     set(this.age, row.age === null ? "" : duration(row.age));
     set(this.attempt, amount(row.attempt));
     set(this.next, row.due_in === null ? "" : duration(row.due_in));
-    // Only the first line of an error: the page of the key has the others.
+    // Only the first line of an error is shown. The page of the key shows all lines.
     const error = row.error ? `${row.error.split("\n", 1)[0].slice(0, 200)} · ` : "";
     set(this.sentence, error + withoutTimes(row.why));
     // Keeps a name and a short value on one line.
@@ -252,13 +252,13 @@ class Row {
     const detail = Object.entries(row.detail).filter(([name]) => name !== "fencing_token")
       .map(([name, value]) => whole(`${name} ${value}`));
     set(this.detail, detail.length ? ` · ${detail.join(" · ")}` : "");
-    // Each row has one line, so long texts are cut.
+    // Each row has one line, so long texts are cut. The title contains them.
     const title = [row.why, row.error, ...detail].filter(Boolean).join("\n");
     if (this.why.title !== title) [this.why.title, this.key.title] = [title, row.key];
   }
 }
 
-/** Removes the times that have columns: the age, and the time until the key is due. */
+/** Removes the times that the columns already show: the age, and the time until the key is due. */
 function withoutTimes(why) {
   const time = String.raw`\d+(\.\d+)?(ns|µs|ms|s)`;
   return why.replace(new RegExp(`,? for ${time}|; ready in ${time}`, "g"), "");

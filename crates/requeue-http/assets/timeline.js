@@ -15,13 +15,13 @@ export class Timeline {
     this.line = $("#key-line");
     this.shown = $("#key-shown");
     this.lines = new Lines($("#key-past table"));
-    // The line stands still while it is read.
+    // The line does not move while the user reads it.
     for (const event of ["pointerleave", "focusout"]) this.line.addEventListener(event, () => this.draw());
     this.line.addEventListener("keydown", (event) => this.move(event));
     new ResizeObserver(() => this.draw()).observe(this.line);
   }
 
-  /** Shows the past of a key; null hides it. */
+  /** Shows the past of a key. With null, hides it. */
   update(past) {
     this.past = past;
     $("#key-time").hidden = past === null;
@@ -69,7 +69,7 @@ export class Timeline {
       return this.describe(place(mark, left), event);
     });
     const times = axis(from, end, width, now).map(([t, words, kind]) => {
-      // Words at the right end would be cut.
+      // At the right end, the text is to the left of its mark, because it would be cut.
       const side = at(t) > 92 ? "left" : "";
       return place(make("span", { className: `time ${kind} ${side}`, ariaHidden: "true" }, words), at(t));
     });
@@ -80,7 +80,7 @@ export class Timeline {
   /** Shows the words of an event while its element has the pointer or the focus. */
   describe(element, event) {
     const words = describe(event, this.past.now);
-    // A name contains the words on its button.
+    // The accessible name must contain the text of the button.
     element.ariaLabel = `${label(event)}: ${words}`;
     for (const kind of ["pointerenter", "focus"]) {
       element.addEventListener(kind, () => setText(this.shown, words));
@@ -99,19 +99,19 @@ export class Timeline {
   }
 }
 
-/** Returns the end of an event; `now` for a wait or run that has not ended. */
+/** Returns the end of an event, or `now` for a wait or run that is not over. */
 function ended(event, now) {
   return event.until ?? (isLong(event) ? now : event.at);
 }
 
-/** Returns the time that the line covers: the last waits and runs, and at most as much of the future. */
+/** Returns the period that the line covers: the last waits and runs, and at most the same time in the future. */
 function extent(events, now) {
   const long = events.filter(isLong);
   const from = (long.at(-DRAWN) ?? long[0] ?? events[0]).at;
   const first = long.length > DRAWN ? from : Math.min(from, events[0].at);
   const last = Math.max(...events.map((event) => ended(event, now)));
   const span = Math.max(Math.min(last, now) - first, 1);
-  // Idle time after the last event would press the rest together.
+  // Idle time after the last event is limited, because it would compress the other parts.
   const end = last > now ? Math.min(last, now + span) : Math.min(now, last + span / 4);
   return { from: first, end: Math.max(end, first + 1) };
 }
@@ -119,7 +119,7 @@ function extent(events, now) {
 function axis(from, end, width, now) {
   const most = Math.max(2, Math.floor(width / 110));
   const step = STEPS.find((seconds) => (end - from) / seconds <= most) ?? STEPS.at(-1);
-  // Whole steps of local time.
+  // The times of the axis are multiples of the step in local time.
   const zone = new Date(from * 1000).getTimezoneOffset() * 60;
   const times = [];
   for (let t = Math.ceil((from - zone) / step) * step + zone; t < end; t += step) {
@@ -147,7 +147,7 @@ function label({ kind, cause, outcome, text }) {
   return { null: "running", succeeded: "run", given_up: "failed" }[outcome] ?? name(outcome);
 }
 
-/** Formats the length of a wait or run. */
+/** Formats the duration of a wait or run. */
 function length(event, now) {
   if (!isLong(event)) return "";
   const { at, until } = event;

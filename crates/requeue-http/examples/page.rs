@@ -1,5 +1,5 @@
-//! Serves the dashboard of a queue with some work. With a port, it runs until Ctrl-C:
-//! `cargo run -p requeue-http --example page -- 8080`
+//! Serves the dashboard of a queue with some work. With a port, it runs until Ctrl-C is pressed: `cargo run -p
+//! requeue-http --example page -- 8080`
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -57,7 +57,7 @@ async fn watch(queue: Queue<String>) {
     }
 }
 
-/// Works on keys: most are quick, some are slow, and a few fail.
+/// Runs keys: most runs are quick, some are slow, and a few fail.
 async fn work(queue: Queue<String>, worker: u64) {
     let mut runs = worker;
     while let Some(item) = queue.get().await {

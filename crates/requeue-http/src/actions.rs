@@ -28,17 +28,17 @@ use crate::trace_context::TraceContext;
 const BODY: usize = 1 << 20;
 /// The time limit of the body of a request.
 const BODY_TIME: Duration = Duration::from_secs(10);
-/// The number of keys that a request may name.
+/// The maximum number of keys that a request can name.
 const MOST_NAMED: usize = 1_000;
-/// The number of keys that a request for all matching keys may change.
+/// The maximum number of keys that a request for all matching keys can change.
 pub(crate) const MOST_MATCHING: usize = 1_000_000;
-/// The number of keys that are changed in one request.
+/// The number of keys that one request to the source changes.
 const PART: usize = 1_000;
 
 // --- Requests --------------------------------------------------------------------------------
 
 impl NamedKey {
-    /// `parameter` is the field of the request that has the key.
+    /// Returns the bytes of the key. `parameter` is the field of the request that contains the key.
     pub(crate) fn into_bytes(self, parameter: &str) -> Result<Vec<u8>, Problem> {
         let wrong = |error| Problem::parameter(parameter, error);
         match (self.key, self.key_base64) {
@@ -66,7 +66,7 @@ impl Matching {
     }
 }
 
-/// Reads the body of a request as JSON, and the operator whom it names.
+/// Reads the body of a request as JSON, and the operator that it names.
 pub(crate) async fn read_body<T: DeserializeOwned>(
     request: Request,
     remote: Remote,
@@ -101,12 +101,13 @@ fn split_body<T: DeserializeOwned>(
 async fn read_json(request: Request) -> Result<Map<String, Value>, Problem> {
     let kind = request.headers().get(header::CONTENT_TYPE).and_then(|kind| kind.to_str().ok());
     let kind = kind.and_then(|kind| kind.split(';').next()).unwrap_or_default().trim();
-    // A page of another site cannot send this type, because the browser would ask this server first.
+    // A page of another site cannot send this type, because the browser would first request permission from this
+    // server.
     if !kind.eq_ignore_ascii_case("application/json") {
         let error = "send JSON, with the header `Content-Type: application/json`";
         return Err(Problem::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, error));
     }
-    // A client must not keep a connection busy with a body that never ends.
+    // The time is limited, because a client must not keep a connection busy with a body that never ends.
     let read = tokio::time::timeout(BODY_TIME, to_bytes(request.into_body(), BODY)).await;
     let bytes = match read {
         Ok(Ok(bytes)) => bytes,
@@ -133,7 +134,7 @@ type Site = State<Arc<SiteState>>;
 
 /// Checks the token, and returns the client.
 pub(crate) fn check_token(site: &SiteState, request: &Request) -> Result<Remote, Problem> {
-    // This error is never returned: without a token, the routes do not exist.
+    // This error is never returned, because the routes exist only with a token.
     let no_token = || Problem::new(StatusCode::NOT_FOUND, "no such path");
     site.admin.as_ref().ok_or_else(no_token)?.check_token(request)
 }
@@ -176,8 +177,8 @@ pub(crate) async fn set_rate(State(site): Site, request: Request) -> Result<Resp
     Ok(json(&NewRate { rate }))
 }
 
-/// Records an action that was done, even if the client disconnects. If that fails, the action stays done, and the failure
-/// is logged.
+/// Records an action after it was done, even if the client disconnects. A failure to record it is logged, and does not
+/// undo the action.
 pub(crate) async fn record(
     site: &Arc<SiteState>,
     operator: Operator,
@@ -191,11 +192,11 @@ pub(crate) async fn record(
             tracing::warn!(%remote, ?error, "{action} was not recorded");
         }
     };
-    // A panic of the source is reported by its task.
+    // The result is ignored, because the task reports a panic of the source.
     let _ = tokio::spawn(record).await;
 }
 
-/// Returns the target of a change of a rate: the new one.
+/// Returns the target of a change of a rate, which is the new rate.
 pub(crate) fn rate_target(rate: Option<StartRate>) -> String {
     rate.map_or_else(
         || "none".to_owned(),
@@ -203,18 +204,18 @@ pub(crate) fn rate_target(rate: Option<StartRate>) -> String {
     )
 }
 
-/// The log of an action on keys. If the request is dropped or fails, the drop of this value logs and records the keys that
-/// are known to be changed by then. The keys that a dropped request names are not known: the source changes them in one
-/// step. A refused request, which changes nothing, is neither logged nor recorded.
+/// The log of an action on keys. If the request is dropped or fails, the drop of this value logs and records the keys
+/// that are known to be changed. The changes of a dropped request that names its keys are not known, because the source
+/// changes these keys in one step. A refused request, which changes nothing, is neither logged nor recorded.
 pub(crate) struct Log {
     remote: Remote,
     action: &'static str,
-    /// The group of the keys, if the action is for all of a group.
+    /// The group of the keys, if the action is for all keys of a group.
     group: Option<String>,
-    /// The number of keys that the action is for, if it is known.
+    /// The number of keys of the action, if it is known.
     keys: Option<usize>,
     changed: usize,
-    /// The key, as it is shown, if the action is for only one.
+    /// The key as it is shown, if the action is for a single key.
     only: Option<String>,
     /// True from the start to the end of the action.
     is_open: bool,
@@ -234,7 +235,7 @@ impl Log {
         self
     }
 
-    /// Returns the record of the keys that were changed by now.
+    /// Returns the record of the keys that were changed so far.
     fn take_record(&mut self) -> Option<impl Future<Output = ()> + Send + use<>> {
         let (site, operator) = self.unrecorded.take().filter(|_| self.changed > 0)?;
         let (action, keys) = (self.action, keys_target(self.changed, self.only.as_deref()));
@@ -245,7 +246,7 @@ impl Log {
         Some(async move { record(&site, operator, action, Some(target)).await })
     }
 
-    /// Notes the key of an action that is for only one.
+    /// Records the key, if the action is for a single key.
     fn note_only<'a>(&mut self, mut keys: impl Iterator<Item = &'a [u8]>) {
         if let (Some(key), None) = (keys.next(), keys.next()) {
             self.only = Some(escape_key(key).chars().filter(|char| !char.is_control()).collect());
@@ -258,7 +259,7 @@ impl Log {
         tracing::info!(remote = %self.remote, keys, "{} starts", self.action);
     }
 
-    /// Runs the action on all of its keys, without a line for its start.
+    /// Runs the action on all of its keys, without logging its start.
     async fn run_all<T>(
         &mut self,
         keys: usize,
@@ -267,12 +268,12 @@ impl Log {
         (self.keys, self.is_open) = (Some(keys), true);
         ran.await.inspect_err(|problem| {
             self.changed = problem.changed;
-            // Nothing was changed, so the drop has nothing to report.
+            // A refused action has changed no key, so the drop must not report it.
             self.is_open = !problem.is_refusal();
         })
     }
 
-    /// Runs an action that changes one thing, and leaves its log to the caller. Only an interruption is logged here.
+    /// Runs an action that changes a single object. Only an interruption is logged here; the caller logs the result.
     pub(crate) async fn run_one<T>(
         mut self,
         ran: impl Future<Output = Result<T, Problem>>,
@@ -300,7 +301,7 @@ impl Log {
         done.map(|()| cancelled)
     }
 
-    /// Logs the end of the action, or else that the action was interrupted. Records the action in both cases.
+    /// Logs the end or the interruption of the action, and records the action in both cases.
     async fn end(mut self, is_done: bool) {
         let record = self.take_record();
         if is_done {
@@ -327,7 +328,7 @@ impl Drop for Log {
             let Self { remote, action, group, keys, changed, .. } = self;
             tracing::warn!(%remote, group, keys, changed, "{action} was interrupted");
         }
-        // The client is gone, so nothing waits for the record.
+        // The record is written in a task, because the client has disconnected.
         if let (Some(record), Ok(runtime)) = (self.take_record(), Handle::try_current()) {
             drop(runtime.spawn(record));
         }
@@ -360,7 +361,7 @@ pub(crate) async fn add_keys(State(site): Site, request: Request) -> Result<Resp
     };
     let target = keys_target(added, log.only.as_deref());
     log.end(results.is_ok()).await;
-    // Programs add keys too, which must not crowd out the actions of operators.
+    // Programs also add keys. Their adds must not displace the actions of operators.
     if operator.is_named() && added > 0 {
         record(&site, operator, "add", Some(target)).await;
     }
@@ -386,7 +387,7 @@ pub(crate) async fn change_keys(
             Err(Problem::new(StatusCode::BAD_REQUEST, error))
         }
     };
-    // An action that failed may have changed some keys.
+    // A failed action may have changed some keys.
     log.end(changed.is_ok()).await;
     Ok(json(&changed?))
 }
@@ -416,27 +417,26 @@ async fn act_on_matching(
 ) -> Result<Changed, Problem> {
     let keys = matching_keys(site, action, &matching.into_selection()?).await?;
     let matched = keys.len();
-    // The user has confirmed a number. Keys come and go, but not by a tenth.
+    // The user has confirmed a number of keys, which may differ from the current number by at most a tenth.
     if !is_near(matched, expected) {
         return Err(Problem::other_count(matched, expected));
     }
     log.begin(matched);
     let mut keys = keys.into_iter();
     loop {
-        // A key that has left the state since is unchanged.
+        // A key that has left the state in the meantime is not changed.
         let part: Vec<_> = keys.by_ref().take(PART).collect();
         if part.is_empty() {
             return Ok(Changed { changed: log.changed, matched: Some(matched), results: None });
         }
         let results = site.source.change_keys(action, part).await;
-        // The changes are counted before the error is returned, so the drop of the log reports
-        // them.
+        // The changes are counted before the error is returned, so that the drop of the log reports them.
         log.changed += match &results {
             Ok(results) => count_of(results),
             Err(problem) => problem.changed,
         };
         results?;
-        // Other requests have their turn between two parts.
+        // Other requests can run between two parts.
         tokio::task::yield_now().await;
     }
 }
@@ -470,7 +470,7 @@ pub(crate) async fn list_actions(
     Ok(json(&PastActions { actions }))
 }
 
-/// Counts the keys on which an action would have an effect. The request needs no token, because every client can list
+/// Counts the keys on which an action would have an effect. The request needs no token, because each client can list
 /// the same keys with their states.
 pub(crate) async fn count_keys(
     State(site): Site,
@@ -506,7 +506,7 @@ mod tests {
             log.only.clone()
         };
         assert_eq!(only(&[b"a"]).as_deref(), Some("a"));
-        // If one of two keys was refused, the other one may be either.
+        // If one of two keys was refused, it is not known which one was changed.
         assert_eq!(only(&[b"a", b"b"]), None);
         assert_eq!(only(&[]), None);
     }
@@ -614,7 +614,7 @@ mod tests {
             std::mem::take(&mut *lines.0.lock().unwrap())
         };
         let named = |key: &str| NamedKey { key: Some(key.to_owned()), key_base64: None };
-        // 0xff is not UTF-8, and so no key of this queue.
+        // 0xff is not UTF-8, and therefore not a key of this queue.
         let invalid = NamedKey { key: None, key_base64: Some("/w==".to_owned()) };
         assert_eq!(revive(vec![named("a"), invalid]).await, "");
         let failed = "message=revive was interrupted remote=a client without an address ";
@@ -622,7 +622,7 @@ mod tests {
         assert_eq!(some, format!("{failed}keys=4 changed=2 \n"));
         assert_eq!(revive(vec![named("c")]).await, "");
 
-        // An action whose start was logged has another line even if it changed nothing.
+        // If the start of an action was logged, its end is also logged, even if it changed nothing.
         let mut log = Log::new(Remote::default(), "revive");
         let matching =
             Matching { state: Some("parked".to_owned()), q: None, failed: false, error: None };
@@ -677,7 +677,7 @@ mod tests {
         let store = requeue_store::Store::connect(&url).await.unwrap();
         store.migrate().await.unwrap();
         let queue = store.queue("orders").group_by("^[^/]*").open().await.unwrap();
-        // More than one step cancels.
+        // The number of keys exceeds one step of the cancel.
         queue.add_all((0..1500).map(|n| format!("acme/{n}"))).await.unwrap();
         let token = crate::AdminToken::new(TOKEN).unwrap();
         let site = Site::of_store(queue).admin(token).build();

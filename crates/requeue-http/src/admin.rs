@@ -16,9 +16,9 @@ use crate::params::Problem;
 /// The number of wrong tokens that an address may send in [`WINDOW`].
 const MOST_WRONG: u32 = 10;
 const WINDOW: Duration = Duration::from_secs(60);
-/// The number of addresses that are remembered. Beyond this number, the oldest addresses are forgotten.
+/// The maximum number of addresses that are stored. Beyond this number, the oldest addresses are forgotten.
 const MOST_ADDRESSES: usize = 1_024;
-/// The number of lines about wrong tokens that are logged in [`WINDOW`].
+/// The maximum number of lines about wrong tokens that are logged in [`WINDOW`].
 const MOST_LINES: u32 = 20;
 
 /// The secret that allows a client to [change the queue](crate::Builder::admin).
@@ -32,8 +32,8 @@ impl AdminToken {
     ///
     /// # Errors
     ///
-    /// Returns an error if the text is too short or too long, or has spaces, control characters or characters outside of
-    /// ASCII. The error does not contain the text.
+    /// Returns an error if the text is too short or too long, or contains spaces, control characters or characters
+    /// outside of ASCII. The error does not contain the text.
     ///
     /// # Examples
     ///
@@ -52,8 +52,7 @@ impl AdminToken {
     }
 
     fn is_equal_to(&self, other: &[u8]) -> bool {
-        // The comparison takes constant time, so the time of the answer reveals no part of the
-        // token.
+        // The comparison takes constant time, so that the duration of the request reveals no part of the token.
         self.0.as_bytes().ct_eq(other).into()
     }
 }
@@ -112,7 +111,7 @@ struct Wrong {
     count: u32,
 }
 
-/// Limits the lines in the log, which clients without the token could fill.
+/// Limits the number of lines in the log, because clients without the token could fill the log.
 #[derive(Debug, Default)]
 struct Lines {
     since: Option<Instant>,
@@ -121,7 +120,7 @@ struct Lines {
 }
 
 impl Lines {
-    /// Returns the number of lines that were left out since the last line, or `None` if this line is also left out.
+    /// Returns the number of lines that were omitted since the last line, or `None` if this line must also be omitted.
     fn count_line(&mut self, now: Instant) -> Option<u64> {
         if self.since.is_none_or(|since| now.saturating_duration_since(since) >= WINDOW) {
             (self.since, self.count) = (Some(now), 0);
@@ -140,10 +139,10 @@ impl Admin {
         Self { token, wrong: Mutex::default(), lines: Mutex::default() }
     }
 
-    /// Checks the token of a request. Returns the address of the client, or the refusal.
+    /// Checks the token of a request. Returns the address of the client, or the error response.
     pub(crate) fn check_token(&self, request: &Request) -> Result<Remote, Problem> {
         let remote = Remote::of_request(request);
-        // There must be exactly one such header, because a proxy and this server must not read different headers.
+        // Exactly one such header is permitted, so that a proxy and this server cannot read different headers.
         let mut sent = request.headers().get_all(AUTHORIZATION).iter();
         let token = match (sent.next().map(|value| value.as_bytes()), sent.next()) {
             (Some(value), None) => bearer_token(value),
@@ -153,7 +152,8 @@ impl Admin {
             let error = "this needs the header `Authorization: Bearer TOKEN`";
             return Err(refuse_token("Bearer", error));
         };
-        // The limit is checked before the token. Otherwise, an answer would show whether a guess is right.
+        // The limit is checked before the token. Otherwise, the responses beyond the limit would still reveal whether a
+        // guess is right.
         if let Some(wait) = self.refused_for(remote) {
             self.log_limited(remote, "too many wrong tokens: refused");
             let error = "too many wrong tokens from this address; try again later";
@@ -189,11 +189,11 @@ impl Admin {
 
     fn count_wrong(&self, remote: Remote) {
         let mut wrong = self.wrong.lock();
-        // The removal bounds the memory: each address is forgotten after its window.
+        // Each address is forgotten after its window, which limits the memory.
         wrong.retain(|_, wrong| wrong.since.elapsed() < WINDOW);
         let place = limited_address(remote);
         if !wrong.contains_key(&place) && wrong.len() >= MOST_ADDRESSES {
-            // An attacker with many addresses keeps no other client out.
+            // The oldest address is removed, so that an attacker with many addresses does not lock out other clients.
             let oldest = wrong.iter().min_by_key(|(_, wrong)| wrong.since).map(|(&place, _)| place);
             oldest.and_then(|oldest| wrong.remove(&oldest));
         }
@@ -202,8 +202,8 @@ impl Admin {
     }
 }
 
-/// Returns the address that is limited. A client has all addresses of its IPv6 network, and a process of this machine
-/// has all loopback addresses.
+/// Returns the address to which the limit applies. A client can use all addresses of its IPv6 network, and a process of
+/// this machine all loopback addresses.
 fn limited_address(Remote(remote): Remote) -> Option<IpAddr> {
     remote.map(|remote| match remote.ip().to_canonical() {
         address if address.is_loopback() => Ipv4Addr::LOCALHOST.into(),
@@ -277,7 +277,7 @@ mod tests {
         for port in 1..=MOST_WRONG {
             assert_eq!(status(&admin, &format!("10.0.0.1:{port}"), "Bearer wrong"), 401);
         }
-        // Even the right token is refused, because an answer must not show whether a guess is right.
+        // Even the right token is refused, because a response must not reveal whether a guess is right.
         assert_eq!(status(&admin, "10.0.0.1:99", &right), 429);
         assert_eq!(status(&admin, "10.0.0.2:99", &right), 200);
         for n in 0..MOST_WRONG {
@@ -292,7 +292,7 @@ mod tests {
         for address in ["127.0.0.1:1", "127.9.9.9:1", "[::1]:1", "[::ffff:127.3.2.1]:1"] {
             assert_eq!(status(&admin, address, &right), 429, "{address}");
         }
-        // The memory is bounded.
+        // The memory is limited.
         for n in 0..2 * MOST_ADDRESSES as u32 {
             let address = Ipv4Addr::from_bits(0x0b00_0000 + n);
             status(&admin, &format!("{address}:1"), "Bearer wrong");

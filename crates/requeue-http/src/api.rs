@@ -1,4 +1,4 @@
-//! The JSON of the API: the server writes what its clients read, and the reverse.
+//! The JSON of the API. Server and clients use the same types.
 
 use std::borrow::Cow;
 
@@ -14,7 +14,7 @@ pub trait Named: Copy + PartialEq + 'static {
         Self::NAMES.iter().find(|(known, _)| *known == name).map(|(_, value)| *value)
     }
 
-    /// Returns the name of the value; empty if a request cannot name it.
+    /// Returns the name of the value, or an empty text if a request cannot name it.
     fn name(self) -> &'static str {
         Self::NAMES.iter().find(|(_, value)| *value == self).map_or("", |(name, _)| name)
     }
@@ -32,14 +32,14 @@ pub trait Named: Copy + PartialEq + 'static {
 #[serde(rename_all = "snake_case")]
 pub enum State {
     Running,
-    /// Waiting because its last run failed. Queues in a store count it as waiting.
+    /// The key waits because its last run failed. Queues in a store count it as waiting.
     BackingOff,
     Parked,
     /// The row in the store cannot be read.
     Damaged,
     Waiting,
     Ready,
-    /// Not in the queue: only its past is known.
+    /// The key is not in the queue, and only its past is known.
     #[default]
     Idle,
 }
@@ -56,32 +56,32 @@ impl Named for State {
     ];
 }
 
-/// One key. It has a field for each property of the JSON.
+/// One key. The struct has a field for each property of the JSON.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Row {
     pub key: String,
-    /// `None` for a key that is too long.
+    /// The bytes of the key in base64, or `None` for a too long key.
     pub key_base64: Option<String>,
     pub state: State,
-    /// The key was re-added during its run.
+    /// True if the key was re-added during its run.
     pub again: bool,
-    /// The time in its state, in seconds.
+    /// The time for which the key has been in its state, in seconds.
     pub age: Option<f64>,
-    /// The time until it is due, in seconds; `None` also if that is never.
+    /// The time until the key is due, in seconds, or `None` if it is not due in the future or never due.
     pub due_in: Option<f64>,
-    /// The time until the lease expires unless it is renewed, in seconds. Only queues in a store have leases.
+    /// The time until the lease expires if it is not renewed, in seconds. Only queues in a store have leases.
     pub lease_in: Option<f64>,
-    /// The number of the attempt that runs, or of the next attempt.
+    /// The number of the current attempt, or of the next attempt.
     pub attempt: u32,
     pub failures: u32,
     pub adds: u32,
     pub priority: i32,
     pub why: String,
-    /// The error of the last run that failed, if it is known and no run has succeeded since.
+    /// The error of the last failed run, if it is known and no later run has succeeded.
     pub error: Option<String>,
-    /// The time since that run ended, in seconds.
+    /// The time since the end of that run, in seconds.
     pub last_failure: Option<f64>,
-    /// No client reads these.
+    /// The additional properties, which no Rust client reads.
     #[serde(serialize_with = "as_map", skip_deserializing)]
     pub detail: Vec<(Cow<'static, str>, String)>,
 }
@@ -98,7 +98,7 @@ fn as_map<S: Serializer>(
 pub struct KeyPage {
     #[serde(flatten)]
     pub row: Row,
-    /// The last runs that are known, the newest first. A store keeps the last three failures in a row.
+    /// The last known runs, the newest first. A store keeps the last three consecutive failures.
     pub runs: Vec<PastRun>,
 }
 
@@ -111,12 +111,12 @@ pub struct PastRun {
     pub attempt: u32,
     /// The duration in seconds.
     pub took: Option<f64>,
-    /// The worker. Only stores know it.
+    /// The name of the worker, in queues in a store.
     pub worker: Option<String>,
     /// The exit status, if the run has failed and its worker has set it.
     pub exit_status: Option<i32>,
     pub error: Option<String>,
-    /// The end of the output, if the run has failed. In memory, only the last failure has one.
+    /// The last part of the output, if the run has failed. In memory, only the output of the last failure is kept.
     pub output: Option<String>,
 }
 
@@ -127,7 +127,8 @@ pub enum Outcome {
     Succeeded,
     Failed,
     GivenUp,
-    /// Neither a success nor a failure: cancelled, stopped for an add, or released. Only a [`Timeline`] has such runs.
+    /// The run was neither a success nor a failure: it was cancelled, stopped for an add, or released. Only a
+    /// [`Timeline`] contains such runs.
     Stopped,
 }
 
@@ -147,18 +148,18 @@ impl Outcome {
 /// The response of `/api/v1/timeline`: the past of a key.
 #[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
 pub struct Timeline {
-    /// The time of the response, in seconds since 1970, as all times here.
+    /// The time of the response, in seconds since 1970, like all times in this struct.
     pub now: f64,
-    /// The events are complete. Otherwise only the last runs are known, and waits follow from them.
+    /// True if the events are complete. Otherwise, only the last runs are known, and the waits are derived from them.
     pub recorded: bool,
-    /// The time of the oldest event that is kept, if older events were dropped.
+    /// The time of the oldest stored event, if older events were dropped.
     pub begin: Option<f64>,
     /// The part of the past that is known, in one sentence.
     pub note: String,
-    /// The text of the event that ended last, even if `since` excludes it. Actions of operators do not count.
+    /// The text of the event that ended last, even if `since` excludes it. Actions of operators are ignored.
     #[serde(default)]
     pub last: Option<String>,
-    /// The oldest first.
+    /// The events, the oldest first.
     pub events: Vec<PastEvent>,
 }
 
@@ -167,12 +168,12 @@ pub struct Timeline {
 pub struct PastEvent {
     /// The beginning of a wait or of a run.
     pub at: f64,
-    /// The end of a wait or of a run: after `now` if it is the due time of a wait, and `None` if it is unknown.
+    /// The end of a wait or of a run, or `None` if it is unknown. If it is the due time of a wait, it is after `now`.
     pub until: Option<f64>,
     pub kind: EventKind,
-    /// Only waits have one.
+    /// The cause of a wait, or `None` for other events.
     pub cause: Option<WaitCause>,
-    /// Only runs that have ended have one.
+    /// The outcome of a completed run, or `None` for other events.
     pub outcome: Option<Outcome>,
     pub text: String,
 }
@@ -185,7 +186,7 @@ pub enum EventKind {
     Add,
     Wait,
     Run,
-    /// Such as a cancellation, or an action of an operator. Also a kind that this version does not know.
+    /// Another event, such as a cancellation or an action of an operator, or a kind that this version does not know.
     #[serde(other)]
     Other,
 }
@@ -227,16 +228,16 @@ impl Named for WaitCause {
 pub struct KeyList {
     pub now: f64,
     pub keys: Vec<Row>,
-    /// The cursor of the next page; `None` at the end.
+    /// The cursor of the next page, or `None` at the end.
     pub next: Option<String>,
     pub looked_at: usize,
-    /// There are more keys, or the request has not read all of them.
+    /// True if there are more keys, or the request has not read all keys.
     pub more: bool,
 }
 
 // --- Summary -----------------------------------------------------------------------------------
 
-/// The response of `/api/v1/summary`, and the data of each tick. It has a field for each property of the JSON.
+/// The response of `/api/v1/summary`, and the data of each tick. The struct has a field for each property of the JSON.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Summary {
     pub title: String,
@@ -253,12 +254,12 @@ pub struct Summary {
     pub paused_note: Option<String>,
     #[serde(default)]
     pub paused_for: Option<f64>,
-    /// The limit on the rate of starts. Only queues in a store have one.
+    /// The limit on the rate of starts. Only queues in a store can have such a limit.
     #[serde(default)]
     pub rate: Option<StartRate>,
     pub given_up: u64,
     pub panics: u64,
-    /// Times are kept. Otherwise the two fields below are `None`.
+    /// True if the queue keeps times. Otherwise, the next two fields are `None`.
     pub times: bool,
     pub oldest_ready: Option<f64>,
     /// The longest time for which a key should be ready before a run: `Builder::target`.
@@ -267,7 +268,7 @@ pub struct Summary {
     pub longest_running: Option<f64>,
     /// The keys that have run the longest.
     pub longest: Vec<Row>,
-    /// `None` if the site does not know the workers.
+    /// The workers, or `None` if the site does not know them.
     pub jobs: Option<Busy>,
     /// The work of all processes in the last hour, and the workers that are alive. `None` for a queue in memory, or if the
     /// store has not answered.
@@ -286,7 +287,7 @@ pub struct PastAction {
     pub action: String,
     /// The operator, or the address of the client.
     pub by: String,
-    /// The key, the group or the number of keys. `None`: the queue.
+    /// The key, the group or the number of keys, or `None` for the queue.
     pub target: Option<String>,
     pub note: Option<String>,
 }
@@ -294,7 +295,7 @@ pub struct PastAction {
 /// The response of `/api/v1/actions`.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct PastActions {
-    /// The newest first.
+    /// The actions, the newest first.
     pub actions: Vec<PastAction>,
 }
 
@@ -311,20 +312,21 @@ pub struct Busy {
 pub enum Status {
     Open,
     Paused,
-    /// New keys are refused, and known keys run.
+    /// The queue refuses new keys, but known keys still run.
     Closed,
     ShutDown,
     /// The store cannot be reached.
     Unreachable,
-    /// The site has ended.
+    /// The site was shut down.
     Ended,
 }
 
-/// The counts at a point in time. Counters start at the creation of the queue. Each field is a curve of the dashboard.
+/// The counts at a point in time. Counters start at the creation of the queue. Each field can be a curve of the
+/// dashboard.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Sample {
-    /// Seconds since 1970.
+    /// The time, in seconds since 1970.
     pub t: f64,
     /// The number of all keys.
     pub keys: usize,
@@ -332,7 +334,7 @@ pub struct Sample {
     pub waiting: usize,
     pub backing_off: Option<usize>,
     pub running: usize,
-    /// Running keys that run once more.
+    /// The number of running keys that will run once more.
     pub dirty: usize,
     pub parked: Option<usize>,
     pub damaged: Option<usize>,
@@ -353,7 +355,7 @@ pub struct Sample {
     pub last_minute: LastMinute,
 }
 
-/// The durations of the last minute or of another time, in seconds; `None` without any.
+/// The durations in the last minute or in another period, in seconds, or `None` without runs.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 pub struct LastMinute {
     pub queued_mean: Option<f64>,
@@ -369,13 +371,13 @@ pub struct LastMinute {
 /// The response of `/api/v1/activity`: the work of all processes.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Activity {
-    /// The time that the numbers cover, in seconds.
+    /// The period that the numbers cover, in seconds.
     pub period: f64,
     pub total: Tally,
-    /// The time of each entry of `minutes`, in seconds.
+    /// The period of each entry of `minutes`, in seconds.
     #[serde(default = "one_minute")]
     pub step: f64,
-    /// The oldest first. A time without any work is missing.
+    /// The entries, the oldest first. Periods without work are omitted.
     pub minutes: Vec<Minute>,
     /// The workers that are alive, by name.
     pub workers: Vec<Worker>,
@@ -385,12 +387,12 @@ const fn one_minute() -> f64 {
     60.0
 }
 
-/// The work in a time.
+/// The work in a period.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 pub struct Tally {
     pub adds: u64,
     pub coalesced: u64,
-    /// Deliveries.
+    /// The number of deliveries.
     pub runs: u64,
     pub successes: u64,
     pub failures: u64,
@@ -399,10 +401,10 @@ pub struct Tally {
     pub durations: LastMinute,
 }
 
-/// The work in a minute, or in several.
+/// The work in one or several minutes.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct Minute {
-    /// The time since its beginning, in seconds.
+    /// The time since the beginning of the period, in seconds.
     pub ago: f64,
     #[serde(flatten)]
     pub tally: Tally,
@@ -412,7 +414,7 @@ pub struct Minute {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Worker {
     pub name: String,
-    /// The time since its last sign of life, in seconds.
+    /// The time since the worker's last sign of life, in seconds.
     pub seen: f64,
     pub running: Vec<Row>,
 }
@@ -432,7 +434,7 @@ pub struct Rates {
 /// The response of `/api/v1/failures`.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct FailureList {
-    /// The groups with the most keys first.
+    /// The groups, those with the most keys first.
     pub failures: Vec<FailureGroup>,
     /// The number of failing keys that were read.
     pub keys: usize,
@@ -440,9 +442,9 @@ pub struct FailureList {
     pub waiting: usize,
     /// The number of keys that were read.
     pub looked_at: usize,
-    /// There are more groups.
+    /// True if there are more groups.
     pub more: bool,
-    /// Not all failing keys were read, so that the numbers are too low.
+    /// True if not all failing keys were read, so that the numbers are too low.
     pub cut: bool,
 }
 
@@ -454,26 +456,26 @@ pub struct FailureGroup {
     pub keys: usize,
     /// The number of parked keys, which can be revived.
     pub parked: usize,
-    /// The sum of the failures in a row.
+    /// The sum of the consecutive failures of the keys.
     pub failures: u64,
-    /// One of the keys, and its error.
+    /// One of the keys.
     pub key: String,
     pub key_base64: Option<String>,
     pub sample: Option<String>,
-    /// The times since the first and the last failure, in seconds. `first` is `None` unless the time is known of each key,
-    /// and `last` is `None` if the time is known of no key.
+    /// The times since the first and the last failure, in seconds. `first` is `None` if the time is not known for all
+    /// keys. `last` is `None` if it is known for no key.
     pub first: Option<f64>,
     pub last: Option<f64>,
 }
 
 // --- Changes -----------------------------------------------------------------------------------
 
-/// A change of keys that the queue knows, with its name in the API.
+/// A change of existing keys, with its name in the API.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Action {
     /// Removes the pending run. A run in flight continues.
     Cancel,
-    /// Cancels the run in flight. A pending run stays.
+    /// Cancels the run in flight. A pending run remains.
     CancelRun,
     /// Makes a waiting key ready.
     RunNow,
@@ -507,7 +509,8 @@ impl Action {
     }
 }
 
-/// The paths of the actions: those of [`Action`], [`GroupAction`] and [`ScheduleAction`], and the others.
+/// Returns true if the path is that of an action: an [`Action`], a [`GroupAction`], a [`ScheduleAction`], or another
+/// action.
 pub(crate) fn is_action(path: &str) -> bool {
     let Some(name) = path.strip_prefix("/api/v1/") else { return false };
     ["add", "authenticate", "pause", "rate", "resume"].contains(&name)
@@ -520,7 +523,7 @@ pub(crate) fn is_action(path: &str) -> bool {
 #[derive(Debug, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Change {
-    /// The keys by name; or the keys that match.
+    /// The keys by name. Alternatively, `matching` selects the keys.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub keys: Option<Vec<NamedKey>>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -540,16 +543,16 @@ pub struct NamedKey {
     pub key_base64: Option<String>,
 }
 
-/// The keys in a state that have a text in them.
+/// The keys in a state whose text contains a given text.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Matching {
-    /// Empty for all states.
+    /// The state, or an empty text for all states.
     pub state: Option<String>,
     pub q: Option<String>,
     #[serde(default)]
     pub failed: bool,
-    /// A group of `/api/v1/failures`. Empty for all keys.
+    /// A group of `/api/v1/failures`, or an empty text for all keys.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
 }
@@ -569,7 +572,7 @@ pub struct AddedKey {
     pub key: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub key_base64: Option<String>,
-    /// In seconds.
+    /// The delay, in seconds.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub after: Option<f64>,
     #[serde(default)]
@@ -612,7 +615,7 @@ pub enum AddResult {
     Revived,
     Parked,
     Refused,
-    /// The answer from the store was lost.
+    /// The answer of the store was lost.
     Unknown,
 }
 
@@ -632,20 +635,20 @@ pub struct NewStatus {
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct NewRate {
-    /// `None` removes the rate. A request must have the field.
+    /// The rate. `None` removes it. The field is required in a request.
     #[serde(deserialize_with = "Option::deserialize")]
     pub rate: Option<StartRate>,
 }
 
-/// A limit on the rate of starts: at most `starts` in each time `per`, and a burst.
+/// A limit on the rate of starts: at most `starts` in each period `per`, and a burst.
 #[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct StartRate {
     pub starts: u32,
-    /// In seconds.
+    /// The period, in seconds.
     pub per: f64,
-    /// The number of starts that may follow each other immediately. In a request, `None` is the number of starts in
-    /// 200 ms.
+    /// The number of starts that may follow each other immediately. In a request, `None` selects the number of starts
+    /// in 200 ms.
     pub burst: Option<u32>,
 }
 
@@ -655,7 +658,7 @@ pub struct StartRate {
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct QueueRow {
     pub name: String,
-    /// The path of its dashboard, relative to the page of all queues.
+    /// The path of the queue's dashboard, relative to the page of all queues.
     pub path: String,
     pub paused: bool,
     pub ready: Option<u64>,
@@ -663,7 +666,7 @@ pub struct QueueRow {
     pub running: Option<u64>,
     pub parked: Option<u64>,
     pub damaged: Option<u64>,
-    /// The time for which the oldest ready key has been ready, in seconds; `None` if no key is ready.
+    /// The time for which the oldest ready key has been ready, in seconds, or `None` if no key is ready.
     pub oldest: Option<f64>,
     /// The age of the numbers of keys, in seconds.
     pub counts_age: Option<f64>,
@@ -688,7 +691,7 @@ pub struct QueueList {
     pub queues: Vec<QueueRow>,
     /// The number of queues in the store.
     pub looked_at: usize,
-    /// There are more queues that match.
+    /// True if more queues match.
     pub more: bool,
     /// The age of the list, in seconds.
     pub age: f64,
@@ -701,22 +704,22 @@ pub struct QueueList {
 /// A group of a queue in a store, with its settings.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Group {
-    /// Empty for the keys without a name of a group.
+    /// The name, which is empty for keys without a group.
     pub name: String,
     pub ready: u64,
     pub waiting: u64,
     pub running: u64,
-    /// Running keys that run once more.
+    /// The number of running keys that will run once more.
     pub dirty: u64,
     pub parked: u64,
-    /// The time for which the oldest ready key has been ready, in seconds; `None` if no key is ready.
+    /// The time for which the oldest ready key has been ready, in seconds, or `None` if no key is ready.
     pub oldest: Option<f64>,
-    /// The most running keys; `None` if there is no limit.
+    /// The maximum number of running keys, or `None` if there is no limit.
     pub limit: Option<u32>,
     pub rate: Option<StartRate>,
     pub weight: u32,
     pub paused: bool,
-    /// The rate permits no start now.
+    /// True if the rate permits no start now.
     #[serde(skip)]
     pub at_rate: bool,
 }
@@ -725,12 +728,12 @@ pub struct Group {
 #[derive(Debug, Serialize, Deserialize)]
 pub struct GroupList {
     pub groups: Vec<Group>,
-    /// The ready keys of all groups that were read, by the cause that holds them back.
+    /// The numbers of ready keys that are held back, in all groups that were read, by cause.
     #[serde(default)]
     pub held: Held,
     /// The number of groups that were read.
     pub looked_at: usize,
-    /// There are more groups, or the request has not read all of them.
+    /// True if there are more groups, or the request has not read all groups.
     pub more: bool,
 }
 
@@ -746,7 +749,7 @@ pub struct Held {
 #[derive(Clone, Copy, PartialEq, Debug, Default, Serialize, Deserialize)]
 pub struct Wait {
     pub keys: u64,
-    /// The time for which the oldest of them has been ready, in seconds; `None` without keys.
+    /// The time for which the oldest of these keys has been ready, in seconds, or `None` without keys.
     pub oldest: Option<f64>,
 }
 
@@ -759,7 +762,7 @@ pub enum GroupAction {
     Limit,
     Rate,
     Weight,
-    /// Removes the pending runs of its keys. Runs in flight continue.
+    /// Removes the pending runs of the group's keys. Runs in flight continue.
     Cancel,
 }
 
@@ -778,23 +781,23 @@ impl Named for GroupAction {
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct GroupChange {
-    /// The name; `None` for the limit of all groups without a separate limit.
+    /// The name of the group, or `None` for the limit of all groups without a separate limit.
     pub group: Option<String>,
-    /// For `group-limit`, which requires it; `Some(None)`, which is `null`, removes the limit.
+    /// The limit, which `group-limit` requires. `Some(None)`, in JSON `null`, removes the limit.
     #[serde(default, deserialize_with = "given", skip_serializing_if = "Option::is_none")]
     pub limit: Option<Option<u32>>,
-    /// For `group-weight`.
+    /// The weight, which `group-weight` requires.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub weight: Option<u32>,
-    /// For `group-rate`, which requires it; `Some(None)`, which is `null`, removes the rate.
+    /// The rate, which `group-rate` requires. `Some(None)`, in JSON `null`, removes the rate.
     #[serde(default, deserialize_with = "given", skip_serializing_if = "Option::is_none")]
     pub rate: Option<Option<StartRate>>,
-    /// For `group-cancel`: only keys in this state.
+    /// The state of the keys that `group-cancel` cancels, or `None` for all states.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub state: Option<State>,
 }
 
-/// Reads a field that is there, even if it is `null`.
+/// Reads a field that is present, even if it is `null`.
 fn given<'de, T: Deserialize<'de>, D: Deserializer<'de>>(
     field: D,
 ) -> Result<Option<Option<T>>, D::Error> {
@@ -815,17 +818,18 @@ pub struct GroupChanged {
 pub struct Schedule {
     pub key: String,
     pub key_base64: Option<String>,
-    /// A cron expression, or `every` and a period.
+    /// The cron expression, or `every` and a period.
     pub spec: String,
     /// The time zone of the expression.
     pub zone: Option<String>,
-    /// The time until the next add, in seconds; 0 if it is overdue, and `None` if it is unknown or there is none.
+    /// The time until the next add, in seconds. It is 0 if the add is overdue, and `None` if the time is unknown or no
+    /// add follows.
     pub due_in: Option<f64>,
-    /// The same time by the clock of the store, in seconds since 1970.
+    /// The time of the next add by the clock of the store, in seconds since 1970.
     pub next_at: Option<f64>,
-    /// The schedule is paused, or was refused.
+    /// True if the schedule is paused, or was refused.
     pub paused: bool,
-    /// The reason why a worker has refused it.
+    /// The reason why a worker has refused the schedule.
     pub error: Option<String>,
     pub priority: i32,
     pub group: Option<String>,
@@ -837,7 +841,7 @@ pub struct ScheduleList {
     pub schedules: Vec<Schedule>,
     /// The number of schedules that were read.
     pub looked_at: usize,
-    /// There are more schedules, or the request has not read all of them.
+    /// True if there are more schedules, or the request has not read all schedules.
     pub more: bool,
 }
 
@@ -860,7 +864,7 @@ impl Named for ScheduleAction {
     ];
 }
 
-/// The body of an action on a schedule. Only `schedule-add` has more than a key.
+/// The body of an action on a schedule. Only `schedule-add` uses the fields other than the key.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ScheduleChange {
@@ -870,7 +874,7 @@ pub struct ScheduleChange {
     pub key_base64: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub spec: Option<String>,
-    /// The default is UTC.
+    /// The time zone. The default is UTC.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub zone: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -898,7 +902,7 @@ pub struct Failure {
     /// The number of keys that match, if another number was confirmed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub matched: Option<usize>,
-    /// The results of the keys of an add that failed: `None` for those that were not added.
+    /// The results of the keys of a failed add. The result is `None` for a key that was not added.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub results: Vec<Option<AddResult>>,
 }

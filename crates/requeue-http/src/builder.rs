@@ -32,7 +32,7 @@ pub struct Builder<K> {
 }
 
 impl<K> Builder<K> {
-    /// `finish` builds the site from the parts and the settings.
+    /// Creates a builder. `finish` builds the site from the parts and the settings.
     pub(crate) fn new(finish: impl FnOnce(Parts<K>, Frame) -> Site + Send + 'static) -> Self {
         Self {
             finish: Box::new(finish),
@@ -63,7 +63,7 @@ impl<K> Builder<K> {
 
     /// Sets the registry that `/metrics` shows.
     ///
-    /// A queue is included if its [metrics](requeue::Builder::metrics) are from this registry.
+    /// The metrics of a queue are included if its [metrics](requeue::Builder::metrics) use this registry.
     ///
     /// # Examples
     ///
@@ -88,8 +88,8 @@ impl<K> Builder<K> {
 
     /// Sets the function that returns more properties of a key.
     ///
-    /// The function is called for each key of a response. It should be quick, and must not block. If the function
-    /// panics, the key is shown without more properties.
+    /// The function is called for each key of a response. The function should be quick, and must not block. If the
+    /// function panics, the key is shown without more properties.
     ///
     /// # Examples
     ///
@@ -114,7 +114,7 @@ impl<K> Builder<K> {
         self
     }
 
-    /// Adds a table to the dashboard and to `/api/v1/sections`, below the tables that were added before.
+    /// Adds a table to the dashboard and to `/api/v1/sections`, below the earlier tables.
     ///
     /// The function is called for each request for the tables. An open dashboard sends a request every 2 s. The
     /// function should be quick, and must not block. While the function returns `None`, or if it panics, the table is
@@ -158,9 +158,8 @@ impl<K> Builder<K> {
     /// they can also change the rate of the queue, its groups and its schedules.
     ///
     /// Without a token, the site is read-only. The token must be in the header `Authorization: Bearer TOKEN` of a POST
-    /// request. Wrong tokens are limited to 10 per minute and address; all loopback addresses count as one address.
-    /// Each change is an event of `tracing`, with the client's address, and the key, the group or the number of
-    /// keys.
+    /// request. Each address can send 10 wrong tokens per minute. All loopback addresses count as one address. Each
+    /// change is an event of `tracing`, with the client's address, and the key, the group or the number of keys.
     ///
     /// A server that mounts the [router](Site::router) must provide addresses with axum's
     /// `into_make_service_with_connect_info::<SocketAddr>()`. Otherwise all clients share one limit.
@@ -192,7 +191,7 @@ impl<K> Builder<K> {
         self
     }
 
-    /// Shows how many of `total` workers are busy.
+    /// Shows the number of busy workers among `total` workers.
     ///
     /// `busy` is called each second and for each summary. The function must not block.
     ///
@@ -212,8 +211,7 @@ impl<K> Builder<K> {
         self
     }
 
-    /// Sets the example that an empty dashboard shows: how to add a key. `{queue}` is replaced with the name of the
-    /// queue.
+    /// Sets the example of an add that an empty dashboard shows. `{queue}` is replaced with the name of the queue.
     pub fn hint(mut self, how_to_add: impl Into<String>) -> Self {
         self.settings.hint = Some(how_to_add.into());
         self
@@ -251,7 +249,8 @@ impl<K> Builder<K> {
 
     /// Sets the check for `/healthz`.
     ///
-    /// While the check returns false, the response is 503. Return false if only a restart of the program can help.
+    /// While the check returns false, the response is 503. The check should return false only if a restart of the
+    /// program is needed.
     pub fn healthy(mut self, healthy: impl Fn() -> bool + Send + Sync + 'static) -> Self {
         self.settings.healthy = Box::new(healthy);
         self
@@ -259,7 +258,7 @@ impl<K> Builder<K> {
 
     /// Allows requests for a host name or address, in addition to `localhost` and loopback addresses.
     ///
-    /// `host` has no port. May be called for several hosts.
+    /// `host` is without a port. The method can be called for several hosts.
     pub fn host(mut self, host: &str) -> Self {
         self.settings.hosts.allow_host(host);
         self
@@ -276,7 +275,7 @@ impl<K> Builder<K> {
 
     /// Allows requests for any host.
     ///
-    /// Use this only behind a proxy that authenticates: otherwise scripts of other sites can read the responses.
+    /// Use this only behind a proxy that authenticates. Otherwise, scripts of other sites can read the responses.
     pub fn any_host(mut self) -> Self {
         self.settings.hosts.any = true;
         self
@@ -284,12 +283,12 @@ impl<K> Builder<K> {
 
     /// Sets the number of connections that [`Site::serve`] accepts at the same time.
     ///
-    /// 64 by default, and at least 1. Up to half of the connections, rounded up, may be streams of `/api/v1/events`. Up
-    /// to a quarter, but at least one, may search for keys or wait for a search. When all connections are in use, a new
-    /// connection replaces an idle connection.
+    /// The default is 64, and the minimum is 1. Up to half of the connections, rounded up, can be streams of
+    /// `/api/v1/events`. Up to a quarter, but at least one, can search for keys or wait for a search. When all
+    /// connections are in use, a new connection replaces an idle connection.
     ///
-    /// Eight more connections are reserved for probes. While no connection is idle, they answer `/healthz` and
-    /// `/readyz`, and reply 503 to all other requests.
+    /// Eight more connections are reserved for probes. While no other connection is idle, these answer `/healthz` and
+    /// `/readyz`, and respond with 503 to all other requests.
     pub fn max_connections(mut self, most: usize) -> Self {
         self.settings.max_connections = most.max(1);
         self

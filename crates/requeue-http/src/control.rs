@@ -1,4 +1,4 @@
-//! The changes of a queue in memory that clients with the token may ask for.
+//! The changes of a queue in memory that clients with the token can request.
 
 use std::hash::BuildHasher;
 use std::time::Duration;
@@ -7,14 +7,14 @@ use requeue::{Add, Added, CancelledRun, Key, Merge, Queue};
 
 /// Changes a queue in memory for the actions of a site: [`Builder::control`](crate::Builder::control).
 ///
-/// A [`Queue`] is its own control. Another control also updates the program's state per key, such as failures that a
-/// cancel must forget.
+/// By default, the [`Queue`] is its own control. Another control can also update the program's state of each key, such
+/// as failures that a cancel must forget.
 pub trait Control<K>: Send + Sync {
     /// Adds a key, which is due after `delay`.
     ///
     /// # Errors
     ///
-    /// Returns the reason why the program refuses the key. The client sees this reason.
+    /// Returns the reason why the program refuses the key. The response to the client contains this reason.
     fn add(&self, key: K, delay: Option<Duration>, priority: i32) -> Result<Added, String>;
 
     /// Cancels the pending run of a key. Returns true if there was a pending run.
@@ -22,7 +22,7 @@ pub trait Control<K>: Send + Sync {
 
     /// Cancels the run in flight of a key. Returns true if the run was in flight and not cancelled before.
     ///
-    /// The default cancels nothing.
+    /// The default implementation cancels nothing.
     fn cancel_running(&self, key: &K) -> bool {
         let _ = key;
         false
@@ -32,7 +32,8 @@ pub trait Control<K>: Send + Sync {
     /// refused.
     fn run_now(&self, key: &K, priority: i32) -> bool;
 
-    /// Stops or resumes the deliveries of the queue. Returns false if the program cannot do so now, as by default.
+    /// Stops or resumes the deliveries of the queue. Returns false if the program cannot do this now. The default
+    /// implementation returns false.
     fn set_paused(&self, paused: bool) -> bool {
         let _ = paused;
         false

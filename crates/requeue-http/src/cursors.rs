@@ -20,19 +20,20 @@ pub(crate) struct Cursors(RandomState);
 
 impl Cursors {
     /// Returns a SipHash of the position, followed by the position under a mask that depends on that hash and the
-    /// secret: the synthetic-IV construction.
+    /// secret: This is the synthetic-IV construction.
     pub(crate) fn encrypt(&self, order: Order, position: u32) -> String {
-        // The tag depends on the order, so a cursor of another list is refused.
+        // The tag depends on the order, so that a cursor of another list is refused.
         let tag = self.0.hash_one((order, position));
         format!("{tag:016x}{:08x}", position ^ self.position_mask(tag))
     }
 
-    /// Returns the position; `None` if this process has not made `cursor` for a walk of this order.
+    /// Returns the position, or `None` if this process has not created `cursor` for a walk of this order.
     pub(crate) fn decrypt(&self, order: Order, cursor: &str) -> Option<u32> {
         let (tag, masked) = cursor.split_at_checked(16)?;
         let tag = u64::from_str_radix(tag, 16).ok()?;
         let position = u32::from_str_radix(masked, 16).ok()? ^ self.position_mask(tag);
-        // The tag is computed again: only this process can make the tag of a position and an order.
+        // The tag is computed again for the check, because only this process can create the tag of a position and an
+        // order.
         (self.encrypt(order, position) == cursor).then_some(position)
     }
 

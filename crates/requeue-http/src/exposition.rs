@@ -1,7 +1,7 @@
 //! The two text formats of metrics, and the choice between them.
 //!
-//! `prometheus-client` writes OpenMetrics. A client that does not ask for OpenMetrics gets `text/plain; version=0.0.4`,
-//! which is converted from OpenMetrics. Every tool can read this format.
+//! `prometheus-client` writes OpenMetrics. Other clients receive `text/plain; version=0.0.4`, which this module
+//! converts from OpenMetrics. All tools can read that format.
 
 use std::fmt::Write;
 
@@ -13,7 +13,8 @@ pub(crate) enum Format {
 }
 
 impl Format {
-    /// Returns the format for a request with these values of the `Accept` header: OpenMetrics if the client can read it.
+    /// Returns the format for a request with these values of the `Accept` header, which is OpenMetrics if the client
+    /// can read it.
     pub(crate) fn negotiate<'a>(accept: impl Iterator<Item = &'a str>) -> Self {
         let mut ranges = accept.flat_map(|value| value.split(','));
         if ranges.any(accepts_open_metrics) { Self::OpenMetrics } else { Self::Classic }
@@ -45,7 +46,7 @@ fn accepts_open_metrics(range: &str) -> bool {
             match name.trim().to_ascii_lowercase().as_str() {
                 // A quality of 0 excludes the range.
                 "q" => value.parse::<f32>().is_ok_and(|quality| quality > 0.0),
-                // A parser of another version may reject the text.
+                // The version is compared, because a parser of another version may reject the text.
                 "version" => value == "1.0.0",
                 _ => true,
             }
@@ -124,11 +125,11 @@ mod tests {
             (&["application/openmetrics-text;q=0"], Classic),
             (&["application/openmetrics-text;q=0.0"], Classic),
             (&["application/openmetrics-text;q=0.001"], OpenMetrics),
-            // An unsupported version, and an invalid quality.
+            // The cases are an unsupported version and an invalid quality.
             (&["application/openmetrics-text;version=2.0.0"], Classic),
             (&["application/openmetrics-text;q=much"], Classic),
             (&["text/plain;q=0.5", "application/openmetrics-text; q=0.6"], OpenMetrics),
-            // Prometheus 2 and 3.
+            // These are the headers of Prometheus 2 and 3.
             (
                 &["application/openmetrics-text;version=1.0.0,application/openmetrics-text;\
                    version=0.0.1;q=0.75,text/plain;version=0.0.4;q=0.5,*/*;q=0.1"],

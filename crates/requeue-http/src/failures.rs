@@ -7,22 +7,22 @@ use crate::api::{FailureGroup, FailureList, State as RowState};
 use crate::history::first_part;
 use crate::rows::shown_key;
 
-/// The number of failing keys that are read for one request.
+/// The maximum number of failing keys that are read for one request.
 const MOST_FAILURES: usize = 10_000;
-/// The number of bytes of a group's name, and of an error of a key, that are returned.
+/// The maximum length in bytes of a returned name of a group, and of a returned error of a key.
 const MOST_NAME: usize = 200;
 const MOST_ERROR: usize = 1_000;
-/// The number of keys whose failures are read one by one for one request.
+/// The maximum number of keys whose failures are read one by one for one request.
 const MOST_READ: usize = 30;
 
 /// A key whose last run failed.
 pub(crate) struct Failing<'a> {
     pub(crate) key: &'a [u8],
     pub(crate) state: RowState,
-    /// The number of failures in a row.
+    /// The number of consecutive failures.
     pub(crate) failures: u32,
     pub(crate) error: Option<&'a str>,
-    /// The times since its first and its last failure with an error of this group, in seconds.
+    /// The times since the key's first and last failure with an error of this group, in seconds.
     pub(crate) first: Option<f64>,
     pub(crate) last: Option<f64>,
 }
@@ -42,12 +42,12 @@ pub(crate) struct Failures {
     keys: usize,
     waiting: usize,
     pub(crate) looked_at: usize,
-    /// Not all failing keys were read.
+    /// True if not all failing keys were read.
     pub(crate) cut: bool,
 }
 
 impl Failures {
-    /// Returns false if the collection is full.
+    /// Adds a failing key. Returns false if the collection is full.
     pub(crate) fn push(&mut self, failing: &Failing<'_>) -> bool {
         if self.keys == MOST_FAILURES {
             self.cut = true;
@@ -93,7 +93,7 @@ impl Failures {
         keys
     }
 
-    /// Notes the time since the first failure of a key [to read](Self::keys_to_read), with an error of its group.
+    /// Records the time since the first failure of a key [to read](Self::keys_to_read), with an error of its group.
     #[cfg_attr(not(feature = "store"), expect(dead_code, reason = "only stores know a part"))]
     pub(crate) fn note_first(&mut self, group: &str, first: f64) {
         if let Some((group, unknown)) = self.groups.get_mut(group) {
@@ -102,10 +102,10 @@ impl Failures {
         }
     }
 
-    /// Returns up to `limit` groups, those with the most keys first.
+    /// Returns up to `limit` groups. Those with the most keys are first.
     pub(crate) fn into_list(self, limit: usize) -> FailureList {
         let Self { groups, keys, waiting, looked_at, cut } = self;
-        // Any key may be the one that failed first.
+        // If the time is unknown for a key, that key may have failed first.
         let known = |(group, unknown): (FailureGroup, Unknown)| FailureGroup {
             first: group.first.filter(|_| unknown.count == 0),
             ..group
@@ -128,19 +128,19 @@ const EMPTY: &str = "empty error";
 /// A short number after one of these words is the kind of an error, such as an exit status.
 const KINDS: [&str; 7] = ["status", "code", "signal", "http", "exit", "errno", "error"];
 
-/// Returns the name of the group of an error. Errors of the same cause, for other keys, addresses or times, should be in
-/// one group. `key` is the key as it is shown.
+/// Returns the name of the group of an error. Errors with the same cause, but other keys, addresses or times, should be
+/// in one group. `key` is the key as it is shown.
 ///
-/// The name is the first line, and also the last line if the first one ends in a colon. In these lines
+/// The name is the first line, and also the last line if the first ends with a colon. In these lines:
 ///
 /// - the key becomes `KEY`, and a quoted part becomes `"…"`;
-/// - a UUID, a number, and a hexadecimal word of at least 6 characters become `#`. A number of at most three digits stays
-///   after one of the words [`KINDS`], so `exit status: 1` and `exit status: 2` are two groups;
+/// - a UUID, a number, and a hexadecimal word of at least 6 characters become `#`. A number of at most three digits is
+///   kept after one of the words [`KINDS`], so that `exit status: 1` and `exit status: 2` are two groups;
 /// - in another word, each sequence of digits becomes `#`.
 pub(crate) fn group_of(error: Option<&str>, key: &str) -> String {
     let Some(error) = error else { return UNKNOWN.to_owned() };
     let mut lines = error.lines().map(str::trim).filter(|line| !line.is_empty());
-    // The filter for an empty name would select all keys.
+    // An empty name is replaced, because the filter for it would select all keys.
     let Some(first) = lines.next() else { return EMPTY.to_owned() };
     let mut line = Cow::Borrowed(first);
     if line.ends_with(':')
@@ -148,7 +148,7 @@ pub(crate) fn group_of(error: Option<&str>, key: &str) -> String {
     {
         line = Cow::Owned(format!("{line} {last}"));
     }
-    // A shorter key is part of other words.
+    // A shorter key may be part of other words.
     if key.len() > 2 && line.contains(key) {
         line = Cow::Owned(line.replace(key, "KEY"));
     }
@@ -164,7 +164,7 @@ pub(crate) fn group_of(error: Option<&str>, key: &str) -> String {
             let length = word_length(rest);
             let word = &rest[..length];
             let general = general_word(word, before);
-            // The parts of an address or of a decimal number are one number.
+            // The parts of an address or of a decimal number count as one number.
             if general.starts_with('#') && name.ends_with("#.") {
                 name.truncate(name.len() - "#.".len());
             }
@@ -186,7 +186,7 @@ fn quoted_length(text: &str) -> Option<usize> {
         .into_iter()
         .find(|&(open, _)| text.starts_with(open))?;
     let ends = text.match_indices(close).map(|(at, close)| at + close.len());
-    // An apostrophe inside a word is no quote.
+    // An apostrophe inside a word is not a quote.
     let is_end = |end: &usize| !text[*end..].starts_with(char::is_alphanumeric);
     ends.filter(|&end| end > open.len_utf8()).find(is_end)
 }
@@ -206,7 +206,7 @@ fn word_length(text: &str) -> usize {
     text.find(|char: char| !char.is_alphanumeric()).unwrap_or(text.len())
 }
 
-/// Returns a word without its numbers. `before` is the word before.
+/// Returns a word without its numbers. `before` is the previous word.
 fn general_word<'a>(word: &'a str, before: &str) -> Cow<'a, str> {
     let is_digit = |char: char| char.is_ascii_digit();
     if !word.contains(is_digit) {

@@ -13,7 +13,7 @@ use crate::params::{Problem, json};
 use crate::source::{Selected, TableQuery, no_groups};
 use crate::state::SiteState;
 
-/// The number of groups that are read for one request, and the largest `limit`.
+/// The maximum number of groups that are read for one request, and the largest `limit`.
 pub(crate) const MOST_GROUPS: usize = 10_000;
 
 type Site = State<Arc<SiteState>>;
@@ -54,7 +54,7 @@ impl Held {
     fn of_groups(groups: &[Group]) -> Self {
         let mut held = Self::default();
         for group in groups.iter().filter(|group| group.ready > 0) {
-            // The order is that of the explanation of a key.
+            // The order of the causes is the same as in the explanation of a key.
             let cause = match group {
                 Group { paused: true, .. } => &mut held.paused,
                 Group { limit: Some(limit), running, .. } if *running >= u64::from(*limit) => {
@@ -76,7 +76,7 @@ pub(crate) async fn list_groups(
     State(site): Site,
     RawQuery(query): RawQuery,
 ) -> Result<Response, Problem> {
-    // The store reads all keys of the groups, as a search does.
+    // The request takes a turn, because the store reads all keys of the groups.
     let _turn = site.take_turn().await?;
     let query = TableQuery::<GroupColumn>::parse(query.as_deref(), MOST_GROUPS)?;
     let read = site.source.read_groups(MOST_GROUPS).await?;
@@ -101,7 +101,7 @@ pub(crate) async fn change_group(
     }
     let group = change.group.clone();
     if action == GroupAction::Cancel {
-        // The store reads all keys of the queue, as a search does.
+        // A cancel takes a turn, because the store reads all keys of the queue.
         let _turn = site.take_turn().await?;
         let log = Log::new(remote, action.name()).recorded_as(&site, operator);
         let group = group.unwrap_or_default();
@@ -127,7 +127,7 @@ fn change_target(action: GroupAction, change: &GroupChange) -> String {
     }
 }
 
-/// Refuses fields that the action would ignore, and a missing one.
+/// Refuses fields that the action would ignore, and a request without a required field.
 fn check_change(action: GroupAction, change: &GroupChange) -> Result<(), Problem> {
     let GroupChange { group, limit, weight, rate, state } = change;
     if group.is_none() && action != GroupAction::Limit {

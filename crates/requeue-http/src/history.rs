@@ -10,24 +10,24 @@ use parking_lot::Mutex;
 use crate::api::{Outcome, PastRun};
 use crate::time::{seconds, unix_time};
 
-/// The number of parked keys, and the number of other keys, that are kept.
+/// The maximum number of parked keys, and of other keys, that are kept.
 const KEYS: usize = 1_000;
-/// The number of runs that are kept of a key.
+/// The maximum number of runs that are kept for a key.
 const RUNS: usize = 10;
-/// The number of bytes of an error that are kept.
+/// The maximum number of bytes of an error that are kept.
 const ERROR: usize = 512;
-/// The number of bytes of the output of the last run that are kept.
+/// The maximum number of bytes of the last run's output that are kept.
 const OUTPUT: usize = 4 << 10;
 
 /// The last runs of keys that have failed, for the dashboard: [`Builder::history`](crate::Builder::history).
 ///
-/// A handle: clones share the history. The history has a fixed size: the newest 1,000 keys that were given up, the
-/// newest 1,000 other keys, and the last 10 runs of each key. The runs of a key are kept from its first failure on.
+/// Clones are handles to the same history. The size is limited to the newest 1,000 keys that were given up, the newest
+/// 1,000 other keys, and the last 10 runs of each key. The runs of a key are kept after its first failure.
 ///
 /// A key that was given up is *parked*: the dashboard lists it with its last error until it is added again. A queue in
-/// a store parks its keys itself, and the history adds only their runs in this process.
+/// a store keeps its parked keys, and the history adds only their runs in this process.
 ///
-/// Keys are named by the bytes that the dashboard shows: see [`ByteKey`](crate::ByteKey).
+/// A key is identified by the bytes that the dashboard shows: see [`ByteKey`](crate::ByteKey).
 ///
 /// # Examples
 ///
@@ -62,7 +62,7 @@ pub struct Run {
 }
 
 impl Run {
-    /// Returns a run with the number of its attempt, from 1.
+    /// Creates a run with the number of its attempt. The first attempt is 1.
     pub const fn new(attempt: u32) -> Self {
         Self { attempt, took: None, error: String::new(), output: String::new() }
     }
@@ -91,9 +91,9 @@ impl Run {
 pub(crate) struct Past {
     /// The last runs, the newest first.
     pub(crate) runs: VecDeque<PastRun>,
-    /// The place in the order in which keys were recorded.
+    /// The position in the order in which keys were recorded.
     place: u32,
-    /// The time at which the key was given up; `None` if it is not parked.
+    /// The time at which the key was given up, or `None` if it is not parked.
     parked: Option<Instant>,
 }
 
@@ -127,7 +127,7 @@ struct Inner {
     parked: BTreeMap<u32, Arc<[u8]>>,
     others: BTreeMap<u32, Arc<[u8]>>,
     /// The last place that was given to a key. The number does not overflow in 49 days at 1,000 failures per second;
-    /// then the history starts again.
+    /// after an overflow, the history starts again.
     last: u32,
 }
 
@@ -140,7 +140,7 @@ impl Inner {
             *self = Self::default();
         }
         self.last += 1;
-        // The key is removed and inserted again, because each run moves it to the last place.
+        // The key is removed and inserted again, because each run moves it to the last position.
         let mut past = self.remove_key(key).unwrap_or_else(|| Past {
             runs: VecDeque::new(),
             place: 0,
@@ -150,7 +150,7 @@ impl Inner {
         let has_failed = outcome != Outcome::Succeeded;
         let error = has_failed.then(|| first_part(error, ERROR));
         let output = Some(output).filter(|output| has_failed && !output.is_empty());
-        // The list is cut before the push, so its allocation does not grow.
+        // The list is cut before the push, so that its allocation does not grow.
         past.runs.truncate(RUNS - 1);
         if has_failed {
             past.runs.iter_mut().for_each(|run| run.output = None);
@@ -169,12 +169,12 @@ impl Inner {
         self.insert_last(key.into(), past);
     }
 
-    /// Inserts a key at the last place, and removes the oldest key if there are too many.
+    /// Inserts a key at the last position. Removes the oldest key if there are too many.
     fn insert_last(&mut self, key: Arc<[u8]>, mut past: Past) {
         past.place = self.last;
         let order = if past.parked.is_some() { &mut self.parked } else { &mut self.others };
         order.insert(past.place, Arc::clone(&key));
-        // Only the newest keys are kept, so an endless stream of failures has a bounded cost.
+        // Only the newest keys are kept, so that an endless stream of failures has a limited cost.
         if order.len() > KEYS
             && let Some((_, oldest)) = order.pop_first()
         {
@@ -198,7 +198,7 @@ impl History {
         Self::default()
     }
 
-    /// Records a run that succeeded. The call has an effect only on a key that has failed before.
+    /// Records a run that succeeded. The call has an effect only on a key that has failed earlier.
     pub fn succeeded(&self, key: impl AsRef<[u8]>, run: Run) {
         self.0.lock().record_run(key.as_ref(), run, Outcome::Succeeded);
     }
@@ -275,7 +275,7 @@ impl fmt::Debug for History {
     }
 }
 
-/// Returns the first `most` bytes of a text, and an ellipsis if it is longer.
+/// Returns the first `most` bytes of a text, with an ellipsis if the text is longer.
 pub(crate) fn first_part(mut text: String, most: usize) -> String {
     if text.len() > most {
         // `str::floor_char_boundary` needs Rust 1.91.
@@ -283,7 +283,7 @@ pub(crate) fn first_part(mut text: String, most: usize) -> String {
         text.truncate(cut);
         text.push('…');
     }
-    // A long text leaves its memory behind.
+    // Without this call, the memory of the long text would remain allocated.
     text.shrink_to_fit();
     text
 }

@@ -1,7 +1,7 @@
 //! The host names for which requests are answered.
 //!
-//! Another site can let its name resolve to this machine (DNS rebinding). Scripts of the other site could then read the
-//! responses, unless its name is refused. An address cannot be redirected in this way.
+//! Another site can make its name resolve to this machine (DNS rebinding). If its name were not refused, scripts of
+//! that site could read the responses. An address cannot be redirected in this way.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -10,9 +10,9 @@ use std::net::IpAddr;
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Hosts {
     names: BTreeSet<String>,
-    /// All names and addresses.
+    /// True if all names and addresses are allowed.
     pub(crate) any: bool,
-    /// All addresses.
+    /// True if all addresses are allowed.
     pub(crate) any_address: bool,
 }
 
@@ -45,14 +45,14 @@ fn without_port(host: &str) -> Option<&str> {
         None => host.split_at(host.find(':').unwrap_or(host.len())),
     };
     let is_port = |port: &str| port.is_empty() || port.parse::<u16>().is_ok();
-    // A text instead of a port could hide another host.
+    // Another text in place of a port could hide another host.
     let ends = port.is_empty() || port.strip_prefix(':').is_some_and(is_port);
     (ends && !name.is_empty()).then_some(name)
 }
 
 fn canonical_name(name: &str) -> String {
     let name = name.strip_prefix('[').and_then(|name| name.strip_suffix(']')).unwrap_or(name);
-    // A name with a dot at its end is the same name.
+    // A name with a dot at its end is equal to the name without the dot.
     let name = name.strip_suffix('.').unwrap_or(name).to_ascii_lowercase();
     match name.parse::<IpAddr>() {
         Ok(address) => address.to_string(),

@@ -13,12 +13,12 @@ use requeue::Key;
 ///
 /// For other keys, use [`Site::builder_with`](crate::Site::builder_with).
 pub trait ByteKey: Key {
-    // The methods are hidden: `Site::builder_with` takes functions for all other keys.
+    // The methods are hidden, because `Site::builder_with` accepts functions for other types of keys.
     /// Returns the bytes that are shown. Different keys must have different bytes.
     #[doc(hidden)]
     fn to_bytes(&self) -> Cow<'_, [u8]>;
 
-    /// Returns the key with these bytes; `None` if no key has them.
+    /// Returns the key with these bytes, or `None` if no key has them.
     #[doc(hidden)]
     fn from_bytes(bytes: &[u8]) -> Option<Self>;
 }
@@ -54,16 +54,16 @@ macro_rules! bytes {
 text!(String, Box<str>, Arc<str>);
 bytes!(Vec<u8>, Box<[u8]>, Arc<[u8]>);
 
-/// The number of bytes of a key that are shown. The rest of a longer key is cut.
+/// The number of bytes of a key that are shown. A longer key is cut after these bytes.
 pub(crate) const SHOWN: usize = 4096;
 
-/// Formats bytes as printable text on one line. Different bytes give different texts.
+/// Formats bytes as printable text on one line. Different bytes result in different texts.
 pub(crate) fn escape_key(bytes: &[u8]) -> Cow<'_, str> {
-    // The result is one line of printable text: a key must not control the terminal or the
-    // direction of the text.
+    // The result is one line of printable text, because a key must not control the terminal or the direction of the
+    // text.
     let is_plain = |char: char| match char {
         '\\' => false,
-        // A shortcut for most keys: `escape_debug` searches a table.
+        // This case is faster for most characters, because `escape_debug` searches a table.
         ' '..='~' => true,
         _ => char.escape_debug().len() == 1,
     };
@@ -102,7 +102,7 @@ pub(crate) fn from_base64(text: &[u8]) -> Option<Vec<u8>> {
     let standard = |&byte: &u8| match byte {
         b'-' => b'+',
         b'_' => b'/',
-        // In a query, a `+` that was not encoded is decoded to a space.
+        // In a query, an unencoded `+` is decoded to a space.
         b' ' => b'+',
         byte => byte,
     };

@@ -21,7 +21,7 @@
 //!
 //! Ages and latencies are shown only if the queue [keeps times](requeue::Builder::track_times).
 //!
-//! # Serve it on its own port
+//! # Serve it on a separate port
 //!
 //! ```
 //! # use requeue::Queue;
@@ -90,15 +90,14 @@
 //! | `sort`, `order` | the column `key`, `state`, `age`, `attempt` or `due_in`, and `asc` or `desc` |
 //! | `cursor` | the `next` of the page before |
 //!
-//! A page may have fewer keys than `limit`, or none, and still have a `next`. A walk through all pages returns each key
-//! that stays in the queue exactly once; in a queue on Redis with over 10,000 keys at least once, and pages may have more
-//! keys than `limit`. The order has no meaning, with one exception: if the queue keeps times,
+//! A page can have fewer keys than `limit`, or none, and still have a `next`. A walk through all pages returns each key
+//! that stays in the queue exactly once. In a queue on Redis with over 10,000 keys, it returns each key at least once,
+//! and pages can have more keys than `limit`. The order has no meaning, with one exception: if the queue keeps times,
 //! `running` keys are listed by age, the oldest first. A key that starts or completes during such a walk moves the
-//! other keys by one place. A cursor is valid until the process ends. Any other cursor gets status 400.
+//! other keys by one place. A cursor is valid until the process stops. An invalid cursor results in status 400.
 //!
-//! In JSON, a key is text, with escapes such as `\n`, `\\`, `\u{1b}` and `\xff`, and base64. A key over 4 KiB is
-//! cut, and has no base64. Times are in seconds. An error is
-//! `{"error": "limit: ...", "parameter": "limit"}`.
+//! In JSON, a key is text, with escapes such as `\n`, `\\`, `\u{1b}` and `\xff`, and also base64. A key over 4 KiB is
+//! cut, and its base64 is omitted. Times are in seconds. An error is `{"error": "limit: ...", "parameter": "limit"}`.
 //!
 //! # Limits and security
 //!
@@ -109,10 +108,10 @@
 //! - **Self-contained**: the assets are part of the program, and the dashboard sends no request to other hosts.
 //! - **Protected from other sites**: requests with an unknown host name are refused, so that scripts of other sites
 //!   cannot read the responses. A strict content security policy applies.
-//! - **No password for reading**: everybody who can connect can read all keys. Use loopback, a Unix socket, or a proxy that
-//!   authenticates.
-//! - **Encrypted cursors**: a cursor does not reveal the hash of a key. The order of a walk is still the order of the
-//!   hashes. If keys are untrusted, choose [another hasher](requeue::Builder::hasher).
+//! - **No password for reading**: each client that can connect can read all keys. Use loopback, a Unix socket, or a
+//!   proxy that authenticates.
+//! - **Encrypted cursors**: a cursor does not reveal the hash of a key. However, the order of a walk is the order of
+//!   the hashes. If keys are untrusted, choose [another hasher](requeue::Builder::hasher).
 //!
 //! # Features
 //!
@@ -158,8 +157,7 @@ mod turns;
 
 pub use admin::{AdminToken, TokenError};
 pub use builder::Builder;
-// `Control` is hidden: `requeue run` and `requeue watch` change the keys of a run with it, and its
-// methods follow their needs.
+// `Control` is hidden, because only `requeue run` and `requeue watch` need it to change the keys of a run.
 #[doc(hidden)]
 pub use control::Control;
 pub use history::{History, Run};

@@ -27,7 +27,7 @@ use crate::source::{
 use crate::time::unix_time;
 use crate::timeline::Present;
 
-/// The number of keys that are read under one hold of the queue's lock.
+/// The number of keys that are read while the queue's lock is held once.
 const SLICE: usize = 256;
 
 /// The part of the past that is known without a recording.
@@ -54,8 +54,8 @@ enum Listed<K> {
     Parked(Arc<[u8]>, Past),
 }
 
-/// Returns true if keys of the queue can have this state. Parked keys are in the history. Only queues in a store have
-/// the other states.
+/// Returns true if keys of the queue can have this state. Parked keys are in the history, and the other states occur
+/// only in stores.
 const fn is_of_queue(state: Option<State>) -> bool {
     !matches!(state, Some(State::Parked | State::Damaged | State::Idle))
 }
@@ -99,20 +99,19 @@ impl<K: Key, S: BuildHasher + Send + Sync> Shown<K, S> {
 
     /// Returns true if a key is ready, waiting or in flight.
     fn is_queued(&self, bytes: &[u8]) -> bool {
-        // The queue shows a key that was added again. The history only knows that the key was
-        // parked.
+        // The queue shows a key that was added again. The history knows only that the key was parked.
         let entry = (self.read)(bytes).and_then(|key| self.queue.look_up(&key));
         entry.is_some_and(|entry| State::of_entry(&entry) != State::Idle)
     }
 
     fn parked_row(&self, key: &[u8], past: &Past) -> Row {
-        // The queue may no longer accept a key of the history.
+        // The key may no longer be valid for the queue.
         let detail = (self.read)(key).map(|key| detail_of(&self.detail, &key));
         Row::of_past(key, past, detail.unwrap_or_default())
     }
 
     async fn walk_queue(&self, walk: &Walk, cursor: Option<&str>) -> Result<Walked, Problem> {
-        // Without times there is no order by age.
+        // Without times, the order by age is not known.
         let order = match walk.selection.state {
             Some(State::Running) if self.keeps_times => Order::LongestFirst,
             _ => Order::ByHash,
@@ -124,7 +123,7 @@ impl<K: Key, S: BuildHasher + Send + Sync> Shown<K, S> {
         let slice = |at: u32, size: usize| match order {
             Order::LongestFirst => {
                 let running = self.queue.entries_in_flight(at as usize, size).unwrap_or_default();
-                // Fewer than 2^32 keys can run, because each has a slot.
+                // Fewer than 2^32 keys can run, because each needs a slot.
                 let next = (running.len() == size).then(|| at.saturating_add(size as u32));
                 let looked_at = running.len();
                 (self.rows(running, &walk.selection), next, looked_at)
@@ -143,21 +142,21 @@ impl<K: Key, S: BuildHasher + Send + Sync> Shown<K, S> {
             let left = walk.limit - walked.rows.len();
             let (mut rows, mut end, mut looked_at) = slice(at, SLICE);
             if rows.len() > left {
-                // A cursor cannot point into a slice, so the slice is read again with the right size.
+                // A cursor cannot point inside a slice, so the slice is read again with the right size.
                 (rows, end, looked_at) = slice(at, left);
             }
             walked.looked_at += looked_at;
             walked.rows.extend(rows);
             next = end;
-            // The lock is free between two slices, and other tasks have their turn.
+            // Between two slices, the lock is free, and other tasks can run.
             tokio::task::yield_now().await;
         }
         walked.next = next.map(|cursor| self.cursors.encrypt(order, cursor));
         Ok(walked)
     }
 
-    /// Calls `visit` for up to `most` keys with their own state, until `visit` returns false. Returns the number of
-    /// keys that were read, and whether there are more.
+    /// Calls `visit` for up to `most` keys with their states, until `visit` returns false. Returns the number of keys
+    /// that were read, and true if there are more keys.
     async fn visit_keys(
         &self,
         selection: &Selection,
@@ -232,7 +231,7 @@ impl<K: Key, S: BuildHasher + Send + Sync> Shown<K, S> {
                 Action::Revive if is_parked => {
                     let added = self.control.add(key, None, 0);
                     let added = added.map_err(|error| Problem::parameter("keys", &error))?;
-                    // The key is added first, so a key that is refused stays parked.
+                    // The key is added first, so that a refused key stays parked.
                     Ok(added.is_accepted() && history.unpark(bytes))
                 }
                 _ => Ok(false),
@@ -245,7 +244,7 @@ impl<K: Key, S: BuildHasher + Send + Sync> Shown<K, S> {
             Action::Cancel => self.control.cancel(&key),
             Action::CancelRun => self.control.cancel_running(&key),
             Action::RunNow => self.control.run_now(&key, entry.priority),
-            // A key of the queue is not parked.
+            // A key in the queue is not parked, so it cannot be revived.
             Action::Revive => false,
         })
     }
@@ -275,8 +274,8 @@ impl<K: Key, S: BuildHasher + Send + Sync> Shown<K, S> {
     }
 }
 
-/// Adds a failing key with the times of its failures, which only the history knows. Returns false if no key was added,
-/// because there are too many.
+/// Adds a failing key with the times of its failures, which only the history knows. Returns false if the key was not
+/// added, because there are too many.
 fn push_past(
     failures: &mut Failures,
     key: &[u8],
@@ -296,7 +295,7 @@ fn push_past(
     failures.push(&Failing { key, state, failures: failed, error, first, last })
 }
 
-/// Returns true if a key has a pending run beside the run in flight.
+/// Returns true if a key has a pending run in addition to the run in flight.
 fn runs_again<K>(entry: &Entry<K>) -> bool {
     entry.phase == Phase::InFlightDirty || entry.due.is_some()
 }
@@ -357,7 +356,7 @@ impl<K: Key, S: BuildHasher + Send + Sync> Source for Shown<K, S> {
         let lists_parked = matches!(selection.state, None | Some(State::Parked));
         let decrypt = |order| cursor.and_then(|cursor| self.cursors.decrypt(order, cursor));
         let mut walked = Walked::default();
-        // Parked keys come after the keys of the queue. A cursor of them skips the queue.
+        // Parked keys come after the keys of the queue. With a cursor of a parked key, the queue is skipped.
         let mut below = decrypt(Order::Parked).filter(|_| lists_parked);
         if below.is_none() {
             if is_of_queue(selection.state) {
@@ -370,7 +369,8 @@ impl<K: Key, S: BuildHasher + Send + Sync> Source for Shown<K, S> {
         for (place, key, past) in below.map_or_else(Vec::new, |it| self.parked_below(selection, it))
         {
             if walked.rows.len() == *limit {
-                // The next page begins with this key, and `parked_below` excludes its bound.
+                // The next page begins with this key. The position is one higher, because `parked_below` excludes its
+                // bound.
                 let next = self.cursors.encrypt(Order::Parked, place.saturating_add(1));
                 walked.next = Some(next);
                 break;
@@ -400,7 +400,7 @@ impl<K: Key, S: BuildHasher + Send + Sync> Source for Shown<K, S> {
         let Some(key) = (self.read)(bytes) else { return Ok(None) };
         let past = self.history.as_ref().and_then(|history| history.past_of(bytes));
         let runs: Vec<_> = past.into_iter().flat_map(|past| past.runs).collect();
-        // The entry comes first: the events have all later changes of its circumstances.
+        // The entry is read first, so that the events contain all later changes.
         let entry = self.queue.look_up(&key);
         let now = self.queue.now();
         let timeline = match self.queue.recorded_history(&key) {
@@ -466,8 +466,8 @@ impl<K: Key, S: BuildHasher + Send + Sync> Source for Shown<K, S> {
     }
 
     async fn change_keys(&self, action: Action, all: Vec<Vec<u8>>) -> Result<Vec<bool>, Problem> {
-        // All keys are read first: if one is invalid, none is changed. The loop stops at the
-        // first change that is refused.
+        // All keys are parsed first, so that no key is changed if one is invalid. The loop stops at the first change
+        // that is refused.
         let keys = all.iter().map(|bytes| self.read_key(bytes)).collect::<Result<Vec<_>, _>>()?;
         let mut results = Vec::with_capacity(keys.len());
         for (key, bytes) in keys.into_iter().zip(&all) {
@@ -478,8 +478,8 @@ impl<K: Key, S: BuildHasher + Send + Sync> Source for Shown<K, S> {
     }
 
     async fn add_keys(&self, new: Vec<NewKey>) -> Result<Vec<AddResult>, Problem> {
-        // All keys are read first: if one is invalid, none is added. The loop stops at the
-        // first add that is refused.
+        // All keys are parsed first, so that no key is added if one is invalid. The loop stops at the first add that is
+        // refused.
         let read = new.iter().map(|new| self.read_key(&new.key));
         let keys = read.collect::<Result<Vec<_>, _>>()?;
         let mut results = Vec::with_capacity(keys.len());

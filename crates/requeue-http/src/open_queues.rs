@@ -1,4 +1,4 @@
-//! The queues of a store that clients look at: their list, and the numbers of each queue.
+//! The queues of a store that clients read: their list, and the numbers of each queue.
 
 use std::collections::{BTreeMap, HashSet};
 use std::sync::{Arc, OnceLock};
@@ -18,21 +18,21 @@ use tokio::time::{Instant, timeout};
 use crate::params::{Problem, with_source};
 use crate::state::SiteState;
 
-/// The least time between two reads of the numbers of a queue, and between two looks for queues to close.
+/// The minimum time between two reads of the numbers of a queue, and between two searches for queues to close.
 pub(crate) const EVERY: Duration = Duration::from_secs(2);
-/// The least time per queue between two reads: of many queues, 100 are read each second.
+/// The minimum time between two reads, per queue. Of many queues, 100 are read each second.
 const PER_QUEUE: Duration = Duration::from_millis(10);
 /// The number of queues that are read at the same time.
 const READS: usize = 4;
-/// The age from which the list of queues is read again.
+/// The age after which the list of queues is read again.
 const FRESH: Duration = Duration::from_secs(1);
 /// The time limit of the list, which the store reads quickly.
 const PATIENCE_FOR_LIST: Duration = Duration::from_secs(5);
 /// The time limit of other requests to the store.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// The time for which a queue stays open after the last request. Prometheus reads more often than this.
+/// The time for which a queue stays open after the last request. Prometheus reads more often than once in this time.
 const KEPT: Duration = Duration::from_secs(300);
-/// The time that the rates cover.
+/// The period that the rates cover.
 const RATED: Duration = Duration::from_secs(300);
 
 pub(crate) type OpenWith = Box<dyn Fn(OpenOptions) -> OpenOptions + Send + Sync>;
@@ -40,7 +40,7 @@ pub(crate) type OpenWith = Box<dyn Fn(OpenOptions) -> OpenOptions + Send + Sync>
 pub(crate) struct OpenQueues {
     store: Store,
     open_with: OpenWith,
-    /// The caller that reads the list holds the lock, and the other callers share the result.
+    /// The lock is held by the caller that reads the list. The other callers share its result.
     list: tokio::sync::Mutex<List>,
     queues: Mutex<BTreeMap<String, Arc<OpenQueue>>>,
     reads: Semaphore,
@@ -50,7 +50,7 @@ pub(crate) struct OpenQueues {
 #[derive(Clone, Default)]
 pub(crate) struct List {
     pub(crate) queues: Arc<[QueueInfo]>,
-    /// The time of the queues. `None` before the first list.
+    /// The time of the read, or `None` before the first read.
     at: Option<Instant>,
     tried: Option<Instant>,
     /// The reason why the last read failed.
@@ -63,13 +63,13 @@ impl List {
     }
 }
 
-/// A queue that a client has looked at.
+/// A queue that was opened for a client.
 pub(crate) struct OpenQueue {
     name: String,
     queue: OnceCell<Queue>,
     numbers: Mutex<Numbers>,
     used: Mutex<Instant>,
-    /// The site of the queue, from the first request for it on.
+    /// The site of the queue, which is created at the first request for it.
     site: OnceLock<(Arc<SiteState>, Router)>,
 }
 
@@ -91,7 +91,7 @@ pub(crate) struct Work {
     /// Runs and failures per second in the last minutes.
     pub(crate) runs: f64,
     pub(crate) failures: f64,
-    /// The work of the last hour.
+    /// The work in the last hour.
     pub(crate) hour: Tally,
     /// The number of workers that are alive.
     pub(crate) workers: usize,
@@ -100,7 +100,8 @@ pub(crate) struct Work {
 impl Work {
     fn new(activity: &Activity) -> Self {
         let recent = || activity.minutes.iter().filter(|minute| minute.ago < RATED);
-        // The present minute is incomplete. Minutes without work are not listed, so that any minute tells its age.
+        // The present minute is incomplete. Minutes without work are not listed, so the age of a minute is read from
+        // any of them.
         let minute = recent().next().map_or(0.0, |minute| minute.ago.as_secs_f64() % 60.0);
         let period = RATED.as_secs_f64() - 60.0 + minute;
         let rate = |count: fn(&Tally) -> u64| {
@@ -132,7 +133,7 @@ impl OpenQueue {
         let make = || self.queue.get().map(|queue| make(queue.clone()));
         let made = self.site.get().or_else(|| {
             let made = make()?;
-            // If two requests make a site, one of the sites stays.
+            // If two requests create a site, only one of the sites is kept.
             Some(self.site.get_or_init(|| made))
         });
         made.map(|(_, router)| router.clone()).unwrap_or_default()
@@ -149,7 +150,7 @@ impl OpenQueue {
         is_watched || self.used.lock().elapsed() < KEPT
     }
 
-    /// Returns true if the caller has to read the numbers.
+    /// Returns true if the caller must read the numbers.
     fn begin_read(&self, every: Duration) -> bool {
         *self.used.lock() = Instant::now();
         let mut numbers = self.numbers.lock();
@@ -206,7 +207,7 @@ impl OpenQueues {
         Self { store, open_with, list, queues, reads: Semaphore::new(READS) }
     }
 
-    /// Returns the queues of the store, as of up to a second ago.
+    /// Returns the queues of the store. The list is up to a second old.
     pub(crate) async fn list(&self) -> Result<List, Problem> {
         let mut list = self.list.lock().await;
         if list.tried.is_none_or(|tried| tried.elapsed() >= FRESH) {
@@ -228,8 +229,8 @@ impl OpenQueues {
         }
     }
 
-    /// Reads the numbers that are out of date, and waits for them for `patience` at most. Returns the queues of the store.
-    /// With `counts_all`, the store also counts the keys of empty queues.
+    /// Reads outdated numbers, and waits at most `patience` for them. Returns the queues of the store. With
+    /// `counts_all`, the store also counts the keys of empty queues.
     pub(crate) async fn look(
         self: &Arc<Self>,
         patience: Duration,
@@ -274,13 +275,13 @@ impl OpenQueues {
         }
     }
 
-    /// Closes queues that no client looks at, and queues that were dropped.
+    /// Closes queues that no client reads any longer, and dropped queues.
     pub(crate) async fn close_unused(&self) {
         self.close_if(|open| !open.is_in_use());
         if self.queues.lock().is_empty() || self.list().await.is_err() {
             return;
         }
-        // A dropped queue may have been created again, so that the list still has its name.
+        // A dropped queue may have been created again, so that the list still contains its name.
         let shown = |open: &&Arc<OpenQueue>| open.site.get().is_some();
         let shown: Vec<_> = self.queues.lock().values().filter(shown).cloned().collect();
         for open in shown {
@@ -306,7 +307,7 @@ impl OpenQueues {
         let all = std::mem::take(&mut *queues).into_iter();
         let (closed, kept): (BTreeMap<_, _>, _) = all.partition(|(_, open)| is_closed(open));
         *queues = kept;
-        // The end of a site calls user code, which must not run under the lock.
+        // The shutdown of a site calls user code, which must not run under the lock.
         drop(queues);
         closed.values().for_each(|open| open.end_site());
     }
@@ -324,7 +325,7 @@ impl OpenQueues {
     async fn open<'a>(&self, open: &'a OpenQueue) -> Result<&'a Queue, Unread> {
         let options = || {
             let options = self.store.queue(&open.name);
-            // Adds have the trace contexts of their requests.
+            // Adds carry the trace contexts of their requests.
             #[cfg(feature = "opentelemetry")]
             let options = options.traces();
             (self.open_with)(options).must_exist()
@@ -386,7 +387,7 @@ mod tests {
         *all.queues.lock()["a"].used.lock() = long_ago;
         all.close_unused().await;
         assert_eq!(open(), ["b"]);
-        // A name of no queue is not kept.
+        // A name without a queue is not kept.
         assert!(all.find("none").await.is_err());
         assert_eq!(open(), ["b"]);
     }

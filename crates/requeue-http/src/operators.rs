@@ -11,9 +11,9 @@ use crate::api::PastAction;
 use crate::params::Problem;
 use crate::time::seconds;
 
-/// The number of actions that are kept of a queue, as in a store.
+/// The number of actions that are kept for a queue, as in a store.
 pub(crate) const KEPT: usize = 100;
-/// The greatest lengths in bytes, as in a store.
+/// The maximum lengths in bytes, as in a store.
 const MAX_BY: usize = 200;
 const MAX_NOTE: usize = 500;
 
@@ -50,7 +50,7 @@ impl Operator {
         self.by.is_some()
     }
 
-    /// Returns the action, and the client.
+    /// Returns the record of the action.
     pub(crate) fn into_action(self, action: &str, target: Option<String>) -> (Remote, PastAction) {
         let Self { remote, by, note } = self;
         let by = by.unwrap_or_else(|| remote.name());
@@ -91,7 +91,7 @@ impl PastAction {
     }
 }
 
-/// Returns the name of a group in the log of actions. `None`: all groups without a separate limit.
+/// Returns the name of a group in the log of actions. `None` stands for all groups without a separate limit.
 pub(crate) fn group_target(group: Option<&str>) -> &str {
     match group {
         None => "groups without another limit",

@@ -16,7 +16,7 @@ use crate::keys::from_base64;
 #[derive(Debug)]
 pub(crate) struct Problem {
     failure: Box<Failure>,
-    /// The number of keys that are known to have been changed before the error.
+    /// The number of keys that were certainly changed before the error.
     pub(crate) changed: usize,
     status: StatusCode,
     header: Option<(HeaderName, HeaderValue)>,
@@ -113,7 +113,7 @@ impl Params {
         for pair in query.unwrap_or_default().split('&').filter(|pair| !pair.is_empty()) {
             let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
             let name = String::from_utf8_lossy(&decode_value(name)).into_owned();
-            // A misspelled filter would otherwise select all keys.
+            // Unknown parameters are refused, because a misspelled filter would select all keys.
             if !known.contains(&&*name) {
                 let known = match known {
                     [] => "this path has no parameters".to_owned(),
@@ -121,7 +121,7 @@ impl Params {
                 };
                 return Err(Problem::parameter(&name, &format!("no such parameter; {known}")));
             }
-            // A proxy might read the first value, and this server the last.
+            // Repetitions are refused, because a proxy might read the first value, and this server the last.
             if params.iter().any(|(other, _)| *other == name) {
                 return Err(Problem::parameter(&name, "given more than once"));
             }
@@ -150,7 +150,7 @@ impl Params {
         }
     }
 
-    /// Returns a parameter that must be text; `None` if it is missing or empty.
+    /// Returns a parameter that must be text, or `None` if it is missing or empty.
     pub(crate) fn text_of(&self, name: &str) -> Result<Option<&str>, Problem> {
         match self.value_of(name) {
             None | Some([]) => Ok(None),
@@ -161,7 +161,7 @@ impl Params {
         }
     }
 
-    /// Returns the value that a parameter names; `None` if it is missing or empty.
+    /// Returns the value that a parameter names, or `None` if it is missing or empty.
     pub(crate) fn named_value<T: Named>(&self, name: &str) -> Result<Option<T>, Problem> {
         let Some(text) = self.text_of(name)? else { return Ok(None) };
         match T::named(text) {

@@ -31,7 +31,7 @@ use crate::time::{seconds, unix_time};
 
 /// The largest `limit` of the list of queues.
 const MOST_QUEUES: usize = 10_000;
-/// The time for which a list waits for numbers. The next list has the numbers that come later.
+/// The time for which a list waits for numbers. The next list contains later numbers.
 const SOON: Duration = Duration::from_millis(500);
 /// The time for which metrics wait for the numbers of queues that are new to this process.
 const PATIENCE_FOR_METRICS: Duration = Duration::from_secs(5);
@@ -80,7 +80,7 @@ impl Queues {
     /// Starts the site of a queue.
     fn make_site(&self, queue: Queue) -> (Arc<SiteState>, Router) {
         let stored = Stored::new(queue, Arc::clone(&self.detail), self.history.clone());
-        // The title is the name of the queue.
+        // Without a title, the site uses the name of the queue.
         let frame = Frame { title: None, ..self.frame.clone() };
         let site = SiteState::start(Box::new(stored), frame, Some(self.limits.clone()));
         (Arc::clone(&site), routes::router(site))
@@ -137,7 +137,7 @@ pub(crate) fn probe_router(queues: Arc<Queues>) -> Router {
 
 async fn guard_request(State(queues): Site, request: Request, next: Next) -> Response {
     let access = check_origin(&queues.frame.settings.hosts, &request);
-    // The site of a queue checks its methods.
+    // Methods below `queues/` are checked by the site of the queue.
     let access = access.and_then(|()| match request.uri().path().strip_prefix("/queues/") {
         Some(_) => Ok(()),
         None => check_method(false, &request),
@@ -158,7 +158,7 @@ async fn serve_page(State(queues): Site, OriginalUri(uri): OriginalUri) -> Respo
 
 async fn metrics(State(queues): Site, headers: HeaderMap) -> Result<Response, Problem> {
     if queues.frame.settings.registry.is_some() {
-        // The metrics of the queues that are open are better than none.
+        // A timeout is ignored, because the metrics of the open queues are still useful.
         let _ = queues.open.look(PATIENCE_FOR_METRICS, true).await;
     }
     write_metrics(&queues.frame.settings, &headers)
@@ -223,7 +223,7 @@ impl Named for QueueColumn {
 
 impl QueueColumn {
     fn compare(self, a: &QueueRow, b: &QueueRow) -> Ordering {
-        // Unknown numbers are less than others.
+        // Unknown numbers sort before all others.
         let by_number = |number: fn(&QueueRow) -> Option<u64>| number(a).cmp(&number(b));
         let by_fraction = |fraction: fn(&QueueRow) -> Option<f64>| {
             let of = |row| fraction(row).unwrap_or(-1.0);
@@ -258,7 +258,7 @@ async fn list_queues(State(queues): Site, RawQuery(query): RawQuery) -> Result<R
 impl QueueRow {
     fn new(info: &QueueInfo, numbers: Numbers) -> Self {
         let Numbers { counts, work, error, .. } = numbers;
-        // Old numbers must not look like those of a queue that can be read.
+        // After an error, numbers are omitted, because old numbers must not look current.
         let (counts, work) = if error.is_none() { (counts, work) } else { (None, None) };
         let (counts, at) = counts.unzip();
         let hour = work.as_ref().map(|work| &work.hour);

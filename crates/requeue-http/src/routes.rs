@@ -160,7 +160,7 @@ pub(crate) async fn run_guarded(
         Err(refusal) => refusal.into_response(),
         Ok(()) => next.run(request).await,
     };
-    // Errors also get these headers, because their pages must not be framed.
+    // Error responses also contain these headers, because their pages must not be framed.
     for (name, value) in HEADERS {
         response.headers_mut().insert(name, HeaderValue::from_static(value));
     }
@@ -169,7 +169,8 @@ pub(crate) async fn run_guarded(
 
 /// Returns the refusal of a request to another host, or from another site.
 pub(crate) fn check_origin(allowed: &Hosts, request: &Request) -> Result<(), Problem> {
-    // All hosts are checked, also the host in the URI, because a proxy and this server must not choose different hosts.
+    // All hosts are checked, including the host in the URI, because a proxy and this server must not choose different
+    // hosts.
     let hosts = request.headers().get_all(header::HOST);
     let named = request.uri().authority().map(|authority| authority.as_str());
     let mut hosts = hosts.iter().map(|host| host.to_str().unwrap_or_default()).chain(named);
@@ -201,8 +202,8 @@ pub(crate) fn check_method(has_admin: bool, request: &Request) -> Result<(), Pro
 
 /// Returns true if a page of another site sent the request.
 ///
-/// Such a page cannot read the response, but could measure its time and thereby find out which keys exist. Links to the
-/// dashboard are allowed from everywhere, and links to the API are not.
+/// Such a page cannot read the response, but could measure its duration and thus find out which keys exist. Links to
+/// the dashboard are allowed from all sites, but links to the API are not.
 fn is_foreign(request: &Request) -> bool {
     let header = |name| request.headers().get(name).and_then(|value| value.to_str().ok());
     let is_link = header("sec-fetch-mode") == Some("navigate")
@@ -223,11 +224,11 @@ pub(crate) async fn asset(kind: &'static str, text: &'static str) -> Response {
     ([(header::CONTENT_TYPE, kind)], text).into_response()
 }
 
-/// Returns the path of the files beside a page, relative to the address of the page.
+/// Returns the path of the files that belong to a page, relative to the address of the page.
 pub(crate) fn path_beside(page: &Uri) -> String {
     // If the address does not end in a slash, relative links would be one level too high.
     match page.path().rsplit_once('/') {
-        // The text before a colon would be a scheme.
+        // Without `./`, the text before a colon would be a scheme.
         Some((_, last)) if last.contains(':') => format!("./{last}/"),
         Some((_, last)) if !last.is_empty() => format!("{last}/"),
         _ => String::new(),
@@ -317,7 +318,7 @@ pub(crate) fn readiness_of(settings: &Settings, status: Status) -> Probe {
     match status {
         Status::ShutDown | Status::Ended => (StatusCode::SERVICE_UNAVAILABLE, "shutting down\n"),
         Status::Unreachable => (StatusCode::SERVICE_UNAVAILABLE, "the store cannot be reached\n"),
-        // `ready` is user code. The check is called last, because other states of the queue make it unnecessary.
+        // The check `ready`, which is user code, is called last, because other states of the queue make it unnecessary.
         _ if !(settings.ready)() => (StatusCode::SERVICE_UNAVAILABLE, "not ready\n"),
         Status::Open | Status::Paused | Status::Closed => (StatusCode::OK, "ok\n"),
     }
@@ -383,7 +384,7 @@ async fn stream_events(State(site): Site) -> Result<Response, Problem> {
 }
 
 async fn list_keys(State(site): Site, RawQuery(query): RawQuery) -> Result<Response, Problem> {
-    // The turn comes before the parsing, so a flood of searches is refused at the lowest cost.
+    // The turn is taken before the parsing, so that a flood of searches is refused at the lowest cost.
     let _turn = site.take_turn().await?;
     let known = ["state", "q", "failed", "error", "cursor", "limit", "sort", "order"];
     let params = Params::parse(query.as_deref(), &known)?;
@@ -434,7 +435,7 @@ async fn show_timeline(State(site): Site, RawQuery(query): RawQuery) -> Result<R
             return Err(Problem::parameter("since", error));
         }
     };
-    // All recorded events of the key are read.
+    // The request takes a turn if all recorded events must be read.
     let _turn = match site.source.may_record() {
         true => Some(site.take_turn().await?),
         false => None,

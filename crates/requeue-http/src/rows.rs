@@ -36,7 +36,7 @@ impl Detail {
         Self { attempt: None, why: None, fields: Vec::new() }
     }
 
-    /// Sets the number of the attempt, from 1. This number replaces the count of the queue.
+    /// Sets the number of the attempt, from 1. This number replaces that of the queue.
     pub const fn attempt(mut self, attempt: u32) -> Self {
         self.attempt = Some(attempt);
         self
@@ -82,7 +82,7 @@ impl State {
             Stored::InFlight => Self::Running,
             Stored::Parked => Self::Parked,
             Stored::Damaged => Self::Damaged,
-            // Only `Waiting` is left.
+            // Only `Waiting` remains.
             _ => Self::Waiting,
         }
     }
@@ -126,7 +126,7 @@ impl PastRun {
 }
 
 impl Row {
-    /// Returns the row of a key that is not in the queue, and whose past is known.
+    /// Returns the row of a key that is not in the queue but has a known past.
     pub(crate) fn of_past(bytes: &[u8], past: &Past, detail: Detail) -> Self {
         let (key, key_base64) = shown_key(bytes);
         let parked_for = past.parked_for();
@@ -184,7 +184,7 @@ impl Row {
     }
 }
 
-/// Returns the time at which a waiting key becomes ready: when it is due, or when its pace permits the run.
+/// Returns the time at which a waiting key becomes ready, because it is due or its pace permits the run.
 pub(crate) fn next_due<K>(entry: &Entry<K>, now: Time) -> Option<Time> {
     entry.waits_for_pace(now).map(|(_, until)| until).or(entry.due)
 }
@@ -211,7 +211,7 @@ impl Row {
         }
     }
 
-    /// `explained` is the explanation of the queue, which knows more than the entry.
+    /// `explained` is the explanation by the queue, which contains more information than the entry.
     pub(crate) fn of_stored(
         entry: &requeue_store::Entry,
         explained: Option<String>,
@@ -221,7 +221,7 @@ impl Row {
         if let Some(token) = entry.fencing_token {
             detail = detail.field("fencing_token", token);
         }
-        // Times and the error are separate properties, and must not be repeated in the reason.
+        // Times and the error are separate properties, so the reason must not repeat them.
         let mut unnamed = entry.clone();
         if let Some(worker) = unnamed.worker.take() {
             detail = detail.field("worker", escape_key(worker.as_bytes()));
@@ -261,7 +261,7 @@ fn with_reason(mut why: String, reason: Option<String>) -> String {
     why
 }
 
-/// Returns a key as text, and in base64 unless it is too long.
+/// Returns a key as text, and also in base64 if it is not too long.
 pub(crate) fn shown_key(key: &[u8]) -> (String, Option<String>) {
     let is_whole = key.len() <= SHOWN;
     let mut text = escape_key(&key[..key.len().min(SHOWN)]).into_owned();

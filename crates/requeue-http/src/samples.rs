@@ -65,7 +65,7 @@ impl Sample {
 #[derive(Debug, Default)]
 pub(crate) struct Samples {
     samples: Mutex<VecDeque<Sample>>,
-    /// The histograms of the last minute, one each [`STEP`], the oldest first.
+    /// The histograms of the last minute at intervals of [`STEP`], the oldest first.
     times: Mutex<VecDeque<(Instant, Times)>>,
 }
 
@@ -95,7 +95,7 @@ impl Samples {
 
     pub(crate) fn push(&self, sample: Sample) {
         let mut samples = self.samples.lock();
-        // The oldest sample is removed before the push, so the allocation does not grow.
+        // The oldest sample is removed before the push, so that the allocation does not grow.
         if samples.len() == KEPT {
             samples.pop_front();
         }
@@ -127,11 +127,11 @@ impl Samples {
     }
 }
 
-/// Returns the samples by column, so that the JSON has each name once.
+/// Returns the samples by column, so that the JSON contains each name only once.
 pub(crate) fn columns(samples: &[Sample]) -> BTreeMap<String, Vec<Value>> {
     let fields = |sample: &Sample| match serde_json::to_value(sample) {
         Ok(Value::Object(fields)) => fields,
-        // Not reached: a sample is an object of numbers.
+        // This case is not reached, because a sample is an object of numbers.
         _ => Map::new(),
     };
     let empty = fields(&Sample::default()).into_iter().map(|(name, _)| (name, Vec::new()));
@@ -186,7 +186,7 @@ mod tests {
             samples.push(sample(f64::from(second), 17));
         }
         assert_eq!(samples.rates().runs, 0.0);
-        // The clock went back.
+        // The clock goes back.
         samples.push(sample(3.0, 20));
         assert_eq!(samples.rates().runs, 0.0);
     }

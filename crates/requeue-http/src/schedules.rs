@@ -15,7 +15,7 @@ use crate::params::{Problem, json};
 use crate::source::{Selected, TableQuery};
 use crate::state::SiteState;
 
-/// The number of schedules that are read for one request, and the largest `limit`.
+/// The maximum number of schedules that are read for one request, and the largest `limit`.
 const MOST_SCHEDULES: usize = 10_000;
 
 type Site = State<Arc<SiteState>>;
@@ -46,7 +46,7 @@ pub(crate) async fn list_schedules(
     State(site): Site,
     RawQuery(query): RawQuery,
 ) -> Result<Response, Problem> {
-    // Some stores read all schedules, as a search does with keys.
+    // The request needs a turn, because some stores read all schedules.
     let _turn = site.take_turn().await?;
     let query = TableQuery::<ScheduleColumn>::parse(query.as_deref(), MOST_SCHEDULES)?;
     let read = site.source.read_schedules(MOST_SCHEDULES).await?;
@@ -77,7 +77,7 @@ pub(crate) async fn change_schedule(
     Ok(json(&ScheduleChanged { changed }))
 }
 
-/// Refuses fields that the action would ignore, and a missing one.
+/// Refuses fields that the action would ignore, and a request without a required field.
 fn check_change(action: ScheduleAction, change: &ScheduleChange) -> Result<(), Problem> {
     let ScheduleChange { key: _, key_base64: _, spec, zone, priority, group } = change;
     if action == ScheduleAction::Add {

@@ -9,7 +9,7 @@ pub(crate) type MakeSection = Box<dyn Fn() -> Option<Section> + Send + Sync>;
 
 /// A table of the embedding program, for [`Builder::section`](crate::Builder::section).
 ///
-/// A row with fewer cells than there are columns ends with empty cells. Further cells are not shown.
+/// A row with fewer cells than columns is filled with empty cells. Cells beyond the columns are not shown.
 ///
 /// # Examples
 ///

@@ -25,24 +25,25 @@ use tokio::task::JoinSet;
 use tokio::time::MissedTickBehavior;
 use tokio_io_timeout::TimeoutStream;
 
-/// The time limit for the head of a request. The limit begins when the previous request ends. In
-/// tests, it frees no place.
+/// The time limit for the head of a request. The time starts at the end of the previous request. In tests, it is so
+/// long that it never expires.
 const HEAD: Duration = Duration::from_secs(if cfg!(test) { 3600 } else { 10 });
-/// The longest time for which a client may read no part of a response.
+/// The maximum time in which a client reads no part of a response.
 const STALL: Duration = Duration::from_secs(30);
-/// The size limit of the head of a request. The limit leaves space for a key whose bytes take four bytes each.
+/// The size limit of the head of a request. The limit is enough for a key in which each byte is encoded as four bytes.
 const HEAD_BYTES: usize = 32 << 10;
 /// The number of connections that are reserved for probes.
 const RESERVED: usize = 8;
-/// The time between two looks for a connection that can be replaced, while all places are taken.
+/// The time between two searches for a connection that can be replaced, while all places are taken.
 const LOOK: Duration = Duration::from_millis(5);
-/// The number of looks in which a new connection must send a request. Afterwards, another connection may take its place.
+/// The number of searches within which a new connection must send a request. After that, another connection can replace
+/// it.
 const SILENT_LOOKS: u64 = 4;
 
-/// Serves `router` on at most `most` connections at a time, until `ended`. A new connection replaces the oldest
-/// connection that has sent no request, or else the oldest idle connection.
+/// Serves `router` on at most `most` concurrent connections, until `ended`. If all places are taken, a new connection
+/// replaces the oldest connection that has sent no request, or the oldest idle connection.
 ///
-/// If all connections are busy, the new connection gets one of [`RESERVED`] places, where `probes` answers one request.
+/// If all connections are busy, the new connection uses one of [`RESERVED`] places, where `probes` answers one request.
 /// Clients that occupy all connections therefore do not block the probes of an orchestrator. While the reserved places
 /// are also taken, new connections wait in the queue of the system.
 pub(crate) async fn serve<L: Listener<Addr: 'static>>(
@@ -53,8 +54,8 @@ pub(crate) async fn serve<L: Listener<Addr: 'static>>(
     ended: watch::Receiver<bool>,
 ) {
     let mut tasks = JoinSet::new();
-    // After an error, `accept` logs, waits a second and tries again. The stream keeps that wait
-    // when another branch of the `select!` ends.
+    // After an error, `accept` logs it, waits a second and tries again. The stream preserves this wait when another
+    // branch of the `select!` completes.
     let mut incoming = pin!(stream::unfold(listener, |mut listener| async move {
         Some((listener.accept().await, listener))
     }));
@@ -64,10 +65,12 @@ pub(crate) async fn serve<L: Listener<Addr: 'static>>(
     look.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         let has_place = all.has_place();
-        // While connections in `all` are too new to be judged, wait for them instead of using a reserved place.
+        // While connections in `all` are too new to be judged, the loop waits for them instead of using a reserved
+        // place.
         let is_full = !has_place && (all.are_new() || !reserved.has_place());
         let (stream, client) = tokio::select! {
-            // The end comes first, then free places: a task that has ended may make room for the next connection.
+            // The end is checked first, then the tasks, because a completed task may free a place for the next
+            // connection.
             biased;
             () = &mut end => break,
             Some(_) = tasks.join_next() => continue,
@@ -78,7 +81,7 @@ pub(crate) async fn serve<L: Listener<Addr: 'static>>(
             }
             Some(accepted) = incoming.next(), if !is_full => accepted,
         };
-        // A client of a Unix socket has no such address.
+        // The result is `None` for a client of a Unix socket.
         let client = (&client as &dyn Any).downcast_ref::<SocketAddr>().copied();
         let (places, router, keeps_alive) = match has_place {
             true => (&mut all, &router, true),
@@ -93,7 +96,7 @@ pub(crate) async fn serve<L: Listener<Addr: 'static>>(
             ended.clone(),
         ));
     }
-    // Each task ends after its response, because it has also seen the end.
+    // Each task stops after its response, because it has also been notified of the end.
     while tasks.join_next().await.is_some() {}
 }
 
@@ -101,7 +104,7 @@ pub(crate) async fn serve<L: Listener<Addr: 'static>>(
 struct Places {
     most: usize,
     connections: VecDeque<Arc<Connection>>,
-    /// The number of looks for a connection that can be replaced.
+    /// The number of searches for a connection that can be replaced.
     looks: u64,
 }
 
@@ -112,7 +115,7 @@ impl Places {
 
     /// Returns true if a place is free, or has a connection that can be closed.
     fn has_place(&mut self) -> bool {
-        // The task of a connection has the other reference, and drops it at its end.
+        // The task of a connection holds the other reference, and drops it when it stops.
         self.connections.retain(|connection| Arc::strong_count(connection) > 1);
         self.connections.len() < self.most || self.find_replaceable().is_some()
     }
@@ -123,7 +126,7 @@ impl Places {
         self.connections.iter().filter(new).count() >= self.most.min(RESERVED)
     }
 
-    /// Returns true if the connection has had time to send a request, and has sent no request.
+    /// Returns true if the connection has sent no request although it had enough time.
     fn is_silent(&self, connection: &Connection) -> bool {
         !connection.has_asked() && self.looks - connection.looks >= SILENT_LOOKS
     }
@@ -140,7 +143,7 @@ impl Places {
         if self.connections.len() >= self.most
             && let Some(other) = self.find_replaceable().and_then(|at| self.connections.remove(at))
         {
-            // `notify_one` keeps a permit, so a task that does not wait yet is also notified.
+            // `notify_one` stores a permit, so that a task that does not wait yet is also notified.
             other.close.notify_one();
         }
         let connection = Arc::new(Connection {
@@ -155,9 +158,9 @@ impl Places {
 }
 
 struct Connection {
-    /// The number of looks before it was accepted.
+    /// The number of searches before the connection was accepted.
     looks: u64,
-    /// The connection has sent a request.
+    /// True if the connection has sent a request.
     asked: AtomicBool,
     /// The number of requests whose responses are incomplete.
     requests: AtomicUsize,
@@ -169,7 +172,7 @@ impl Connection {
         self.asked.load(Ordering::Relaxed)
     }
 
-    /// Returns true if all of its requests were answered.
+    /// Returns true if all requests of the connection were answered.
     fn is_idle(&self) -> bool {
         self.has_asked() && self.requests.load(Ordering::Relaxed) == 0
     }
@@ -183,11 +186,11 @@ impl Connection {
         mut ended: watch::Receiver<bool>,
     ) {
         let mut stream = TimeoutStream::new(stream);
-        // A client that reads nothing would otherwise keep the response in memory.
+        // Without a timeout, a client that reads nothing would keep the response in memory.
         stream.set_write_timeout(Some(STALL));
         let service = service_fn(|request: hyper::Request<hyper::body::Incoming>| {
-            // The request counts from its head on: the connection is busy before the router sees
-            // the request.
+            // The request counts as soon as its head has arrived, so that the connection is busy before the router
+            // receives the request.
             let answered = InFlight::begin_request(&self);
             let mut request = request.map(Body::new);
             if let Some(client) = client {
@@ -196,7 +199,7 @@ impl Connection {
             let response = tower_service::Service::call(&mut router.clone(), request);
             async move {
                 let response = response.await?;
-                // The function is a part of the body: the request ends when the body is dropped.
+                // The function is part of the body, so that the request ends when the body is dropped.
                 let with_request = move |error: axum::Error| {
                     let _in_flight = &answered;
                     error
@@ -212,7 +215,8 @@ impl Connection {
             .serve_connection(TokioIo::new(Box::pin(stream)), service);
         let mut connection = pin!(connection);
         tokio::select! {
-            // This order matters: a request that has arrived is read first, and then answered in spite of `close`.
+            // The order is important: a request that has arrived is read first, and is then answered in spite of
+            // `close`.
             biased;
             // Errors of a client need no report.
             _ = &mut connection => return,
@@ -229,7 +233,7 @@ struct InFlight(Arc<Connection>);
 
 impl InFlight {
     fn begin_request(connection: &Arc<Connection>) -> Self {
-        // Relaxed: no data depends on these values, which only select a connection to close.
+        // `Relaxed` suffices, because these values only select a connection to close.
         connection.asked.store(true, Ordering::Relaxed);
         connection.requests.fetch_add(1, Ordering::Relaxed);
         Self(Arc::clone(connection))
@@ -256,7 +260,7 @@ mod tests {
 
     const LARGE: usize = 64 << 20;
 
-    /// The paused clock of tokio moves when all tasks wait.
+    /// The paused clock of tokio advances when all tasks wait.
     async fn connect(most: usize) -> (TcpStream, watch::Sender<bool>) {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
@@ -312,7 +316,7 @@ mod tests {
     async fn a_client_that_does_not_read_is_left() {
         let (mut client, _end) = connect(1).await;
         client.write_all(b"GET /large HTTP/1.1\r\n\r\n").await.unwrap();
-        // More than the buffers of the system, so that the server waits.
+        // The response exceeds the buffers of the system, so that the server waits.
         tokio::time::sleep(STALL * 10).await;
         let mut answer = Vec::new();
         // The connection may be reset.
@@ -354,7 +358,7 @@ mod tests {
         reader.read_exact(&mut [0; 1]).await.unwrap();
         let mut other = send(address, "/large").await;
         other.read_exact(&mut [0; 1]).await.unwrap();
-        // These occupy the reserved places, one after the other.
+        // These connections occupy the reserved places, one after the other.
         let mut silent = Vec::new();
         for _ in 0..2 * RESERVED {
             silent.push(TcpStream::connect(address).await.unwrap());
@@ -377,7 +381,7 @@ mod tests {
         reader.write_all(b"GET /large HTTP/1.1\r\n\r\n").await.unwrap();
         reader.read_exact(&mut [0; 1]).await.unwrap();
         let _silent = TcpStream::connect(address).await.unwrap();
-        // Until then, reserved places answer.
+        // Before a place is free, the reserved places answer.
         while answer(send(address, "/").await).await.0 != Some(200) {}
     }
 

@@ -28,8 +28,7 @@ use crate::store::Stored;
 
 /// The dashboard, the metrics and the API of a queue.
 ///
-/// A handle: clones are cheap and share the site. The queue is sampled each second as long as a handle or a router
-/// exists.
+/// Clones are cheap, and share the site. The queue is sampled each second while a handle or a router exists.
 #[derive(Clone)]
 pub struct Site {
     pages: Pages,
@@ -42,7 +41,7 @@ enum Pages {
     All(Arc<Queues>),
 }
 
-/// The time in which clients can read the rest of their responses at the end.
+/// The time in which clients can read the remaining parts of their responses after the end.
 const GRACE: Duration = Duration::from_secs(1);
 
 impl Site {
@@ -57,8 +56,7 @@ impl Site {
 
     /// Returns a builder for a queue with keys of any type.
     ///
-    /// `show` returns the text or bytes of a key, which must differ for different keys. `read` returns the key with these
-    /// bytes.
+    /// `show` returns the text or bytes of a key, which must be unique. `read` returns the key with these bytes.
     ///
     /// # Examples
     ///
@@ -113,10 +111,10 @@ impl Site {
     /// Keys and their numbers cover all processes. Counters, rates, latencies and the status of the queue describe this
     /// process.
     ///
-    /// The numbers are read from the store each second, and less often if the reads take long: the reads take at most
-    /// about a fifth of the time. The dashboard and the API show the age of the numbers. The store is asked each second
-    /// whether the queue is paused. If the store does not answer within 5 s, `/readyz` returns 503. The keys that have
-    /// run the longest are chosen among the first 256 running keys, in the order of the keys.
+    /// The numbers are read from the store each second, or less often if the reads take long, so that reads take at
+    /// most about a fifth of the time. The dashboard and the API show the age of the numbers. The store is asked each
+    /// second whether the queue is paused. If the store does not answer within 5 s, `/readyz` returns 503. The keys
+    /// that have run the longest are selected from the first 256 running keys by name.
     ///
     /// # Examples
     ///
@@ -150,10 +148,10 @@ impl Site {
     /// percent-encoded. The table contains new queues after a few seconds, and no longer contains dropped queues.
     ///
     /// `open` sets options of each queue that is opened, such as its metrics. A queue is opened when a client reads
-    /// the table, the metrics, or the page of the queue, and is closed 5 minutes after the last such request. The
-    /// store is not queried once all queues are closed. Numbers are read at most every 2 s, for all clients together.
+    /// the table, the metrics, or the page of the queue, and is closed 5 minutes after the last such request. The store
+    /// is not queried after all queues are closed. Numbers are read at most every 2 s, for all clients together.
     ///
-    /// The settings of the builder apply to the pages of all queues; its title to the page with the table.
+    /// The settings of the builder apply to the pages of all queues. The title applies to the page with the table.
     ///
     /// # Examples
     ///
@@ -223,22 +221,22 @@ impl Site {
 
     /// Serves the site on a TCP or Unix socket until its [`shutdown`](Self::shutdown).
     ///
-    /// After the end, clients have one more second to read their responses.
+    /// After the shutdown, clients have one more second to read their responses.
     ///
     /// Limits protect the program from its clients:
     ///
     /// - the number of [connections](Builder::max_connections);
-    /// - 10 s for the head of a request, also on a connection that is kept alive;
+    /// - 10 s for the head of a request, even on a connection that is kept alive;
     /// - 32 KiB for the head of a request;
     /// - 30 s in which a client reads no part of a response.
     ///
-    /// A server that mounts the [router](Self::router) must set its limits itself.
+    /// A server that mounts the [router](Self::router) must set its own limits.
     ///
-    /// The modes of the file of a Unix socket and of its directories decide who can connect. Requests must name an
-    /// allowed [host](Builder::host), such as `localhost`.
+    /// The modes of the file of a Unix socket and of its directories determine which users can connect. Requests must
+    /// name an allowed [host](Builder::host), such as `localhost`.
     ///
-    /// Limits hold for each client, by its address. All clients of a listener with another kind of address than
-    /// `std::net::SocketAddr` count as one client.
+    /// The limits apply to each client, which is identified by its address. All clients of a listener with another kind
+    /// of address than `std::net::SocketAddr` count as one client.
     ///
     /// # Examples
     ///
@@ -264,11 +262,11 @@ impl Site {
     ///
     /// # Errors
     ///
-    /// Currently returns no error: the server repeats an `accept` that fails after a second.
+    /// Currently returns no error, because the server repeats a failed `accept` after a second.
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future closes the listener and all connections. The site itself is unaffected.
+    /// Dropping the future closes the listener and all connections. This does not affect the site.
     pub async fn serve<L: Listener<Addr: 'static>>(&self, listener: L) -> io::Result<()> {
         let ended = self.ended().subscribe();
         let mut over = ended.clone();
@@ -284,7 +282,7 @@ impl Site {
             () = async {
                 // The sender exists as long as `self`.
                 let _ = over.wait_for(|&ended| ended).await;
-                // A client that reads slowly must not delay the end of the program.
+                // The time is limited, because a slow client must not delay the end of the program.
                 tokio::time::sleep(GRACE).await;
             } => {}
         }
@@ -293,7 +291,7 @@ impl Site {
 
     /// Ends the site: notifies open dashboards, makes `/readyz` return 503, and makes [`serve`](Self::serve) return.
     ///
-    /// Call this method at the end of the program. Further calls have no effect on servers.
+    /// Call this method at the end of the program. Further calls have no effect.
     pub fn shutdown(&self) {
         match &self.pages {
             Pages::Queue(state) => state.end(),

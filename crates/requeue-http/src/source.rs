@@ -1,4 +1,4 @@
-//! The trait of sources: a queue of any kind, as rows.
+//! The trait of sources. A source shows a queue of any kind as rows.
 
 use std::borrow::Cow;
 use std::cmp::Ordering;
@@ -23,19 +23,20 @@ pub(crate) type Show<K> = Box<dyn Fn(&K) -> Cow<'_, [u8]> + Send + Sync>;
 pub(crate) type Read<K> = Box<dyn Fn(&[u8]) -> Option<K> + Send + Sync>;
 pub(crate) type DetailOf<K> = Box<dyn Fn(&K) -> Detail + Send + Sync>;
 
-/// A queue as the site sees it. Only the methods that may take long are asynchronous.
+/// The interface of a queue for the site. Only methods that can take long are asynchronous.
 #[async_trait]
 pub(crate) trait Source: Send + Sync {
     fn name(&self) -> Option<&str>;
     fn status(&self) -> Status;
     fn read_gauges(&self) -> Gauges;
-    /// Returns up to `limit` running keys, the longest running key first. Empty if the queue does not keep times.
+    /// Returns up to `limit` running keys, the longest running key first. Returns no keys if the queue does not keep
+    /// times.
     fn longest_running(&self, limit: usize) -> Vec<Row>;
     async fn read_page(&self, walk: &Walk) -> Result<Walked, Problem>;
     async fn find_key(&self, key: &[u8]) -> Result<Found, Problem>;
-    /// Returns the past of a key; `None` if no key can have these bytes.
+    /// Returns the past of a key, or `None` if no key can have these bytes.
     async fn read_timeline(&self, key: &[u8]) -> Result<Option<Timeline>, Problem>;
-    /// Returns true if the past of a key may have many events.
+    /// Returns true if the past of a key can contain many events.
     fn may_record(&self) -> bool {
         false
     }
@@ -49,9 +50,9 @@ pub(crate) trait Source: Send + Sync {
         most: usize,
     ) -> Result<Vec<Vec<u8>>, Problem>;
     /// Changes keys. For each key, the result is true if the key was changed. An error contains the number of keys that
-    /// are known to have been changed before the error.
+    /// were certainly changed before it.
     async fn change_keys(&self, action: Action, keys: Vec<Vec<u8>>) -> Result<Vec<bool>, Problem>;
-    /// Adds keys. Returns the result of each. If only some keys were added, the error contains the results.
+    /// Adds keys. Returns the result of each add. If only some keys were added, the error contains the results.
     async fn add_keys(&self, keys: Vec<NewKey>) -> Result<Vec<AddResult>, Problem>;
     /// Pauses or resumes deliveries.
     async fn set_paused(&self, paused: bool) -> Result<(), Problem>;
@@ -59,7 +60,7 @@ pub(crate) trait Source: Send + Sync {
     async fn record_action(&self, action: PastAction) -> Result<(), Problem>;
     /// Returns the last actions, the newest first.
     async fn last_actions(&self) -> Result<Vec<PastAction>, Problem>;
-    /// Returns the recorded action that paused the queue, as of the last read.
+    /// Returns the recorded action that paused the queue, at the time of the last read.
     fn last_pause(&self) -> Option<PastAction>;
     /// Returns true if the queue can have a rate. This does not change after the source is built.
     fn has_rate(&self) -> bool {
@@ -81,8 +82,8 @@ pub(crate) trait Source: Send + Sync {
     async fn read_groups(&self, _most: usize) -> Result<Vec<Group>, Problem> {
         Err(no_groups())
     }
-    /// Returns the work of all processes in the last hour, and the workers that are alive, as of the last read. `None`:
-    /// the source has no other processes, or has not read their work.
+    /// Returns the work of all processes in the last hour, and the workers that are alive, at the time of the last
+    /// read. Returns `None` if the source has no other processes, or has not read their work.
     fn recent_activity(&self) -> Option<(Tally, Vec<Worker>)> {
         None
     }
@@ -90,7 +91,7 @@ pub(crate) trait Source: Send + Sync {
     fn has_activity(&self) -> bool {
         false
     }
-    /// Returns the work of all processes in this time, in up to `most` parts and one more.
+    /// Returns the work of all processes in this period, in at most `most + 1` parts.
     async fn read_activity(&self, _since: Duration, _most: usize) -> Result<Activity, Problem> {
         Err(no_activity())
     }
@@ -134,13 +135,13 @@ fn no_schedules() -> Problem {
     )
 }
 
-/// The error for a queue without groups, or in memory: the names of groups are not kept there.
+/// The error for a queue without groups, or in memory, where the names of groups are not kept.
 pub(crate) fn no_groups() -> Problem {
     let error = "this queue has no groups; only a queue in a store that was created with groups has a list of them";
     Problem::new(StatusCode::NOT_FOUND, error)
 }
 
-/// Returns the error of a source without numbers per minute.
+/// Returns the error of a source without activity.
 pub(crate) fn no_activity() -> Problem {
     let error = "only a queue in a store keeps numbers per minute";
     Problem::new(StatusCode::NOT_FOUND, error)
@@ -151,7 +152,7 @@ pub(crate) struct NewKey {
     pub(crate) key: Vec<u8>,
     pub(crate) delay: Option<Duration>,
     pub(crate) priority: i32,
-    /// Only stores have keys that an add leaves parked.
+    /// True to revive a parked key. Only stores can keep a key parked after an add.
     #[cfg_attr(
         not(feature = "store"),
         expect(dead_code, reason = "a queue in memory revives by any add")
@@ -203,7 +204,7 @@ impl Selection {
         })
     }
 
-    /// Returns true if a key is selected. `text` is the key as it is shown, and `error` its last error.
+    /// Returns true if a key is selected. `text` is the key as it is shown, and `error` is its last error.
     pub(crate) fn selects<'a>(
         &self,
         state: State,
@@ -229,12 +230,12 @@ pub(crate) struct Walk {
     pub(crate) begin: Begin,
 }
 
-/// The keys with which a page begins.
+/// The beginning of a page.
 pub(crate) enum Begin {
     Start,
-    /// The `next` of the page before.
+    /// The page begins at the `next` of the previous page.
     Cursor(String),
-    /// The first keys in this order, of all keys that are read for one request.
+    /// The page has the first keys in this order, of all keys that are read for one request.
     Sorted(Sort),
 }
 
@@ -250,15 +251,15 @@ impl Walk {
 #[derive(Default)]
 pub(crate) struct Walked {
     pub(crate) rows: Vec<Row>,
-    /// The cursor of the next page; `None` at the end.
+    /// The cursor of the next page, or `None` at the end.
     pub(crate) next: Option<String>,
     /// The approximate number of keys that were read.
     pub(crate) looked_at: usize,
-    /// There are selected keys that are not in `rows`, or keys that were not read.
+    /// True if some selected keys are not in `rows`, or some keys were not read.
     pub(crate) more: bool,
 }
 
-/// The number of keys that are read for one request.
+/// The maximum number of keys that are read for one request.
 pub(crate) const LOOKS: usize = 100_000;
 
 // --- Sorting ---------------------------------------------------------------------------------
@@ -296,7 +297,7 @@ pub(crate) enum Rank {
     Key(Vec<u8>),
     State(State),
     Number(u128),
-    /// Sorts last in both directions.
+    /// The value is unknown. It sorts last in both directions.
     Unknown,
 }
 
@@ -322,7 +323,7 @@ impl<T> First<T> {
     pub(crate) fn push(&mut self, rank: Rank, key: T) {
         self.seen += 1;
         self.kept.push((rank, key));
-        // The keys are sorted rarely, so each key costs a constant time on average.
+        // The keys are sorted rarely, so that each key costs a constant time on average.
         if self.kept.len() >= 2 * self.limit + 256 {
             self.sort_and_truncate();
         }
@@ -330,7 +331,7 @@ impl<T> First<T> {
 
     fn sort_and_truncate(&mut self) {
         let descends = self.sort.descends;
-        // A stable sort keeps the order of equal keys from one request to the next.
+        // The sort is stable, so that equal keys have the same order in each request.
         self.kept.sort_by(|(a, _), (b, _)| match (a, b) {
             (Rank::Unknown, _) | (_, Rank::Unknown) => a.cmp(b),
             _ if descends => b.cmp(a),
@@ -339,7 +340,7 @@ impl<T> First<T> {
         self.kept.truncate(self.limit);
     }
 
-    /// Returns the first keys, and whether there are more.
+    /// Returns the first keys, and true if there are more.
     pub(crate) fn into_first(mut self) -> (Vec<T>, bool) {
         self.sort_and_truncate();
         let more = self.seen > self.kept.len();
@@ -370,7 +371,7 @@ impl Part {
     pub(crate) fn is_in(&self, text: &str) -> bool {
         let first = self.0.first().map_or(0, |&byte| byte);
         text.as_bytes().windows(self.0.len()).any(|window| {
-            // The first byte rules most windows out before the comparison of the rest.
+            // The first byte excludes most windows without a comparison of the other bytes.
             window[0].to_ascii_lowercase() == first && window.eq_ignore_ascii_case(&self.0)
         })
     }
@@ -400,8 +401,8 @@ impl<C: Named> TableQuery<C> {
         Ok(Self { limit, sort, part: params.text_of("q")?.map(Part::new) })
     }
 
-    /// Selects from the rows, of which up to `most` were read, in the order of their names. `compare` compares two rows by
-    /// a column.
+    /// Selects from rows that are sorted by name, of which up to `most` were read. `compare` compares two rows by a
+    /// column.
     pub(crate) fn select<T>(
         self,
         mut rows: Vec<T>,

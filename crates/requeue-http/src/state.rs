@@ -30,7 +30,7 @@ pub(crate) struct Jobs {
 /// The settings of a site that do not depend on its queue.
 pub(crate) struct Settings {
     pub(crate) jobs: Option<Jobs>,
-    /// The example of an empty dashboard.
+    /// The example that an empty dashboard shows.
     pub(crate) hint: Option<String>,
     /// The longest time for which a key should be ready before a run.
     pub(crate) target: Option<Duration>,
@@ -45,9 +45,9 @@ pub(crate) struct Settings {
 /// The title, the token and the settings of a site, without its queue.
 #[derive(Clone)]
 pub(crate) struct Frame {
-    /// `None`: the name of the queue.
+    /// The title, or `None` for the name of the queue.
     pub(crate) title: Option<String>,
-    /// `None` if the site is read-only.
+    /// The checks of tokens, or `None` if the site is read-only.
     pub(crate) admin: Option<Arc<Admin>>,
     pub(crate) settings: Arc<Settings>,
 }
@@ -55,14 +55,14 @@ pub(crate) struct Frame {
 /// The limits of a server, which all its sites share.
 #[derive(Clone)]
 pub(crate) struct Limits {
-    /// A permit for each client of `/api/v1/events`.
+    /// The permits for clients of `/api/v1/events`.
     streams: Arc<Semaphore>,
     walks: Arc<Turns>,
 }
 
 impl Limits {
     pub(crate) fn new(max_connections: usize) -> Self {
-        // The other half of the connections is left to requests that end.
+        // The other half of the connections is reserved for short requests.
         let streams = Arc::new(Semaphore::new(max_connections.div_ceil(2)));
         Self { streams, walks: Arc::new(Turns::new(max_connections)) }
     }
@@ -72,10 +72,10 @@ impl Limits {
 pub(crate) struct SiteState {
     pub(crate) title: String,
     pub(crate) source: Box<dyn Source>,
-    /// `None` if the site is read-only.
+    /// The checks of tokens, or `None` if the site is read-only.
     pub(crate) admin: Option<Arc<Admin>>,
     pub(crate) settings: Arc<Settings>,
-    /// The site is below a page of all queues.
+    /// True if the site is below a page of all queues.
     pub(crate) is_below: bool,
     pub(crate) samples: Samples,
     /// The start of the sampling, in seconds since 1970. The start identifies the process to the dashboard.
@@ -87,8 +87,8 @@ pub(crate) struct SiteState {
 }
 
 impl SiteState {
-    /// Starts the site of a queue, and samples the queue each second. `limits` are those of the server, if the site is
-    /// below a page of all queues.
+    /// Starts the site of a queue, and samples the queue each second. `limits` are the limits of the server, if the
+    /// site is below a page of all queues.
     pub(crate) fn start(
         source: Box<dyn Source>,
         frame: Frame,
@@ -109,27 +109,27 @@ impl SiteState {
             ticks: watch::Sender::new(Arc::from("")),
             ended: watch::Sender::new(false),
         });
-        // The first sample is taken here. Otherwise the dashboard would be empty for a second.
+        // The first sample is taken here, because otherwise the dashboard would be empty for a second.
         state.take_sample();
         tokio::spawn(keep_sampling(Arc::downgrade(&state)));
         state
     }
 
-    /// Ends the site: notifies its dashboards.
+    /// Ends the site, and notifies its dashboards.
     pub(crate) fn end(self: &Arc<Self>) {
         // Open dashboards show this last sample after the end.
         self.take_sample();
         self.ended.send_replace(true);
     }
 
-    /// Returns the right to one event stream; `None` if there are too many.
+    /// Returns the permit for one event stream, or `None` if there are too many streams.
     pub(crate) fn begin_stream(&self) -> Option<OwnedSemaphorePermit> {
         Arc::clone(&self.limits.streams).try_acquire_owned().ok()
     }
 
     /// Waits for a turn to search through keys.
     pub(crate) async fn take_turn(&self) -> Result<Turn<'_>, Problem> {
-        // The turn is dropped with the request, so a client that disconnects frees it.
+        // The turn is dropped with the request, so that a client that disconnects frees it.
         self.limits
             .walks
             .wait_turn()
@@ -188,7 +188,7 @@ impl SiteState {
 
     /// Takes a sample, and sends it to event streams.
     pub(crate) fn take_sample(self: &Arc<Self>) {
-        // Code of the user that shows keys may panic. In this case, the second has no sample.
+        // User code that shows keys may panic. Then this second has no sample.
         let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
             let gauges = self.source.read_gauges();
             self.samples.push(Sample::new(&gauges, self.samples.last_minute(&gauges)));
@@ -199,14 +199,14 @@ impl SiteState {
     }
 }
 
-/// Samples the site each second, until its end or until no handle is left.
+/// Samples the site each second, until the site has ended or no handle is left.
 async fn keep_sampling(site: Weak<SiteState>) {
     let mut interval = tokio::time::interval(EVERY);
-    // After a suspension, one sample is enough.
+    // After a suspension, only one sample is taken.
     interval.set_missed_tick_behavior(MissedTickBehavior::Skip);
     loop {
         interval.tick().await;
-        // The reference is weak, because the sampling must not keep a site alive after its last handle is gone.
+        // The reference is weak, because the sampling must not keep a site alive after its last handle was dropped.
         let Some(site) = site.upgrade().filter(|site| !site.has_ended()) else { return };
         site.take_sample();
     }

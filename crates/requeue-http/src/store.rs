@@ -48,7 +48,7 @@ pub(crate) struct Stored {
     detail: Arc<DetailOf<Key>>,
     history: Option<History>,
     seen: Arc<Mutex<Seen>>,
-    /// An explanation for which the store reads all keys of a group holds the permit.
+    /// Permits one explanation at a time for which the store reads all keys of a group.
     explaining: Semaphore,
 }
 
@@ -57,9 +57,9 @@ pub(crate) struct Stored {
 struct Seen {
     is_away: bool,
     state: QueueState,
-    /// The number of changes of the state by this site. A read that began before one of them is out of date.
+    /// The number of changes of the state by this site. A read that began before such a change is out of date.
     changes: u64,
-    /// The last counts, and their time; `None` before the first.
+    /// The last counts and their time, or `None` before the first count.
     counts: Option<(StateCounts, Instant)>,
     /// The keys that have run the longest, the longest first, and the time of the read.
     longest: Option<(Vec<Entry>, Instant)>,
@@ -68,8 +68,8 @@ struct Seen {
     runs: Smooth,
 }
 
-/// Adds, coalesced adds, runs and failures of all processes. Processes write their numbers every few seconds, so the
-/// numbers that are shown grow evenly until the next read.
+/// Adds, coalesced adds, runs and failures of all processes. Processes write their numbers every few seconds. Between
+/// two reads, the shown numbers grow evenly.
 #[derive(Clone, Copy)]
 struct Smooth {
     from: [u64; 4],
@@ -97,7 +97,7 @@ impl Smooth {
     }
 }
 
-/// The settings that apply to all deliveries.
+/// The state of the queue that applies to all deliveries.
 #[derive(Clone, Default)]
 struct QueueState {
     is_paused: bool,
@@ -109,7 +109,7 @@ struct QueueState {
 impl QueueState {
     async fn read(queue: &Queue) -> Result<Self, ReadError> {
         let (is_paused, rate) = (queue.is_paused().await?, queue.rate().await?);
-        // An older role in PostgreSQL may not read the actions. The queue is reachable nevertheless.
+        // An older role in PostgreSQL has no right to read the actions. The queue is reachable nevertheless.
         let actions = match is_paused {
             true => queue.last_actions(KEPT).await.unwrap_or_default(),
             false => Vec::new(),
@@ -131,7 +131,8 @@ impl From<ActionRecord> for PastAction {
 impl Timeline {
     /// Reads the past of a key in a store, whose entry and last runs the caller has read. `why` explains the entry.
     ///
-    /// The past does not depend on the actions of operators, which an older role in PostgreSQL may not read.
+    /// The past is returned even if the actions of operators cannot be read, because an older role in PostgreSQL has no
+    /// right to read them.
     // Only the program and the site need this method, so it is hidden.
     #[doc(hidden)]
     pub async fn of_stored(
@@ -157,12 +158,12 @@ impl Timeline {
 }
 
 impl Seen {
-    /// Records the state that the store has returned, or `None` if the store has answered with an error, or not in
-    /// time. The counts are not part of this state, because they may take long in a large queue.
+    /// Records the state that the store has returned. `None` means that the store has answered with an error or too
+    /// late. The counts are not part of this state, because they may take long in a large queue.
     fn take_state(&mut self, state: Option<QueueState>, changes: u64) {
-        // A store that answers with an error is as unreachable for workers as one that is silent.
+        // For workers, a store that answers with an error is as unreachable as a silent store.
         self.is_away = state.is_none();
-        // A read that began before a change by this site must not undo what the dashboard shows.
+        // A read that began before a change by this site must not undo the change on the dashboard.
         if let Some(state) = state.filter(|_| self.changes == changes) {
             self.state = state;
         }
@@ -221,7 +222,7 @@ impl Stored {
         Row::of_stored(entry, why, detail_of(&self.detail, &entry.key))
     }
 
-    /// Returns the last failures in a row of a key that has failed.
+    /// Returns the last consecutive failures of a failing key.
     async fn attempts(&self, entry: &Entry) -> Result<Vec<PastRun>, Problem> {
         if entry.failures == 0 {
             return Ok(Vec::new());
@@ -230,10 +231,10 @@ impl Stored {
         Ok(PastRun::of_attempts(entry, attempts))
     }
 
-    /// Explains an entry by the settings of its queue and its group. Returns `None` if the store does not answer soon,
-    /// because the entry itself has a shorter explanation.
+    /// Explains an entry with the settings of its queue and its group. Returns `None` if the store does not answer
+    /// soon. The entry alone has a shorter explanation.
     async fn explain_ready(&self, entry: &Entry) -> Option<String> {
-        // The error is a separate property.
+        // The error is removed, because it is a separate property.
         let mut entry = entry.clone();
         entry.error = None;
         let explain = async {
@@ -294,7 +295,7 @@ impl Source for Stored {
         let longest = seen.longest_now().next().and_then(|key| key.since);
         process.times.longest_running = longest.unwrap_or_default();
         if let Some(fleet) = process.fleet {
-            // The work of this process is known earlier.
+            // The work of this process is known before it is read from the store.
             let [adds, coalesced, runs, failures] = seen.runs.now();
             let totals = &mut process.totals;
             totals.adds = totals.adds.max(adds);
@@ -376,7 +377,7 @@ impl Source for Stored {
         }
         let mut page = KeyPage::new(row, past);
         if !attempts.is_empty() {
-            // The history only knows the runs of this process.
+            // The runs come from the store, because the history knows only the runs of this process.
             page.runs = attempts;
         }
         Ok(Found::Page(Box::new(page)))
@@ -397,7 +398,7 @@ impl Source for Stored {
         if let Some(past) = past.filter(|_| runs.is_empty()) {
             runs = past.runs.into();
         }
-        // The page of the key has the explanation, which may take long.
+        // The explanation, which can take long, is omitted here, because the page of the key contains it.
         Ok(Some(Timeline::of_stored(&self.queue, key, entry.as_ref(), None, &runs).await))
     }
 
@@ -416,7 +417,7 @@ impl Source for Stored {
                         state,
                         failures: entry.failures,
                         error: entry.error.as_deref(),
-                        // The key's row has the time of the last failure only.
+                        // The key's row contains only the time of the last failure.
                         first: last.filter(|_| entry.failures <= 1),
                         last,
                     })
@@ -459,7 +460,7 @@ impl Source for Stored {
             Action::Cancel => self.queue.cancel_keys(keys).await.map_err(store_failure),
             Action::Revive => self.queue.revive_keys(keys).await.map_err(store_failure),
             Action::CancelRun => {
-                // The requests run concurrently, because the store may be far away.
+                // The requests run concurrently, because the latency to the store may be high.
                 let cancels = keys.into_iter().map(|key| self.queue.cancel_running(key));
                 let (mut results, mut problem) = (Vec::new(), None);
                 for run in join_all(cancels).await {
@@ -599,7 +600,7 @@ impl Source for Stored {
             (GroupAction::Pause, _) => group.pause().await,
             (GroupAction::Resume, _) => group.resume().await,
             (GroupAction::Weight, Some(weight)) => group.set_weight(weight).await,
-            // The request was refused without a weight, and a cancel changes no setting.
+            // These cases do not occur: a request without a weight was refused, and a cancel changes no setting.
             (GroupAction::Weight, None) | (GroupAction::Cancel, _) => Ok(()),
             (GroupAction::Limit, _) if name.is_none() => self.queue.set_group_limit(limit).await,
             (GroupAction::Limit, _) => group.set_limit(limit).await,
@@ -622,7 +623,7 @@ impl Source for Stored {
             if !step.map_err(update_failure)? {
                 return Ok(());
             }
-            // Other requests have their turn between two steps.
+            // Other requests can run between two steps.
             tokio::task::yield_now().await;
         }
     }
@@ -680,8 +681,8 @@ impl From<ScheduleInfo> for api::Schedule {
     }
 }
 
-/// Returns the time since the first of the last failures in a row with an error of this group. Returns `None` if an older
-/// failure, which the store does not keep, may also have such an error.
+/// Returns the time since the first of the last consecutive failures with an error of this group. Returns `None` if an
+/// older failure, which the store does not keep, may also have such an error.
 fn first_of_attempts(attempts: &[Attempt], group: &str, key: &[u8]) -> Option<Duration> {
     let key = escape_key(key);
     let of_group = attempts.iter().take_while(|run| group_of(Some(&run.error), &key) == group);
@@ -689,7 +690,7 @@ fn first_of_attempts(attempts: &[Attempt], group: &str, key: &[u8]) -> Option<Du
     (first.number == 1 || count + 1 < attempts.len()).then_some(first.ended)
 }
 
-/// Sums the numbers of each `step` minutes. The parts begin at the same times in each request.
+/// Sums the numbers over periods of `step` minutes. The periods begin at the same times in each request.
 fn sum_minutes(minutes: Vec<requeue_store::Minute>, step: i64) -> Vec<requeue_store::Minute> {
     let mut parts: Vec<requeue_store::Minute> = Vec::new();
     for mut minute in minutes {
@@ -798,13 +799,13 @@ fn key_from_bytes(bytes: Vec<u8>) -> Result<Key, Problem> {
     }
 }
 
-/// Returns true if a key has a pending run beside the one in flight.
+/// Returns true if a key has a pending run in addition to the run in flight.
 const fn runs_again(entry: &Entry) -> bool {
     entry.dirty || entry.due.is_some()
 }
 
-/// Reads the state of the queue each second, until no source is left. The read takes no longer than its time limit, so
-/// that `/readyz` and `status` follow the store within seconds. The cost for the store does not depend on the number of
+/// Reads the state of the queue each second, until no source is left. The read has a time limit, so that `/readyz` and
+/// `status` reflect the state of the store within seconds. The cost for the store does not depend on the number of
 /// clients.
 async fn keep_asking(queue: Queue, seen: Weak<Mutex<Seen>>) {
     while let Some(changes) = seen.upgrade().map(|seen| seen.lock().changes) {
@@ -821,9 +822,9 @@ async fn keep_asking(queue: Queue, seen: Weak<Mutex<Seen>>) {
 async fn keep_counting(queue: Queue, seen: Weak<Mutex<Seen>>) {
     while seen.strong_count() > 0 {
         if let Ok(Ok(counts)) = timeout(PATIENCE, queue.recent_counts()).await {
-            // The age of these counts, or of newer counts.
+            // The age belongs to these counts, or to newer counts.
             let age = queue.sample().and_then(|sample| sample.counts_age);
-            // The reference is upgraded after the wait, so that this task ends when its site was dropped.
+            // The reference is upgraded after the wait, so that this task stops after its site was dropped.
             let Some(source) = seen.upgrade() else { return };
             source.lock().take_counts(counts, age.unwrap_or_default());
             drop(source);
@@ -843,7 +844,8 @@ async fn keep_reading(queue: Queue, seen: Weak<Mutex<Seen>>) {
     while seen.strong_count() > 0 {
         let read = timeout(PATIENCE, queue.recent_activity()).await;
         let Some(source) = seen.upgrade() else { return };
-        // The page must not show old numbers as the numbers of the last hour.
+        // After a failure, the numbers are removed, because the page must not show old numbers as those of the last
+        // hour.
         let activity = read.ok().and_then(Result::ok).map(Activity::from);
         let fleet = queue.sample().and_then(|sample| sample.fleet);
         source.lock().take_activity(activity, fleet);
@@ -866,17 +868,17 @@ mod tests {
         tokio::time::advance(40 * EVERY).await;
         let age = seen.counts.map(|(_, at)| at.elapsed());
         assert_eq!((seen.is_away, age), (false, Some(40 * EVERY)));
-        // An error or a timeout, and then an answer. The counts remain.
+        // The first read fails, and the second one succeeds. The counts remain.
         seen.take_state(None, 0);
         assert!(seen.is_away && seen.counts.is_some());
         let paused = QueueState { is_paused: true, ..QueueState::default() };
         seen.take_state(Some(paused.clone()), 0);
         assert_eq!((seen.is_away, seen.state.is_paused), (false, true));
-        // A read that began before a pause or a resume of this site.
+        // The read began before a pause or a resume by this site.
         (seen.state, seen.changes) = (QueueState::default(), 1);
         seen.take_state(Some(paused.clone()), 0);
         assert_eq!((seen.is_away, seen.state.is_paused), (false, false));
-        // Counts that were read some time ago.
+        // The counts were read some time ago.
         seen.take_counts(counts, EVERY);
         assert_eq!(seen.counts.map(|(_, at)| at.elapsed()), Some(EVERY));
     }

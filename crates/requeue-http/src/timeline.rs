@@ -13,18 +13,18 @@ use crate::time::{seconds, unix_time};
 
 /// The largest number of events in a timeline.
 const MOST: usize = 1_000; // `note` and `openapi.json` repeat it.
-/// Shorter waits are left out: each run follows a moment in which its key was ready.
+/// Shorter waits are omitted, because before each run the key was ready for a moment.
 const SHORTEST: Duration = Duration::from_millis(1);
-/// The number of events that are read before other tasks have their turn.
+/// The number of events that are read before other tasks can run.
 const SLICE: usize = 256;
-/// The least length of the target of an action that a store has cut, in bytes. It ends with an ellipsis.
+/// The minimum length, in bytes, of the target of an action that a store has cut. Such a target ends with an ellipsis.
 const CUT: usize = 190;
 /// The difference between the clocks of the recording and of the history of runs, in seconds.
 const CLOCKS: f64 = 0.005;
 
 impl Timeline {
-    /// Returns the past of a key whose events are recorded. `begin` is the time of the oldest event that is kept, if others
-    /// were dropped.
+    /// Returns the past of a key whose events are recorded. `begin` is the time of the oldest stored event, if older
+    /// events were dropped.
     pub(crate) async fn of_events(
         (events, begin): (&[Event], Option<Time>),
         present: Present,
@@ -35,7 +35,7 @@ impl Timeline {
         let mut reading = Reading::new(events, begin, present, now);
         for (n, event) in events.iter().enumerate() {
             reading.read_event(*event);
-            // The wait that an add or a completion causes is recorded after it.
+            // The wait that an add or a completion causes is recorded in the next event.
             let next = events.get(n + 1).map(|event| event.transition);
             if !matches!(next, Some(Transition::Held { .. } | Transition::Paced { .. })) {
                 reading.settle(event.at);
@@ -58,7 +58,7 @@ impl Timeline {
     }
 
     /// Returns the past of a key whose events are not recorded: its last runs, the waits between them, and its state.
-    /// `note` says which runs are known. The row comes with the cause of its wait.
+    /// `note` says which runs are known. `row` contains the row of the key and the cause of its wait.
     pub(crate) fn of_runs(row: Option<(&Row, WaitCause)>, runs: &[PastRun], note: &str) -> Self {
         let now = unix_time();
         let mut events = Vec::new();
@@ -106,7 +106,7 @@ impl Timeline {
         self.sorted()
     }
 
-    /// Removes the events that ended before the last `since`, and the oldest of too many.
+    /// Removes the events that ended earlier than `since` ago, and the oldest events if there are too many.
     // Only the program and the site need this method, so it is hidden.
     #[doc(hidden)]
     #[must_use]
@@ -118,7 +118,7 @@ impl Timeline {
         }
         if let Some(more) = self.events.len().checked_sub(MOST).filter(|&more| more > 0) {
             self.begin = self.events.get(more).map(|event| event.at);
-            // A wait or run that has not ended stays, even if many adds follow its beginning.
+            // A wait or run that is not over is kept, even if many adds follow its beginning.
             let old = &self.events[..more];
             if let Some(place) = old.iter().position(|event| is_present(event, self.now)) {
                 self.events.swap(place, more);
@@ -142,7 +142,7 @@ impl Timeline {
     }
 }
 
-/// Returns true if an event is a wait or a run that has not ended.
+/// Returns true if an event is a wait or a run that is not over.
 fn is_present(event: &PastEvent, now: f64) -> bool {
     let is_long = matches!(event.kind, EventKind::Wait | EventKind::Run);
     is_long && event.until.is_none_or(|until| until > now)
@@ -155,7 +155,7 @@ fn is_target(target: &str, key: &str) -> bool {
 }
 
 impl WaitCause {
-    /// Returns the cause for which a key waits, or would wait if it were not in flight.
+    /// Returns the cause of a key's wait, or of the wait that it would have if it were not in flight.
     pub(crate) fn of_entry<K>(entry: &Entry<K>, now: Time) -> Self {
         match entry {
             Entry { phase: Phase::Ready, around, .. } if around.paused => Self::QueuePaused,
@@ -168,7 +168,7 @@ impl WaitCause {
         }
     }
 
-    /// Returns the cause for which a key in a store waits. `group` is the group of a ready key.
+    /// Returns the cause of the wait of a key in a store. `group` is the group of a ready key.
     #[cfg(feature = "store")]
     pub(crate) fn of_stored(
         entry: &requeue_store::Entry,
@@ -210,7 +210,7 @@ impl Now {
 
 // --- Recorded events -----------------------------------------------------------------------------
 
-/// The part of an entry that a reading of events needs.
+/// The part of an entry that is needed to interpret the events.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Present {
     queue_paused: bool,
@@ -234,14 +234,14 @@ impl Present {
 struct Reading {
     now: Now,
     events: Vec<PastEvent>,
-    /// The place in `events` of the wait or run that has not ended, and its beginning.
+    /// The index in `events` of the wait or run that is not over, and its beginning.
     open: Option<(usize, Time)>,
-    /// The time from which on the events are complete.
+    /// The time from which the events are complete.
     begin: Option<Time>,
     is_running: bool,
     /// The number of adds that the run in flight serves.
     adds: u32,
-    /// The key is ready, or runs once more.
+    /// True if the key is ready, or runs once more.
     is_pending: bool,
     waits: Option<(WaitCause, Time)>,
     failures: u32,
@@ -252,7 +252,8 @@ struct Reading {
 
 impl Reading {
     fn new(events: &[Event], begin: Option<Time>, present: Present, now: Now) -> Self {
-        // A switch without an event was always in its present position. Otherwise the first event has changed it.
+        // A switch without an event has always been in its present position. Otherwise, its first position was the
+        // opposite of the first event.
         let first = |is_on: bool, switch: fn(Transition) -> Option<bool>| {
             events.iter().find_map(|event| switch(event.transition)).map_or(is_on, |on| !on)
         };
@@ -339,7 +340,7 @@ impl Reading {
         }
     }
 
-    /// Returns the wait or the run that the state of the key shows; `None` if the key is idle.
+    /// Returns the wait or the run that the state of the key implies, or `None` if the key is idle.
     fn segment(&self) -> Option<(EventKind, Option<WaitCause>)> {
         let cause = match self.waits {
             _ if self.is_running => return Some((EventKind::Run, None)),
@@ -353,7 +354,7 @@ impl Reading {
         Some((EventKind::Wait, Some(cause)))
     }
 
-    /// Ends the open wait or run if the state shows another wait or run, and begins the new one.
+    /// If the state implies another wait or run than the open one, ends the open one and begins the other.
     fn settle(&mut self, at: Time) {
         let segment = self.segment();
         let open = self.open.and_then(|(place, _)| self.events.get(place));
@@ -418,11 +419,12 @@ impl Reading {
         (self.is_running, self.adds) = (false, 1);
     }
 
-    /// Removes the oldest events of many. More than a timeline has are left, so that it says so.
+    /// Removes the oldest events if there are many. More events than a timeline may have remain, so that its note
+    /// reports the removal.
     fn drop_oldest(&mut self) {
         let Some(drops) = self.events.len().checked_sub(2 * MOST) else { return };
         if let Some((place, _)) = &mut self.open {
-            // The wait or run that has not ended stays.
+            // The wait or run that is not over is kept.
             let kept = (*place).max(drops);
             self.events.swap(*place, kept);
             *place = kept - drops;
@@ -430,7 +432,8 @@ impl Reading {
         self.events.drain(..drops);
     }
 
-    /// Returns the events. The entry has the due time of the present wait, which later adds may have changed.
+    /// Returns the events. The due time of the present wait comes from the entry, because later adds may have changed
+    /// it.
     fn into_events(mut self, present: Present) -> Vec<PastEvent> {
         let due = present.due.map(|due| self.now.to_unix(due));
         if let Some(open) = self.open.and_then(|(place, _)| self.events.get_mut(place))
@@ -466,7 +469,7 @@ const fn group_filled(transition: Transition) -> Option<bool> {
     }
 }
 
-/// Returns the words of an event, without its time and without the wait that follows it.
+/// Returns the text of an event, without its time and without the wait that follows it.
 fn text_of_event(event: Event) -> String {
     let text = event.to_string();
     let words = text.split_once(' ').map_or(&*text, |(_, words)| words);
@@ -495,7 +498,7 @@ fn note_errors(events: &mut [PastEvent], runs: &[PastRun]) {
     for event in events.iter_mut().rev().filter(|event| outcomes.contains(&event.outcome)) {
         let Some(until) = event.until else { continue };
         let until = until - CLOCKS;
-        // The runs begin with the newest.
+        // `runs` begins with the newest run.
         let mut recorded = runs.iter().rev().filter(|run| run.error.is_some());
         if let Some(run) = recorded.find(|run| (until..next).contains(&run.at)) {
             event.text += &error_of(run);
@@ -515,7 +518,7 @@ fn text_of_run(run: &PastRun) -> String {
     format!("attempt {} {}{}", run.attempt, run.outcome.words(), error_of(run))
 }
 
-/// Adds the wait of a key that backs off, from the end of the last run if that run has failed, or else from `since`.
+/// Adds the wait of a key that backs off. It begins at the end of the last run if that run has failed, or at `since`.
 fn push_backoff(
     events: &mut Vec<PastEvent>,
     since: Option<f64>,
@@ -587,7 +590,7 @@ mod tests {
             ("cancel", Some(&*cut), &*long, true),
             ("cancel", Some(&*cut), "kk", false),
             ("cancel", Some("k…"), &*long, false),
-            // Nothing is known of the time before the first event.
+            // The time before the first event is not known.
             ("pause", None, "a", false),
         ] {
             let (action, by) = (action.to_owned(), "ann".to_owned());
@@ -625,7 +628,7 @@ mod tests {
         ];
         assert_eq!(told(&timeline), expected);
         assert_eq!(timeline.last.as_deref(), Some("attempt 1 failed"));
-        // The last event does not depend on the time that is asked for.
+        // The last event does not depend on the requested period.
         let none = timeline.since(Some(Duration::ZERO));
         assert_eq!((told(&none).len(), none.last.as_deref()), (0, Some("attempt 1 failed")));
     }

@@ -1,4 +1,4 @@
-//! Limits how many requests search through keys at the same time.
+//! Limits the number of requests that search through keys at the same time.
 
 use tokio::sync::{Semaphore, SemaphorePermit};
 
@@ -12,12 +12,12 @@ pub(crate) struct Turns {
     all: Semaphore,
 }
 
-/// The right to search, until it is dropped: a place among the searches, and a place in the line.
+/// The right to search, until it is dropped: a permit for a search, and a place in the queue of requests.
 pub(crate) type Turn<'a> = (SemaphorePermit<'a>, SemaphorePermit<'a>);
 
 impl Turns {
-    /// Returns turns for only a quarter of the connections, because other requests also need connections. There is at
-    /// least one turn.
+    /// Creates turns for only a quarter of the connections, but at least one, because other requests also need
+    /// connections.
     pub(crate) fn new(connections: usize) -> Self {
         let most = (connections / 4).max(AT_ONCE);
         Self { at_once: Semaphore::new(AT_ONCE), all: Semaphore::new(most) }
@@ -25,7 +25,7 @@ impl Turns {
 
     /// Waits for a turn. Returns `None` immediately if too many requests wait.
     pub(crate) async fn wait_turn(&self) -> Option<Turn<'_>> {
-        // A place in the line comes first, so the number of waiting requests is bounded.
+        // A place in the queue of requests is taken first, so that the number of waiting requests is limited.
         let of_all = self.all.try_acquire().ok()?;
         // The semaphore is never closed.
         let one = self.at_once.acquire().await.ok()?;
@@ -50,7 +50,7 @@ mod tests {
         assert!(matches!(turns.wait_turn().now_or_never(), Some(None)));
         drop(walking);
         assert!(matches!(waiting.remove(0).now_or_never(), Some(Some(_))));
-        // A client that disconnects frees its turn.
+        // A dropped request frees its turn.
         waiting.clear();
         assert!(matches!(turns.wait_turn().now_or_never(), Some(Some(_))));
         // A site with one connection can still search.

@@ -1,4 +1,4 @@
-//! Rows of stores as plain values, for fuzz targets. The types of this crate stay private.
+//! Rows of stores as plain values, for fuzz targets. With these values, the types of this crate stay private.
 
 use std::borrow::Cow;
 use std::convert::Infallible;
@@ -97,14 +97,14 @@ impl Row {
         (fields, texts)
     }
 
-    /// Returns the text of [`Entry::explain`](crate::Entry::explain) about its key.
+    /// Returns the text of [`Entry::explain`](crate::Entry::explain) about the row's key.
     #[must_use]
     pub fn explain(&self, now: i64) -> String {
         self.0.to_entry("key".into(), now).explain()
     }
 
-    /// Returns the row after an operation, or `None` if the operation removes it. An operation that does not
-    /// apply changes nothing.
+    /// Returns the row after an operation, or `None` if the operation removes it. An operation that is not valid for
+    /// the row changes nothing.
     #[must_use]
     pub fn after(self, operation: Operation, holds: bool, now: i64) -> Option<Self> {
         let Self(mut row) = self;

@@ -1,16 +1,16 @@
-//! The [`requeue`] work queue with its keys in SQLite, PostgreSQL or Redis: durable, and shared by
-//! processes and machines.
+//! The [`requeue`] work queue with keys in SQLite, PostgreSQL or Redis. It is durable, and shared by processes and
+//! machines.
 //!
 //! - **Coalesced, exclusive, never lost, delayed and retried**, as in memory. A key that is added ten times before a
 //!   worker takes it is delivered once. A key is in flight with one worker at a time, on any machine. A key that is
 //!   added again in flight is delivered once more. Failures back off.
 //! - **Durable**: an add that has returned survives a crash of all your processes. The add also survives a crash of the
 //!   engine, as far as the engine promises durability.
-//! - **Leased and fenced**: a worker that dies or is cut off loses its key when the lease expires. After that, no
-//!   action of this worker changes the store. [`Item::fencing_token`] is the fencing token by which other systems can
-//!   also reject its late writes.
-//! - **Parked**: a key that fails too often is set aside with its last error, until it is added
-//!   again, revived or cancelled.
+//! - **Leased and fenced**: a worker that dies or is cut off loses its key when the lease expires. After the expiry, no
+//!   action of this worker changes the store. [`Item::fencing_token`] is a number by which other systems can also
+//!   reject late writes of the worker.
+//! - **Parked**: a key that fails too often is parked with its last error, until it is added again, revived or
+//!   cancelled.
 //!
 //! Delivery is at least once, so handlers must be idempotent.
 //!
@@ -93,9 +93,9 @@
 //!
 //! # Add in your own transaction
 //!
-//! With the feature `postgres`, `postgres::add_in` adds keys in your own transaction: the keys are added when it
-//! commits, together with your rows, or not at all. Other stores cannot do this. With another store, write your data
-//! first and then add the key: a crash between the two steps loses the add.
+//! With the feature `postgres`, `postgres::add_in` adds keys in your own transaction. The keys are added when the
+//! transaction commits, together with your rows, or not at all. Other stores cannot do this. With another store, write
+//! your data first and then add the key. A crash between the two steps loses the add.
 //!
 //! ```
 //! # #[cfg(feature = "postgres")]
@@ -169,10 +169,10 @@
 //!
 //! # Time
 //!
-//! All times are measured by the engine. A client with a wrong clock adds, claims and loses keys like any other. With a
-//! file on Linux, time follows the uptime of the machine, so setting its clock expires no lease. A client measures a
-//! lease by its monotonic clock, from before it sent the request. A client therefore never relies on a lease for longer
-//! than the engine grants.
+//! All times are measured by the engine. A wrong clock of a client has no effect on adds, claims and leases. With a
+//! file on Linux, time follows the uptime of the machine, so no lease expires when its clock is set. A client measures
+//! a lease with its monotonic clock, starting before it sends the request. Therefore, a client never relies on a lease
+//! for longer than the engine grants it.
 #![cfg_attr(docsrs, feature(doc_cfg))]
 // Code that only some engines use is compiled for all of them.
 #![cfg_attr(

@@ -1,6 +1,6 @@
 //! The pages of the documentation, whose Rust code blocks are compiled and run as doctests.
 //!
-//! A test in `tests/pages.rs` compares the list with the pages that have such blocks.
+//! A test in `tests/pages.rs` compares the list with the pages that contain such blocks.
 
 macro_rules! pages {
     ($($name:ident = $page:literal;)*) => {$(

@@ -1,5 +1,5 @@
-//! The page about metrics has every family that the code exports, and the alerts and the dashboard use
-//! no other. promtool accepts the alerts, and the expressions of the dashboard.
+//! The page about metrics lists every family that the code exports, and the alerts and the dashboard use only these
+//! families. promtool accepts the alerts, and the expressions of the dashboard.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -25,7 +25,7 @@ fn read(path: &str) -> String {
     fs::read_to_string(root().join(path)).unwrap_or_else(|error| panic!("{path}: {error}"))
 }
 
-/// The names of families, as the page has them: counters with `_total`.
+/// The names of families, as the page lists them. Those of counters end with `_total`.
 fn families() -> BTreeSet<String> {
     struct Everything;
     impl Scrape for Everything {
@@ -95,7 +95,7 @@ fn expressions() -> Vec<String> {
 #[test]
 fn the_page_has_every_family_and_every_alert() {
     let page = read("docs/operations/metrics.md");
-    // A row may have several names. The first has the prefix of the others.
+    // A row can have several names, of which only the first includes the prefix.
     let row = Regex::new(r"(?m)^\| (`\w+`(?:, `_\w+`)*) \|").expect("a regular expression");
     let prefixes = ["workqueue_fleet", "workqueue", "controller_runtime"];
     let rows = row.captures_iter(&page).flat_map(|found| {
@@ -163,7 +163,7 @@ fn the_dashboard_is_one_that_grafana_can_import() {
         assert_eq!(refs.len(), targets.len(), "{title}: two targets have one refId");
         assert_eq!(targets.is_empty(), panel["type"] == "row", "{title}");
     }
-    // An operator asks these questions in this order.
+    // The rows answer an operator's questions in this order.
     let rows = panels.iter().filter(|panel| panel["type"] == "row").map(|panel| &panel["title"]);
     let questions = ["Is it running?", "What fails?", "What is slow?", "Rates", "Controllers"];
     assert!(rows.eq(&questions), "the order of the rows");
@@ -173,7 +173,7 @@ fn the_dashboard_is_one_that_grafana_can_import() {
     }
 }
 
-/// Runs `promtool` in a directory; `false` if it is not installed.
+/// Runs `promtool` in a directory. Returns `false` if it is not installed.
 #[track_caller]
 fn promtool(dir: &Path, args: &[&str]) -> bool {
     let Ok(output) = Command::new("promtool").args(args).current_dir(dir).output() else {
@@ -258,7 +258,7 @@ tests:
 
 #[test]
 fn promtool_accepts_the_expressions_of_the_dashboard() {
-    // As recording rules, with values for Grafana's variables.
+    // promtool checks the expressions as recording rules, with values for Grafana's variables.
     let mut rules = "groups:\n- name: dashboard\n  rules:\n".to_owned();
     for (i, expression) in expressions().into_iter().enumerate() {
         let expression = expression.replace("$__rate_interval", "5m").replace("$combine", "max");

@@ -1,4 +1,4 @@
-//! Every page with Rust code is compiled, and every block of code says in which language it is.
+//! Every page with Rust code is compiled, and every block of code names its language.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -84,7 +84,7 @@ fn every_message_on_the_page_of_errors_is_in_the_sources() {
     let (page, sources) = (root().join("docs/reference/errors.md"), sources());
     let page = fs::read_to_string(page).expect("the page");
     let row = Regex::new(r"(?m)^\| `([^`]*)` \|").expect("a regular expression");
-    // The message of a dependency.
+    // This message comes from a dependency.
     let foreign = ["failed to infer config"];
     let mut missing = Vec::new();
     for found in row.captures_iter(&page) {

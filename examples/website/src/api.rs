@@ -47,8 +47,7 @@ pub struct WebsiteStatus {
     pub conditions: Vec<Condition>,
 }
 
-/// Returns the schema of a list with one entry for each type, so that other controllers can add
-/// theirs.
+/// Returns the schema of a list with one entry for each type, so that other controllers can add their conditions.
 fn conditions(_: &mut SchemaGenerator) -> Schema {
     json_schema!({
         "type": "array",

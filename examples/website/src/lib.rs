@@ -1,9 +1,8 @@
 //! A complete controller.
 //!
-//! Each `Website` gets a ConfigMap with its page, and a Deployment that serves it.
+//! The controller creates a ConfigMap with the page of each `Website`, and a Deployment that serves the page.
 //!
-//! This file connects the parts. [`mod@reconcile`] does the work, and [`api`] is the custom
-//! resource.
+//! This file connects the parts. [`mod@reconcile`] contains the reconciler, and [`api`] the custom resource.
 
 pub mod api;
 pub mod reconcile;
@@ -28,17 +27,18 @@ use tokio::net::TcpListener;
 pub use crate::api::Website;
 use crate::reconcile::{Context, MANAGED_BY, reconcile};
 
-/// The name of the controller: as the field manager, in labels and Events, and of its Lease.
+/// The name of the controller, which is also the name of its Lease and of its field manager, and is used in labels and
+/// Events.
 pub const CONTROLLER: &str = "website-controller";
 
 /// Runs the controller until SIGTERM, or until it loses its Lease.
 ///
-/// One replica works. The others stand by with up-to-date stores. `listener` serves the dashboard,
-/// the metrics and the probes.
+/// One replica reconciles. The others stand by with up-to-date stores. `listener` serves the dashboard, the metrics and
+/// the probes.
 ///
 /// # Errors
 ///
-/// The controller cannot continue, or is no longer the leader. The process should exit, and be
+/// Returns an error if the controller cannot continue, or is no longer the leader. The process should then exit, and be
 /// restarted.
 pub async fn run(
     config: kube::Config,

@@ -1,7 +1,7 @@
 //! `website-controller [ADDRESS]` runs the controller.
 //!
-//! Its dashboard, metrics and probes are at that address, by default 0.0.0.0:8080.
-//! `website-controller crd` prints the definition of its resource.
+//! Its dashboard, metrics and probes are served at that address, which is 0.0.0.0:8080 by default. `website-controller
+//! crd` prints the definition of its resource.
 
 use kube::CustomResourceExt;
 use requeue_kube::leader;
@@ -18,7 +18,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
     tracing_subscriber::fmt::init();
     let listener = TcpListener::bind(argument.as_deref().unwrap_or("0.0.0.0:8080")).await?;
     let config = kube::Config::infer().await?;
-    // The namespace of the controller's own pod.
+    // The Lease is in the namespace of the controller's pod.
     let election = leader::Config::new(&config.default_namespace, CONTROLLER);
     website_controller::run(config, election, listener).await
 }

@@ -20,8 +20,7 @@ use crate::api::{Website, WebsiteStatus};
 pub const MANAGED_BY: &str = "app.kubernetes.io/managed-by";
 /// The ConfigMap in the controller's own namespace that lists all websites.
 ///
-/// Owner references cannot refer to another namespace. Entries are therefore removed by a
-/// finalizer.
+/// Owner references cannot refer to another namespace. Therefore, the entries are removed with a finalizer.
 pub const DIRECTORY: &str = "websites";
 
 const FINALIZER: &str = "example.com/directory";
@@ -68,7 +67,7 @@ impl Context {
 ///
 /// # Errors
 ///
-/// A request failed. The controller retries with backoff.
+/// Returns an error if a request failed. The controller retries with backoff.
 pub async fn reconcile(
     site: Arc<Website>,
     context: Arc<Context>,
@@ -135,8 +134,7 @@ fn config_map(site: &Website) -> Value {
     })
 }
 
-/// Returns the Deployment. `content` is the version of the ConfigMap: its pods are replaced when it
-/// changes.
+/// Returns the Deployment. `content` is the version of the ConfigMap. When it changes, the pods are replaced.
 fn deployment(site: &Website, content: Option<String>) -> Value {
     let pods = json!({ "example.com/website": site.name_any() });
     json!({

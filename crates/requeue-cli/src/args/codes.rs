@@ -24,7 +24,7 @@ fn parse_range(text: &str) -> Result<RangeInclusive<i32>, &'static str> {
         "expected exit codes from 1 to 255, ranges or signals, as in 2,64-78,SIGSEGV";
     let code = |text: &str| text.parse().ok().filter(|code| (1..=255).contains(code)).ok_or(WRONG);
     if text.starts_with(|first: char| first.is_ascii_alphabetic()) {
-        // A shell shows this code for a command that died of the signal.
+        // A shell reports this code for a command that a signal has killed.
         let code = 128 + parse_signal(text).map_err(|_| WRONG)?.as_raw();
         return Ok(code..=code);
     }

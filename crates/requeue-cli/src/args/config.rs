@@ -1,4 +1,4 @@
-//! The configuration of a run: flags that were checked together.
+//! The configuration of a run, built from flags that were checked together.
 
 use std::ffi::{OsStr, OsString};
 use std::io::IsTerminal;
@@ -23,7 +23,7 @@ use crate::process::template::{Tag, Template};
 use crate::process::timeout::Limits;
 use crate::serve::Serve;
 
-/// The configuration of a run. Its flags fit together, and the file of its command exists.
+/// The configuration of a run. The flags are consistent, and the file of the command exists.
 #[derive(Debug)]
 pub(crate) struct Config {
     pub(crate) name: &'static str,
@@ -36,7 +36,7 @@ pub(crate) struct Config {
     pub(crate) progress: args::Progress,
     pub(crate) summary: Summary,
     pub(crate) serve: Option<Serve>,
-    /// The number of bytes for the events of keys.
+    /// The memory for the events of keys, in bytes.
     pub(crate) recording: usize,
 }
 
@@ -74,13 +74,13 @@ pub(crate) struct FailureConfig {
     pub(crate) halt: Option<Halt>,
 }
 
-/// The configuration that differs between the subcommands that run commands.
+/// The part of the configuration that differs between the subcommands that run commands.
 pub(crate) struct Subcommand {
     pub(crate) name: &'static str,
     pub(crate) has_priorities: bool,
     pub(crate) input: InputConfig,
     pub(crate) stdin: Stdin,
-    /// Its commands get no key as an argument.
+    /// True if the commands receive no key as an argument.
     pub(crate) is_keyless: bool,
     pub(crate) keep_order: bool,
     /// The effect of Ctrl-C as the first signal.
@@ -88,7 +88,7 @@ pub(crate) struct Subcommand {
 }
 
 impl Subcommand {
-    /// Describes a subcommand that reads no keys. It still writes dead letters, as lines.
+    /// Describes a subcommand that reads no keys. Keys that are given up are still written to a file, as lines.
     pub(crate) const fn without_input(name: &'static str) -> Self {
         let format = Format { kind: Kind::Lines, delimiter: b'\n', max_record: usize::MAX };
         let input = InputConfig { format, max_keys: usize::MAX };
@@ -120,7 +120,7 @@ impl Read {
         let format = Format {
             kind: self.input,
             delimiter: if self.null { b'\0' } else { self.delimiter.unwrap_or(b'\n') },
-            // The limit bounds the memory for a record without an end.
+            // The limit protects against a record without an end.
             max_record: 1 << 20,
         };
         Ok((source, format))
@@ -141,7 +141,7 @@ impl Config {
         Ok((source, Self::from_flags(flags.common, flags.alone, own)?))
     }
 
-    /// Returns the configuration from the flags that all subcommands with commands share.
+    /// Returns the configuration from the flags that all subcommands that run commands share.
     pub(crate) fn from_flags(
         common: Common,
         alone: Alone,
@@ -152,7 +152,7 @@ impl Config {
         let template = parse_template(common.command, common.shell, common.mark.as_deref(), &own)?;
         let output = if common.ungroup { Output::Inherit } else { common.output };
         let output = match output {
-            // Only output that passes through this process can be held.
+            // The flags contradict each other, because only output that passes through this process can be held.
             Output::Inherit | Output::None if own.keep_order => {
                 return Err(Refusal::usage("--keep-order requires --output lines or group"));
             }
@@ -167,7 +167,7 @@ impl Config {
         if tag.is_some() && matches!(output, Output::Inherit | Output::None) {
             return Err(Refusal::usage("--tag and --tagstring require --output lines or group"));
         }
-        // A missing program is reported before any key is read: every run would fail.
+        // A missing program is reported before any key is read, because every run would fail.
         command::find_program(&template)?;
         Ok(Self {
             name: own.name,

@@ -17,7 +17,7 @@ use crate::duration::parse_duration;
     override_usage = "requeue files DIR... [OPTIONS] -- COMMAND [ARG]...\n       \
                       requeue files DIR... [OPTIONS] -c SCRIPT",
     disable_help_flag = true,
-    // The directories are a list too, so `--` must separate them from the command.
+    // The directories are also a list, so `--` must separate them from the command.
     mut_arg("command", |arg| arg.trailing_var_arg(false).last(true)),
     mut_arg("shell", |arg| arg.help("Run `sh -c SCRIPT` with the path as \"$1\"").long_help(None)),
     mut_arg("mark", |arg| arg.help("Placeholder for the path in COMMAND [default: {}]")),
@@ -27,7 +27,7 @@ use crate::duration::parse_duration;
             .help_heading("Files")
             .hide_short_help(false)
     }),
-    // This makes space in the short help for the flags of this subcommand.
+    // This flag is hidden to make space in the short help for the flags of this subcommand.
     mut_arg("timeout", |arg| arg.hide_short_help(true)),
     mut_arg("dry_run", |arg| arg.hide_short_help(true)),
     mut_arg("retries", |arg| {
@@ -38,7 +38,8 @@ use crate::duration::parse_duration;
     mut_arg("re_add", |arg| {
         arg.help("Effect of a change of a file that backs off [default: replace]").requires("retries")
     }),
-    // Without retries, a command that fails runs again after the next change, and these flags have no effect.
+    // These flags require `--retries`. Without retries, they have no effect, because a failed command runs again only
+    // after the next change.
     mut_arg("base_delay", |arg| arg.requires("retries")),
     mut_arg("max_delay", |arg| arg.requires("retries")),
     mut_arg("fatal", |arg| arg.requires("retries")),
@@ -71,8 +72,8 @@ pub(crate) struct Flags {
 
     /// Follow symbolic links
     ///
-    /// Without this flag, links are ignored. A change of the file that a link names is only seen if its
-    /// directory is watched as well.
+    /// Without this flag, links are ignored. A change of a link's target is detected only if the target's directory is
+    /// also watched.
     #[arg(short = 'L', long, help_heading = "Files", hide_short_help = true)]
     pub(crate) follow: bool,
 
@@ -93,16 +94,16 @@ pub(crate) struct Flags {
 
     /// Clear the terminal before a run
     ///
-    /// Without --all-in-one, only the first run after a pause clears it, so that the output of files that change together
-    /// stays. Standard output that is not a terminal is not changed.
+    /// Without --all-in-one, only the first run after a pause clears the terminal, so that the outputs for files that
+    /// change together stay visible. Standard output that is not a terminal is not changed.
     #[arg(long, help_heading = "Output", hide_short_help = true)]
     pub(crate) clear: bool,
 
     /// One run for all changes, with the paths on its input
     ///
     /// Each path is one line. A path with a newline is reported and left out; use -0 for such paths.
-    /// $REQUEUE_PATHS has the same lines, unless they are too long for a variable or a path has a newline. The
-    /// paths are those that changed since the last run that succeeded.
+    /// $REQUEUE_PATHS contains the same lines, unless they are too long for a variable or a path contains a newline.
+    /// The paths are those that changed since the last run that succeeded.
     #[arg(long, help_heading = "Command")]
     pub(crate) all_in_one: bool,
 

@@ -13,13 +13,13 @@ use crate::key::escaped;
 pub(crate) struct GroupFlags {
     /// Group of a key: the first capture of REGEX, or the whole match
     ///
-    /// A setting of the queue: its first add or worker fixes it. Groups take turns within a priority.
+    /// The pattern is a setting of the queue, which its first add or worker fixes. Groups take turns within a priority.
     #[arg(long, value_name = "REGEX", help_heading = "Queue", hide_short_help = true)]
     pub(crate) group_by: Option<String>,
 
     /// Most keys of each group in flight, over all workers
     ///
-    /// A setting of the queue: its first add or worker fixes it.
+    /// The limit is a setting of the queue, which its first add or worker fixes.
     #[arg(long, value_name = "N", help_heading = "Queue", hide_short_help = true)]
     #[arg(value_parser = parse_group_limit)]
     pub(crate) group_limit: Option<u32>,
@@ -38,8 +38,8 @@ pub(crate) struct GroupSettings {
 }
 
 impl GroupFlags {
-    /// Moves the flags of `requeue run --store` out of the flags for a queue in memory, so that they are not applied
-    /// twice.
+    /// Moves the flags that `requeue run --store` uses out of the flags for a queue in memory, so that they are not
+    /// applied twice.
     pub(crate) const fn take_from(alone: &mut Alone) -> Self {
         Self {
             group_by: alone.group_by.take(),
@@ -48,7 +48,7 @@ impl GroupFlags {
         }
     }
 
-    /// Checks the flags. With `named`, the adds name their groups, and a pattern is a mistake that clap has refused.
+    /// Checks the flags. With `named`, the adds name their groups, and clap has refused a pattern.
     pub(crate) fn settings(self, named: bool) -> Result<GroupSettings, Refusal> {
         let Self { group_by, group_limit: limit, order } = self;
         let has_groups = named || group_by.is_some();
@@ -84,7 +84,8 @@ impl GroupFlags {
 }
 
 impl GroupFlags {
-    /// As [`settings`](Self::settings), for a worker. The limit alone fits a queue whose adds name the groups.
+    /// Checks the flags of a worker, as [`settings`](Self::settings) does. A limit without a pattern is valid for a
+    /// queue whose adds name the groups.
     pub(crate) fn worker_settings(mut self) -> Result<GroupSettings, Refusal> {
         let limit = self.group_limit.take_if(|_| self.group_by.is_none());
         let settings = self.settings(false)?;
@@ -102,7 +103,7 @@ pub(crate) fn parse_pattern(pattern: &str) -> Result<Regex, Refusal> {
         return refuse("the pattern is empty; use one such as ^[^/]*");
     }
     Regex::new(pattern).or_else(|error| {
-        // The other lines repeat the pattern.
+        // Only the last line is shown, because the other lines repeat the pattern.
         let error = error.to_string();
         let why = error.lines().last().unwrap_or_default();
         let why = why.strip_prefix("error: ").unwrap_or(why);
@@ -114,7 +115,7 @@ impl GroupSettings {
     /// Returns the pattern that extracts the groups, if the flags name a pattern.
     pub(crate) fn pattern(&self) -> Option<Regex> {
         match &self.by {
-            // The pattern was parsed before.
+            // The pattern has already been parsed.
             Some(GroupBy::Pattern(pattern)) => Regex::new(pattern).ok(),
             _ => None,
         }
@@ -126,12 +127,12 @@ impl GroupSettings {
         by.map_or(Ok(()), |by| by.check_add(&Key::from(key), group))
     }
 
-    /// Lets the adds of a new queue name their groups if one does, and the flags say nothing else.
+    /// Makes the adds of a new queue name their groups if an add does and no flag contradicts.
     pub(crate) fn set_named(&mut self, named: bool) {
         self.by = self.by.take().or(named.then_some(GroupBy::Add));
     }
 
-    /// Returns the settings of a queue that `add` creates if its adds name groups, and nothing else is set.
+    /// Returns the settings of a queue that `add` creates if its adds name groups, and no other setting is given.
     pub(crate) fn of_adds(named: bool) -> Self {
         Self { by: named.then_some(GroupBy::Add), limit: None }
     }

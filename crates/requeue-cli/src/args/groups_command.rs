@@ -1,6 +1,6 @@
 //! The subcommands of `requeue groups`, with their flags.
 //!
-//! As in `run`, structs have no doc comments: clap would show them as descriptions of the subcommands.
+//! As in `run`, structs have no doc comments, because clap would show them as descriptions of the subcommands.
 
 use clap::{Args, Subcommand};
 use requeue_store::State;
@@ -36,11 +36,11 @@ pub(crate) struct NamedGroup {
 pub(crate) enum GroupsCommand {
     /// List the groups that have keys or settings
     ///
-    /// Prints a line for each group, sorted by name. Its columns are the numbers of ready keys, waiting keys and keys in
-    /// flight, the limit, the weight, the rate with its burst, the age of the oldest ready key, the pause, and the name. With
-    /// --json, prints objects with `group`, `ready`, `waiting`, `in_flight`, `dirty`, `parked`, `oldest_ready` in seconds,
-    /// `limit`, `weight`, `rate` and `is_paused`. `rate` is null, or has `starts`, `per` in seconds, and `burst`. The store
-    /// reads all keys of the queue.
+    /// Prints a line for each group, sorted by name. The columns are the numbers of ready keys, waiting keys and keys
+    /// in flight, the limit, the weight, the rate with its burst, the age of the oldest ready key, the pause, and the
+    /// name. With --json, prints objects with `group`, `ready`, `waiting`, `in_flight`, `dirty`, `parked`,
+    /// `oldest_ready` in seconds, `limit`, `weight`, `rate` and `is_paused`. `rate` is null, or contains `starts`,
+    /// `per` in seconds, and `burst`. The store reads all keys of the queue.
     List {
         #[command(flatten)]
         queue: GroupQueue,
@@ -51,8 +51,8 @@ pub(crate) enum GroupsCommand {
     },
     /// Set the limit of keys in flight of a group, over all workers
     ///
-    /// The limit applies to later claims, and commands in flight continue. `none` removes the limit of the group: then the
-    /// limit of the queue applies.
+    /// The limit applies to later claims, and commands in flight continue. `none` removes the limit of the group, so
+    /// that the limit of the queue applies.
     Limit {
         #[command(flatten)]
         group: NamedGroup,
@@ -63,7 +63,7 @@ pub(crate) enum GroupsCommand {
     },
     /// Set the limit of all groups that have no other one
     ///
-    /// This is the limit of --group-limit. `none` removes it.
+    /// The limit is that of --group-limit. `none` removes it.
     DefaultLimit {
         /// The most keys in flight of each group, or none
         #[arg(value_name = "N", value_parser = parse_default_limit)]
@@ -77,7 +77,7 @@ pub(crate) enum GroupsCommand {
     },
     /// Set the rate at which keys of a group start, over all workers
     ///
-    /// The rate applies to later claims. `none` removes it: then only the rate of the queue applies.
+    /// The rate applies to later claims. `none` removes it, so that only the rate of the queue applies.
     Rate {
         #[command(flatten)]
         group: NamedGroup,
@@ -110,7 +110,8 @@ pub(crate) enum GroupsCommand {
 
         /// Only keys in this state
         ///
-        /// STATE is ready, waiting, in_flight, parked or damaged. A key in flight keeps its run, and loses the run after it.
+        /// STATE is ready, waiting, in_flight, parked or damaged. The run of a key in flight continues, and only the
+        /// next run is removed.
         #[arg(long, value_parser = named_values(&STATES), value_name = "STATE")]
         #[arg(hide_possible_values = true)]
         state: Option<State>,

@@ -5,7 +5,7 @@ use crate::process::signals::Level;
 /// Stops the run once a number of keys has failed, succeeded or completed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Halt {
-    /// The fate of the commands in flight: they complete, or are terminated.
+    /// The effect on the commands in flight: they complete, or are terminated.
     pub(crate) level: Level,
     what: What,
     often: Often,
@@ -13,17 +13,17 @@ pub(crate) struct Halt {
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum What {
-    /// Keys that were given up.
+    /// Counts keys that were given up.
     Fail,
     Success,
-    /// Keys that were given up, and keys that succeeded.
+    /// Counts keys that were given up, and keys that succeeded.
     Done,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Often {
     Times(u64),
-    /// A percentage of the completed keys. As in GNU parallel, it applies once three keys count.
+    /// A percentage of the completed keys. As in GNU parallel, it applies only after three keys are counted.
     Percent(u64),
 }
 
@@ -42,7 +42,7 @@ impl Halt {
         };
         match self.often {
             Often::Times(times) => count >= times,
-            // One of two keys would be 50 %, which says little.
+            // With fewer keys, a percentage means little: one of two keys would be 50 %.
             Often::Percent(percent) => count >= 3 && count * 100 >= all * percent,
         }
     }

@@ -7,13 +7,13 @@ pub(crate) const RUN: &str = "\
 Runs a command for each key of the input. A key is the name of something that needs work: a file that \
 changed, a customer's ID, the name of an object. By default, each line of standard input is a key.
 
-A key that comes again before its command starts is run once. A key that comes while its command runs \
-is run once more afterwards: two commands of one key never overlap.
+A key that is read again before its command starts is run once. A key that is read while its command runs \
+is run once more afterwards, so two commands of one key never overlap.
 
-A command that fails is run again after a backoff. After its last retry the key is given up. A command \
+A command that fails is run again after a backoff. After its last retry, the key is given up. A command \
 fails if it exits with a code other than 0, is killed by a signal, or exceeds its time limit.
 
-The key is passed as one argument and may have any bytes. A command in which a shell would run the key \
+The key is passed as one argument and can contain any bytes. A command in which a shell would run the key \
 as code is refused, as in sh -c 'cmd {}' and su -c. Other programs are not checked: python3 -c, awk, ssh. \
 Pass the key to a script as an argument, as in sh -c 'cmd \"$1\"' _ {}, or let the script read \
 REQUEUE_KEY. Commands are not sandboxed.";
@@ -21,7 +21,7 @@ REQUEUE_KEY. Commands are not sandboxed.";
 /// The description of `requeue files`.
 pub(crate) const FILES: &str = "\
 Watches directories, with all directories in them. Runs a command for each file whose content changes, \
-until it is stopped. The path of the file is the key of the run: two commands of one file never overlap, \
+until it is stopped. The path of the file is the key of the run. Two commands of one file never overlap, \
 and a file that changes during its run is run once more afterwards.
 
 The path begins with DIR as it is written. requeue puts it into the command by the rules of `requeue run`. \
@@ -29,7 +29,7 @@ With --all-in-one, one command runs for all files that have changed.
 
 Files are ignored as ripgrep ignores them: hidden files, and those that .gitignore, .ignore or git's other \
 lists exclude. .git is never watched, symbolic links are not followed, and files that requeue itself \
-writes do not count. If the rules change, files that they no longer exclude run as new files.
+writes are ignored. If the rules change, files that they no longer exclude run as new files.
 
 A file has changed if its content differs from its content in the last successful run, or at the start. \
 A write of the same bytes starts no run, so a formatter that changes nothing does not trigger itself. A \
@@ -48,16 +48,16 @@ If the system loses events because too many files change at the same time, reque
 #[cfg(feature = "kube")]
 pub(crate) const WATCH: &str = "\
 Watches the objects of a Kubernetes resource. Runs a command for each object that exists at the start, \
-changes or is deleted: a controller as a shell script.
+changes or is deleted. With it, a shell script can be a controller.
 
 The key of an object is NAMESPACE/NAME, or NAME if the object has no namespace. requeue puts the key into \
 the command by the rules of `requeue run`. The command can read the object as JSON on its \
 standard input, without managedFields. The JSON is the state at the start of the command. If the object \
-is gone, it is the last state that was seen.
+was deleted, the JSON is the last known state.
 
 A command that fails is run again after a backoff. Changes of the object do not shorten the backoff, \
-except a new generation: then the command runs immediately. Changes run before the objects that existed at \
-the start, and before resyncs. A deletion while nothing watches is missed, unless a finalizer keeps the \
+except a new generation, which runs the command immediately. Changes run before the objects that existed at \
+the start, and before resyncs. A deletion while requeue does not run is missed, if no finalizer keeps the \
 object.
 
 There are no schedules except --resync, no start-up hooks and no webhooks.";
@@ -72,9 +72,9 @@ Keys are coalesced and retried as by `requeue run`, but a key that is given up i
 parked` shows parked keys with their last errors, and `requeue revive` makes them ready again.
 
 A worker holds a lease on its key, and renews it while the command runs. If the worker dies or loses \
-its connection, the lease expires. That counts as a failure of the key, and another worker takes the \
-key. A worker that finds that its lease is lost terminates the command. Let the destination reject \
-writes that the command makes before that: compare REQUEUE_FENCING_TOKEN.";
+its connection, the lease expires. The expiry counts as a failure of the key, and another worker takes \
+the key. A worker that finds that its lease is lost terminates the command. Before that, the \
+command may still write. The destination can reject such writes if it compares REQUEUE_FENCING_TOKEN.";
 
 type Item = (&'static str, &'static str);
 
@@ -82,7 +82,10 @@ const ENVIRONMENT: [Item; 7] = [
     ("REQUEUE_KEY", "the key; not set if it is too long for a variable"),
     ("REQUEUE_ATTEMPT", "1 plus the number of failures since the last success"),
     ("REQUEUE_ADDS", "the number of adds that the run serves"),
-    ("REQUEUE_SLOT", "1 to the number of jobs; no two commands in flight have the same slot"),
+    (
+        "REQUEUE_SLOT",
+        "a number from 1 to the number of jobs; no two commands in flight have the same slot",
+    ),
     ("REQUEUE_SEQ", "the sequence number of the run"),
     ("REQUEUE_PID", "the process ID of requeue"),
     ("REQUEUE_LAST_EXIT", "the exit code of the last failure; 124 after a timeout"),
@@ -90,7 +93,7 @@ const ENVIRONMENT: [Item; 7] = [
 
 const ENVIRONMENT_STORE: Item = (
     "REQUEUE_FENCING_TOKEN",
-    "with a store: the fencing token of the run; each later run of the key has a greater one",
+    "with a store: the fencing token of the run; each later run of the key has a greater token",
 );
 
 #[cfg(feature = "opentelemetry")]
@@ -104,7 +107,7 @@ const ENVIRONMENT_TRACES: [Item; 0] = [];
 #[cfg(feature = "kube")]
 const ENVIRONMENT_WATCH: [Item; 4] = [
     ("REQUEUE_EVENT", "apply if the object exists when the command starts, else delete"),
-    ("REQUEUE_NAMESPACE", "the namespace of the object; empty if it has none"),
+    ("REQUEUE_NAMESPACE", "the namespace of the object, or empty text if it has no namespace"),
     ("REQUEUE_NAME", "the name of the object"),
     (
         "REQUEUE_SNAPSHOTS",
@@ -119,8 +122,8 @@ const ENVIRONMENT_FILES: [Item; 2] = [
     ),
     (
         "REQUEUE_PATHS",
-        "with --all-in-one: the paths, separated by newlines; not set if a path has a newline, or if they \
-         are too long for a variable",
+        "with --all-in-one: the paths, separated by newlines; not set if a path contains a newline, or if \
+         the paths are too long for a variable",
     ),
 ];
 
@@ -132,13 +135,13 @@ const EXITS: [Item; 10] = [
     ("4", "stopped by --halt or --fail-fast"),
     (
         "5",
-        "the API server has no such resource, or does not allow us to list, watch or (with --finalizer) patch \
-         it (HTTP status 401, 403, 404)",
+        "the API server has no such resource, or does not permit requeue to list, watch or (with --finalizer) \
+         patch it (HTTP status 401, 403, 404)",
     ),
     ("125", "requeue failed"),
     ("126", "the command cannot be executed"),
     ("127", "the command was not found"),
-    ("141", "the reader of standard output closed it before all keys were done (SIGPIPE)"),
+    ("141", "the reader of standard output closed it before all keys were completed (SIGPIPE)"),
 ];
 
 const SIGNALS: [Item; 5] = [
@@ -146,17 +149,20 @@ const SIGNALS: [Item; 5] = [
         "SIGINT, SIGTERM, SIGHUP",
         "First signal: reading stops, no new commands start, and commands in flight complete. Second: \
          SIGTERM to the process groups of the commands, and SIGKILL after --kill-after. Third: SIGKILL. \
-         Then requeue dies of the first signal. A signal that was ignored at the start stays ignored. \
+         At the end, requeue kills itself with the first signal. A signal that was ignored at the start stays ignored. \
          With `requeue files`, the first SIGINT has the effect of a second signal.",
     ),
-    ("SIGTSTP, SIGCONT", "Are passed on to the commands. Time limits pause in between."),
+    ("SIGTSTP, SIGCONT", "Both are passed on to the commands. Between them, time limits pause."),
     ("SIGUSR1", "Prints the progress to standard error."),
-    ("SIGTTIN, SIGTTOU", "A command that these stop wants the terminal. It is killed."),
+    (
+        "SIGTTIN, SIGTTOU",
+        "A command that these signals stop tries to use the terminal. It is killed.",
+    ),
     (
         "SIGKILL",
         "Cannot be caught. A second process, kills-commands-left-by PID, then sends SIGKILL to the \
          process groups of the commands. It does not reach processes that left these groups or run as \
-         another user. If both processes are killed at the same time, commands keep running.",
+         another user. If both processes are killed at the same time, commands continue.",
     ),
 ];
 
@@ -188,12 +194,12 @@ pub(crate) struct Sections {
     environment: Vec<Item>,
     exits: Vec<Item>,
     pub(crate) examples: &'static [&'static str],
-    /// A short one of the examples.
+    /// One short example.
     pub(crate) example: &'static str,
 }
 
 impl Sections {
-    /// Returns the part of a subcommand that runs commands; `None` for another one.
+    /// Returns the part of a subcommand that runs commands, or `None` for any other subcommand.
     pub(crate) fn for_subcommand(name: &str) -> Option<Self> {
         let (own, examples, example): (&[Item], &'static [&str], &str) = match name {
             "run" => (&[], &EXAMPLES_RUN, EXAMPLES_RUN[1]),
@@ -207,7 +213,7 @@ impl Sections {
         if matches!(name, "run" | "work") {
             environment.push(ENVIRONMENT_STORE);
         }
-        // The last failure may have been on another machine, and a store does not keep its exit code.
+        // `work` does not set this variable, because the last failure may have been on another machine.
         environment.retain(|(variable, _)| name != "work" || *variable != "REQUEUE_LAST_EXIT");
         let mut exits = EXITS.to_vec();
         exits.retain(|(code, _)| match *code {
@@ -251,7 +257,8 @@ pub(crate) fn with_wrapped_lines(command: Command) -> Command {
         let help =
             arg.get_long_help().or(arg.get_help()).map(ToString::to_string).unwrap_or_default();
         let filled = fill_lines(&help, WIDTH - INDENT);
-        // If the long help is equal, clap would move the default value to its own paragraph.
+        // The long help is set only if it differs. Otherwise, clap would move the default value to a separate
+        // paragraph.
         if filled == help { arg } else { arg.long_help(filled) }
     });
     match command.get_long_about().map(|about| fill_lines(&about.to_string(), WIDTH)) {
@@ -260,7 +267,7 @@ pub(crate) fn with_wrapped_lines(command: Command) -> Command {
     }
 }
 
-/// Breaks lines between words, so that none has more than `width` characters if its words allow it.
+/// Breaks lines between words, so that no line is longer than `width` characters, except for a longer word.
 fn fill_lines(text: &str, width: usize) -> String {
     let mut filled = String::new();
     let mut column = 0;

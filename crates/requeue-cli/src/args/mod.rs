@@ -31,7 +31,7 @@ use clap_complete::Shell;
     version,
     styles = Styles::plain(),
     disable_version_flag = true,
-    // The options and an empty line are left out, so that the short help fits on 24 lines.
+    // The options and an empty line are omitted, so that the short help fits on 24 lines.
     help_template = "{about-with-newline}Commands:\n{subcommands}{after-help}",
     after_long_help = "Options:\n  -h, --help     Print help\n  -V, --version  Print version"
 )]
@@ -45,8 +45,8 @@ pub(crate) struct Cli {
 }
 
 impl Cli {
-    /// Parses the arguments of this process. Lines of help texts are wrapped only if help is requested, because that
-    /// builds the flags of all subcommands.
+    /// Parses the arguments of this process. Lines of help texts are wrapped only if help is requested, because
+    /// wrapping builds the flags of all subcommands.
     pub(crate) fn of_process() -> Result<Self, clap::Error> {
         Self::try_parse().or_else(|error| match error.kind() {
             ErrorKind::DisplayHelp | ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {
@@ -60,7 +60,7 @@ impl Cli {
     }
 }
 
-// The flags of a subcommand are built only when it is chosen, which shortens the start of the program.
+// The flags of a subcommand are built only if the subcommand is used, so that the program starts faster.
 #[derive(clap::Subcommand, Debug)]
 #[command(defer = true)]
 pub(crate) enum Subcommand {
@@ -79,29 +79,27 @@ pub(crate) enum Subcommand {
     /// Adds the keys on the command line, or those that are read from standard input. A key that is
     /// already pending is not added twice. A key in flight runs once more after its run.
     ///
-    /// An add of a parked key revives it: the key runs again, and its failures are forgotten. A queue may
-    /// keep parked keys instead (--parked-add keep); then --revive revives them. The summary counts the
-    /// adds by their outcome.
+    /// An add revives a parked key, which then runs again with its failures reset. In a queue with --parked-add keep,
+    /// only adds with --revive do so. The summary counts the adds by their outcome.
     ///
-    /// Exits with 0 if all keys are in the store, even if some were left parked. Exits with 2 if the command
-    /// line is wrong, with 3 if a record of the input is not a key, and with 125 if the store cannot be reached
-    /// or has no tables.
+    /// Exits with 0 if all keys are in the store, even if some stay parked. Exits with 2 if the command line is wrong,
+    /// with 3 if a record of the input is not a key, and with 125 if the store cannot be reached or has no tables.
     Add(Box<store::AddFlags>),
     /// Run a command for each key of a queue in a store
     #[command(long_about = help::WORK)]
     Work(Box<store::WorkFlags>),
     /// List the queues of a store, and set their rates
     ///
-    /// Prints a line for each queue: its name, `empty` or `keys`, `paused` if it is, and its rate and groups if it has
-    /// any. With --json, prints objects with `queue`, `is_empty`, `is_paused`, and the settings `re_add`, `parked_add`,
-    /// `rate`, `group_by` and `group_limit`. `rate` is null, or has `starts`, `per` in seconds, and `burst`. `group_by` is
-    /// null without groups, and empty if each add names the group.
+    /// Prints a line for each queue: its name, `empty` or `keys`, `paused` if it is paused, and its rate and groups if
+    /// it has any. With --json, prints objects with `queue`, `is_empty`, `is_paused`, and the settings `re_add`,
+    /// `parked_add`, `rate`, `group_by` and `group_limit`. `rate` is null, or contains `starts`, `per` in seconds, and
+    /// `burst`. `group_by` is null without groups, and empty if each add names the group.
     Queues(store::QueuesFlags),
     /// Remove a queue without keys and schedules from a store
     ///
-    /// With --force, also removes these. Processes that have the queue open get errors: adds fail, and
-    /// workers stop with exit code 125. A command in flight continues until its worker finds that the lease
-    /// is lost, at the next renewal. Then the command is terminated with SIGTERM.
+    /// With --force, also removes keys and schedules. Processes that have the queue open get errors: adds fail, and
+    /// workers stop with exit code 125. A command in flight continues until the next renewal, when its worker detects
+    /// the loss of the lease, and terminates the command with SIGTERM.
     ///
     /// Exits with 0 if the queue is removed, with 1 if it has keys or schedules and is unchanged, and with 125 if there is
     /// no such queue or the store cannot be reached.
@@ -111,34 +109,35 @@ pub(crate) enum Subcommand {
     /// The pause is stored, and applies to the workers of all machines until `requeue resume`. Commands in flight continue,
     /// and keys can be added. With --server, pauses the queue of that process.
     ///
-    /// Exits with 0 if the queue is paused now, and with 125 if there is no such queue or the store cannot be reached.
+    /// Exits with 0 if the queue is then paused, and with 125 if there is no such queue or the store cannot be reached.
     Pause(store::PauseFlags),
     /// Resume a paused queue
     ///
-    /// Waiting workers start immediately, except those of another process on a SQLite file: these start within their poll
+    /// Waiting workers start immediately. With a SQLite file, workers of other processes start within their poll
     /// interval of a second.
     ///
-    /// Exits with 0 if the queue is not paused now, and with 125 if there is no such queue or the store cannot be reached.
+    /// Exits with 0 if the queue is then not paused, and with 125 if there is no such queue or the store cannot be
+    /// reached.
     Resume(store::PauseFlags),
     /// Show the number of keys of a queue by state
     ///
     /// With --in-flight, prints a line for each key in flight: the key, its worker, its age, and the time
-    /// until its lease expires. With --json, prints an object. Its `in_flight_keys` have `key` (`key_base64` if
-    /// it is not UTF-8), `worker`, `fencing_token`, and in seconds `age` and `lease`.
+    /// until its lease expires. With --json, prints an object. Its `in_flight_keys` contain `key` (`key_base64` if it
+    /// is not UTF-8), `worker`, `fencing_token`, and in seconds `age` and `lease`.
     Status(store::StatusFlags),
     /// List the keys of a queue, with their states
     ///
     /// Prints a line for each key, sorted by key: its state, the time at which it is due if it waits, the
-    /// number of failed attempts in a row, and the last failure. The keys are read in pages, so that a long
-    /// list takes no more memory than a short one. With --json, prints objects with `key` (`key_base64` if it
-    /// is not UTF-8), `state`, `at` (the due time), `priority` if it is not 0, `attempts` and `why`.
+    /// number of consecutive failed attempts, and the last failure. The keys are read in pages, so that a long list
+    /// needs no more memory than a short one. With --json, prints objects with `key` (`key_base64` if it is not UTF-8),
+    /// `state`, `at` (the due time), `priority` if it is not 0, `attempts` and `why`.
     Keys(store::KeysFlags),
     /// Say why a key waits or runs, and show its past
     ///
-    /// Prints the state of the key with its cause, then its past, the oldest first: adds, waits with their causes, runs
-    /// and actions of operators, and last the output of its last failures. A part that repeats is one line. A process with
-    /// --serve records all events (--record-events); a store keeps the last three failures of a key. With --json, prints
-    /// an object with `key`, `state`, `why`, `events` and `runs`.
+    /// Prints the state of the key with its cause, then its past, the oldest event first: adds, waits with their
+    /// causes, runs and actions of operators. The output of its last failures follows. A repeated part is one line. A
+    /// process with --serve records all events (--record-events); a store keeps the last three failures of a key. With
+    /// --json, prints an object with `key`, `state`, `why`, `events` and `runs`.
     ///
     /// Exits with 0 if the queue has the key, with 1 if it does not, and with 125 if there is no such queue or
     /// the store cannot be reached.
@@ -148,8 +147,8 @@ pub(crate) enum Subcommand {
     ///
     /// Without --queue, serves a table of all queues, and the dashboard of each queue at /queues/NAME/.
     ///
-    /// Also serves Prometheus metrics at /metrics, and a JSON API, as `requeue work --serve` does. It has
-    /// no password, and is read-only without --serve-admin. SIGINT or SIGTERM stops it.
+    /// Also serves Prometheus metrics at /metrics, and a JSON API, as `requeue work --serve` does. The dashboard has no
+    /// password, and is read-only without --serve-admin. SIGINT or SIGTERM stops it.
     Serve(store::ServeFlags),
     /// List the parked keys of a queue, with their last errors
     ///
@@ -159,7 +158,7 @@ pub(crate) enum Subcommand {
     Parked(store::ListFlags),
     /// Make parked keys ready again
     ///
-    /// --all revives the keys that are parked now, 1,000 at a time. After an interruption the rest is still
+    /// --all revives the keys that are parked now, 1,000 at a time. After an interruption, the other keys are still
     /// parked.
     ///
     /// Exits with 0 if all keys were revived, with 1 if some were not parked, and with 125 if there is no such
@@ -169,10 +168,10 @@ pub(crate) enum Subcommand {
     ///
     /// Runs in flight continue, except with --running.
     ///
-    /// --all cancels 1,000 keys at a time. After an interruption the rest is unchanged.
+    /// --all cancels 1,000 keys at a time. After an interruption, the other keys are unchanged.
     ///
-    /// Exits with 0 if all keys were cancelled, with 1 if some had no such run, and with 125 if there is no
-    /// such queue or the store cannot be reached.
+    /// Exits with 0 if all keys were cancelled, with 1 if some keys had no such run, and with 125 if there is no such
+    /// queue or the store cannot be reached.
     Cancel(store::CancelFlags),
     /// List and change the groups of a queue in a store
     ///
@@ -188,8 +187,8 @@ pub(crate) enum Subcommand {
     },
     /// Add keys again at certain times, which a queue in a store keeps
     ///
-    /// The workers of the queue add each key once for each of its times: see `requeue work`. Times that pass without a worker
-    /// lead to one add.
+    /// The workers of the queue add each key once for each of its times: see `requeue work`. If several times pass
+    /// while no worker runs, the key is added once.
     #[command(disable_help_subcommand = true)]
     Schedule {
         #[command(subcommand)]
@@ -203,15 +202,15 @@ pub(crate) enum Subcommand {
     },
     /// Replay the recorded events of a queue
     ///
-    /// Performs each operation of FILE again at its recorded time, and compares the events that follow. Prints a line for
+    /// Performs each operation in FILE again at its recorded time, and compares the resulting events. Prints a line for
     /// each event: the key or its hash, the event, and the state of the key after the operation.
     ///
-    /// If the queue had dropped old events, the recording begins in the middle. Then the events of a key are replayed only
-    /// from an add on that found the key without a state.
+    /// If the queue had dropped old events, the recording begins in the middle. Then the events of a key are replayed
+    /// only from the first add that found the key without a state.
     ///
     /// Exits with 0 if there is no difference, with 1 at the first difference, with 3 if FILE is not a recording, and with
     /// 125 if it cannot be read.
-    // Hidden, because few users need it, and the list of commands fits on 24 lines.
+    // The command is hidden, because few users need it, and the list of commands must fit on 24 lines.
     #[command(hide = true)]
     Replay {
         /// File with the text of a recording, as from `Queue::recording`

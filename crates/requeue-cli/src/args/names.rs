@@ -8,7 +8,7 @@ pub(crate) fn parse_finalizer(text: &str) -> Result<String, &'static str> {
     (is_subdomain(domain) && is_name).then(|| text.to_owned()).ok_or(WRONG)
 }
 
-/// `NAME=RESOURCE`: the name of a snapshot's file, and its content.
+/// The parts of `NAME=RESOURCE`: the name of a snapshot's file, and the resource whose objects it contains.
 pub(crate) type Named = (String, String);
 
 /// Parses the value of `--snapshot`.
@@ -16,13 +16,13 @@ pub(crate) fn parse_named(text: &str) -> Result<Named, &'static str> {
     const WRONG: &str =
         "expected a name of letters, digits and -_. and a resource, as in maps=configmaps";
     let (name, resource) = text.split_once('=').ok_or(WRONG)?;
-    // The name of a file has at most 255 bytes, including its extension.
+    // The limit is below 255 bytes, the limit of file systems, which includes the extension.
     let is_name = name.len() <= 200 && is_within_alphanumerics(name, is_name_byte);
     let is_good = is_name && !resource.is_empty();
     is_good.then(|| (name.to_owned(), resource.to_owned())).ok_or(WRONG)
 }
 
-/// `RESOURCE[/NAME]`.
+/// The parts of `RESOURCE[/NAME]`.
 pub(crate) type Selected = (String, Option<String>);
 
 /// Parses the value of `--all-on`.
@@ -32,14 +32,14 @@ pub(crate) fn parse_selected(text: &str) -> Result<Selected, &'static str> {
         Some((resource, name)) => (resource, Some(name)),
         None => (text, None),
     };
-    // Names of roles have colons. Characters with a meaning in a field selector are refused.
+    // Names of roles contain colons. Characters with a meaning in a field selector are refused.
     let is_allowed = |byte: u8| is_name_byte(byte) || byte == b':';
     let is_good = !resource.is_empty()
         && name.is_none_or(|name| !name.is_empty() && name.bytes().all(is_allowed));
     is_good.then(|| (resource.to_owned(), name.map(str::to_owned))).ok_or(WRONG)
 }
 
-/// `[NAMESPACE/]NAME` of a Lease.
+/// The parts of the `[NAMESPACE/]NAME` of a Lease.
 pub(crate) type LeaseName = (Option<String>, String);
 
 /// Parses the value of `--leader-election`.

@@ -39,10 +39,11 @@ pub(crate) struct Times {
 }
 
 impl Times {
-    /// Returns the quiet time and the bound of an add, or `None` if it need not wait. `waits` returns the time until the
-    /// end of the key's wait for further adds, if it waits.
+    /// Returns the quiet time and the bound of an add, or `None` if the add need not wait. `waits` returns the time
+    /// until the end of the key's wait for further adds, if it waits.
     ///
-    /// A delay is a debounce whose bound is its quiet time. If both are given, the key waits for the later end.
+    /// A delay is a debounce whose bound is its quiet time. If both are given, the key waits until the later of the two
+    /// ends.
     pub(crate) fn debounce_window(
         self,
         waits: impl FnOnce() -> Option<Duration>,
@@ -116,7 +117,7 @@ impl Pacing {
             .readd_policy(re_add)
             .in_flight_policy(self.rerun)
             .record_events(recording)
-            // Keys may come from an attacker: see `KeyQueue`.
+            // The hasher is random, because keys may come from an attacker: see `KeyQueue`.
             .hasher(RandomState::new());
         #[cfg(feature = "opentelemetry")]
         if Export::is_on() {
@@ -128,7 +129,7 @@ impl Pacing {
         if let Some(pace) = self.pace {
             queue = queue.pace(pace);
         }
-        // Without priorities, the groups of a fair queue only take turns.
+        // In a fair queue without priorities, the groups only take turns, so no order by priority is set.
         if self.order == args::Order::Priority
             || (self.order == args::Order::Fair && self.has_priorities)
         {
@@ -148,13 +149,14 @@ impl Pacing {
     }
 }
 
-/// Returns the group of a key. Its number depends on a secret of this run. Otherwise an attacker could choose keys
-/// whose group number equals the number of another group, and take the turns of that group.
+/// Returns the group of a key. The number of the group depends on a secret of this run. Otherwise, an attacker could
+/// choose keys whose group has the same number as another group, and take the turns of that group.
 fn group_id(hasher: &RandomState, pattern: &Regex, key: &[u8]) -> GroupId {
     GroupId::new(hasher.hash_one(group_name(pattern, key)))
 }
 
-/// Returns the name of the group of a key: the first capture of the pattern, or its whole match, or nothing.
+/// Returns the name of the group of a key: the first capture of the pattern, the whole match without captures, or
+/// nothing without a match.
 fn group_name<'k>(pattern: &Regex, key: &'k [u8]) -> &'k [u8] {
     let found = pattern.captures(key).and_then(|captures| captures.get(1).or(captures.get(0)));
     found.map(|found| found.as_bytes()).unwrap_or_default()
@@ -192,7 +194,7 @@ mod tests {
             (Some(5), None, &[0, 2, 4][..], 5),
             (None, debounce(5, 50), &[0, 2, 4], 9),
             (None, debounce(5, 12), &[0, 3, 6, 9], 12),
-            // The later of the two.
+            // The later of the two ends counts.
             (Some(9), debounce(5, 50), &[0, 1], 9),
             (Some(9), debounce(5, 50), &[0, 3, 6], 11),
             (Some(3), debounce(5, 50), &[0, 1], 6),

@@ -1,7 +1,7 @@
-//! The flags of `requeue run`, and those that other subcommands share with it.
+//! The flags of `requeue run`, and the flags that other subcommands share.
 //!
-//! A field of a struct that is flattened into a subcommand has the flag's help. The struct itself has no
-//! doc comment: clap would show it as the description of the subcommand.
+//! In a struct that is flattened into a subcommand, the doc comment of a field is the flag's help. The struct itself
+//! has no doc comment, because clap would show it as the description of the subcommand.
 
 use std::ffi::OsString;
 use std::hint::black_box;
@@ -25,7 +25,7 @@ use crate::input::Kind;
 use crate::process::signals::parse_signal;
 use crate::serve::{Address, Serve, admin_token, parse_address};
 
-/// The variable with the default of `--store`.
+/// The environment variable with the default of `--store`.
 pub(crate) const STORE_VARIABLE: &str = "REQUEUE_STORE";
 
 #[derive(Args, Debug)]
@@ -63,12 +63,12 @@ pub(crate) struct Flags {
     /// Print the output of commands in the order in which their keys start
     ///
     /// This is the order of the input, unless --order, priorities or delays change it. The output of a command
-    /// is printed together, after the output of all keys before it. A key keeps its place until its last retry.
-    /// A temporary file holds output that must wait.
+    /// is printed together, after the output of all earlier keys. A key keeps its place until its last retry. Output
+    /// that must wait is in a temporary file.
     #[arg(short = 'k', long, help_heading = "Output", hide_short_help = true)]
     pub(crate) keep_order: bool,
 
-    // xargs has this flag. A command never runs without a key, so it has no effect.
+    // This flag is accepted because xargs has it. It has no effect, because a command never runs without a key.
     #[arg(short = 'r', long, hide = true)]
     pub(crate) no_run_if_empty: bool,
 }
@@ -91,9 +91,8 @@ const IN_MEMORY_ONLY: [&str; 9] = [
 pub(crate) struct Through {
     /// Keep the keys in this store until they complete
     ///
-    /// URL is sqlite:FILE, postgres://HOST/DATABASE or redis://HOST. Other workers may take keys from the
-    /// queue too: see `requeue work --help`. $REQUEUE_STORE has no effect here: without this option, the keys
-    /// are in memory.
+    /// URL is sqlite:FILE, postgres://HOST/DATABASE or redis://HOST. Other workers can also take keys from the queue:
+    /// see `requeue work --help`. Without this option, the keys are in memory, even if $REQUEUE_STORE is set.
     #[arg(long, value_name = "URL", help_heading = "Store", hide_short_help = true)]
     #[arg(conflicts_with_all = IN_MEMORY_ONLY)]
     pub(crate) store: Option<String>,
@@ -122,13 +121,13 @@ pub(crate) struct Through {
 pub(crate) struct Passwords {
     /// Leave the password of the store in the environment of commands
     ///
-    /// By default, PGPASSWORD or REDISCLI_AUTH is removed, and REQUEUE_STORE if it has a password.
+    /// By default, PGPASSWORD or REDISCLI_AUTH is removed, and REQUEUE_STORE if it contains a password.
     #[arg(long, requires = "store", help_heading = "Command", hide_short_help = true)]
     pub(crate) pass_passwords: bool,
 }
 
 impl Passwords {
-    /// Returns the variables that this process reads a password from, and that commands do not see.
+    /// Returns the variables with passwords that this process reads, and that it hides from commands.
     pub(crate) fn hidden_variables(self, store: &str) -> Vec<&'static str> {
         if self.pass_passwords {
             return Vec::new();
@@ -138,14 +137,14 @@ impl Passwords {
             "redis" | "rediss" => Some("REDISCLI_AUTH"),
             _ => None,
         };
-        // The address may have a password too.
+        // The address may also contain a password.
         let url = std::env::var_os(STORE_VARIABLE);
         let url = url.filter(|url| has_password(&url.to_string_lossy())).map(|_| STORE_VARIABLE);
         variable.into_iter().chain(url).collect()
     }
 }
 
-/// Returns true if the address of a store may have a password.
+/// Returns true if the address of a store may contain a password.
 fn has_password(url: &str) -> bool {
     let user = url.split_once("://").and_then(|(_, rest)| rest.rsplit_once('@'));
     user.is_some_and(|(user, _)| user.contains(':')) || url.contains("password=")
@@ -187,9 +186,9 @@ pub(crate) struct Common {
 
     /// Placeholder for the key in COMMAND [default: {}]
     ///
-    /// If COMMAND has no placeholder, the key becomes its last argument. Without -I, parts of a path have
-    /// placeholders too: {.} is the path without its extension, {/} the name, {//} the directory, and {/.} the
-    /// name without its extension.
+    /// If COMMAND has no placeholder, the key becomes its last argument. Without -I, parts of a path also have
+    /// placeholders: {.} is the path without its extension, {/} the name, {//} the directory, and {/.} the name without
+    /// its extension.
     #[arg(short = 'I', value_name = "STR", help_heading = "Command", hide_short_help = true)]
     pub(crate) mark: Option<OsString>,
 
@@ -199,7 +198,7 @@ pub(crate) struct Common {
 
     /// Concurrent commands, or N% of the cores [default: 100%]
     ///
-    /// 0 means as many as the limit on open files allows, and 1000 at most.
+    /// 0 means as many as the limit on open files permits, and 1000 at most.
     #[arg(short, long, value_name = "N", value_parser = parse_jobs, help_heading = "Command")]
     #[arg(short_alias = 'P', alias = "max-procs")]
     pub(crate) jobs: Option<usize>,
@@ -212,7 +211,7 @@ pub(crate) struct Common {
 
     /// Signal that terminates a command at its time limit [default: TERM]
     ///
-    /// The whole process group of the command gets it.
+    /// The signal is sent to the whole process group of the command.
     #[arg(short, long, value_name = "SIG", value_parser = parse_signal, help_heading = "Command")]
     #[arg(hide_short_help = true)]
     pub(crate) signal: Option<Signal>,
@@ -228,7 +227,8 @@ pub(crate) struct Common {
 
     /// Limit the rate at which commands start: 10/s, 90/m, 100/h
     ///
-    /// The limit is for all keys of this process together. In a store it is a setting of the queue, for all workers.
+    /// The limit applies to all keys of this process together. In a store, it is a setting of the queue for all
+    /// workers.
     #[arg(long, value_name = "N", value_parser = parse_start_rate, help_heading = "Pace")]
     #[arg(hide_short_help = true)]
     pub(crate) rate: Option<StartRate>,
@@ -280,8 +280,8 @@ pub(crate) struct Common {
 
     /// Stop at the first failed attempt, without retries
     ///
-    /// The same as --retries 0 --halt now,fail=1. Without --retries 0, --halt now,fail=1 stops the run when a
-    /// key has used its retries.
+    /// The same as --retries 0 --halt now,fail=1. Without --retries 0, --halt now,fail=1 stops the run only after the
+    /// last retry of a key.
     #[arg(long, conflicts_with = "halt", help_heading = "Failure", hide_short_help = true)]
     pub(crate) fail_fast: bool,
 
@@ -354,8 +354,8 @@ pub(crate) struct Alone {
     /// Effect of an add on a key whose command runs: after or restart[,MAX] [default: after]
     ///
     /// With restart, the command is terminated as soon as its key is added again, and the key runs again. This is
-    /// neither a success nor a failure. MAX after the first restart, commands of the key are left alone until one
-    /// completes, so that a key that changes all the time completes too; 0 means no limit. The default is 30s.
+    /// neither a success nor a failure. When MAX has passed since the first restart, the next command of the key is not
+    /// terminated, so that a key that is added constantly also completes. 0 means no limit. The default is 30s.
     #[arg(long, value_name = "HOW", value_parser = parse_rerun, help_heading = "Pace")]
     #[arg(hide_short_help = true)]
     pub(crate) on_readd: Option<InFlightPolicy>,
@@ -379,7 +379,7 @@ pub(crate) struct Alone {
     /// Memory for the events of keys, which `requeue why` shows [default: 4M with --serve]
     ///
     /// SIZE is a number of bytes, as in 512K or 4M. Most events take 32 bytes, the others 64, and the oldest events are
-    /// dropped first. The least is 256. 0 records nothing.
+    /// dropped first. The minimum is 256. With 0, no events are recorded.
     #[arg(long, value_name = "SIZE", value_parser = parse_size, help_heading = "Output")]
     #[arg(hide_short_help = true)]
     pub(crate) record_events: Option<usize>,
@@ -394,7 +394,7 @@ impl Alone {
             }
             (bytes, Some(_)) => {
                 let bytes = bytes.unwrap_or(4 << 20);
-                // The queue reserves the memory at its start, and would abort the program without it.
+                // The queue reserves the memory at its start. If the reservation failed there, the program would abort.
                 let is_possible = black_box(Vec::<u8>::new()).try_reserve_exact(bytes).is_ok();
                 let too_much = "--record-events: this machine has less memory; use a smaller SIZE";
                 is_possible.then_some(bytes).ok_or_else(|| Refusal::usage(too_much))
@@ -411,8 +411,8 @@ impl Alone {
 pub(crate) struct Dashboard {
     /// Serve a dashboard at PORT, ADDR:PORT or unix:PATH
     ///
-    /// It also has Prometheus metrics at /metrics, and a JSON API. It has no password, and is read-only
-    /// without --serve-admin. PORT alone is on loopback.
+    /// The server also has Prometheus metrics at /metrics, and a JSON API. It has no password, and is read-only without
+    /// --serve-admin. PORT without an address is on loopback.
     #[arg(long, value_name = "PORT", value_parser = parse_address, help_heading = "Output")]
     serve: Option<Address>,
 
@@ -438,7 +438,7 @@ impl Dashboard {
 pub(crate) struct PageFlags {
     /// Let clients of the dashboard with the token change the queue
     ///
-    /// They can add, cancel, revive and run keys, and pause. The token has 16 to 1,024 visible characters. It
+    /// They can add, cancel, revive and run keys, and pause the queue. The token has 16 to 1,024 visible characters. It
     /// is the content of --token-file, or of the variable REQUEUE_TOKEN, which commands do not see.
     #[arg(long, help_heading = "Output", hide_short_help = true)]
     pub(crate) serve_admin: bool,
@@ -450,7 +450,7 @@ pub(crate) struct PageFlags {
 
     /// Longest time for which a key should be ready before a run
     ///
-    /// While the oldest ready key is older, the dashboard shows its age in amber.
+    /// While the oldest ready key has been ready for longer, the dashboard shows its age in amber.
     #[arg(long, value_name = "TIME", value_parser = parse_duration)]
     #[arg(help_heading = "Output", hide_short_help = true)]
     pub(crate) serve_target: Option<Duration>,

@@ -14,7 +14,7 @@ use crate::duration::parse_duration;
 pub(crate) enum ScheduleCommand {
     /// Add a key again at certain times, or change its times
     ///
-    /// It creates the queue if it does not exist. A key has one schedule.
+    /// The command creates a missing queue. A key has at most one schedule.
     Add(AddFlags),
     /// List the keys that have a schedule
     ///

@@ -1,6 +1,6 @@
 //! The flags of the subcommands that work on a queue in a store.
 //!
-//! As in `run`, structs have no doc comments: clap would show them as descriptions of the subcommands.
+//! As in `run`, structs have no doc comments, because clap would show them as descriptions of the subcommands.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -38,7 +38,7 @@ pub(crate) struct StoreUrl {
 
 impl StoreUrl {
     pub(crate) fn required_url(&self) -> Result<&str, Refusal> {
-        // An empty variable is one that is not set.
+        // An empty variable counts as not set.
         self.store.as_deref().filter(|url| !url.is_empty()).ok_or_else(|| {
             Refusal::usage(
                 "no store; pass --store URL, as in --store sqlite:jobs.db, or set REQUEUE_STORE",
@@ -83,7 +83,7 @@ pub(crate) struct WorkFlags {
 
     /// Stop when no key is ready, waiting or in flight
     ///
-    /// Keys that other workers have in flight count too.
+    /// Keys in flight at other workers also count.
     #[arg(long, help_heading = "Queue")]
     pub(crate) until_empty: bool,
 
@@ -149,7 +149,7 @@ pub(crate) struct AddFlags {
 
     /// Group of the keys, in a queue whose adds name their groups
     ///
-    /// It creates such a queue if there is none. With --input json, `group` of a record replaces it.
+    /// The command creates a missing queue with this setting. With --input json, the `group` of a record replaces NAME.
     #[arg(long, value_name = "NAME", help_heading = "Adds", conflicts_with = "group_by")]
     #[arg(hide_short_help = true)]
     pub(crate) group: Option<String>,
@@ -163,14 +163,15 @@ pub(crate) struct AddFlags {
 
     /// Effect of an add on a parked key [default: revive]
     ///
-    /// A setting of the queue: its first add or worker fixes it.
+    /// The effect is a setting of the queue, which its first add or worker fixes.
     #[arg(long, value_parser = parked_add_values(), value_name = "HOW", help_heading = "Adds")]
     #[arg(hide_short_help = true)]
     pub(crate) parked_add: Option<ParkedAdd>,
 
     /// Effect of an add on a key that backs off: hold or replace [default: hold]
     ///
-    /// A setting of the queue: its first add or worker fixes it. Queues in a store do not have `keep-both`.
+    /// The effect is a setting of the queue, which its first add or worker fixes. Queues in a store do not support
+    /// `keep-both`.
     #[arg(long, value_parser = named_values(&RE_ADD), value_name = "HOW")]
     #[arg(hide_possible_values = true, help_heading = "Adds", hide_short_help = true)]
     pub(crate) re_add: Option<ReaddPolicy>,
@@ -214,11 +215,11 @@ pub(crate) struct QueuesFlags {
 pub(crate) enum QueuesCommand {
     /// Set the rate at which keys of a queue start, over all workers
     ///
-    /// The rate is stored, and applies to later claims. It is the rate of `requeue work --rate`. `none` removes it. On Redis,
-    /// the queue must have one shard.
+    /// The rate is stored, and applies to later claims. The rate is that of `requeue work --rate`. `none` removes it.
+    /// On Redis, the queue must have one shard.
     ///
-    /// Exits with 0 if the queue has the rate now, with 2 if the rate is not valid, and with 125 if there is no such queue or
-    /// the store cannot be reached.
+    /// Exits with 0 if the queue then has the rate, with 2 if the rate is not valid, and with 125 if there is no such
+    /// queue or the store cannot be reached.
     Rate {
         /// Name of the queue; with --server, that of the process
         #[arg(value_name = "QUEUE")]
@@ -318,7 +319,7 @@ pub(crate) struct StatusFlags {
     pub(crate) json: bool,
 }
 
-/// Parses a time for which a store keeps numbers.
+/// Parses a period for which a store keeps activity.
 fn parse_since(text: &str) -> Result<Duration, String> {
     let since = parse_duration(text)?;
     match since.as_secs_f64() {
@@ -389,7 +390,7 @@ pub(crate) struct WhyFlags {
 pub(crate) struct ServeFlags {
     /// PORT, ADDR:PORT or unix:PATH
     ///
-    /// PORT alone is on loopback. 0 takes a free port.
+    /// PORT without an address is on loopback. With 0, the system chooses a free port.
     #[arg(value_name = "PORT", value_parser = parse_address, default_value = "8080")]
     pub(crate) address: Address,
 
@@ -444,8 +445,8 @@ pub(crate) struct CancelFlags {
 
     /// With --all, cancel only keys in this state
     ///
-    /// STATE is ready, waiting, in_flight, parked or damaged. A key in flight keeps its run, and loses
-    /// the run after it.
+    /// STATE is ready, waiting, in_flight, parked or damaged. The run of a key in flight continues, and only the next
+    /// run is removed.
     #[arg(
         long,
         value_parser = named_values(&STATES),
@@ -484,8 +485,8 @@ pub(crate) fn state_name(state: State) -> &'static str {
 pub(crate) struct ServerFlags {
     /// Process with --serve-admin instead of a store: http://HOST:PORT or unix:PATH
     ///
-    /// The token is the content of --token-file, or of the variable REQUEUE_TOKEN. --store is ignored. A process
-    /// with several queues needs --queue, and the others refuse the name of another queue.
+    /// The token is the content of --token-file, or of the variable REQUEUE_TOKEN. --store is ignored. If the process
+    /// has several queues, --queue is required. Otherwise, it must not name another queue.
     #[arg(long, value_name = "URL", value_parser = parse_server, help_heading = "Queue")]
     #[arg(hide_short_help = true)]
     pub(crate) server: Option<ServerUrl>,
@@ -517,7 +518,7 @@ pub(crate) enum StoreCommand {
     /// Create the tables of a store, or migrate them to this version
     ///
     /// A SQLite file needs no init: `requeue add` and `requeue work --create` create and migrate it. The
-    /// other stores are migrated only by this subcommand, because it needs more rights than the others.
+    /// other stores are migrated only by this subcommand, because a migration needs more rights than other operations.
     #[command(
         mut_arg("group_by", |arg| arg.requires("queue")),
         mut_arg("group_limit", |arg| arg.requires("queue")),

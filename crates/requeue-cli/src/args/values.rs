@@ -1,4 +1,4 @@
-//! The values of flags that have their own syntax.
+//! Parsers for the values of flags.
 
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
@@ -43,7 +43,7 @@ pub(crate) fn share_of_cores(percent: u32) -> usize {
     (cores.saturating_mul(percent as usize) / 100).max(1)
 }
 
-/// The number of runs after the first; `None`: no limit.
+/// The number of runs after the first, or `None` for no limit.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Retries(pub(crate) Option<u32>);
 
@@ -57,7 +57,7 @@ pub(crate) fn parse_retries(text: &str) -> Result<Retries, &'static str> {
     }
 }
 
-/// Parses one of these names.
+/// Returns a parser for one of these names.
 pub(crate) fn named_values<T: Clone + Send + Sync + 'static>(
     values: &'static [(&'static str, T)],
 ) -> impl TypedValueParser<Value = T> {
@@ -88,7 +88,7 @@ pub fn parse_rate(text: &str) -> Result<Duration, &'static str> {
 pub(crate) struct StartRate {
     /// The interval between two starts of this process.
     pub(crate) every: Duration,
-    /// The rate of a queue in a store, unless it is out of range there.
+    /// The rate as a setting of a queue in a store, or an error if it is out of range there.
     pub(crate) of_store: Result<Rate, ParseRateError>,
 }
 
@@ -96,7 +96,7 @@ pub(crate) fn parse_start_rate(text: &str) -> Result<StartRate, &'static str> {
     parse_rate(text).map(|every| StartRate { every, of_store: text.parse() })
 }
 
-/// The rate of a queue in a store, or of a group; `None`: no rate.
+/// The rate of a queue in a store, or of a group, or `None` for no rate.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct StoreRate(pub(crate) Option<Rate>);
 
@@ -113,7 +113,7 @@ pub(crate) fn parse_store_rate(text: &str) -> Result<StoreRate, &'static str> {
     })
 }
 
-/// Parses "10/1m": the most starts of a key in a time.
+/// Parses "10/1m": the maximum number of starts of a key in a period.
 pub(crate) fn parse_pace(text: &str) -> Result<Pace, &'static str> {
     const WRONG: &str = "expected 1 to 1000 starts and a time above 0, like 10/1m or 50/s";
     const { assert!(Pace::MAX_RUNS == 1000, "the message names the limit") };
@@ -125,7 +125,7 @@ pub(crate) fn parse_pace(text: &str) -> Result<Pace, &'static str> {
     pace.is_valid().then_some(pace).ok_or(WRONG)
 }
 
-/// The limit of the keys in flight of a group; `None`: no limit.
+/// The limit of keys in flight of a group, or `None` for no limit.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct GroupLimit(pub(crate) Option<u32>);
 
@@ -172,7 +172,7 @@ pub fn parse_delimiter(text: &str) -> Result<u8, &'static str> {
     const WRONG: &str =
         "expected one byte, or an escape: \\n, \\t, \\0, \\x1e, or octal as in \\036";
     let number = |digits: &str, radix| {
-        // `from_str_radix` accepts a sign.
+        // Digits are checked, because `from_str_radix` also accepts a sign.
         let plain = digits.bytes().all(|byte| byte.is_ascii_alphanumeric());
         u8::from_str_radix(digits, radix).ok().filter(|_| plain).ok_or(WRONG)
     };
@@ -217,7 +217,7 @@ pub(crate) enum ServerUrl {
     Tcp {
         /// The host and the port.
         authority: String,
-        /// Without a slash at its end.
+        /// The path without a slash at its end.
         path: String,
     },
     Unix(PathBuf),

@@ -29,7 +29,7 @@ use crate::duration::parse_duration;
     mut_arg("group_by", |arg| {
         arg.help("Group of a key: the first capture of REGEX, or the match [default: the namespace]")
     }),
-    // This makes space in the short help for the flags of this subcommand.
+    // This flag is hidden to make space in the short help for the flags of this subcommand.
     mut_arg("timeout", |arg| arg.hide_short_help(true)),
     mut_arg("dead_letter", |arg| {
         arg.help("Append keys that are given up to FILE, as lines").long_help(None).hide_short_help(true)

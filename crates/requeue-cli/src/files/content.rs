@@ -1,4 +1,4 @@
-//! The content of a file, in the detail that shows a change.
+//! The content of a file, in as much detail as is needed to detect a change.
 
 use std::ffi::OsStr;
 use std::hash::{BuildHasher, Hasher, RandomState};
@@ -7,10 +7,10 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use crate::files::open::{Directory, Meta, Stamp};
 
-/// The size of the largest file that is read, in bytes. For a larger file, only the size and the time count.
+/// The size of the largest file that is read, in bytes. Only the size and the time of a larger file are compared.
 pub(super) const LARGEST: u64 = 16 << 20;
 
-/// The age from which the time of a file shows each later change. A file system may store times in steps of this
+/// The age of a file from which each later change also changes its time. A file system may store times in steps of this
 /// length.
 const TICK: Duration = Duration::from_secs(2);
 
@@ -20,13 +20,14 @@ pub(super) struct Content {
     stamp: Stamp,
     /// `None` if the file is too large, or cannot be read.
     hash: Option<u64>,
-    /// The file was older than [`TICK`], so that its stamp shows each later change.
+    /// True if the file was older than [`TICK`], so that each later change also changes its stamp.
     is_settled: bool,
 }
 
 impl Content {
-    /// Reads a file, whose metadata the caller has just read. Returns `None` if it no longer exists, or if something else
-    /// has taken its place. The hash depends on a secret, so that no one can construct a change with the same hash.
+    /// Reads a file, whose metadata the caller has just read. Returns `None` if it no longer exists, or if another file
+    /// or directory has replaced it. The hash depends on a secret, so that no one can construct a change with the same
+    /// hash.
     pub(super) fn read_file(
         dir: &Directory,
         name: &OsStr,
@@ -64,7 +65,7 @@ impl Content {
     }
 }
 
-/// Returns the time at which the content or the metadata of a file changed last. Programs cannot set this time.
+/// Returns the time of the last change of a file's content or metadata. Programs cannot set this time.
 pub(super) fn changed_at(meta: &Meta) -> SystemTime {
     UNIX_EPOCH + Duration::from_nanos(u64::try_from(meta.stamp.changed).unwrap_or(0))
 }
@@ -75,7 +76,7 @@ fn hash_file(dir: &Directory, name: &OsStr, secret: &RandomState) -> io::Result<
     let mut file = dir.open_file(name)?;
     let mut hasher = secret.build_hasher();
     let mut piece = Vec::new();
-    // A file that grows while it is read changes again, and is then read again.
+    // The size limit also stops the read of a growing file, which is read again after its next change.
     for _ in 0..=LARGEST / PIECE {
         piece.clear();
         file.by_ref().take(PIECE).read_to_end(&mut piece)?;
@@ -120,7 +121,7 @@ mod tests {
         let (before, meta) = read(TICK * 2);
         assert!(before.is_certainly(&meta));
 
-        // The size stays the same.
+        // The new content has the same size.
         fs::write(&path, "two").unwrap();
         assert!(read(TICK * 2).0.differs_from(&before));
         fs::write(&path, "one").unwrap();

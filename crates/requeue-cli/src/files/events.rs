@@ -13,7 +13,7 @@ use parking_lot::{Condvar, Mutex};
 /// Events that have not been handled yet.
 #[derive(PartialEq, Eq, Debug, Default)]
 pub(super) struct Events {
-    /// The paths at which something happened. The value is true if another file or directory may have taken the path.
+    /// The paths with events. The value is true if another file or directory may now have the path.
     pub(super) paths: BTreeMap<PathBuf, bool>,
     /// Events were lost.
     pub(super) overflow: bool,
@@ -28,7 +28,7 @@ impl Events {
 
     /// Adds an event of `notify`.
     fn add_event(&mut self, event: Result<Event, Error>) {
-        /// Above this number of paths, reading the whole tree takes less memory than the paths.
+        /// Above this number, the paths take more memory than a read of the whole tree.
         const MOST: usize = 100_000;
         match event {
             Ok(event) if event.need_rescan() => self.overflow = true,
@@ -43,7 +43,7 @@ impl Events {
                     *self.paths.entry(path).or_default() |= is_replaced;
                 }
             }
-            // The state of the tree shows the missed changes.
+            // A scan of the tree finds the missed changes.
             Err(_) => self.overflow = true,
         }
         if self.paths.len() > MOST {
@@ -53,7 +53,7 @@ impl Events {
     }
 }
 
-/// Returns true for an event that a read causes: by this program or by a command.
+/// Returns true for an event that a read by this program or by a command has caused.
 fn changes_nothing(kind: EventKind) -> bool {
     matches!(kind, EventKind::Access(kind) if kind != AccessKind::Close(AccessMode::Write))
 }
@@ -69,7 +69,7 @@ impl Inbox {
     fn push_event(&self, event: Result<Event, Error>) {
         let mut events = self.events.lock();
         events.add_event(event);
-        // Reads of the files also cause events, which must not wake the thread that reads.
+        // Reads of the files also cause events, which must not wake the reading thread.
         if !events.is_empty() {
             self.came.notify_one();
         }

@@ -1,4 +1,5 @@
-//! The files that count: the rules of `.gitignore` and `.ignore`, extensions, and the files of this program.
+//! Decides which files are watched, by the rules of `.gitignore` and `.ignore`, extensions, and the files that this
+//! program writes.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::Metadata;
@@ -14,16 +15,16 @@ use crate::files::open::{Links, Meta};
 use crate::key::escaped;
 use crate::output::files::{Identity, identity};
 
-/// Decides which files and directories count.
+/// Decides which files and directories are watched.
 #[derive(Debug)]
 pub(super) struct Filter {
-    /// One per root.
+    /// The builder of each root.
     builders: Vec<WalkBuilder>,
-    /// One per root. The matchers keep the rules that they have read.
+    /// The matcher of each root, with the rules that it has read.
     matchers: Vec<IncrementalIgnore>,
-    /// The number of forgotten directories whose rules the matchers keep in vain.
+    /// The number of forgotten directories whose rules the matchers still keep.
     pub(super) forgotten: usize,
-    /// With their dots.
+    /// The extensions, with their dots.
     extensions: Vec<Vec<u8>>,
     /// Files that this program writes. A change of these files must not start a run.
     own: Vec<Identity>,
@@ -32,8 +33,8 @@ pub(super) struct Filter {
     pub(super) links: Links,
 }
 
-/// Returns true if a file or directory of this name decides which other files count. `.git` marks a repository, in
-/// which `.gitignore` applies.
+/// Returns true if a file or directory of this name determines which other files are watched. `.git` marks a
+/// repository, in which `.gitignore` applies.
 pub(super) fn has_rules(name: &OsStr) -> bool {
     [".gitignore", ".ignore", ".git"].iter().any(|rules| name == *rules)
 }
@@ -100,7 +101,7 @@ fn walk_builder(flags: &Flags, root: &Path) -> Result<WalkBuilder, Refusal> {
         if glob.starts_with('!') {
             return Err(wrong("it begins with `!`; write `\\!` for a name that begins so"));
         }
-        // A glob of an override selects files. With `!`, the glob ignores files.
+        // The `!` makes the glob ignore files. Without it, the glob would select files.
         globs.add(&format!("!{glob}")).map_err(|error| wrong(&error.to_string()))?;
     }
     let globs = globs.build().map_err(|error| Refusal::usage(format!("--ignore: {error}")))?;
@@ -118,7 +119,7 @@ fn walk_builder(flags: &Flags, root: &Path) -> Result<WalkBuilder, Refusal> {
     Ok(builder)
 }
 
-/// Returns an extension with one dot before it. `rs` and `.rs` are the same.
+/// Returns an extension with one dot before it, for `rs` and for `.rs`.
 fn with_dot(extension: &OsString) -> Vec<u8> {
     let bytes = extension.as_bytes();
     [b".", bytes.strip_prefix(b".").unwrap_or(bytes)].concat()

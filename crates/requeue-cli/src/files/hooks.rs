@@ -20,17 +20,17 @@ pub(super) const ALL: &[u8] = b"all";
 /// The hooks around the runs for files.
 #[derive(Debug)]
 pub(super) struct FileHooks {
-    /// With `--all-in-one`.
+    /// The paths for the common run, with `--all-in-one`.
     pub(super) all: Option<Paths>,
     pub(super) ran: Ran,
     pub(super) inbox: Arc<Inbox>,
-    /// With `--deleted`.
+    /// True with `--deleted`.
     pub(super) runs_deleted: bool,
-    /// With `--clear`: true if the next run clears the terminal.
+    /// True if the next run clears the terminal, or `None` without `--clear`.
     pub(super) clear: Option<AtomicBool>,
 }
 
-/// The files that changed, for a run for all of them.
+/// The changed files, for one run for all of them.
 #[derive(Debug)]
 pub(super) struct Paths {
     terminator: u8,
@@ -39,7 +39,7 @@ pub(super) struct Paths {
 
 #[derive(Debug, Default)]
 struct State {
-    /// Changed since the last run began.
+    /// The files that have changed since the last run began.
     waiting: BTreeSet<Key>,
     /// The files of the last run, until it has succeeded.
     in_run: BTreeSet<Key>,
@@ -85,7 +85,7 @@ impl Paths {
     }
 }
 
-/// Returns the value of the variable with the paths, one per line, if they can be told apart there.
+/// Returns the value of the variable with the paths, one per line, if the paths are unambiguous there.
 fn paths_variable(paths: &BTreeSet<Key>) -> Option<OsString> {
     let length: usize = paths.iter().map(|path| path.len() + 1).sum();
     let is_lines = paths.iter().all(|path| !path.contains(&b'\n'));
@@ -101,7 +101,8 @@ impl FileHooks {
     fn compare_file(&self, path: &[u8]) -> (Begun, bool) {
         let begun = self.ran.begin_run(path);
         if begun == Begun::Gone {
-            // The file may be replaced at this moment, by a file with the content that was seen last.
+            // At this moment, a file with the last seen content may be replacing the file. So the missing file must be
+            // reported.
             self.inbox.report_skipped(OsStr::from_bytes(path).into());
         }
         (begun, begun == Begun::Changed || (begun == Begun::Gone && self.runs_deleted))
@@ -109,7 +110,7 @@ impl FileHooks {
 
     fn prepare_input(&self, key: &[u8]) -> Option<RunInput> {
         let input = self.input_of(key)?;
-        // The flag guards no other data.
+        // `Relaxed` suffices, because the flag guards no other data.
         let is_first = |next: &AtomicBool| next.swap(false, Ordering::Relaxed);
         let clears = self.clear.as_ref().is_some_and(|next| is_first(next) || self.all.is_some());
         Some(RunInput { clears, ..input })
@@ -137,7 +138,7 @@ impl Hooks for FileHooks {
     }
 
     fn prepare_run<'a>(&'a self, key: &'a [u8]) -> BoxFuture<'a, Result<Option<RunInput>, String>> {
-        // It reads files.
+        // The hook reads files, which can block.
         Box::pin(async { Ok(tokio::task::block_in_place(|| self.prepare_input(key))) })
     }
 
@@ -153,7 +154,7 @@ impl Hooks for FileHooks {
         })
     }
 
-    // The paths of a failed run stay, and are part of each later run until a run succeeds.
+    // The paths of a failed run are kept, and are part of each later run until a run succeeds.
     fn on_give_up(&self, _: &[u8]) -> &'static str {
         "; the next change runs it again"
     }

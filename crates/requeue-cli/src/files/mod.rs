@@ -1,4 +1,4 @@
-//! `requeue files`: a command per file that changes.
+//! `requeue files`: runs a command for each file that changes.
 
 mod content;
 mod events;
@@ -52,9 +52,9 @@ const COLLECT: Duration = Duration::from_millis(5);
 /// The interval of the search for a root that was removed.
 const MISSING: Duration = Duration::from_secs(1);
 
-/// `requeue files`.
+/// Runs `requeue files`.
 pub(crate) fn run(mut flags: Flags) -> Result<Ended, Refusal> {
-    // The time is read before the first file: a file that changes during the scan counts as changed.
+    // The time is read before the first file, so that a file that changes during the scan counts as changed.
     let since = SystemTime::now();
     let roots = find_roots(std::mem::take(&mut flags.dirs))?;
     let paths: Vec<_> = roots.iter().map(|root| root.path.clone()).collect();
@@ -71,12 +71,12 @@ pub(crate) fn run(mut flags: Flags) -> Result<Ended, Refusal> {
     let (poll, is_initial) = (flags.poll.filter(|time| !time.is_zero()), flags.initial);
     let config = run_config(flags)?;
     let files = Files::open_files(&config, None)?;
-    // The files exist since they were opened, so they can be excluded by their identity.
+    // The files exist, because they have been opened, so they can be excluded by their identity.
     exclude_own(&mut filter, &config);
 
     let events = Arc::clone(&inbox);
     let new_watcher: NewWatcher = match poll {
-        // The whole tree is read again and again.
+        // The system reports nothing, because the whole tree is read at each interval.
         Some(_) => Box::new(|| Ok(Box::new(NullWatcher))),
         None => Box::new(move || system_watcher(&events)),
     };
@@ -101,7 +101,7 @@ pub(crate) fn run(mut flags: Flags) -> Result<Ended, Refusal> {
                 .name("files".to_owned())
                 .spawn(move || follower.follow_changes(changes))
                 .map_err(|error| Refusal::failure(error.to_string()))?;
-            // This run has no input, so no input can be left.
+            // This run reads no input, so no unread input can remain.
             Ok(oneshot::channel().1)
         })
         .await
@@ -127,7 +127,7 @@ fn find_roots(dirs: Vec<PathBuf>) -> Result<Vec<Root>, Refusal> {
 /// Returns the configuration with the defaults for files.
 fn run_config(flags: Flags) -> Result<Config, Refusal> {
     let Flags { mut common, mut alone, all_in_one, .. } = flags;
-    // The same files would make the command fail again.
+    // By default, a failed run is not retried, because the same files would make it fail again.
     common.retries.get_or_insert(Retries(Some(0)));
     alone.debounce.get_or_insert(DEBOUNCE);
     common.re_add.get_or_insert(ReaddPolicy::Replace);
@@ -139,7 +139,7 @@ fn run_config(flags: Flags) -> Result<Config, Refusal> {
     Config::from_flags(common, alone, own)
 }
 
-/// Excludes the files that this program writes: each run would be a reason for the next.
+/// Excludes the files that this program writes, because each run would cause the next.
 fn exclude_own(filter: &mut Filter, config: &Config) {
     for path in [&config.dead_letter, &config.joblog].into_iter().flatten() {
         filter.exclude_file(fs::metadata(path).ok());
@@ -186,7 +186,7 @@ struct Follower {
 }
 
 impl Follower {
-    /// Works until the run stops.
+    /// Follows the changes until the run stops.
     fn follow_changes(mut self, changes: Vec<Change>) {
         let (files, directories) = self.tree.size();
         let (files, directories) = (counted(files as u64, "file"), in_words(directories));
@@ -197,7 +197,7 @@ impl Follower {
         while !self.runner.is_stopping() {
             let at_most = self.poll.or_else(|| self.tree.has_missing().then_some(MISSING));
             self.inbox.wait_for_events(at_most);
-            // Events that come together are handled together.
+            // Events that arrive together are handled together.
             thread::sleep(pause);
             let start = Instant::now();
             let events = self.inbox.take_events();
@@ -215,7 +215,7 @@ impl Follower {
                     self.runner.stop(Level::Stopping);
                 }
             }
-            // The commands keep half of the processor's time.
+            // The pause leaves half of the processor's time to the commands.
             pause = start.elapsed().clamp(COLLECT, Duration::from_secs(1));
         }
     }
@@ -236,7 +236,7 @@ impl Follower {
         if let Some(clear) = &self.hooks.clear
             && self.runner.is_idle()
         {
-            // The change comes after a pause.
+            // These changes follow a pause.
             clear.store(true, Ordering::Relaxed);
         }
         for Change { path, kind } in changes {

@@ -35,7 +35,7 @@ pub(super) struct Meta {
     pub(super) stamp: Stamp,
 }
 
-/// The metadata of a file that a change of its content changes. Times are in nanoseconds since 1970.
+/// The metadata of a file that change when its content changes. Times are in nanoseconds since 1970.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Stamp {
     pub(super) id: Id,
@@ -46,7 +46,7 @@ pub(super) struct Stamp {
 
 impl Meta {
     fn from_stat(stat: &Stat) -> Self {
-        // The types of the fields differ between systems.
+        // The conversions are needed because the types of the fields differ between systems.
         let number = |number: i128| number as u64;
         let nanos = |seconds: i128, nanos: i128| (seconds * 1_000_000_000 + nanos) as i64;
         let stamp = Stamp {
@@ -76,8 +76,8 @@ pub(super) struct Directory {
 }
 
 impl Links {
-    /// Opens the directory at `inside` in `root`. Links in `root` itself are followed: the user named it. The error is
-    /// `NotFound` if something else has taken the place of a directory.
+    /// Opens the directory at `inside` in `root`. Links in `root` itself are followed, because the user named it. The
+    /// error is `NotFound` if another file has replaced a directory.
     pub(super) fn open_dir(self, root: &Path, inside: &Path) -> io::Result<Directory> {
         let path: PathBuf = root.components().chain(inside.components()).collect();
         let at =
@@ -115,7 +115,7 @@ impl Directory {
         Some(Meta::from_stat(&statat(&self.fd, name, flags).ok()?))
     }
 
-    /// Opens a file. The error is `NotFound` if something else has taken its place.
+    /// Opens a file. The error is `NotFound` if a link or another kind of file has replaced it.
     pub(super) fn open_file(&self, name: &OsStr) -> io::Result<File> {
         let opened = openat(&self.fd, name, READ | self.links.open_flag(), Mode::empty());
         let file = File::from(opened.map_err(as_not_found)?);
@@ -136,8 +136,8 @@ impl Directory {
     }
 }
 
-/// Converts an error. If a link or another kind of file is found instead of a file or directory, the error differs
-/// between systems.
+/// Converts the error about a link or another kind of file in the place of a file or directory, because this error
+/// differs between systems.
 fn as_not_found(error: Errno) -> io::Error {
     match error {
         Errno::LOOP | Errno::MLINK | Errno::NOTDIR | Errno::NXIO => ErrorKind::NotFound.into(),

@@ -1,7 +1,7 @@
 //! The contents with which files have run.
 //!
-//! An event can come while a file is being written. The content at that moment is not final, and can differ even if the
-//! final content equals the former content. Therefore, the content is compared again when a run is about to start,
+//! An event can arrive while a file is being written. The content at that moment is not final, and can differ even if
+//! the final content equals the former content. Therefore, the content is compared again when a run is about to start,
 //! after the debounce.
 
 use std::collections::HashMap;
@@ -22,7 +22,7 @@ use crate::key::Key;
 pub(super) struct Ran {
     secret: RandomState,
     links: Links,
-    /// As the user names them.
+    /// The roots, as the user names them.
     roots: Vec<PathBuf>,
     files: Mutex<HashMap<Key, Last>>,
 }
@@ -71,7 +71,7 @@ impl Ran {
     pub(super) fn begin_run(&self, path: &[u8]) -> Begun {
         // The file is read without the lock, because a read may take long.
         let Some(now) = self.read_content(Path::new(OsStr::from_bytes(path))) else {
-            // If the file exists again later, it runs.
+            // If the file exists again later, a run starts.
             self.forget_file(path);
             return Begun::Gone;
         };
@@ -80,7 +80,7 @@ impl Ran {
         if last.settled.as_ref().is_some_and(|settled| !now.differs_from(settled)) {
             return Begun::Unchanged;
         }
-        // Until the run has succeeded, each content needs a run.
+        // The value is removed, because each content needs a run until one has succeeded.
         last.settled = None;
         last.in_run = Some(Box::new(now));
         Begun::Changed
@@ -89,14 +89,14 @@ impl Ran {
     /// Records that the run that began last has succeeded.
     pub(super) fn record_success(&self, path: &[u8]) {
         if let Some(last) = self.files.lock().get_mut(path) {
-            // The content at the beginning of the run counts: the present content may be newer.
+            // The content at the beginning of the run counts, because the present content may be newer.
             last.settled = last.in_run.take().map(|content| *content);
         }
     }
 
     fn read_content(&self, file: &Path) -> Option<Content> {
         let (dir, name) = file.parent().zip(file.file_name())?;
-        // Roots may contain each other. A key that a client of the page has added may be in no root.
+        // Roots may contain each other. A key that a client of the dashboard has added may be in no root.
         let roots = self.roots.iter().filter(|root| dir.starts_with(root));
         let root = roots.max_by_key(|root| root.as_os_str().len()).map_or(dir, |root| root);
         let root = if root == Path::new("") { Path::new(".") } else { root };
@@ -125,7 +125,7 @@ mod tests {
             ran.read_content(&file)
         };
         let before = write("one");
-        // Seen while it is written.
+        // An event arrives while the file is being written.
         let between = write("");
         ran.record_change(path, before);
         write("one");
@@ -134,13 +134,13 @@ mod tests {
 
         write("two");
         assert_eq!(ran.begin_run(path), Begun::Changed);
-        // The first content is back, but the run has failed half-way.
+        // The first content is back, but the run has failed.
         write("one");
         assert_eq!(ran.begin_run(path), Begun::Changed);
         ran.record_success(path);
         assert_eq!(ran.begin_run(path), Begun::Unchanged);
 
-        // Changed during the run.
+        // The file changes during the run.
         write("three");
         assert_eq!(ran.begin_run(path), Begun::Changed);
         write("four");

@@ -1,7 +1,7 @@
 //! The watched files as they were last seen, and the changes since then.
 //!
-//! Events say only where to look. A change is a difference between the files and their last seen state. A lost, late or
-//! repeated event therefore makes no difference if another event follows or the whole tree is read again.
+//! Events only name the paths to examine. A change is a difference between the files and their last seen state. A lost,
+//! late or repeated event therefore makes no difference if another event follows or the whole tree is read again.
 //!
 //! A directory is read after its watch was added. A file that appears in it is then either read, or causes an event.
 
@@ -25,14 +25,14 @@ use crate::key::escaped;
 /// A change of a file.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Change {
-    /// As the user names the file: the given root, and the path in it.
+    /// The path as the user names it: the given root, and the path in it.
     pub(super) path: PathBuf,
     pub(super) kind: Kind,
 }
 
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) enum Kind {
-    /// The file has another content than before. A new file had no content before.
+    /// The content of the file has changed. A new file had no content before.
     Changed {
         before: Option<Content>,
     },
@@ -46,9 +46,9 @@ pub(super) struct Full(pub(super) usize);
 /// A directory that is watched with all its subdirectories.
 #[derive(Clone, Debug)]
 pub(super) struct Root {
-    /// As the user wrote it.
+    /// The path as the user wrote it.
     pub(super) given: PathBuf,
-    /// Absolute and without links, as in the events.
+    /// The absolute path without links, as in the events.
     pub(super) path: PathBuf,
     is_missing: bool,
 }
@@ -60,7 +60,7 @@ struct Dir {
     id: Id,
     files: HashMap<OsString, Content>,
     dirs: BTreeSet<OsString>,
-    /// False if its entries could not be read.
+    /// False if the entries of the directory could not be read.
     is_read: bool,
 }
 
@@ -75,9 +75,9 @@ pub(super) struct Tree {
     /// The path of each directory. Two paths of one directory would share one watch.
     ids: HashMap<Id, PathBuf>,
     secret: RandomState,
-    /// Files that changed before this time are not reported. Only during the first scan.
+    /// During the first scan, files that changed before this time are not reported.
     since: Option<SystemTime>,
-    /// All watches are added again.
+    /// True if all watches must be added again.
     adds_watches_again: bool,
     warned: HashSet<Vec<u8>>,
     warnings: Vec<String>,
@@ -121,7 +121,7 @@ impl Tree {
         })
     }
 
-    // --- What the caller asks for ------------------------------------------------------------------
+    // --- The interface -----------------------------------------------------------------------------
 
     /// Reads all files and watches their directories. Returns the files that have changed since `since`.
     pub(super) fn first_scan(&mut self, since: SystemTime) -> Result<Vec<Change>, Full> {
@@ -141,16 +141,17 @@ impl Tree {
         Ok(self.take_changes())
     }
 
-    /// Looks at the paths of these events. Returns the files that have changed.
+    /// Examines the paths of these events. Returns the files that have changed.
     pub(super) fn handle_events(&mut self, mut events: Events) -> Result<Vec<Change>, Full> {
         for path in std::mem::take(&mut events.skipped) {
             let forgotten = self.forget_file(&path);
             events.paths.extend(forgotten.map(|path| (path, true)));
         }
         if events.overflow {
-            // The events may have named directories whose watches ended, or directories that replaced others.
+            // The lost events may have named directories whose watches were removed, or directories that replaced
+            // others.
             match (self.new_watcher)().map_err(NotWatched::from) {
-                // The drop of the old watcher ends its watches.
+                // The drop of the old watcher removes its watches.
                 Ok(watcher) => self.watcher = watcher,
                 Err(NotWatched::Full) => return Err(Full(0)),
                 Err(NotWatched::Failed(error)) => self.warnings.push(error.to_string()),
@@ -165,7 +166,7 @@ impl Tree {
         }
         let mut entered: Option<PathBuf> = None;
         for (path, is_replaced) in events.paths {
-            // The directory was scanned after the events of the directory and of its files.
+            // The scan of the directory is later than these events of its files.
             if entered.as_ref().is_some_and(|entered| path.starts_with(entered)) {
                 continue;
             }
@@ -183,7 +184,7 @@ impl Tree {
                 continue;
             }
             if is_replaced && self.dirs.contains_key(&path) {
-                // The watch of a directory that was renamed twice may have ended.
+                // The watch of a directory that was renamed twice may be lost.
                 self.adds_watches_again = true;
             }
             let mut stack = Stack::new();
@@ -270,7 +271,7 @@ impl Tree {
         let is_new = !self.dirs.contains_key(dir);
         let listed = match self.open_dir(dir, root).and_then(|opened| opened.meta()) {
             Ok(meta) => match self.claim_dir(dir, root, meta.stamp.id)? {
-                // The directory is listed after its watch was added: a file that appears later causes an event.
+                // The directory is listed after its watch was added, so that a file that appears later causes an event.
                 true => self.list_dir(dir, root, meta.stamp.id),
                 false => return Ok(()),
             },
@@ -291,7 +292,7 @@ impl Tree {
             dir.is_read = true;
         }
         if is_new && self.since.is_none() && names.iter().any(|name| has_rules(name)) {
-            // The filter may have the rules of an earlier directory with this name.
+            // The filter may still have the rules of an earlier directory with this name.
             self.filter.reload_rules();
         }
         #[expect(clippy::iter_over_hash_type, reason = "the changes are sorted")]
@@ -331,9 +332,9 @@ impl Tree {
         Ok((opened, names))
     }
 
-    /// Watches a directory. Returns false if it cannot be watched, or is watched already at another path.
+    /// Watches a directory. Returns false if the directory cannot be watched, or is already watched at another path.
     fn claim_dir(&mut self, dir: &Path, root: usize, id: Id) -> Result<bool, Full> {
-        // Roots may contain each other. The first watcher of a directory keeps the directory.
+        // Roots may contain each other. A directory belongs to the first root that watches it.
         if self.dirs.get(dir).is_some_and(|dir| dir.root != root) {
             return Ok(false);
         }
@@ -343,8 +344,8 @@ impl Tree {
             if meta.is_ok_and(|meta| meta.stamp.id == id) {
                 return Ok(false);
             }
-            // The directory was renamed. Its old watch must end before the new watch begins, because the two would be
-            // the same watch.
+            // The directory was renamed. Its old watch must be removed before the new watch is added, because both
+            // would be the same watch.
             self.forget_dir(&other, true);
         }
         let known = self.dirs.get(dir).map(|dir| dir.id);
@@ -386,7 +387,7 @@ impl Tree {
     }
 
     fn end_watch(&mut self, dir: &Path) {
-        // The watch of a directory that was removed or renamed has ended already.
+        // The system has already removed the watch of a directory that was removed or renamed.
         let _ = self.watcher.unwatch(dir);
     }
 
@@ -427,8 +428,8 @@ impl Tree {
                 }
             }
         }
-        // The filter keeps the rules of directories that are gone. The filter is rarely cleared, because clearing costs
-        // reads.
+        // The filter also keeps the rules of removed directories. It is rarely cleared, because all rules must then be
+        // read again.
         if self.filter.forgotten > self.dirs.len() + 1000 {
             self.filter.reload_rules();
         }
@@ -436,7 +437,7 @@ impl Tree {
 
     // --- Entries of a directory ------------------------------------------------------------------
 
-    /// Looks at a path at which something happened.
+    /// Examines a path of an event.
     fn look_at(
         &mut self,
         dir: &Path,
@@ -499,7 +500,7 @@ impl Tree {
         if is_wanted {
             self.compare_file(opened, name, meta, root, trust);
         } else {
-            // The file is not deleted, but no longer counts.
+            // The file is not deleted, but is no longer watched.
             self.remove_file(dir, name);
         }
     }
@@ -520,7 +521,7 @@ impl Tree {
         }
         let Some(now) = Content::read_file(opened, name, meta, &self.secret, SystemTime::now())
         else {
-            // The event of its deletion follows.
+            // The entry no longer exists, and the event of its deletion will follow.
             return;
         };
         let has_changed = match before {
@@ -548,7 +549,7 @@ impl Tree {
 
     fn take_changes(&mut self) -> Vec<Change> {
         let mut changes = std::mem::take(&mut self.changes);
-        // Stable: the order of two changes of one file is kept.
+        // The sort is stable, so that the order of two changes of one file does not change.
         changes.sort_by(|one, other| one.path.cmp(&other.path));
         changes
     }
@@ -566,7 +567,7 @@ impl Tree {
         self.warn_once(dir.as_os_str().as_bytes().to_vec(), why);
     }
 
-    /// Warns once of each subject.
+    /// Warns once about each subject.
     fn warn_once(&mut self, subject: Vec<u8>, why: impl FnOnce() -> String) {
         if self.warned.insert(subject) {
             self.warnings.push(why());
@@ -577,9 +578,9 @@ impl Tree {
 /// The evidence that a file has not changed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Trust {
-    /// Its metadata: nothing has reported a change.
+    /// The metadata suffice, because no event has reported a change.
     Metadata,
-    /// Only its content.
+    /// Only the content is evidence.
     Nothing,
 }
 

@@ -18,9 +18,9 @@ pub(crate) enum Change<'a> {
 /// The options of an add.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(crate) struct AddOptions {
-    /// The least time from reading the key to its run.
+    /// The minimum time from the reading of the key to its run.
     pub(crate) after: Option<Duration>,
-    /// Postpones the run with each add, instead of a delay.
+    /// The quiet time and the bound, if each add postpones the run.
     pub(crate) debounce: Option<Debounce>,
     pub(crate) merge: Merge,
     pub(crate) priority: i32,

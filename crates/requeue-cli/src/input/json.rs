@@ -1,4 +1,4 @@
-//! Keys as JSON objects: parses them, and writes them so that they can be parsed again.
+//! Parses keys in JSON objects, and writes such objects.
 
 use std::borrow::Cow;
 use std::fmt::Display;
@@ -48,7 +48,7 @@ enum Op {
 /// Parses an object. Fields that it does not know are ignored.
 pub(crate) fn parse_record(record: &[u8]) -> Result<Change<'static>, Why> {
     let bad = |why: String| Why::Json(why);
-    // serde would also take a list of the fields.
+    // serde would also accept an array of the field values.
     if record.trim_ascii_start().first() != Some(&b'{') {
         return Err(bad("not a JSON object".to_owned()));
     }
@@ -105,7 +105,7 @@ fn parse_field<T, E: Display>(
 
 /// Returns the duration until a time, or zero if the time has passed.
 fn time_until(at: &str) -> Result<Duration, Why> {
-    // The wall clock is read once. A later step of the clock has no effect.
+    // The wall clock is read only here, so a later change of the clock has no effect.
     let at: Timestamp = at.parse().map_err(|error| Why::Json(format!("at: {error}")))?;
     Ok(Duration::try_from(at.duration_since(Timestamp::now())).unwrap_or(Duration::ZERO))
 }

@@ -1,5 +1,4 @@
-//! Splits a stream of bytes into records. Memory is bounded: a record that is too long is kept only up to the length of
-//! the longest valid record.
+//! Splits a stream of bytes into records. Memory is limited: only the beginning of a too long record is kept.
 
 use std::borrow::Cow;
 use std::io::{self, BufRead, BufReader, ErrorKind, Read};
@@ -64,7 +63,7 @@ impl Format {
     }
 }
 
-/// Returns the reason why a command cannot get this key as an argument.
+/// Returns the reason why this key cannot be the argument of a command.
 pub(crate) fn check_key(key: &[u8]) -> Result<(), Why> {
     match key.len() {
         0 => Err(Why::Empty),
@@ -76,22 +75,22 @@ pub(crate) fn check_key(key: &[u8]) -> Result<(), Why> {
 
 /// The destination of the changes that records ask for.
 pub(crate) trait ChangeSink: Send {
-    /// Applies a change. Returns false if the sink takes no more.
+    /// Applies a change. Returns false if the sink accepts no further changes.
     fn take_change(&mut self, change: Change<'_>) -> Result<bool, Why>;
 
     /// Reports a record that is invalid.
     fn refuse_record(&mut self, bad: &Bad);
 
-    /// Waits until all changes are applied. Called when the next record is not available yet. Returns false if the sink
-    /// takes no more.
+    /// Waits until all changes are applied. The reader calls this when the next record is not available yet. Returns
+    /// false if the sink accepts no further changes.
     fn apply_pending(&mut self) -> bool;
 
-    /// This function is called once, when all changes are applied.
+    /// Ends the input. The reader calls this once, when all changes are applied.
     fn end_input(&mut self) {}
 }
 
-/// Passes the change of each record to the sink. Returns true at the end of the input, and false if the sink takes no
-/// more or the reading was stopped.
+/// Passes the change of each record to the sink. Returns true at the end of the input, and false if the sink accepts no
+/// further changes or the reading was stopped.
 pub(crate) fn read_changes(
     input: Input,
     format: Format,
@@ -109,13 +108,13 @@ pub(crate) fn read_changes(
                 false
             }
             None => {
-                // The records that were skipped at the end have not called `settle`.
+                // Records that were skipped at the end have not caused a call of `apply_pending`.
                 sink.apply_pending();
                 return Ok(!records.from.get_ref().is_cut);
             }
         };
         if records.from.get_ref().is_cut {
-            // The record may be incomplete, and there is no more input.
+            // After an error, the record may be incomplete, and no input follows.
             return Ok(false);
         }
         if is_valid {
@@ -170,7 +169,7 @@ impl<R: BufRead> Records<R> {
     fn read_record(&mut self) -> io::Result<Option<u64>> {
         self.record.clear();
         let mut length = 0;
-        // After Ctrl-D on a terminal, another read would wait for more input.
+        // The end is remembered, because another read after Ctrl-D on a terminal would wait for more input.
         while !self.has_ended {
             let buffer = match self.from.fill_buf() {
                 Err(error) if error.kind() == ErrorKind::Interrupted => continue,
@@ -182,7 +181,7 @@ impl<R: BufRead> Records<R> {
             }
             let end = buffer.iter().position(|&byte| byte == self.format.delimiter);
             let piece = &buffer[..end.unwrap_or(buffer.len())];
-            // Bytes beyond the limit are counted, but take no memory.
+            // Bytes beyond the limit are counted but not stored.
             let room = self.format.longest_valid() - self.record.len();
             self.record.extend_from_slice(&piece[..piece.len().min(room)]);
             length += piece.len() as u64;
@@ -251,7 +250,7 @@ mod tests {
 
     #[test]
     fn an_end_is_the_end_even_if_it_comes_within_a_record() {
-        // On a terminal Ctrl-D ends one read, and the next waits for more.
+        // A terminal, on which Ctrl-D ends one read, and the next read waits for more input.
         struct Terminal(u8);
         impl Read for Terminal {
             fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {

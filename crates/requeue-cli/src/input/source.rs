@@ -23,17 +23,17 @@ pub(crate) enum Source {
     File(PathBuf),
 }
 
-/// A file that is read until another thread stops the reading. Reads wait even if the file is non-blocking: another
-/// process that shares the terminal may have set that mode.
+/// A file that is read until another thread stops the reading. Reads wait even if the file is non-blocking, because
+/// another process that shares the terminal may have set that mode.
 #[derive(Debug)]
 pub(crate) struct Input {
     file: File,
     pub(crate) metadata: Metadata,
-    /// A user types the input.
+    /// True if a user types the input.
     pub(crate) is_terminal: bool,
-    /// Reaches its end when reading must stop.
+    /// A pipe that is closed when reading must stop.
     stop: PipeReader,
-    /// Reading was stopped before the end of the input.
+    /// True if reading was stopped before the end of the input.
     pub(crate) is_cut: bool,
 }
 
@@ -62,7 +62,7 @@ impl Input {
         Ok((input, stopper))
     }
 
-    /// Waits until there is something to read, or reading is stopped.
+    /// Waits until input is available, or reading is stopped.
     fn wait_readable(&mut self) -> io::Result<()> {
         // One call waits for both, because a plain read could not be stopped.
         let mut fds =
@@ -113,7 +113,7 @@ mod tests {
     fn a_pipe_that_was_made_non_blocking_is_waited_for() {
         let (mut input, _stopper, mut writer) = input();
         rustix::fs::fcntl_setfl(&input.file, OFlags::NONBLOCK).unwrap();
-        // More than the capacity of a pipe.
+        // The data exceed the capacity of a pipe.
         let sent = vec![b'x'; 1 << 22];
         let received = std::thread::scope(|scope| {
             let received = scope.spawn(|| {

@@ -52,7 +52,7 @@ mod tests {
         rustix::fs::fcntl_setfl(&writer, OFlags::NONBLOCK).unwrap();
         let mut file = BlockingFile::of_stream(&writer).unwrap();
         drop(writer);
-        // More than the capacity of a pipe.
+        // The data exceed the capacity of a pipe.
         let sent = vec![b'x'; 1 << 22];
         let received = std::thread::scope(|scope| {
             let received = scope.spawn(|| {

@@ -13,11 +13,11 @@ use crate::output::{LONGEST_LINE, Output, Stream};
 
 /// The time for which pipes are read after the exit of the process.
 const GRACE: Duration = Duration::from_millis(250);
-/// The capacity of a pipe in bytes, at most.
+/// The maximum capacity of a pipe, in bytes.
 const PIPE: usize = 1 << 20;
 /// The number of bytes of a stream that `--output group` keeps in memory. Longer output goes to a temporary file.
 const IN_MEMORY: usize = 1 << 20;
-/// The number of bytes of the end of a stream that are kept for the dashboard.
+/// The number of bytes that are kept from the end of a stream for the dashboard.
 const TAIL: usize = 4 << 10;
 
 /// The destination of one stream of a command.
@@ -31,7 +31,7 @@ pub(crate) struct Sink<'a> {
     is_in_line: bool,
     /// The output so far, with `--output group`.
     pub(crate) kept: Option<SpooledTempFile>,
-    /// The end of the output, for the dashboard.
+    /// The last part of the output, for the dashboard.
     tail: Option<Vec<u8>>,
     /// The number of bytes that were read.
     pub(crate) received: u64,
@@ -39,7 +39,7 @@ pub(crate) struct Sink<'a> {
 
 impl<'a> Sink<'a> {
     /// With `keeps_all`, keeps the output for `--output group`; long output is in an unnamed file. With `keeps_tail`,
-    /// keeps the end of the output for the dashboard.
+    /// keeps the last part of the output for the dashboard.
     pub(crate) fn new(
         output: &'a Output,
         stream: Stream,
@@ -69,13 +69,13 @@ impl<'a> Sink<'a> {
         let mut grace_over = pin!(wait_after_exit(exited.clone(), GRACE));
         let mut lines = Lines::default();
         let mut late = 0;
-        // A process that the command left behind may write forever.
+        // The amount is limited, because a process that the command has left behind may write forever.
         while late <= PIPE {
             let new = tokio::select! {
                 // Output that is already in the pipe is read even after the grace period.
                 biased;
                 read = from.read_buf(lines.read_buffer()) => match read {
-                    // A pipe that fails has no more output, and its command ends by itself.
+                    // A failed pipe has no more output. Its command exits without further action.
                     Ok(0) | Err(_) => break,
                     Ok(new) => new,
                 },
@@ -86,7 +86,7 @@ impl<'a> Sink<'a> {
             if let Some(whole) = lines.take_whole(new)
                 && !self.put_bytes(whole).await?
             {
-                // The return closes the pipe, and the command gets SIGPIPE.
+                // The return closes the pipe, so that the command receives SIGPIPE.
                 return Ok(());
             }
             late += if *exited.borrow() { new } else { 0 };
@@ -101,7 +101,7 @@ impl<'a> Sink<'a> {
     async fn put_bytes(&mut self, bytes: Vec<u8>) -> io::Result<bool> {
         if let Some(tail) = &mut self.tail {
             let all = tail.len() + bytes.len();
-            // The buffer is cut rarely, so that each byte is copied at most twice.
+            // The buffer is cut only at twice its size, so that each byte is copied at most twice.
             if all > 2 * TAIL {
                 tail.drain(..tail.len().min(all - TAIL));
             }
@@ -138,14 +138,14 @@ pub(crate) async fn feed_stdin(
     let (Some(mut to), Some(what)) = (to, what) else { return 0 };
     let mut sent = 0;
     let write = async {
-        // A command may close its input before it has read the whole input.
+        // An error ends the loop, because a command may close its input before it has read everything.
         while let Ok(more @ 1..) = to.write(&what[sent..]).await {
             sent += more;
         }
     };
     tokio::select! {
         () = write => {}
-        // A child that the command left behind may hold the pipe open and never read from it.
+        // A child that the command has left behind may keep the pipe open without reading from it.
         () = wait_after_exit(exited, Duration::ZERO) => {}
     }
     sent as u64
@@ -160,7 +160,7 @@ async fn wait_after_exit(mut exited: watch::Receiver<bool>, grace: Duration) {
 #[derive(Debug, Default)]
 pub(crate) struct Lines {
     buffer: Vec<u8>,
-    /// The last piece was a part of a long line.
+    /// True if the last piece was a part of a long line.
     unfinished: bool,
 }
 
@@ -171,7 +171,7 @@ impl Lines {
         &mut self.buffer
     }
 
-    /// Takes the whole lines out of the buffer, which has `new` more bytes than after the last call.
+    /// Takes the whole lines out of the buffer, which has received `new` bytes since the last call.
     pub(crate) fn take_whole(&mut self, new: usize) -> Option<Vec<u8>> {
         let fresh = self.buffer.len() - new;
         let end = match self.buffer[fresh..].iter().rposition(|&byte| byte == b'\n') {
@@ -185,7 +185,7 @@ impl Lines {
         Some(whole)
     }
 
-    /// Returns the rest at the end of the stream, as a line.
+    /// Returns the bytes that are left at the end of the stream, as a line.
     pub(crate) fn take_rest(mut self) -> Option<Vec<u8>> {
         if self.buffer.is_empty() && !self.unfinished {
             return None;

@@ -57,7 +57,7 @@ impl DeadLetters {
             }
         };
         record.push(self.format.delimiter);
-        // Each record is one write, so a process that follows the file sees whole records.
+        // Each record is one write, so that a process that follows the file reads whole records.
         file.lock().write_all(&record)
     }
 }

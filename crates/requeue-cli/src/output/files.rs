@@ -1,4 +1,4 @@
-//! Files that the program writes. The directories of these files may be open to other users. Therefore links of other
+//! Files that the program writes. Other users may be able to write to their directories. Therefore, links of other
 //! users are not followed, files that other users planted are refused, and new files are readable only by their owner.
 
 use std::ffi::{OsStr, OsString};
@@ -20,7 +20,7 @@ use crate::exit::Refusal;
 use crate::key::escaped;
 use crate::output::blocking_file::BlockingFile;
 
-/// This process may have no right to list a directory on the way to a file.
+/// This process may have no right to list a parent directory of a file.
 #[cfg(any(target_os = "android", target_os = "freebsd", target_os = "linux"))]
 pub(crate) const SEARCH: OFlags = OFlags::PATH.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC);
 #[cfg(not(any(target_os = "android", target_os = "freebsd", target_os = "linux")))]
@@ -29,12 +29,12 @@ pub(crate) const SEARCH: OFlags = OFlags::DIRECTORY.union(OFlags::CLOEXEC);
 /// The device and inode of a file.
 pub(crate) type Identity = (u64, u64);
 
-/// Returns the identity of a regular file. `None` for terminals and other devices, which several flags may share.
+/// Returns the identity of a regular file, or `None` for a terminal or another device, which several flags can share.
 pub(crate) fn identity(of: &Metadata) -> Option<Identity> {
     of.is_file().then(|| (of.dev(), of.ino()))
 }
 
-/// Opens the file of a flag, or duplicates a standard stream that it names. Refuses the input.
+/// Opens the file of a flag, or duplicates the standard stream that the flag names. Refuses the file of the input.
 pub(crate) fn open_file(
     flag: &str,
     path: &Path,
@@ -89,7 +89,7 @@ pub(crate) fn open_to_overwrite(path: &Path) -> io::Result<File> {
 }
 
 /// Opens each component of a path relative to the previous component. Links are followed here and not by the system,
-/// because each may belong to another user.
+/// because each link may belong to another user.
 fn open_by_components(path: &Path, how: OFlags) -> io::Result<File> {
     const MOST_LINKS: usize = 40;
     if path.as_os_str().as_bytes().ends_with(b"/") {
@@ -131,13 +131,15 @@ fn open_by_components(path: &Path, how: OFlags) -> io::Result<File> {
         }
         if is_last {
             let file = open_last(&dir, &component, how, found.as_ref())?;
-            // The open file is also checked, because another user may have replaced it since the check by its name.
+            // The open file is also checked, because another user may have replaced the file since the check by its
+            // name.
             check_owner(&fstat(&dir)?, &fstat(&file)?, &at)?;
             return Ok(file);
         }
         let next = openat(&dir, &component, SEARCH | OFlags::NOFOLLOW, Mode::empty())?;
         if component != ".." {
-            // The open directory is checked: another user may have replaced it since the check by its name.
+            // The open directory is also checked, because another user may have replaced it since the check by its
+            // name.
             check_owner(&fstat(&dir)?, &fstat(&next)?, &at)?;
         }
         dir = next;
@@ -154,12 +156,12 @@ fn reversed_components(path: &Path) -> Vec<OsString> {
 /// Opens the last component of a path. Waits for the reader of a FIFO only if the FIFO belongs to this user or to root.
 fn open_last(dir: &OwnedFd, name: &OsStr, how: OFlags, found: Option<&Stat>) -> io::Result<File> {
     let is_a = |kind| found.is_some_and(|found| FileType::from_raw_mode(found.st_mode) == kind);
-    // The link of an open file need not lead to a name.
+    // A link to an open file need not lead to a path.
     let links = if is_a(FileType::Symlink) { OFlags::empty() } else { OFlags::NOFOLLOW };
     let how = how | links | OFlags::WRONLY | OFlags::CREATE | OFlags::CLOEXEC | OFlags::NOCTTY;
     let mode = Mode::RUSR | Mode::WUSR;
     let is_trusted = found.is_some_and(|found| trusts_owner(found.st_uid, geteuid().as_raw()));
-    // The open must not wait: a FIFO of another user would stop the program here.
+    // The open must not wait, because a FIFO of another user would block the program here.
     match openat(dir, name, how | OFlags::NONBLOCK, mode) {
         Err(Errno::NXIO) if is_a(FileType::Fifo) && is_trusted => {
             Ok(openat(dir, name, how, mode)?.into())
@@ -173,7 +175,7 @@ fn open_last(dir: &OwnedFd, name: &OsStr, how: OFlags, found: Option<&Stat>) -> 
 }
 
 /// Returns true if `dir` is a directory of the proc file system. The links of open files there lead to the files, and
-/// their text need not be a path.
+/// their targets need not be paths.
 fn is_of_proc(dir: &OwnedFd) -> bool {
     #[cfg(any(target_os = "android", target_os = "linux"))]
     {
@@ -188,7 +190,7 @@ fn is_of_proc(dir: &OwnedFd) -> bool {
 }
 
 /// Refuses a symbolic link of another user. Also refuses a directory or file of another user in a directory such as
-/// `/tmp`, in which others can create files: that user may have put it there for this program.
+/// `/tmp`, in which other users can create files, because that user may have put it there for this program.
 fn check_owner(dir: &Stat, found: &Stat, at: &Path) -> io::Result<()> {
     let (owner, user) = (found.st_uid, geteuid().as_raw());
     let why = if FileType::from_raw_mode(found.st_mode) == FileType::Symlink {
@@ -209,8 +211,9 @@ const fn trusts_owner(owner: u32, user: u32) -> bool {
     owner == user || owner == 0
 }
 
-/// Returns true if users can plant files for others in a directory with this mode: all users can write to it, or a
-/// group can whose members cannot replace each other's files. `engine/sqlite/place.rs` of the stores has the same rule.
+/// Returns true if users can plant files for other users in a directory with this mode. All users can write to it, or a
+/// group whose members cannot replace each other's files. `engine/sqlite/place/owners.rs` of the stores applies the
+/// same rule.
 const fn is_shared(mode: RawMode) -> bool {
     mode & 0o002 != 0 || (mode & 0o1000 != 0 && mode & 0o020 != 0)
 }
@@ -289,7 +292,7 @@ mod tests {
         }
     }
 
-    /// The kernel also refuses some of these files, unless the administrator has switched this protection off.
+    /// The kernel also refuses some of these files, if its protection is enabled.
     #[test]
     fn what_another_user_planted_in_a_shared_directory_receives_nothing() {
         let dir = tempfile::tempdir().unwrap();
@@ -318,12 +321,12 @@ mod tests {
             }
         }
         assert!(!at("dir/f").exists());
-        // A file of another user is usual in a directory of that user, or of a group.
+        // In a directory of another user, or of a group, files of other users are permitted.
         fs::set_permissions(&shared, fs::Permissions::from_mode(0o775)).unwrap();
         open_to_append(&at("file")).unwrap().write_all(b" and ours").unwrap();
         assert_eq!(fs::read(at("file")).unwrap(), b"theirs and ours");
         open_to_append(&at("dir/f")).unwrap();
-        // Otherwise, the owner of the pipe could block the program.
+        // If the FIFO were opened, its owner could block the program.
         let error = open_to_append(&at("fifo")).unwrap_err();
         assert_eq!(error.raw_os_error(), Some(Errno::NXIO.raw_os_error()));
     }

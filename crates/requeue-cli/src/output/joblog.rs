@@ -22,9 +22,9 @@ pub(crate) struct Joblog(Mutex<BlockingFile>);
 pub(crate) struct Log {
     pub(crate) exit: i32,
     pub(crate) signal: i32,
-    /// The number of bytes that were written to its standard input.
+    /// The number of bytes that were written to the command's standard input.
     pub(crate) sent: u64,
-    /// The number of bytes of its output.
+    /// The number of bytes of the command's output.
     pub(crate) received: u64,
 }
 
@@ -41,7 +41,7 @@ impl Joblog {
                 "--joblog: the file is that of --dead-letter; name another file",
             ));
         }
-        // The file is emptied after the checks: a file that is refused keeps its content.
+        // The file is emptied only after the checks, so that a refused file keeps its content.
         let emptied = if identity.is_some() { file.0.set_len(0) } else { Ok(()) };
         let begun = emptied.and_then(|()| file.write_all(HEADER.as_bytes()));
         begun.map_err(|error| files::open_failure("--joblog", path, &error))?;
@@ -56,11 +56,11 @@ impl Joblog {
         log: Log,
         command: &str,
     ) -> io::Result<()> {
-        // A clock before 1970 must not end the run.
+        // A clock before 1970 must not stop the run.
         let at = at.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs_f64();
         let took = took.as_secs_f64();
         let Log { exit, signal, sent, received } = log;
-        // Each line is one write, so a process that follows the file sees whole lines.
+        // Each line is one write, so that a process that follows the file reads whole lines.
         let line = format!(
             "{seq}\t:\t{at:.3}\t{took:10.3}\t{sent}\t{received}\t{exit}\t{signal}\t{command}\n"
         );

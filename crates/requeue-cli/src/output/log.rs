@@ -1,4 +1,4 @@
-//! Events of libraries as lines: warnings of a store, and the actions of clients of the dashboard.
+//! Prints events of libraries as lines, such as the warnings of a store and the actions of clients of the dashboard.
 
 use std::io::{self, Write};
 use std::sync::Arc;
@@ -16,7 +16,7 @@ type Say = Arc<dyn Fn(&str) + Send + Sync>;
 
 /// Passes each event to `say` as one line.
 pub(crate) fn show_events(say: impl Fn(&str) + Send + Sync + 'static) {
-    // There is no other subscriber: a process runs one subcommand.
+    // The process has no other subscriber, because it runs only one subcommand.
     let _ = line_subscriber(Arc::new(say)).try_init();
 }
 
@@ -32,7 +32,7 @@ pub(crate) fn show_here() -> impl Sized {
 }
 
 fn line_subscriber(say: Say) -> impl SubscriberInitExt {
-    // The user knows the name of the only queue.
+    // The name of the queue is omitted, because a subcommand uses one queue.
     let fields = debug_fn(|line, field, value| match field.name() {
         "message" => write!(line, "{value:?}"),
         "queue" => Ok(()),
@@ -46,11 +46,11 @@ fn line_subscriber(say: Say) -> impl SubscriberInitExt {
         .with_ansi(false)
         .fmt_fields(fields)
         .with_writer(move || Line { say: Arc::clone(&say), text: Vec::new() });
-    // The warnings of drivers are not shown: requeue_store reports their causes.
+    // The warnings of drivers are not shown, because requeue_store reports their causes.
     let ours = Targets::new()
         .with_target("requeue_http", LevelFilter::INFO)
         .with_target("requeue_store", LevelFilter::WARN)
-        // The program reports parked keys itself.
+        // These events are not shown, because the program reports parked keys itself.
         .with_target("requeue_store::parked", LevelFilter::OFF)
         .with_target("requeue_store::outage", LevelFilter::INFO);
     tracing_subscriber::registry().with(lines.with_filter(ours))

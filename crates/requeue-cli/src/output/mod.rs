@@ -40,7 +40,7 @@ enum Message {
     },
     /// The progress line, which stays below all other lines; `None` removes it.
     Progress(Option<String>),
-    /// Completes when all messages before it are written.
+    /// A request that is answered when all earlier messages are written.
     Flush(oneshot::Sender<()>),
 }
 
@@ -67,13 +67,13 @@ pub(crate) struct Output {
 
 /// The number of messages that may wait to be written.
 const QUEUED: usize = 64;
-/// The longest line in bytes. A longer one is written in pieces.
+/// The longest line in bytes. A longer line is written in pieces.
 pub(crate) const LONGEST_LINE: usize = 64 << 10;
 
 impl Output {
     /// Starts the writer, which runs until the end of the program.
     pub(crate) fn start() -> io::Result<Self> {
-        // The bound makes commands wait for a slow reader, instead of keeping their output in memory.
+        // The limit makes commands wait for a slow reader. Without it, their output would fill the memory.
         let (messages, receiver) = mpsc::channel(QUEUED);
         let (closing, closed) = watch::channel(None);
         let writer = Writer {
@@ -81,7 +81,7 @@ impl Output {
                 LONGEST_LINE,
                 BlockingFile::of_stream(io::stdout())?,
             )),
-            // Standard error has no buffer: a message must be seen before a crash.
+            // Standard error has no buffer, so that messages are visible before a crash.
             stderr: Target::new(BlockingFile::of_stream(io::stderr())?),
             closed: closing,
             bar: None,
@@ -92,8 +92,8 @@ impl Output {
         Ok(Self { messages, closed })
     }
 
-    /// Writes `bytes`, which are output of run number `source`. Waits while the queue is full. Returns false if the stream
-    /// is closed.
+    /// Writes `bytes`, which are output of the run with the number `source`. Waits while the queue is full. Returns
+    /// false if the stream is closed.
     pub(crate) async fn write(&self, stream: Stream, source: u64, bytes: Vec<u8>) -> bool {
         self.is_open(stream)
             && self.messages.send(Message::Text { stream, source, bytes }).await.is_ok()
@@ -104,7 +104,7 @@ impl Output {
         stream == Stream::Stderr || self.closed.borrow().is_none()
     }
 
-    /// Writes the kept output of run number `source`.
+    /// Writes the kept output of the run with the number `source`.
     pub(crate) async fn write_kept(&self, source: u64, kept: [SpooledTempFile; 2]) {
         let _ = self.messages.send(Message::Kept { source, kept }).await;
     }
@@ -126,7 +126,8 @@ impl Output {
 
     /// Writes a message to standard error. Drops the message if the queue is full.
     pub(crate) fn hint(&self, message: &str) {
-        // The callers handle signals and events, and must not wait for a reader.
+        // The message is dropped if the queue is full, because the callers handle signals and events, and must not
+        // wait.
         let _ = self.messages.try_send(Message::stderr(message_line(message)));
     }
 
@@ -151,7 +152,7 @@ impl Output {
     /// Waits until standard output is closed.
     pub(crate) async fn wait_until_closed(&self) {
         if self.closed.clone().wait_for(Option::is_some).await.is_err() {
-            // Not reached: the writer stops after the last handle is dropped.
+            // This line is not reached, because the writer stops only after the last handle is dropped.
             std::future::pending::<()>().await;
         }
     }
@@ -164,7 +165,7 @@ struct Writer {
     bar: Option<ProgressBar>,
 }
 
-/// One of the streams, and the run whose line is unfinished there.
+/// One of the streams, and the run with an unfinished line in this stream.
 struct Target<W> {
     to: W,
     unfinished: Option<u64>,
@@ -175,9 +176,9 @@ impl<W: Write> Target<W> {
         Self { to, unfinished: None }
     }
 
-    /// Writes bytes of the run `source`. First ends an unfinished line of another run.
+    /// Writes bytes of the run `source`. Before that, ends the unfinished line of another run.
     fn write(&mut self, source: u64, bytes: &[u8]) -> io::Result<()> {
-        // Two runs must not share a line.
+        // An unfinished line is ended, because two runs must not share a line.
         if self.unfinished.is_some_and(|writer| writer != source) {
             self.to.write_all(b"\n")?;
         }
@@ -203,7 +204,7 @@ impl Writer {
             }
             if !texts.is_empty() {
                 match self.bar.clone() {
-                    // The line is drawn again below the texts.
+                    // The progress line is drawn again below the texts.
                     Some(bar) => bar.suspend(|| self.write_messages(texts)),
                     None => self.write_messages(texts),
                 }
@@ -248,9 +249,9 @@ impl Writer {
     }
 
     fn write_stderr(&mut self, source: u64, bytes: &[u8]) {
-        // Both streams may be one terminal.
+        // Standard output is flushed first, because both streams may be the same terminal.
         self.flush();
-        // There is no other place to report errors of standard error.
+        // Errors of standard error cannot be reported elsewhere.
         let _ = self.stderr.write(source, bytes);
     }
 
@@ -270,7 +271,7 @@ impl Writer {
     }
 }
 
-/// Passes the kept output to `to` in pieces. Fails if the output cannot be read.
+/// Passes the kept output to `to` in pieces. Returns an error if the output cannot be read.
 fn pass_pieces(mut kept: SpooledTempFile, mut to: impl FnMut(&[u8])) -> io::Result<()> {
     kept.rewind()?;
     let mut buffer = vec![0; LONGEST_LINE];

@@ -18,7 +18,7 @@ pub(crate) struct Count(AtomicU64);
 impl Count {
     /// Adds one, and returns the new value.
     pub(crate) fn one_more(&self) -> u64 {
-        // The counts guard no other data, and the summary is made after all tasks have ended.
+        // `Relaxed` suffices: the counts guard no other data, and the summary is made after all tasks have stopped.
         self.0.fetch_add(1, Ordering::Relaxed) + 1
     }
 
@@ -78,9 +78,9 @@ impl Serialize for Durations {
 pub(crate) struct Adds {
     #[serde(rename = "adds")]
     pub(crate) accepted: Count,
-    /// Became part of a pending run.
+    /// Adds that became part of a pending run.
     pub(crate) coalesced: Count,
-    /// Revived a parked key in a store.
+    /// Adds that revived a parked key in a store.
     pub(crate) revived: Count,
 }
 
@@ -93,9 +93,9 @@ pub(crate) struct Runs {
     pub(crate) succeeded: Count,
     #[serde(rename = "failures")]
     pub(crate) failed: Count,
-    /// Exceeded `--timeout`. These runs have also failed.
+    /// Runs that exceeded `--timeout`. They also count as failed.
     pub(crate) timed_out: Count,
-    /// Were terminated because their key was added again. These runs have neither succeeded nor failed.
+    /// Runs that were terminated because their key was added again. They count neither as successes nor as failures.
     pub(crate) restarted: Count,
     #[serde(rename = "run_seconds")]
     pub(crate) durations: Durations,
@@ -114,15 +114,15 @@ pub(crate) struct Tally {
     pub(crate) cancelled: Count,
     /// Keys that had not run to completion at the end of the program.
     pub(crate) unfinished: Count,
-    /// `--halt` stopped the run.
+    /// True if `--halt` has stopped the run.
     pub(crate) halted: AtomicBool,
-    /// The program itself failed. Neither a command nor the user caused this.
+    /// True if the program itself has failed. Neither a command nor the user has caused this.
     #[serde(skip)]
     failed: AtomicBool,
 }
 
 impl Tally {
-    /// Takes the counts of a queue in memory, so that the summary, the API and the metrics agree.
+    /// Copies the counts of a queue in memory, so that the summary, the API and the metrics agree.
     pub(crate) fn take_adds(&self, counts: &Totals) {
         self.adds.accepted.set(counts.adds);
         self.adds.coalesced.set(counts.coalesced);
@@ -134,7 +134,7 @@ impl Tally {
     }
 
     pub(crate) fn exit_code(&self) -> Exit {
-        // The most serious reason comes first.
+        // The most serious reason is checked first.
         if self.failed.load(Ordering::Relaxed) {
             Exit::Failure
         } else if self.halted.load(Ordering::Relaxed) {

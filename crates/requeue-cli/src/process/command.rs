@@ -1,4 +1,5 @@
-//! Finds the file of the command before any input is read, and limits the number of commands that run at the same time.
+//! Finds the file of the command before any input is read. Also computes the number of commands that can run at the
+//! same time.
 
 use std::ffi::{OsStr, OsString};
 use std::io::{self, ErrorKind};
@@ -12,8 +13,8 @@ use crate::exit::{Exit, Refusal};
 use crate::key::escaped;
 use crate::process::template::Template;
 
-/// Checks that the command can be found, as exec does. If the command's name depends on the key, only refuses a whole
-/// command line in one word, as GNU parallel takes it.
+/// Checks that the command can be found, as exec does. If the command's name depends on the key, only checks that the
+/// word is not a whole command line, as GNU parallel accepts it.
 pub(crate) fn find_program(template: &Template) -> Result<(), Refusal> {
     let exit = match template.fixed_program() {
         Some(program) => locate_program(&program).err(),
@@ -39,7 +40,7 @@ pub(crate) fn why_not(program: &OsStr, exit: Exit) -> String {
     }
 }
 
-/// Returns true if the word is a program and its arguments: the text before its first space is a program.
+/// Returns true if the word contains a program and its arguments, because the text before its first space is a program.
 fn is_command_line(word: &[u8]) -> bool {
     let end = word.iter().position(u8::is_ascii_whitespace);
     end.is_some_and(|end| end > 0 && locate_program(OsStr::from_bytes(&word[..end])).is_ok())
@@ -55,7 +56,7 @@ pub(crate) fn locate_program(program: &OsStr) -> Result<PathBuf, Exit> {
     if program.as_bytes().contains(&b'/') {
         return check_executable(Path::new(program));
     }
-    // This is the default of execvp.
+    // This value is the default of execvp.
     let path = std::env::var_os("PATH").unwrap_or_else(|| OsString::from("/bin:/usr/bin"));
     let mut why = Exit::NotFound;
     for directory in std::env::split_paths(&path) {
@@ -83,7 +84,7 @@ fn check_executable(program: &Path) -> Result<PathBuf, Exit> {
 }
 
 /// Returns the exit code for a command that was not started because its program does not exist or cannot be executed.
-/// Shells have the same codes.
+/// Shells use the same codes.
 pub(crate) fn exit_of(error: &io::Error) -> Option<Exit> {
     match error.kind() {
         ErrorKind::NotFound | ErrorKind::NotADirectory => Some(Exit::NotFound),
@@ -92,8 +93,8 @@ pub(crate) fn exit_of(error: &io::Error) -> Option<Exit> {
     }
 }
 
-/// Returns the number of jobs for `--jobs 0`. A command takes up to six descriptors of this process, and four more
-/// while it is being started.
+/// Returns the number of jobs for `--jobs 0`. A command uses up to six descriptors of this process, and four more
+/// during its start.
 pub(crate) fn most_at_once() -> usize {
     let files = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
     let files = usize::try_from(files).unwrap_or(usize::MAX);

@@ -22,10 +22,10 @@ pub(crate) struct Groups {
     /// The groups by slot. A group is removed when a wait returns its leader. Until then, the process ID cannot be
     /// reused.
     running: Mutex<Vec<Option<Group>>>,
-    /// Read-locked from the start of a command until it is listed. Write-locked to reach all commands, because a
-    /// command that is not listed yet would be missed.
+    /// Locked for reading from the start of a command until it is listed, and for writing to reach all commands.
+    /// Otherwise, a command that is not listed yet would be missed.
     starting: RwLock<()>,
-    /// Kills the groups if this process is killed.
+    /// The process that kills the groups if this process is killed.
     pub(crate) guardian: Option<Guardian>,
 }
 
@@ -37,8 +37,8 @@ struct Group {
     starved: Option<Signal>,
 }
 
-/// The status of a leader that has exited, and the signal that stopped it if it was killed because it tried to use the
-/// terminal.
+/// The status of an exited leader. If it was killed because it tried to use the terminal, also the signal that had
+/// stopped it.
 pub(crate) type Reaped = (io::Result<ExitStatus>, Option<Signal>);
 
 impl Groups {
@@ -46,7 +46,7 @@ impl Groups {
         Self { guardian, ..Self::default() }
     }
 
-    /// Starts the command of a slot, for the run with this number, and lists it. The caller must call
+    /// Starts the command of a slot, for the run with this number, and lists its group. The caller must call
     /// [`over`](Self::mark_over) after the end of the command.
     pub(crate) fn start_command(
         &self,
@@ -81,7 +81,7 @@ impl Groups {
     pub(crate) async fn wait_for_command(&self, slot: usize, child: &mut Child) -> Reaped {
         let mut wait = pin!(child.wait());
         poll_fn(|context| {
-            // Signals are sent under the lock, so that none is sent to a reused process ID.
+            // Signals are sent under the same lock, so that no signal is sent to a reused process ID.
             let mut groups = self.running.lock();
             wait.as_mut().poll(context).map(|status| {
                 let group = groups.get_mut(slot - 1).and_then(Option::take);
@@ -91,7 +91,7 @@ impl Groups {
         .await
     }
 
-    /// Marks the run in a slot as over, even if processes of its group are left.
+    /// Marks the run in a slot as over, even if processes of its group still exist.
     pub(crate) fn mark_over(&self, slot: usize) {
         if let Some(guardian) = &self.guardian {
             guardian.record_over(slot);
@@ -121,7 +121,7 @@ impl Groups {
 
     /// Returns true if the command of a slot has exited, even if it has not been waited for.
     pub(crate) fn has_ended(&self, slot: usize) -> bool {
-        // The last option leaves the exit status for tokio.
+        // `NOWAIT` leaves the exit status for tokio.
         let ended = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
         match self.running.lock().get(slot - 1) {
             Some(Some(group)) => matches!(waitid(WaitId::Pid(group.leader), ended), Ok(Some(_))),
@@ -132,7 +132,8 @@ impl Groups {
     /// Kills the groups that have stopped because they tried to use the terminal. Such groups would wait forever,
     /// because no command gets the terminal.
     pub(crate) fn kill_starved(&self) {
-        // A command may stop while it is being started, and only one SIGCHLD reports this.
+        // The write lock waits for starting commands. Such a command may have stopped, and only one SIGCHLD reports
+        // this.
         drop(self.starting.write());
         for group in self.running.lock().iter_mut().flatten() {
             let stopped = WaitIdOptions::STOPPED | WaitIdOptions::NOHANG;
@@ -171,10 +172,10 @@ pub(crate) fn group_leader(child: &Child) -> Option<Pid> {
     child.id().and_then(|id| i32::try_from(id).ok()).and_then(Pid::from_raw)
 }
 
-/// Sends a terminating signal to a group. Ignores errors: a group without members needs no signal.
+/// Sends a terminating signal to a group. Ignores errors, because a group without members needs no signal.
 pub(crate) fn end_group(group: Pid, signal: Signal) {
     let _ = kill_process_group(group, signal);
-    // A stopped process handles the signal only when it continues.
+    // The group is continued, because a stopped process handles the signal only when it continues.
     let _ = kill_process_group(group, Signal::CONT);
 }
 
@@ -183,7 +184,7 @@ pub(crate) async fn wait_until_empty(group: Pid) {
     let mut pause = Duration::from_millis(5);
     while test_kill_process_group(group) != Err(Errno::SRCH) {
         if only_dead(group) {
-            // A process whose first thread has exited looks like a zombie, but is alive.
+            // SIGKILL is sent, because a process whose first thread has exited looks like a zombie but is alive.
             end_group(group, Signal::KILL);
             return;
         }
@@ -192,15 +193,15 @@ pub(crate) async fn wait_until_empty(group: Pid) {
     }
 }
 
-/// Returns true if all members of a group are zombies. In many containers, no process waits for zombies. Always false
-/// without `/proc`.
+/// Returns true if all members of a group are zombies. In many containers, no process waits for zombies. Without
+/// `/proc`, the result is always false.
 fn only_dead(group: Pid) -> bool {
     let is_there = std::fs::exists("/proc/self/stat").unwrap_or(false);
     let Ok(processes) = std::fs::read_dir("/proc") else { return false };
     is_there
         && !processes.flatten().any(|process| {
             let stat = std::fs::read(process.path().join("stat")).unwrap_or_default();
-            // The name of the process comes first, and can contain any byte.
+            // The name of the process precedes the state, and can contain any byte.
             let after_name = stat.rsplit(|&byte| byte == b')').next().unwrap_or_default();
             let mut fields = std::str::from_utf8(after_name).unwrap_or_default().split_whitespace();
             let (state, of_group) = (fields.next(), fields.nth(1));

@@ -1,20 +1,20 @@
-//! The guardian: a second process. If `requeue` is killed, the guardian kills its commands, so that the next `requeue`
-//! never runs a key at the same time.
+//! The guardian, a second process. If `requeue` is killed, the guardian kills its commands, so that the next `requeue`
+//! does not run a key that is still running.
 //!
 //! SIGKILL cannot be caught. `requeue` therefore starts a second process of this program, the guardian, before the
-//! first command of a run. A run without keys does not start it, and so takes half the time. The guardian waits for the
-//! end of a pipe that only its parent holds open. The guardian then sends SIGKILL to the process groups of the commands
-//! in flight. Both processes share a table of these groups in memory. A command costs three writes of 16 bytes, and the
-//! guardian sleeps until its parent has exited.
+//! first command of a run. A run without keys does not start the guardian, and so takes half the time. The guardian
+//! waits for the end of a pipe that only its parent keeps open. The guardian then sends SIGKILL to the process groups
+//! of the commands in flight. Both processes share a table of these groups in memory. A command costs three writes of
+//! 16 bytes, and the guardian sleeps until its parent has exited.
 //!
 //! The parent can be killed after it starts a command and before it writes the command's process ID to the table. The
-//! table then has only the number of the run, and the guardian looks for a group leader with that number in its
-//! environment. The guardian misses no process: before exec a process holds the pipe open, and after exec it has the
-//! number in its environment.
+//! table then contains only the number of the run, and the guardian searches for a group leader with that number in its
+//! environment. The guardian misses no process. Before exec, a process keeps the pipe open. After exec, the process has
+//! the number in its environment.
 //!
 //! The alternative was `PR_SET_PDEATHSIG`. Without `unsafe`, a helper program would have to make this setting and then
-//! execute the command: one more exec of a large program for each command. The setting belongs to the thread that
-//! forked, not to the process. The setting reaches neither children of the command nor set-uid programs.
+//! execute the command, which is one more exec of a large program for each command. The setting belongs to the thread
+//! that forked, not to the process. The setting reaches neither children of the command nor set-uid programs.
 //!
 //! If the guardian is killed, its parent starts another guardian. Only a kill of both at the same time leaves commands
 //! behind. `kill -9 %1`, `pkill` and `killall` do not do that, because the guardian has another process group and
@@ -70,7 +70,7 @@ impl Guardian {
         Ok(Self { table: Table::new()?, process: Mutex::default() })
     }
 
-    /// Starts the guardian on the first call. Must be called before each command.
+    /// Starts the guardian on the first call. The caller must call this before each command.
     pub(crate) fn start_once(&self) -> io::Result<()> {
         let mut process = self.process.lock();
         if process.starts > 0 { Ok(()) } else { self.start_another(&mut process) }
@@ -91,12 +91,12 @@ impl Guardian {
     }
 
     fn start_another(&self, process: &mut Process) -> io::Result<()> {
-        // The start is counted before it is tried, so a start that fails is not repeated forever.
+        // The start is counted before it is tried, so that a failing start is not repeated forever.
         process.starts += 1;
         if process.starts > MOST_STARTS {
             return Err(io::Error::other(format!("its process died {MOST_STARTS} times")));
         }
-        // The guardian must not get the signals to the process group of its parent.
+        // The guardian must not receive signals to the process group of its parent.
         let child = Command::new(this_program()?)
             .arg0(NAME)
             .arg(std::process::id().to_string())
@@ -121,13 +121,13 @@ impl Guardian {
         let _ = self.table.set_entry(slot, run, Some(leader));
     }
 
-    /// Records that the slot's run is over: the guardian no longer kills its processes.
+    /// Records that the slot's run is over, so that the guardian no longer kills its processes.
     pub(crate) fn record_over(&self, slot: usize) {
         let _ = self.table.set_entry(slot, FREE, None);
     }
 
-    /// Ends the guardian if no command is in flight, and waits for its exit. Not every container has a first process
-    /// that waits for orphans.
+    /// Stops the guardian if no command is in flight, and waits for its exit. The wait is needed because not every
+    /// container has a first process that waits for orphans.
     pub(crate) fn end_if_idle(&self) {
         let is_idle = self.table.used_entries().is_ok_and(|entries| entries.is_empty());
         let child = self.process.lock().child.take_if(|_| is_idle);
@@ -144,7 +144,7 @@ fn this_program() -> io::Result<PathBuf> {
     if this.exists() { Ok(this.to_owned()) } else { std::env::current_exe() }
 }
 
-/// The commands in flight, by slot: a table in memory that two processes share.
+/// The commands in flight, by slot. Two processes share this table in memory.
 #[derive(Debug)]
 struct Table(File);
 
@@ -158,7 +158,7 @@ const SIZE: usize = 16;
 impl Table {
     #[cfg(target_os = "linux")]
     fn new() -> io::Result<Self> {
-        // With a read-only root file system there may be no directory for a temporary file.
+        // The table is in memory, because a read-only system may have no directory for temporary files.
         let memory = rustix::fs::memfd_create(c"requeue", rustix::fs::MemfdFlags::CLOEXEC)?;
         Ok(Self(memory.into()))
     }
@@ -189,20 +189,21 @@ impl Table {
     }
 }
 
-/// If this process was started as a guardian, runs as one until its parent has exited. Otherwise returns `None`
+/// If this process was started as a guardian, runs as one until its parent has exited. Otherwise, returns `None`
 /// immediately.
 pub(crate) fn guard_if_asked() -> Option<ExitCode> {
     let mut args = std::env::args_os();
     args.next().filter(|name| name == NAME)?;
     Some(match guard_parent(args.next()) {
         Ok(()) => Exit::Done.into(),
-        // The parent is dead, and cannot read a message.
+        // The parent has exited, so a message would reach no one.
         Err(_) => Exit::Failure.into(),
     })
 }
 
 fn guard_parent(parent: Option<OsString>) -> io::Result<()> {
-    // A service manager sends these signals to all its processes. Only the parent acts on these signals.
+    // A service manager sends these signals to all its processes. The guardian ignores them, because only the parent
+    // acts on them.
     for signal in [SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2] {
         let _ = signal_hook::flag::register(signal, Arc::new(AtomicBool::new(false)));
     }
@@ -233,8 +234,8 @@ fn kill_commands(table: &Table, parent: &str) -> io::Result<()> {
             None => starting.push(run),
         }
     }
-    // An exec closes the pipe a moment before it sets the environment. A command that failed to start is never
-    // found.
+    // An exec closes the pipe shortly before it sets the environment, so several attempts are needed. A command that
+    // failed to start is never found.
     for _ in 0..20 {
         starting.retain(|&run| {
             let leaders = leaders_of(parent, run);
@@ -249,7 +250,7 @@ fn kill_commands(table: &Table, parent: &str) -> io::Result<()> {
     Ok(())
 }
 
-/// Kills a group. Ignores errors: a group without members needs no signal.
+/// Kills a group. Ignores errors, because a group without members needs no signal.
 fn kill_group(leader: Pid) {
     let _ = kill_process_group(leader, Signal::KILL);
 }

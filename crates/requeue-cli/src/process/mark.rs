@@ -20,11 +20,11 @@ pub(crate) enum Marks<'a> {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Part {
     Key,
-    /// Without the extension of its last component.
+    /// The path without the extension of its last component.
     WithoutExtension,
     /// The last component, as `basename` prints it.
     Name,
-    /// All but the last component, as `dirname` prints it.
+    /// The path without its last component, as `dirname` prints it.
     Directory,
     NameWithoutExtension,
 }
@@ -61,7 +61,7 @@ impl<'a> Marks<'a> {
                 let here = |(mark, _): &&(&str, Part)| text[start..].starts_with(mark.as_bytes());
                 let (mark, part) = BRACES.iter().find(here)?;
                 let end = start + mark.len();
-                // `{{.}}` is an action of a Go template, as in `docker inspect -f '{{.}}'`.
+                // `{{.}}` is not a placeholder but an action of a Go template, as in `docker inspect -f '{{.}}'`.
                 let is_action = *part != Part::Key
                     && text[..start].ends_with(b"{")
                     && text[end..].starts_with(b"}");
@@ -82,7 +82,8 @@ impl<'a> Marks<'a> {
         }
     }
 
-    /// Refuses placeholders of GNU parallel that would be passed on literally. A shell reads `${#}` in another way.
+    /// Refuses placeholders of GNU parallel that would be passed on literally. `${#}` is permitted, because it is an
+    /// expression of a shell.
     pub(crate) fn refuse_others(self, word: &OsStr) -> Result<(), Refusal> {
         if matches!(self, Self::Own(_)) {
             return Ok(());
@@ -112,8 +113,8 @@ impl Part {
     }
 }
 
-/// Returns the path without a dot in its last component and all that follows it. A dot at the beginning of the component
-/// marks a hidden file.
+/// Returns the path without the extension of its last component, which begins at the last dot. A dot at the beginning
+/// of the component marks a hidden file instead.
 fn without_extension(path: &[u8]) -> &[u8] {
     let start = path.iter().rposition(|&byte| byte == b'/').map_or(0, |slash| slash + 1);
     let name = &path[start..];
@@ -136,7 +137,7 @@ fn directory_name(path: &[u8]) -> &[u8] {
     let whole = without_slashes(path);
     let slash = whole.iter().rposition(|&byte| byte == b'/');
     match slash.map(|slash| without_slashes(&whole[..slash])) {
-        // The root, or in it.
+        // The path is the root, or a name in the root.
         Some(b"") => b"/",
         Some(directory) => directory,
         None if whole.is_empty() && !path.is_empty() => b"/",

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 
-/// The clock of time limits. This clock does not count the time in which the program was stopped.
+/// The clock of time limits, which does not count the time in which the program was stopped.
 #[derive(Debug, Default)]
 pub(crate) struct PausableClock(Mutex<Stopped>);
 
@@ -27,7 +27,7 @@ impl PausableClock {
 
     /// Sleeps for `duration`, without the time in which the program is stopped.
     pub(crate) async fn sleep(&self, duration: Duration) {
-        // `Instant` also counts the time in which the process was stopped.
+        // The stopped time is subtracted, because `Instant` also counts it.
         let (start, before) = (Instant::now(), self.stopped_time());
         loop {
             let passed = start.elapsed().saturating_sub(self.stopped_time().saturating_sub(before));

@@ -1,18 +1,18 @@
-//! The input of a command besides its key.
+//! The input of a command in addition to its key.
 
 use std::ffi::OsString;
 use std::sync::Arc;
 
 use tempfile::TempDir;
 
-/// The input of a command besides its key.
+/// The input of a command in addition to its key.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct RunInput {
     /// Additional environment variables.
     pub(crate) env: Vec<(&'static str, OsString)>,
-    /// The standard input of the command; `None` if it is empty.
+    /// The standard input of the command, or `None` if it is empty.
     pub(crate) stdin: Option<Arc<[u8]>>,
-    /// The run clears the terminal before its command starts.
+    /// True if the run clears the terminal before its command starts.
     pub(crate) clears: bool,
     /// A directory that must exist until the end of the run.
     pub(crate) dir: Option<Arc<TempDir>>,

@@ -1,4 +1,5 @@
-//! Refuses commands in which a shell would run a key as code. Keys are untrusted: file names and IDs come from others.
+//! Refuses commands in which a shell would run a key as code. Keys are untrusted, because file names and IDs come from
+//! other users.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
@@ -11,11 +12,12 @@ const POSIX: &str =
     "sh ash bash brush dash hush ksh lksh loksh mksh oksh osh pdksh posh rbash rksh yash zsh";
 /// Shells of other languages that take a script in the same way.
 const OTHERS: &str = "csh fish tcsh";
-/// Programs that have a shell run the value of `-c`, wherever it stands among their arguments.
+/// Programs that make a shell run the value of `-c`, which can be anywhere among their arguments.
 const BY_SHELL: &str = "flock runuser script su";
 
-/// Refuses a command in which a shell would run the key as code: the key is the script of `sh -c`, `su -c` and similar
-/// programs, or a part of it. These may follow `env`, `timeout`, `sudo` or any other program that runs its arguments.
+/// Refuses a command in which a shell would run the key as code, because the key is the script of `sh -c`, `su -c` or a
+/// similar program, or a part of the script. Such a program may follow `env`, `timeout`, `sudo` or any other program
+/// that runs its arguments.
 pub(crate) fn refuse_code_from_keys(words: &[OsString], marks: Marks<'_>) -> Result<(), Refusal> {
     // Without a placeholder, the key is the last argument.
     let appended = !words.iter().any(|word| marks.is_in(word));
@@ -94,7 +96,7 @@ fn word_at(words: &[OsString], at: usize) -> &[OsString] {
     words.get(at).map_or(&[], std::slice::from_ref)
 }
 
-/// Returns true for `-c`, also in a group of letters, and for `--command`.
+/// Returns true for `-c`, even in a group of letters, and for `--command`.
 fn takes_script(arg: &OsStr) -> bool {
     match arg.as_bytes() {
         b"--command" => true,
@@ -109,8 +111,8 @@ fn option_value<'a>(args: &'a [OsString], at: usize, marks: Marks<'_>) -> &'a [O
     word_at(args, if marks.is_in(&args[at]) { at } else { at + 1 })
 }
 
-/// Returns the number of the first arguments among which flock looks for `-c`. `-c` follows the file; any later option
-/// belongs to a command.
+/// Returns the number of leading arguments in which flock searches for `-c`. `-c` follows the file. Later options
+/// belong to a command.
 fn options_of_flock(args: &[OsString]) -> usize {
     let is_operand = |arg: &OsString| !matches!(arg.as_bytes(), [b'-' | b'0'..=b'9', ..]);
     let operands = args.iter().enumerate().filter(|(_, arg)| is_operand(arg));

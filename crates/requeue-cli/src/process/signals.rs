@@ -1,8 +1,8 @@
 //! The signals that a run acts on.
 //!
-//! The first SIGINT, SIGTERM or SIGHUP stops reading and starting, the second terminates the
-//! commands, and the third kills them. SIGTSTP and SIGCONT also stop and continue the commands.
-//! SIGUSR1 asks for the progress.
+//! After the first SIGINT, SIGTERM or SIGHUP, no keys are read and no commands are started. The second terminates the
+//! commands, and the third kills them. SIGTSTP and SIGCONT also stop and continue the commands. SIGUSR1 asks for the
+//! progress.
 
 use std::io;
 use std::process::ExitCode;
@@ -20,11 +20,11 @@ use crate::exit::Exit;
 pub(crate) enum Level {
     #[default]
     Running,
-    /// Nothing is read or started; commands in flight complete.
+    /// No keys are read and no commands are started. Commands in flight complete.
     Stopping,
-    /// The process groups of commands get SIGTERM.
+    /// The process groups of commands receive SIGTERM.
     Terminating,
-    /// The process groups of commands get SIGKILL.
+    /// The process groups of commands receive SIGKILL.
     Killing,
 }
 
@@ -59,7 +59,7 @@ pub(crate) enum Request {
     Continue,
     /// Report the progress.
     Report,
-    /// A command has ended or stopped.
+    /// Check the commands, because one of them has exited or stopped.
     Children,
 }
 
@@ -68,8 +68,8 @@ pub(crate) enum Request {
 const TWIN: Duration = Duration::from_millis(100);
 
 impl Signals {
-    /// Catches the signals, except signals that were ignored at the start, such as SIGHUP under `nohup`. Must be called
-    /// in a runtime.
+    /// Catches the signals, except signals that were ignored at the start, such as SIGHUP under `nohup`. The caller
+    /// must be in a runtime.
     pub(crate) fn new() -> io::Result<Self> {
         let ignored = ignored_mask();
         let taken = |number| catch_unless_ignored(number, ignored);
@@ -78,7 +78,7 @@ impl Signals {
             stop: taken(SIGTSTP)?,
             go_on: Some(signal(SignalKind::from_raw(SIGCONT))?),
             report: taken(SIGUSR1)?,
-            // SIGCHLD is caught even if it was ignored: otherwise commands could not be waited for.
+            // SIGCHLD is caught even if it was ignored, because otherwise the program could not wait for commands.
             children: Some(signal(SignalKind::child())?),
             last: None,
         })
@@ -105,8 +105,8 @@ impl Signals {
     }
 }
 
-/// Waits for SIGINT or SIGTERM, and returns its number. A signal that was ignored at the start stays ignored. Must be
-/// called in a runtime.
+/// Waits for SIGINT or SIGTERM, and returns its number. A signal that was ignored at the start stays ignored. The
+/// caller must be in a runtime.
 pub(crate) async fn wait_for_interrupt() -> i32 {
     let ignored = ignored_mask();
     let [mut int, mut term] =
@@ -152,30 +152,30 @@ pub(crate) fn parse_signal(text: &str) -> Result<rustix::process::Signal, &'stat
         .ok_or("expected the name or number of a signal, like TERM, SIGINT or 9")
 }
 
-/// Returns true if a shell may exist that continues the program after a stop.
+/// Returns true if a shell may continue the program after a stop.
 ///
 /// A shell gives each job a process group. The group of the session's leader is not a job, and SIGTSTP has no effect
-/// there by default. Both numbers are 0 if they belong to another PID namespace. An example is a further process that a
-/// container runtime starts in a container. This uses nix, because rustix does not accept 0.
+/// there by default. Both numbers are 0 if they belong to another PID namespace. An example is an additional process
+/// that a container runtime starts in a container. The function uses nix, because rustix does not accept 0.
 pub(crate) fn can_be_continued() -> bool {
     getsid(None) != Ok(getpgrp())
 }
 
 /// Stops the process as SIGTSTP does, until it is continued.
 pub(crate) fn stop_process() {
-    // This sends SIGSTOP, which does not fail.
+    // This call sends SIGSTOP, which does not fail.
     let _ = signal_hook::low_level::emulate_default_handler(SIGTSTP);
 }
 
-/// Makes the process die of the signal.
+/// Kills the process with the signal.
 pub(crate) fn die_of(signal: i32) -> ExitCode {
     // The kernel discards a signal that the first process of a PID namespace sends itself. The process then exits with
-    // the code by which shells show the signal.
+    // the code with which shells report the signal.
     if rustix::process::getpid().is_init() {
         return u8::try_from(128 + signal).map_or_else(|_| Exit::Failure.into(), ExitCode::from);
     }
     let _ = signal_hook::low_level::emulate_default_handler(signal);
-    // Not reached: the default of these signals ends the process.
+    // This line is not reached, because the default action of these signals kills the process.
     Exit::Failure.into()
 }
 

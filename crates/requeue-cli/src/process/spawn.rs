@@ -15,10 +15,11 @@ use crate::process::guardian;
 use crate::process::run_input::{Past, RunInput};
 use crate::process::template::Template;
 
-/// The variable with the token of the dashboard's actions. Commands do not see it: a command could change other keys.
+/// The variable with the token of the dashboard's actions. It is hidden from commands, because a command could change
+/// other keys.
 pub(crate) const TOKEN_VARIABLE: &str = "REQUEUE_TOKEN";
 
-/// The properties of a run that its command sees.
+/// The properties of a run that are passed to its command.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Run<'a> {
     pub(crate) key: &'a Key,
@@ -52,8 +53,8 @@ fn prepare_command(
     run: Run<'_>,
 ) -> Command {
     let stdin = if run.input.stdin.is_some() { Stdio::piped() } else { Stdio::null() };
-    // Without a working directory and a hook before exec, the standard library need not fork. With a large heap, a fork
-    // takes ten times as long.
+    // The command has neither a working directory nor a hook before exec, so that the standard library need not fork.
+    // With a large heap, a fork takes ten times as long.
     command
         .args(template.args_for(run.key))
         .env("REQUEUE_ATTEMPT", run.past.attempt.to_string())
@@ -66,7 +67,7 @@ fn prepare_command(
         .stdout(stdio())
         .stderr(stdio())
         .process_group(0);
-    // Hidden variables are removed after the other variables are set, which could restore a password.
+    // Hidden variables are removed last, because the other variables could restore a password.
     for name in template.hidden.iter().chain(&[TOKEN_VARIABLE]) {
         command.env_remove(name);
     }
@@ -75,7 +76,7 @@ fn prepare_command(
     }
     match run.past.last_exit {
         Some(exit) => command.env("REQUEUE_LAST_EXIT", exit.to_string()),
-        // This process may itself be the command of another requeue.
+        // The variable may be that of another requeue, whose command this process is.
         None => command.env_remove("REQUEUE_LAST_EXIT"),
     };
     // The limit on arguments also applies to variables, including their names.

@@ -85,14 +85,14 @@ impl Template {
         let mut words = words.iter().map(|word| Word::parse_word(word, marks));
         let program = words.next().unwrap_or_else(Word::only_key);
         let mut args: Vec<Word> = words.collect();
-        // xargs also appends its input to a command without a placeholder.
+        // A command without a placeholder receives the key as its last argument, as with xargs.
         if !program.has_mark() && !args.iter().any(Word::has_mark) {
             args.push(Word::only_key());
         }
         Ok(Self { given, program, args, hidden: Vec::new() })
     }
 
-    /// Returns the template `sh -c SCRIPT _ KEY`. The script is not changed.
+    /// Returns the template `sh -c SCRIPT _ KEY`. The script is not modified.
     pub(crate) fn from_script(script: OsString, mark: Option<&OsStr>) -> Result<Self, Refusal> {
         shells::refuse_mark_in_script(&script, Marks::from_flag(mark)?)?;
         let args =
@@ -120,7 +120,7 @@ impl Template {
         self
     }
 
-    /// Returns the name of the command, unless it depends on the key.
+    /// Returns the name of the command, or `None` if it depends on the key.
     pub(crate) fn fixed_program(&self) -> Option<OsString> {
         (!self.program.has_mark()).then(|| self.given.clone())
     }

@@ -15,7 +15,7 @@ use crate::process::signals::Level;
 /// The time limits of a command.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Limits {
-    /// `None` means no limit.
+    /// The time limit, or `None` for no limit.
     pub(crate) timeout: Option<Duration>,
     /// The signal that is sent to the process group at the time limit.
     pub(crate) signal: Signal,
@@ -32,16 +32,16 @@ pub(crate) struct Watchdog<'a> {
     groups: &'a Groups,
     slot: usize,
     level: watch::Receiver<Level>,
-    /// Completes when the command must stop: its key is lost, or its run is cancelled.
+    /// Completes when the command must stop because its key is lost or its run is cancelled.
     cancelled: Timer<'a>,
     phase: Phase,
     /// Completes when the next phase is due.
     timer: Timer<'a>,
-    /// The command exceeded its time limit.
+    /// True if the command has exceeded its time limit.
     pub(crate) timed_out: bool,
-    /// The command was terminated because its key was lost or added again.
+    /// True if the command was terminated because its key was lost or added again.
     pub(crate) was_cancelled: bool,
-    /// The group after the exit of its leader.
+    /// The ID of the group after the exit of its leader.
     left: Option<Pid>,
 }
 
@@ -85,7 +85,7 @@ impl<'a> Watchdog<'a> {
         while self.phase != Phase::Killed {
             tokio::select! {
                 () = &mut self.timer => match self.phase {
-                    // The command exited in time, and this program was delayed.
+                    // The command has exited in time, but this program was delayed.
                     Phase::Running if self.groups.has_ended(self.slot) => {
                         self.timer = Box::pin(pending());
                     }
@@ -141,8 +141,8 @@ impl<'a> Watchdog<'a> {
         }
     }
 
-    /// Ends the rest of a group after the exit of its leader. If the leader was sent a signal, the rest is killed when
-    /// the time until SIGKILL has passed.
+    /// Ends the remaining processes of a group after the exit of its leader. If the leader received a signal, these
+    /// processes are killed when the time until SIGKILL has passed.
     pub(crate) async fn end_rest(&mut self, group: Pid) {
         if self.phase == Phase::Running {
             return;
@@ -150,7 +150,7 @@ impl<'a> Watchdog<'a> {
         self.left = Some(group);
         let killed = async {
             self.send_due_signals().await;
-            // Killed processes disappear when the system schedules them.
+            // The system needs time to remove killed processes.
             tokio::time::sleep(Duration::from_secs(1)).await;
         };
         tokio::select! {

@@ -37,21 +37,21 @@ use crate::serve;
 /// Moves the cursor to the first line, and clears the terminal. The user can still scroll to earlier lines.
 const CLEAR: &[u8] = b"\x1b[H\x1b[2J";
 
-/// A command that was started, and has exited.
+/// The result of a command that has exited.
 struct Finished {
     status: io::Result<ExitStatus>,
-    /// The signal that stopped it, if it was killed because it tried to use the terminal.
+    /// The signal that stopped the command, if it was killed because it tried to use the terminal.
     starved: Option<Signal>,
     timed_out: bool,
-    /// The lease of its key was lost during the run.
+    /// True if the lease of the key was lost during the run.
     lost: bool,
-    /// The command was terminated because its run was cancelled.
+    /// The reason, if the command was terminated because its run was cancelled.
     cancelled: Option<CancelReason>,
-    /// The number of bytes written to its standard input.
+    /// The number of bytes written to the command's standard input.
     sent: u64,
-    /// The number of bytes of its output that passed through this process.
+    /// The number of bytes of the command's output that passed through this process.
     received: u64,
-    /// The end of its standard error, if there is a dashboard.
+    /// The last part of the command's standard error, if the run has a dashboard.
     stderr: String,
 }
 
@@ -76,7 +76,7 @@ impl Runner {
         let record = serve::Run::new(self.attempt_of(&job));
         let mut input = match self.unless_cut_off(self.prepare_input(&job)).await {
             Some(Ok(Some(input))) => input,
-            // A run is no longer needed.
+            // The run is no longer needed.
             Some(Ok(None)) => return self.keys.succeed(job.item),
             Some(Err(why)) => {
                 let outcome = self.report_failure(item, why).await;
@@ -91,7 +91,7 @@ impl Runner {
         let run = Run { key: item, past, adds, slot, seq, input: &input };
         if input.clears {
             self.output.write(Stream::Stdout, 0, CLEAR.to_vec()).await;
-            // The command may write to the terminal itself.
+            // All output is written first, because the command may write directly to the terminal.
             self.output.flush().await;
         }
         let (outcome, record, output) = if self.config.commands.dry_run {
@@ -104,7 +104,7 @@ impl Runner {
             lease.set_output(&output);
         }
         let record = record.output(output);
-        // The hook comes before the completion: no other run of the key can start until then.
+        // The hook is called before the completion, because no other run of the key can start until the completion.
         let outcome = match (outcome, &self.hooks) {
             (Outcome::Succeeded, Some(hooks)) => {
                 match self.unless_cut_off(hooks.on_success(item)).await {
@@ -165,7 +165,7 @@ impl Runner {
             return hooks.prepare_run(item).await;
         }
         let env = match lease {
-            // The drop of the lease completes the run.
+            // The drop of the lease completes the delivery.
             Some(lease) if lease.is_lost() || lease.cancel_reason().is_some() => return Ok(None),
             Some(lease) => {
                 vec![("REQUEUE_FENCING_TOKEN", lease.fencing_token().to_string().into())]
@@ -179,10 +179,10 @@ impl Runner {
         Ok(Some(RunInput { env, stdin, ..RunInput::default() }))
     }
 
-    /// Returns the result of `future`; `None` if the stop of the run interrupts it, as it interrupts commands.
+    /// Returns the result of `future`, or `None` if the stop of the run interrupts it, as it interrupts commands.
     async fn unless_cut_off<T>(&self, future: impl Future<Output = T>) -> Option<T> {
         tokio::select! {
-            // A command that was terminated may exit with 0 although it did not complete.
+            // The stop is checked first, because a terminated command may exit with 0 although it did not complete.
             biased;
             () = self.stop.wait_for_level(Level::Terminating) => None,
             it = future => Some(it),
@@ -200,7 +200,7 @@ impl Runner {
         Outcome::Failed { exit: Some(exit), why, is_final }
     }
 
-    /// Runs the command. Returns the outcome of the run, the run's record for the dashboard, and the end of its output.
+    /// Runs the command. Returns the outcome of the run, its record for the dashboard, and its last output.
     async fn run_command(
         &self,
         run: Run<'_>,
@@ -243,8 +243,8 @@ impl Runner {
         (outcome, record, output)
     }
 
-    /// Ends a run whose program does not exist or cannot be executed. The run is not retried. If the program does not
-    /// depend on the key, every other key would also fail. The run therefore stops, and gives up no key.
+    /// Ends a run whose program does not exist or cannot be executed. The command is not retried. If the program does
+    /// not depend on the key, all other keys would also fail. The whole run then stops without giving up keys.
     async fn without_program(&self, key: &Key, exit: Exit) -> Outcome {
         let template = &self.config.commands.template;
         let program = template.program_for(key);
@@ -257,7 +257,7 @@ impl Runner {
             }
             _ => command::why_not(&program, exit),
         };
-        // A build may replace the program: the next change of a file runs it again.
+        // With `files`, a build may replace the program, and the next change of a file starts it again.
         if template.fixed_program().is_none() || self.config.name == "files" {
             return Outcome::Failed { exit: Some(exit as i32), why, is_final: true };
         }
@@ -285,7 +285,7 @@ impl Runner {
         if *verbose {
             let line = spawn::command_line(template, run.key) + "\n";
             self.output.write(Stream::Stderr, 0, line.into_bytes()).await;
-            // The line must come before the command's own output.
+            // The output is flushed, because the line must precede the output of the command.
             self.output.flush().await;
         }
         // The guardian starts before the command, because a later guardian would not know the command.
@@ -304,10 +304,10 @@ impl Runner {
                         self.output.say(&format!("{why}: {error}")).await;
                     }
                     let _ = tokio::time::timeout(pause, level.changed()).await;
-                    // A shortage lasts until other commands end, so frequent attempts do not help.
+                    // A shortage lasts until other commands exit, so frequent attempts do not help.
                     pause = (pause * 2).min(Duration::from_secs(1));
                 }
-                // execvp also lets the shell run a script without a `#!` line.
+                // execvp also makes the shell run a script without a `#!` line.
                 Err(error) if spawn::is_of_no_kind(&error) && !by_shell => {
                     by_shell = true;
                     command = spawn::command_by_shell(template, stdio, run);
@@ -322,7 +322,7 @@ impl Runner {
 
     /// Waits for the process, passes on its output, and ends the process at its time limit.
     ///
-    /// The run is over when the process has exited, even if a child of the process holds its pipes open.
+    /// The run is over when the process has exited, even if its child keeps the pipes open.
     async fn wait_for_child(
         &self,
         mut child: Child,
@@ -360,7 +360,7 @@ impl Runner {
             if let Some(group) = group {
                 watchdog.end_rest(group).await;
             }
-            // The guardian must not kill processes that the command has left behind on purpose.
+            // After this, the guardian does not kill processes that the command has left behind on purpose.
             groups.mark_over(run.slot);
             exit.send_replace(true);
             reaped
@@ -372,7 +372,7 @@ impl Runner {
                 err.copy_stream(stderr, exited.clone()),
             )
         };
-        // A pipe whose reader has paused must not delay the end of the run.
+        // A paused reader of the output must not delay the end of the run.
         let pipes = async {
             tokio::select! {
                 ended = pipes => Some(ended),
@@ -431,14 +431,14 @@ impl Runner {
             return Outcome::Interrupted;
         }
         let level = self.stop.level();
-        // This program has terminated the command, so the exit code decides nothing.
+        // This program has terminated the command, so the exit code is irrelevant.
         if level >= Level::Terminating {
             return Outcome::Interrupted;
         }
         if let Some(reason) = cancelled {
             return Outcome::Cancelled(reason);
         }
-        // Another worker may have the key by now, and the outcome of that worker counts.
+        // Another worker may already have the key, and only its outcome counts.
         if lost {
             return self
                 .failed_outcome(exit, "lease lost: another worker may have the key".to_owned());
@@ -452,11 +452,11 @@ impl Runner {
         if timed_out {
             self.tally.runs.timed_out.one_more();
             let limit = self.config.commands.limits.timeout.unwrap_or_default();
-            // The exit code of `timeout`.
+            // 124 is the exit code of `timeout`.
             return self.failed_outcome(124, format!("timed out after {}", format_exact(limit)));
         }
         let of_our_signal = self.stop.signal.get().is_some_and(|signal| exit == 128 + signal);
-        // A terminal also sends the signal of Ctrl-C to the command.
+        // The signal of Ctrl-C may have killed the command, because a terminal also sends it to the command.
         if level == Level::Stopping && of_our_signal {
             return Outcome::Interrupted;
         }

@@ -1,4 +1,4 @@
-//! Completes each run, and ends the program: outcomes go to the queue, the summary and the files.
+//! Completes each run, and ends the program. Outcomes are recorded in the queue, the summary and the files.
 
 use std::io;
 use std::os::fd::AsFd;
@@ -45,7 +45,7 @@ impl Runner {
             Outcome::Failed { exit: Some(exit), why, is_final: false } => {
                 self.tally.runs.failed.one_more();
                 if self.hooks.as_ref().is_some_and(|hooks| hooks.is_new(&item)) {
-                    // A newer request is in the queue, and must not wait for the retry of this run.
+                    // The queue contains a newer request, which must not wait for the retry of this run.
                     let (key, attempt) =
                         (item.key().clone(), self.keys.failing.past_of(&item).attempt);
                     self.keys.give_up(item);
@@ -92,13 +92,13 @@ impl Runner {
     ) {
         let (attempts, priority) = (lease.attempt(), lease.priority().into());
         let recorded = tokio::select! {
-            // An outcome that is recorded counts, even if the program is being killed.
+            // The completion is polled first, because a recorded outcome counts even if the program is being killed.
             biased;
             recorded = remote::complete_lease(lease, &outcome) => recorded,
             () = self.wait_after_kill() => Err("outcome not recorded in time; the key runs again".to_owned()),
         };
         let key = item.key().clone();
-        // The local queue is only a buffer: the key is not retried from there.
+        // The local queue is only a buffer, from which keys are not retried.
         item.succeed();
         let (is_recorded, is_parked) = (recorded.is_ok(), recorded == Ok(true));
         if let Err(why) = recorded {
@@ -112,7 +112,7 @@ impl Runner {
                 self.tally.runs.succeeded.one_more();
                 self.halt_if_reached().await;
             }
-            // The store did not record the success, and runs the key again.
+            // The store has not recorded the success, and will run the key again.
             Outcome::Succeeded => _ = self.tally.runs.failed.one_more(),
             Outcome::Failed { exit, why, is_final } => {
                 self.tally.runs.failed.one_more();
@@ -133,7 +133,7 @@ impl Runner {
         }
     }
 
-    /// Until `done`, reports each key that a claim parks. Then reports the keys that are left.
+    /// Reports each key that a claim parks, until `done`. Then reports the keys that were parked before.
     pub(super) async fn report_expired(
         self: Arc<Self>,
         mut expired: ExpiredKeys,
@@ -141,7 +141,7 @@ impl Runner {
     ) {
         loop {
             let found = tokio::select! {
-                // The keys that wait here are reported before the end.
+                // Keys that wait in the channel are reported before `done` is checked.
                 biased;
                 found = expired.recv() => found,
                 _ = &mut done => None,
@@ -161,7 +161,7 @@ impl Runner {
         self.report_given_up(key, fate, letter, written).await;
     }
 
-    /// Records a run for the dashboard. The run's key is no longer in flight.
+    /// Records a run for the dashboard, after its key has left the flight.
     fn record_run(&self, record: impl FnOnce(&History)) {
         if let Some(history) = &self.history {
             record(history);
@@ -178,11 +178,11 @@ impl Runner {
     ) {
         self.tally.given_up.one_more();
         let remedy = self.hooks.as_ref().map_or("", |hooks| hooks.on_give_up(&item));
-        // Nothing runs the key again in a run that stops.
+        // A run that stops does not run the key again.
         let remedy = if self.must_halt() || self.is_stopping() { "" } else { remedy };
         let letter = DeadLetter { attempts, exit, why, priority: item.priority() };
-        // The dead letter is written before the key leaves the queue, so that a kill between the two steps does not
-        // lose the key.
+        // The dead letter is written before the key leaves the queue, so that the key is not lost if the program is
+        // killed between the two steps.
         let written = self.files.dead_letters.write_letter(&item, letter);
         let key = item.key().clone();
         self.keys.give_up(item);
@@ -217,7 +217,7 @@ impl Runner {
     async fn halt_if_reached(&self) {
         let Some(halt) = self.config.failures.halt else { return };
         let (done, given_up) = (self.tally.runs.succeeded.get(), self.tally.given_up.get());
-        // Several slots may reach the limit at the same time. One of the slots reports the limit.
+        // Several slots can reach the limit at the same time. Only one of them reports it.
         if self.must_halt() && !self.tally.halted.swap(true, Ordering::Relaxed) {
             self.stop(halt.level);
             self.output
@@ -226,14 +226,14 @@ impl Runner {
         }
     }
 
-    /// Counts the keys that have not run. Must be called when no command is in flight.
+    /// Counts the keys that have not run. The caller must ensure that no command is in flight.
     pub(super) async fn count_unfinished(&self, reader_end: ReaderEnd) {
         let Some(leases) = &self.keys.leases else {
-            // This takes a second for a million keys.
+            // The call may block, because it takes a second for a million keys.
             let keys = tokio::task::block_in_place(|| self.keys.queue.shut_down().len());
             return self.tally.unfinished.add(keys);
         };
-        // The reader stops by itself. The reader may still be adding keys to the store.
+        // The reader may still be adding keys to the store, but it will stop.
         let _ = reader_end.await;
         leases.release_all().await;
         if leases.remote.is_dropped() {
@@ -242,8 +242,8 @@ impl Runner {
         self.keys.queue.shut_down();
     }
 
-    /// Returns true if standard output is closed. A closed output explains why a command died of SIGPIPE. Stops the run
-    /// in that case.
+    /// Returns true if standard output is closed. A closed output explains why SIGPIPE has killed a command. If the
+    /// output is closed, the run stops.
     pub(super) fn finds_stdout_closed(&self) -> bool {
         let inherits = self.config.commands.output == args::Output::Inherit;
         let closed = self.output.is_closed().is_some() || (inherits && is_broken(&io::stdout()));
@@ -259,7 +259,7 @@ impl Runner {
         self.stop(Level::Stopping);
     }
 
-    /// Returns true if the reader of standard output has closed it, and work is left.
+    /// Returns true if the reader of standard output has closed it, and runs were still needed.
     pub(super) fn is_cut_off(&self) -> bool {
         let is_from_input = self.keys.leases.is_none() && self.hooks.is_none();
         let all_done =

@@ -1,9 +1,9 @@
-//! The keys of a run: the queue, and the state per key that the queue does not have.
+//! The keys of a run: the queue, and the additional state of each key.
 //!
-//! The queue decides which key starts next, and when a certain key may start. The rate decides when any key may start.
-//! The keys of a queue in a store are leased one by one, and are in the local queue from their lease to the end of
-//! their run. If a lease is lost and its key is leased again, the key therefore waits until its command in this process
-//! has exited.
+//! The queue decides which key starts next, and when each key may start. The rate limits the starts of all keys
+//! together. The keys of a queue in a store are leased one by one, and are in the local queue from their lease to the
+//! end of their run. If a lease is lost and its key is leased again, the key therefore waits until its command in this
+//! process has exited.
 
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -31,7 +31,7 @@ pub(super) struct Keys {
     pub(super) queue: KeyQueue,
     pub(super) failing: FailingKeys,
     times: Times,
-    /// True after the end of the input. At the end of the input, no key waits for `times`.
+    /// True after the end of the input. After that, no key waits for `times`.
     input_ended: AtomicBool,
     rate: Option<Rate>,
     /// The leases, if the keys come from a queue in a store.
@@ -43,16 +43,17 @@ pub(super) struct Keys {
 }
 
 impl Keys {
-    /// Must be called in a runtime.
+    /// The caller must be in a runtime.
     pub(super) fn new(
         config: &Config,
         metrics: Option<&Metrics>,
         remote: Option<Queue>,
     ) -> Result<Self, Refusal> {
         let (failures, pacing) = (&config.failures, &config.pacing);
-        // A random seed.
+        // The hash of an empty input is a random seed.
         let seed = RandomState::new().build_hasher().finish();
-        // A queue in a store has separate metrics, and its dashboard does not show the events of the local queue.
+        // The metrics of a queue in a store are separate, and its dashboard does not show the events of the local
+        // queue.
         let metrics = metrics.filter(|_| remote.is_none());
         let recording = if remote.is_none() { config.recording } else { 0 };
         let queue = pacing.build_queue(config.name, failures.re_add, metrics, recording);
@@ -85,15 +86,15 @@ impl Keys {
             (None, None) => Add::now(),
         };
         let added = self.queue_add(key, add.merge(options.merge).priority(options.priority));
-        // The input may have ended after the window was read, and the flush may have missed this add.
+        // The input may have ended after the window was computed, so that the flush has missed this add.
         if window.is_some() && options.debounce.is_none() && self.has_input_ended() {
             self.queue.flush_debounced();
         }
         added
     }
 
-    /// Returns the quiet time and the bound of an add of `key` under `--delay` and `--debounce`. Returns `None` if
-    /// it need not wait.
+    /// Returns the quiet time and the bound of an add of `key` under `--delay` and `--debounce`. Returns `None` if the
+    /// key need not wait.
     fn wait_window(&self, key: &[u8]) -> Option<Debounce> {
         if self.has_input_ended() {
             return None;
@@ -116,7 +117,7 @@ impl Keys {
     pub(super) fn cancel_key(&self, key: &[u8]) -> bool {
         let cancelled = self.queue.cancel(key).any();
         self.failing.forget_key(key);
-        // A key in flight keeps its place.
+        // A key in flight keeps its place in the output.
         if self.queue.look_up(key).is_none() {
             self.end_place(key);
         }
@@ -138,7 +139,7 @@ impl Keys {
         on_wait: impl FnOnce(usize),
     ) -> usize {
         let held = || self.queue.states().total();
-        // The lookup of the key comes last: most calls need no lookup.
+        // The key is looked up last, because most calls need no lookup.
         let is_full =
             || held() >= self.max_keys && !is_stopping() && self.queue.look_up(key).is_none();
         if is_full() && self.room.is_first_wait() {
@@ -148,30 +149,30 @@ impl Keys {
         held()
     }
 
-    /// Ends the waits of `--delay` and `--debounce`, also for later adds, and of the `debounce` of JSON records. Called
-    /// at the end of the input.
+    /// At the end of the input, ends the waits of `--delay` and `--debounce`, even for later adds, and of the
+    /// `debounce` of JSON records.
     pub(super) fn end_of_input(&self) {
-        // The flag comes before the flush, so that no later add waits.
+        // The flag is set before the flush, so that no later add waits.
         self.input_ended.store(true, Ordering::SeqCst);
         self.queue.flush_debounced();
     }
 
-    /// Closes the queue: no more keys are added.
+    /// Closes the queue, to which no more keys can be added.
     pub(super) fn close_queue(&self) {
         match &self.leases {
             None => self.queue.close(),
-            // The queue of the store ends when no key of any process is left.
+            // The queue of the store shuts down when no process has keys left.
             Some(leases) => leases.remote.shut_down_when_idle(),
         }
-        // A slot that waits for its turn must see that no key is left.
+        // A slot that waits for its turn must notice that no key is left.
         self.rate.iter().for_each(Rate::notify_changed);
     }
 
     // --- Runs ------------------------------------------------------------------------------------
 
-    /// Waits for the next key that may start. Returns `None` when there will be no more keys.
+    /// Waits for the next key that may start. Returns `None` when no more keys will come.
     pub(super) async fn next_job(&self) -> Option<Job> {
-        // Two slots must not exchange the places of their keys.
+        // The lock prevents two slots from exchanging the places of their keys.
         let _turn = match &self.order {
             Some(order) => Some(order.wait_for_turn().await),
             None => None,
@@ -187,9 +188,9 @@ impl Keys {
         }
         let item = self.queue.get().await.map(Item::into_owned)?;
         self.order.iter().for_each(|order| order.give_place(&item));
-        // The command has not started, and perhaps none is needed.
+        // The start is counted later, because the run may not be needed.
         item.uncount_start();
-        // The lease is there: it is stored under the lock under which the key was added.
+        // The lease is present, because it was stored under the same lock as the key.
         let lease = self.leases.as_ref().and_then(|leases| leases.take_lease(&item));
         if let Some(turn) = turn {
             turn.use_up(self.queue.now());
@@ -231,7 +232,7 @@ impl Keys {
         self.order.iter().for_each(|order| order.end_place(key));
     }
 
-    /// Must be called when a key has left the queue or the run stops.
+    /// The caller must call this after a key has left the queue, and when the run stops.
     pub(super) fn notify_changed(&self) {
         self.room.notify_changed();
         self.rate.iter().for_each(Rate::notify_changed);
@@ -241,7 +242,7 @@ impl Keys {
 
     /// Stops deliveries and adds. The queue keeps its keys.
     pub(super) fn stop(&self) {
-        // The pause comes first, so that no slot gets a key between the two calls.
+        // The queue is paused first, so that no slot takes a key between the two calls.
         self.queue.pause();
         self.queue.close();
     }

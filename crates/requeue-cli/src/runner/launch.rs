@@ -33,7 +33,7 @@ use crate::traces::Export;
 
 /// `requeue run`: runs a command for each key of the input.
 pub(crate) fn run(source: &Source, config: Config) -> Result<Ended, Refusal> {
-    // The input is opened first: `open_files` refuses an output file that is the input.
+    // The input is opened first, so that `open_files` can refuse an output file that is the input.
     let (input, stopper) = Input::open(source)?;
     let files = Files::open_files(&config, identity(&input.metadata))?;
     block_on(async {
@@ -50,7 +50,7 @@ pub(crate) fn block_on<T>(future: impl Future<Output = Result<T, Refusal>>) -> R
         .build()
         .map_err(|error| Refusal::failure(format!("the runtime cannot be started: {error}")))?;
     let ended = runtime.block_on(future);
-    // A reader thread may wait forever for input.
+    // The runtime does not wait for its threads, because a reader may wait forever for input.
     runtime.shutdown_background();
     ended
 }
@@ -75,7 +75,7 @@ pub(crate) struct Parts {
     /// Stops the reading of the input when it is dropped.
     pub(crate) stopper: Option<PipeWriter>,
     pub(crate) hooks: Option<Arc<dyn Hooks>>,
-    /// The queue in a store that the keys come from, and the keys that its claims park.
+    /// The queue in a store from which keys are taken, and the keys that its claims park.
     pub(crate) remote: Option<(Queue, ExpiredKeys)>,
 }
 
@@ -86,7 +86,7 @@ impl Parts {
     }
 }
 
-/// Is ready when the reader has stopped.
+/// A channel that is ready when the reader has stopped.
 pub(crate) type ReaderEnd = oneshot::Receiver<()>;
 
 /// Runs to the end. `feed` starts the tasks or threads that add keys.
@@ -99,7 +99,8 @@ pub(crate) async fn run_parts(
     let (remote, expired) = parts.remote.take().unzip();
     let runner =
         Arc::new(Runner::new(parts, remote, listener.as_ref().map(|listener| &listener.metrics))?);
-    // Signals are caught before any key is read: an uncaught signal would kill this process, but not its commands.
+    // Signals are caught before any key is read, because an uncaught signal would kill this process but not its
+    // commands.
     let signals = Signals::new()
         .map_err(|error| Refusal::failure(format!("signals cannot be caught: {error}")))?;
     let page = match listener {
@@ -123,7 +124,7 @@ impl Runner {
     ) -> Result<Self, Refusal> {
         let Parts { config, files, stopper, hooks, .. } = parts;
         let keys = Keys::new(&config, metrics, remote)?;
-        // A dry run starts nothing that could be left behind.
+        // A dry run starts no processes that the guardian would have to kill.
         let guardian = (!config.commands.dry_run).then(Guardian::new).transpose();
         let guardian = guardian.map_err(|error| Refusal::failure(error.to_string()))?;
         let commands = Commands { groups: Groups::with_guardian(guardian), ..Commands::default() };
@@ -160,20 +161,20 @@ impl Runner {
         if Arc::clone(&self).start_slot(1).await.is_err() {
             self.tally.mark_failed();
         }
-        // From here on, a closed standard output interrupts nothing.
+        // From this point, a closed standard output does not interrupt the run.
         self.stop.mark_over();
         for task in [progress, omitted] {
             task.abort();
-            // The task may still write until it has stopped.
+            // The task is awaited, because it may still write until it has stopped.
             let _ = task.await;
         }
-        // No command is left. The guardian need not wait for the end of this process.
+        // No command is left, so the guardian can stop before this process.
         self.commands.groups.guardian.iter().for_each(|guardian| guardian.end_if_idle());
         let reported = async {
-            // The reports end when the sender is dropped.
+            // The drop of the sender ends the reports.
             drop(done);
             if let Some(reports) = reports {
-                // Wait until every key that a claim has parked is reported.
+                // At this point, every key that a claim has parked is reported.
                 let _ = reports.await;
             }
         };
@@ -188,20 +189,20 @@ impl Runner {
         match self.stop.signal.get() {
             Some(&signal) => Ended::Signal(signal),
             None if is_serious => Ended::Exit(exit),
-            // The program dies of SIGPIPE, as other programs in a pipe do.
+            // SIGPIPE kills the program, as it kills other programs in a pipe.
             None if self.is_cut_off() => Ended::Signal(Signal::PIPE.as_raw()),
             None => Ended::Exit(exit),
         }
     }
 
     /// Starts the guardian after the first record of the input, and before the first delivery. During the start, the
-    /// reader adds the records that it has read together with the first record, so that their keys coalesce. Keys of a
-    /// store or of events do not wait.
+    /// reader adds the records that it has read together with the first one, so that their keys coalesce. Keys of a
+    /// store or of events do not wait for this start.
     async fn start_guardian(&self) {
         if self.hooks.is_some() || self.keys.leases.is_some() {
             return;
         }
-        // Clients of a dashboard can add keys before the first record.
+        // With a dashboard, the start does not wait for a record, because clients can add keys before the first one.
         if self.config.serve.is_none() {
             let has_record = tokio::select! {
                 has_record = self.has_record.wait() => *has_record,
@@ -225,7 +226,7 @@ impl Runner {
             reported.await;
             self.output.clear_progress().await;
             self.output.flush().await;
-            // The check follows the flush, because only then is it certain that all output was written.
+            // The check follows the flush, because only after the flush is all output written.
             if let Some(Closed::Failed(error)) = self.output.is_closed() {
                 self.report_failed(&format!("standard output: {error}")).await;
             } else if self.is_cut_off() {
@@ -248,7 +249,7 @@ impl Runner {
             self.output.flush().await;
         };
         tokio::select! {
-            // A reader that never reads must not keep a killed program alive.
+            // If the reader of the output does not read, the killed program must still exit.
             () = last_words => {}
             () = self.wait_after_kill() => {}
         }
@@ -260,15 +261,15 @@ impl Runner {
         }
     }
 
-    /// Starts the slot with this number, from 1. A slot starts the next slot when it gets its first key, and stops
-    /// after that next slot has stopped.
+    /// Starts the slot with this number. The first number is 1. A slot starts the next slot when it takes its first
+    /// key, and waits for the end of the next slot before it stops.
     fn start_slot(self: Arc<Self>, slot: usize) -> JoinHandle<()> {
         tokio::spawn(async move {
             let mut next = None;
             let mut level = self.stop.subscribe();
             loop {
                 let job = tokio::select! {
-                    // A slot takes no key once the run stops.
+                    // A slot takes no key after the run has begun to stop.
                     biased;
                     _ = level.wait_for(|&level| level != Level::Running) => break,
                     job = self.keys.next_job() => job,
@@ -280,7 +281,7 @@ impl Runner {
                 }
                 self.run_attempt(job, slot).await;
                 if let Some(order) = &self.keys.order {
-                    // A reader that has paused must not delay the end of the run.
+                    // A paused reader of the output must not delay the end of the run.
                     tokio::select! {
                         released = order.release_due(&self.output) => self.report_unwritten(released).await,
                         () = self.stop.wait_for_level(Level::Killing) => {}

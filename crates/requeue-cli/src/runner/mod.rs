@@ -1,4 +1,4 @@
-//! The run: keys come in, commands run, outcomes go back to the queue.
+//! A run: takes keys, runs their commands, and reports the outcomes to the queue.
 //!
 //! [`launch`] starts a run. `signal_loop`, `page`, `progress`, `reader`, `attempt` and `ending` each add one task to
 //! [`Runner`], the shared state: [`keys`], [`stop`], the commands in flight, and the output. Imports follow this
@@ -57,9 +57,9 @@ pub(crate) struct Runner {
     reports: RetryReports,
     pub(crate) tally: Tally,
     files: Files,
-    /// The runs that the dashboard shows; `None` without a dashboard.
+    /// The runs that the dashboard shows, or `None` without a dashboard.
     history: Option<History>,
-    /// True after the first record of the input, false after the end of an input without records.
+    /// Set to true at the first record of the input, or to false at the end of an input without records.
     has_record: SetOnce<bool>,
 }
 
@@ -67,11 +67,11 @@ pub(crate) struct Runner {
 #[derive(Debug, Default)]
 struct Commands {
     groups: Groups,
-    /// The clock of their time limits.
+    /// The clock of the commands' time limits.
     clock: PausableClock,
     /// The number of the last run that was about to start.
     seq: Count,
-    /// A command has waited for a process or a file descriptor.
+    /// True if a command has waited for a process or a file descriptor.
     was_short: AtomicBool,
 }
 
@@ -98,17 +98,17 @@ impl Runner {
         self.stop.level() != Level::Running
     }
 
-    /// Stops reading keys and starting commands. From `Terminating` on, it also stops the commands in flight. The queue
-    /// keeps its keys.
+    /// Stops reading keys and starting commands. At `Terminating` and higher levels, also stops the commands in flight.
+    /// The queue keeps its keys.
     pub(crate) fn stop(&self, level: Level) {
-        // The queue comes first: a slot that sees the new level gets no key from it.
+        // The queue is stopped first, so that a slot that notices the new level takes no key.
         self.keys.stop();
         self.stop.raise_level(level);
-        // The reader may wait for space, and must see the new level.
+        // The reader may be waiting for space, and must notice the new level.
         self.keys.notify_changed();
     }
 
-    /// Reports a failure of the program: it will exit with 125.
+    /// Reports a failure of the program, which will exit with 125.
     async fn report_failed(&self, why: &str) {
         self.tally.mark_failed();
         self.output.say(why).await;
@@ -123,8 +123,8 @@ impl Runner {
         }
     }
 
-    /// Waits until the commands have been killed, and then for one more second. After that the program exits, even if a
-    /// reader of the output or a store does not respond.
+    /// Waits until the commands have been killed, and then for one more second. After that second, the program exits,
+    /// even if a reader of the output or a store does not respond.
     async fn wait_after_kill(&self) {
         self.stop.wait_for_level(Level::Killing).await;
         tokio::time::sleep(Duration::from_secs(1)).await;

@@ -1,8 +1,8 @@
 //! `--keep-order`: the output of commands in the order in which their keys start.
 //!
-//! A key gets a place when it first starts, and keeps it until it completes, through all of its retries. Output of a later
-//! place is held until all earlier places are over. One temporary file has all held output. GNU parallel needs a file
-//! for each key.
+//! A key receives a place when it first starts, and keeps the place through all its retries until it completes. The
+//! output of later places is held until all earlier places are over. One temporary file contains all held output,
+//! whereas GNU parallel needs a file for each key.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::hash::RandomState;
@@ -14,13 +14,13 @@ use tempfile::SpooledTempFile;
 use crate::key::Key;
 use crate::output::Output;
 
-/// The number of bytes that are held in memory. A file holds more.
+/// The maximum number of bytes that are held in memory. More output is held in a file.
 const IN_MEMORY: usize = 8 << 20;
 
 /// The places of keys, and the output that is held.
 #[derive(Debug, Default)]
 pub(super) struct OutputOrder {
-    /// Locked while a key is taken from the queue and gets its place.
+    /// Locked while a key is taken from the queue and receives its place.
     turn: tokio::sync::Mutex<()>,
     places: Mutex<Places>,
     held: tokio::sync::Mutex<Held>,
@@ -31,7 +31,7 @@ struct Places {
     /// The places of keys that have started and have not completed.
     of_keys: HashMap<Key, u64, RandomState>,
     next: u64,
-    /// The places that are over, from the first place that is not printed yet.
+    /// The places that are over, except those that are already printed.
     over: BTreeSet<u64>,
 }
 
@@ -69,7 +69,7 @@ impl OutputOrder {
         }
     }
 
-    /// Must be called when a key completes, before it can start again.
+    /// The caller must call this when a key completes, before the key can start again.
     pub(super) fn end_place(&self, key: &[u8]) {
         let mut places = self.places.lock();
         if let Some(place) = places.of_keys.remove(key) {
@@ -100,7 +100,7 @@ impl OutputOrder {
         }
     }
 
-    /// Writes the output whose turn it is.
+    /// Writes the output that no earlier place holds back.
     pub(super) async fn release_due(&self, output: &Output) -> io::Result<()> {
         let mut held = self.held.lock().await;
         self.release_into(output, &mut held).await
@@ -108,7 +108,7 @@ impl OutputOrder {
 
     async fn release_into(&self, output: &Output, held: &mut Held) -> io::Result<()> {
         loop {
-            // The held output of the first place is written before the check: that place may be over already.
+            // The held output of the first place is written before the check, because that place may already be over.
             held.write_place(output, held.first).await?;
             if !self.places.lock().over.remove(&held.first) {
                 return Ok(());
@@ -117,7 +117,7 @@ impl OutputOrder {
         }
     }
 
-    /// Writes all output that is held. Called at the end of the run, when keys may be left.
+    /// Writes all held output at the end of the run, when keys may be left.
     pub(super) async fn release_all(&self, output: &Output) -> io::Result<()> {
         let mut held = self.held.lock().await;
         while let Some((&place, _)) = held.outputs.first_key_value() {
@@ -135,7 +135,7 @@ impl Held {
         output: [SpooledTempFile; 2],
     ) -> io::Result<()> {
         let file = self.file.get_or_insert_with(|| SpooledTempFile::new(IN_MEMORY));
-        // Reads of other pieces have moved the position.
+        // The position is set, because reads of other pieces have moved it.
         let start = file.seek(SeekFrom::End(0))?;
         let mut lengths = [0; 2];
         for (mut stream, length) in output.into_iter().zip(&mut lengths) {
@@ -149,13 +149,13 @@ impl Held {
         Ok(())
     }
 
-    /// Writes the output of a place. When no output is held, the space of the file is returned.
+    /// Writes the output of a place. When no output is held any longer, frees the space of the file.
     async fn write_place(&mut self, output: &Output, place: u64) -> io::Result<()> {
         for piece in self.outputs.remove(&place).unwrap_or_default() {
             let kept = tokio::task::block_in_place(|| self.read_piece(&piece))?;
             output.write_kept(piece.run, kept).await;
         }
-        // The file would otherwise grow until the end of the run.
+        // Without this step, the file would grow until the end of the run.
         if self.outputs.is_empty() {
             self.file = None;
         }
@@ -174,7 +174,7 @@ impl Held {
     }
 }
 
-/// Returns the output of a command that is only printed.
+/// Returns the line as the output of a command that is printed and not run.
 pub(super) fn printed_output(line: &str) -> io::Result<[SpooledTempFile; 2]> {
     let [mut stdout, stderr] = [(); 2].map(|()| SpooledTempFile::new(IN_MEMORY));
     stdout.write_all(line.as_bytes())?;

@@ -7,15 +7,15 @@ use requeue::{CancelReason, Completion};
 pub(crate) enum Outcome {
     Succeeded,
     Failed {
-        /// `None` if the command cannot be started with this key.
+        /// The exit code, or `None` if the command cannot be started with this key.
         exit: Option<i32>,
         why: String,
-        /// The run is not retried.
+        /// True if the run is not retried.
         is_final: bool,
     },
-    /// The run was cancelled, and its command was terminated. This is neither a success nor a failure.
+    /// The run was cancelled, and its command was terminated. The run counts neither as a success nor as a failure.
     Cancelled(CancelReason),
-    /// The end of the program interrupted the run. This is neither a success nor a failure.
+    /// The end of the program has interrupted the run, which counts neither as a success nor as a failure.
     Interrupted,
 }
 

@@ -20,7 +20,7 @@ impl Runner {
         let of = Arc::clone(self);
         let (title, output) = (self.page_title(), &self.output);
         if listener.has_admin() && self.keys.leases.is_none() {
-            // The subcommands with a store show events anyway.
+            // Subcommands with a store already show events.
             log::show_on(output);
         }
         match &self.keys.leases {
@@ -70,7 +70,7 @@ impl Runner {
         }
     }
 
-    /// Returns the properties of a key that the queue does not have.
+    /// Returns the properties of a key that the queue does not contain.
     fn key_detail(&self, key: &[u8]) -> Detail {
         let past = self.keys.failing.past_of(key);
         let mut detail = self.slot_detail(key).attempt(past.attempt);
@@ -81,7 +81,7 @@ impl Runner {
     }
 }
 
-/// Changes the keys of a run in memory for clients of the dashboard, as records of the input would.
+/// Changes the keys of a run in memory for clients of the dashboard, as records of the input do.
 struct RunControl(Arc<Runner>);
 
 impl Control<Key> for RunControl {
@@ -89,7 +89,7 @@ impl Control<Key> for RunControl {
         let Self(runner) = self;
         check_key(&key).map_err(|why| why.to_string())?;
         runner.hooks.iter().try_for_each(|hooks| hooks.check_key(&key))?;
-        // A client cannot wait for space as the reader does.
+        // The add is refused, because a client cannot wait for space as the reader does.
         if runner.keys.queue.states().total() >= runner.keys.max_keys {
             return Err("the run has as many keys as it may hold (--max-keys)".to_owned());
         }
@@ -107,7 +107,7 @@ impl Control<Key> for RunControl {
         if cancelled {
             runner.tally.cancelled.one_more();
         }
-        // The reader may wait for the space of this key.
+        // The reader may be waiting for the space of this key.
         runner.keys.notify_changed();
         cancelled
     }

@@ -31,7 +31,7 @@ impl Progress {
         is_terminal: bool,
     ) -> Self {
         match when {
-            // Output that commands write themselves would break the line.
+            // Output that commands write directly would break the line.
             args::Progress::Auto if is_terminal && output != args::Output::Inherit => Self::Bar,
             args::Progress::Auto | args::Progress::Never => Self::Not,
             args::Progress::Always if is_terminal => Self::Bar,
@@ -57,7 +57,7 @@ impl Meter {
         let &(from, before) = self.0.front().unwrap_or(&(start, 0));
         self.0.push_back((now, runs));
         let seconds = now.saturating_duration_since(from).as_secs_f64();
-        // The first call may come in the instant of the start.
+        // The first call may happen at the instant of the start.
         if seconds > 0.0 { runs.saturating_sub(before) as f64 / seconds } else { 0.0 }
     }
 }
@@ -79,14 +79,14 @@ impl Runner {
         let states = queue.states();
         let mut parts = Vec::new();
         if self.keys.leases.is_some() || self.hooks.is_some() {
-            // The rest is in the store, or the number of changes is unknown.
+            // The total is unknown, because other keys are in the store or the number of changes is unknown.
             parts.push(format!("{done} done"));
         } else {
             let (finished, left) = (done + given_up, states.total() as u64);
             let is_total = self.keys.has_input_ended();
             let more = if is_total { "" } else { "+" };
             parts.push(format!("{finished}/{}{more} done", finished + left));
-            // Without the total, an estimate would be too low.
+            // Without the total, no time is estimated, because the estimate would be too low.
             let left = if is_total { left } else { 0 };
             parts.extend(
                 time_left(self.started.elapsed(), finished, left)
@@ -103,7 +103,7 @@ impl Runner {
             parts.push(format!("{given_up} given up"));
         }
         if self.keys.leases.is_none() {
-            // Some of them are in flight, and run once more afterwards.
+            // Some of the dirty keys are in flight, and run once more afterwards.
             let waiting = queue.waiting();
             let retries = Some(states.backing_off).filter(|&retries| retries > 0);
             let retries = retries.map(|retries| format!("{retries} for a retry"));
@@ -131,7 +131,7 @@ impl Runner {
             Progress::Not => {}
             Progress::Bar => {
                 loop {
-                    // A run that completes immediately shows no progress.
+                    // The delay prevents a progress line in a run that completes immediately.
                     tokio::time::sleep(Duration::from_millis(250)).await;
                     if in_foreground() {
                         let parts = self.progress_parts(&mut meter);
@@ -157,7 +157,7 @@ fn time_left(elapsed: Duration, finished: u64, left: u64) -> Option<Duration> {
     Some(Duration::from_secs(seconds.ceil() as u64))
 }
 
-/// Joins the first parts that fit in a terminal of this width. A wider character than usual may be cut.
+/// Joins the first parts that fit in a terminal of this width. A character of double width may be cut.
 fn join_fitting(parts: &[String], columns: usize) -> String {
     let mut line = String::new();
     let mut width = 0;
@@ -173,7 +173,7 @@ fn join_fitting(parts: &[String], columns: usize) -> String {
     line
 }
 
-/// Returns the width of the terminal, as of now.
+/// Returns the current width of the terminal.
 fn terminal_columns() -> usize {
     let size = tcgetwinsize(io::stderr()).ok().filter(|size| size.ws_col > 0);
     size.map_or(usize::MAX, |size| size.ws_col.into())
@@ -226,7 +226,7 @@ mod tests {
             (37, "5/11 done, 1 running"),
             (20, "5/11 done, 1 running"),
             (19, "5/11 done"),
-            // The rest of the line is cut.
+            // The other parts are cut.
             (3, "5/11 done"),
         ] {
             assert_eq!(join_fitting(&parts, columns), line, "{columns}");

@@ -7,7 +7,7 @@ use tokio::sync::{Mutex, MutexGuard, Notify};
 
 use crate::key::KeyQueue;
 
-/// Gives out turns to start a command, one at a time. Keys that wait for a turn stay in the queue.
+/// Grants turns to start a command, one at a time. Keys that wait for a turn stay in the queue.
 #[derive(Debug)]
 pub(crate) struct Rate {
     every: Duration,
@@ -30,10 +30,10 @@ impl Rate {
         Self { every, burst, paid_until: Mutex::new(Time::ZERO), look: Notify::new() }
     }
 
-    /// Waits until a command may start. The next turn comes after this one is taken or dropped. Returns `None` when no
-    /// key is left that could take a turn.
+    /// Waits until a command may start. The next turn is granted after this one is used or dropped. Returns `None` when
+    /// no key is left that could use a turn.
     pub(crate) async fn wait_for_turn(&self, queue: &KeyQueue) -> Option<Turn<'_>> {
-        // The lock is the turn. The lock is fair: slots get it in the order in which they ask.
+        // The lock is the turn. The lock is fair, so slots receive turns in the order of their requests.
         let paid_until = self.paid_until.lock().await;
         loop {
             let now = queue.now();
@@ -44,12 +44,12 @@ impl Rate {
             if queue.is_closed() && queue.records() == 0 {
                 return None;
             }
-            // If a change happened between the check and this line, it has stored a notification.
+            // A change between the check and this line has stored a notification.
             let _ = tokio::time::timeout(wait, self.look.notified()).await;
         }
     }
 
-    /// Must be called when a key has left the queue or the queue is closed.
+    /// The caller must call this after a key has left the queue, and when the queue is closed.
     pub(crate) fn notify_changed(&self) {
         self.look.notify_one();
     }
@@ -58,7 +58,7 @@ impl Rate {
 impl Turn<'_> {
     /// Uses the turn: a command starts.
     pub(crate) fn use_up(mut self, now: Time) {
-        // Time that passes without starts is not saved up beyond the burst.
+        // Time without starts does not permit more starts than the burst.
         *self.paid_until = (*self.paid_until).max(now) + self.every;
     }
 }
@@ -72,7 +72,8 @@ fn time_to_turn(paid_until: Time, now: Time, every: Duration, burst: u32) -> Dur
 mod tests {
     use super::*;
 
-    /// Returns the seconds of starts that are requested at these seconds, with one start per ten seconds.
+    /// Returns the times of starts that are requested at the times `wanted`, in seconds, at a rate of one start per ten
+    /// seconds.
     fn starts(burst: u32, wanted: &[u64]) -> Vec<u64> {
         let second = Duration::from_secs(1);
         let (mut paid_until, mut now) = (Time::ZERO, Time::ZERO);

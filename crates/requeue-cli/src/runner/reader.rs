@@ -11,7 +11,7 @@ use crate::input::{Bad, Change, ChangeSink, Why, read_changes};
 use crate::output::summary::counted;
 use crate::runner::Runner;
 
-/// The queue in memory.
+/// The sink that adds keys to the queue in memory.
 pub(crate) struct LocalSink {
     runner: Arc<Runner>,
     /// An upper bound of the held keys. Only the reader thread adds keys.
@@ -40,7 +40,7 @@ impl ChangeSink for LocalSink {
     }
 }
 
-/// Starts the thread. The receiver learns when the thread stops.
+/// Starts the thread. The receiver is notified when the thread stops.
 pub(crate) fn spawn_reader(
     runner: &Arc<Runner>,
     input: Input,
@@ -52,7 +52,7 @@ pub(crate) fn spawn_reader(
         .name("reader".to_owned())
         .spawn(move || {
             read_input(&runner, input, &mut sink);
-            // Without a receiver, nothing waits.
+            // The result is ignored, because without a receiver no task waits.
             let _ = stopped.send(());
         })
         .map_err(|error| Refusal::failure(error.to_string()))?;
@@ -92,11 +92,11 @@ impl Runner {
                         self.output.say_blocking(&why);
                     });
                 }
-                // The wait for space may have ended because of the stop.
+                // The stop may have interrupted the wait for space.
                 if self.is_stopping() {
                     return false;
                 }
-                // An exact time takes the place of a backoff.
+                // An add at an exact time replaces the backoff.
                 if options.merge == Merge::Exactly {
                     self.keys.failing.forget_key(&key);
                 }
@@ -131,7 +131,7 @@ impl Runner {
     }
 }
 
-/// Closes the queue when the thread stops, even by a panic. Otherwise the run would never end.
+/// Closes the queue when the thread stops, even after a panic. Otherwise, the run would never end.
 struct Close<'a>(&'a Runner);
 
 impl Drop for Close<'_> {

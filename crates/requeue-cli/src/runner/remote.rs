@@ -1,8 +1,8 @@
 //! The leases of keys of a queue in a store, which other processes also work on. The program leases one key at a time.
 //! The store decides whether and when a failed key runs again.
 //!
-//! `requeue::workers::WorkQueue` cannot stand for both kinds of queues: `WorkItem::complete` does not return whether
-//! the store recorded the outcome and parked the key, which the summary, `--halt` and the dead letters depend on.
+//! `requeue::workers::WorkQueue` cannot represent both kinds of queues. The summary, `--halt` and the dead letters need
+//! to know whether the store recorded the outcome and parked the key, but `WorkItem::complete` does not return this.
 
 use std::collections::HashMap;
 
@@ -30,8 +30,8 @@ pub(super) async fn complete_lease(mut lease: Lease, outcome: &Outcome) -> Resul
     completed.map(|completed| completed.parked).map_err(|error| error_chain(&error))
 }
 
-/// The keys that this process has parked without a run, because the lease of their last run expired. Each has its
-/// number of attempts, and the reason.
+/// The keys that this process has parked without a run, because the lease of their last run expired. Each entry
+/// contains the number of attempts and the reason.
 pub(crate) type ExpiredKeys = mpsc::UnboundedReceiver<(Key, u32, String)>;
 
 /// A key in flight.
@@ -69,7 +69,7 @@ impl Leases {
         Self { remote, waiting: Mutex::default() }
     }
 
-    /// Leases a key into the local queue. Returns `None` when there will be no more keys.
+    /// Leases a key into the local queue. Returns `None` when no more keys will come.
     pub(super) async fn lease_into(&self, queue: &KeyQueue) -> Option<()> {
         loop {
             let lease = self.remote.get().await?;
@@ -97,7 +97,7 @@ impl Leases {
         // The lock is not held during the releases, because each of them waits for the store.
         let waiting: Vec<_> = self.waiting.lock().drain().collect();
         for (_, lease) in waiting {
-            // A lost lease has ended already.
+            // The result is ignored, because a lost lease needs no release.
             let _ = lease.complete(Completion::Release).await;
         }
         self.remote.shut_down();

@@ -16,7 +16,7 @@ use crate::process::run_input::Past;
 /// entries than held keys.
 #[derive(Debug)]
 pub(crate) struct FailingKeys {
-    /// The number of retries; `None` means no limit.
+    /// The number of retries, or `None` for no limit.
     retries: Option<u32>,
     inner: Mutex<Inner>,
 }
@@ -31,7 +31,7 @@ struct Inner {
 struct State {
     /// The number of failures that count.
     failures: u32,
-    /// The end of the backoff. A failure before that time does not count: an add made the run start early.
+    /// The end of the backoff. A failure before that time does not count, because an add has made the run start early.
     until: Time,
     last_exit: i32,
 }
@@ -47,7 +47,7 @@ pub(crate) enum Verdict {
 }
 
 impl FailingKeys {
-    /// Backoffs go from `base` to `longest`. `seed` determines the jitter of the backoffs.
+    /// Backoffs grow from `base` to `longest`. `seed` determines the jitter of the backoffs.
     pub(crate) fn new(retries: Option<u32>, base: Duration, longest: Duration, seed: u64) -> Self {
         let limiter = BackoffLimiter::with_hasher(base, longest, RandomState::new()).seed(seed);
         Self { retries, inner: Mutex::new(Inner { keys: HashMap::new(), limiter }) }
@@ -82,14 +82,14 @@ impl FailingKeys {
         let counts = now >= before.until;
         let failures = before.failures.saturating_add(counts.into());
         if self.retries.is_some_and(|retries| failures > retries) {
-            // The next add begins without failures.
+            // The entry is removed, so that the next add begins without failures.
             inner.keys.remove(item.key());
             inner.limiter.forget(item.key());
             return Verdict::GivenUp { item, attempts: failures };
         }
         let until = if counts { now + inner.limiter.delay(item.key(), now) } else { before.until };
         inner.keys.insert(item.key().clone(), State { failures, until, last_exit });
-        // The lock is held, so the next run, which may start immediately, finds the failure counted.
+        // The lock is still held, so the next run, which may start immediately, finds this failure counted.
         let delay = until.since(now);
         item.complete(Completion::RetryAfter(delay));
         Verdict::Retried { attempt: before.failures.saturating_add(1), delay }

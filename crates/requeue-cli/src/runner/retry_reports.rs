@@ -36,7 +36,7 @@ impl Window {
         if self.start.is_none_or(|start| now.saturating_duration_since(start) >= WINDOW) {
             (self.start, self.said) = (Some(now), 0);
         }
-        // Omitted messages are counted, so that the user learns of them.
+        // Omitted messages are counted, so that their number can be reported.
         let admits = self.said < MOST;
         if admits {
             self.said += 1;
@@ -79,7 +79,7 @@ impl Runner {
         self.output.say(&format!("{key}: attempt {attempts} failed ({why}), {again}")).await;
     }
 
-    /// Reports the number of omitted messages at the end of each window that has some, until it is aborted.
+    /// Reports the number of omitted messages at the end of each window, until the task is aborted.
     pub(super) async fn report_omitted(self: std::sync::Arc<Self>) {
         loop {
             self.reports.omitted.notified().await;

@@ -16,8 +16,8 @@ pub(super) struct Room {
 impl Room {
     pub(super) fn wait_while(&self, mut is_full: impl FnMut() -> bool) {
         let mut guard = self.lock.lock();
-        // Set before `is_full` is evaluated. A thread that changes the result afterwards sees the flag set, because the
-        // queue is locked and unlocked between the two.
+        // The flag is set before `is_full` is evaluated. A thread that changes the result afterwards finds the flag
+        // set, because the queue is locked and unlocked in between.
         self.is_waiting.store(true, Ordering::SeqCst);
         self.changed.wait_while(&mut guard, |()| is_full());
         self.is_waiting.store(false, Ordering::SeqCst);
@@ -28,9 +28,9 @@ impl Room {
         !self.was_full.swap(true, Ordering::Relaxed)
     }
 
-    /// Must be called when a key has completed or the run stops.
+    /// The caller must call this after a key has completed, and when the run stops.
     pub(super) fn notify_changed(&self) {
-        // In the single order of these accesses, either this load sees the flag, or the waiter sees the change.
+        // The accesses have a single order, so either this load finds the flag set, or the waiter finds the change.
         if self.is_waiting.load(Ordering::SeqCst) {
             // The waiter holds the lock from its check to its sleep, so the notification is not lost.
             let _guard = self.lock.lock();

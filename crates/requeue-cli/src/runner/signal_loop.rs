@@ -13,7 +13,7 @@ use crate::process::signals::{self, Level, Request, Signals};
 use crate::runner::Runner;
 use crate::runner::progress::Meter;
 
-/// The time from SIGCHLD to the search for stopped commands. One search covers all commands, and many may exit at
+/// The time from SIGCHLD to the search for stopped commands. The delay lets one search cover many commands that exit at
 /// the same time.
 const LOOK: Duration = Duration::from_millis(50);
 
@@ -36,7 +36,7 @@ impl Runner {
                             }
                             _ => level.next(),
                         };
-                        // The number counts the commands that get the signal.
+                        // The message contains the number of commands that receive the signal.
                         let running = self.keys.queue.states().in_flight;
                         self.stop(level);
                         if level > before && running > 0 {
@@ -83,12 +83,12 @@ impl Runner {
 
     /// Stops all commands and then the program. Continues the commands when the program is continued.
     async fn suspend_all(&self) {
-        // The shell writes to the terminal next.
+        // The progress line is removed, because the shell will write to the terminal.
         let cleared = async {
             self.output.clear_progress().await;
             self.output.flush().await;
         };
-        // A reader of standard error that has paused must not prevent the stop.
+        // A paused reader of standard error must not prevent the stop.
         let _ = tokio::time::timeout(Duration::from_millis(100), cleared).await;
         // The first process of a container ignores a stop signal from inside the container. In this case, the commands
         // are continued immediately.

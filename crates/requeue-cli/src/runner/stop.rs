@@ -14,15 +14,15 @@ use crate::process::signals::Level;
 #[derive(Debug, Default)]
 pub(super) struct Stop {
     level: watch::Sender<Level>,
-    /// The first signal. The program dies of this signal at the end.
+    /// The first signal. At the end, the program kills itself with this signal.
     pub(super) signal: OnceLock<i32>,
     /// The reason why the command cannot be run, as the exit code of the program.
     pub(super) no_program: OnceLock<Exit>,
     /// Stops the reading of the input when it is dropped.
     input: Mutex<Option<PipeWriter>>,
-    /// The last command has completed.
+    /// True if the last command has completed.
     is_over: AtomicBool,
-    /// Standard output was closed before the run was over.
+    /// True if standard output was closed before the run was over.
     is_cut_off: AtomicBool,
 }
 
@@ -46,7 +46,7 @@ impl Stop {
             *now = level.max(*now);
             rises
         });
-        // The level is raised first, so a reader that wakes up finds the run stopping.
+        // The level is raised first, so that a woken reader finds that the run stops.
         drop(self.input.lock().take());
     }
 
@@ -56,15 +56,15 @@ impl Stop {
         let _ = self.subscribe().wait_for(|&now| now >= level).await;
     }
 
-    /// Must be called when the last command has completed.
+    /// The caller must call this after the last command has completed.
     pub(super) fn mark_over(&self) {
         // The flags guard no other data.
         self.is_over.store(true, Ordering::Relaxed);
     }
 
-    /// Must be called when standard output is found closed.
+    /// The caller must call this when it finds standard output closed.
     pub(super) fn cut_off(&self) {
-        // Output that is closed after the last command has lost nothing.
+        // If the output is closed after the last command, no output is lost.
         self.is_cut_off.fetch_or(!self.is_over.load(Ordering::Relaxed), Ordering::Relaxed);
     }
 

@@ -1,4 +1,4 @@
-//! `requeue add`, and the adds of `requeue run --store`: adds many keys in one request.
+//! The adds of `requeue add` and `requeue run --store`. Each request adds many keys.
 
 use std::ffi::OsString;
 use std::io::Write;
@@ -40,14 +40,14 @@ struct Adder {
     /// The values for records that lack them.
     unsaid: AddOptions,
     part: Vec<PendingAdd>,
-    /// With a server, the keys of the part as it names them.
+    /// The keys of the part as the API names them, if a server adds them.
     named: ServerPart<AddedKey>,
     counts: Counts,
     /// The pattern of `--group-by`, until a key matches it.
     unmatched: Option<Regex>,
 }
 
-/// An add that is sent with the others of its part.
+/// An add that is sent together with the other adds of its part.
 #[derive(PartialEq)]
 struct PendingAdd {
     key: Key,
@@ -55,10 +55,10 @@ struct PendingAdd {
     add: Add,
 }
 
-/// The queue that gets the keys.
+/// The queue to which the keys are added.
 enum Target {
     Store(Queue),
-    /// A queue that the first valid add creates. A group of that add is a setting of the queue.
+    /// A queue that the first valid add creates. If that add has a group, the adds of the queue name their groups.
     Missing(Place, QueueSettings),
     Server(Server),
 }
@@ -69,14 +69,14 @@ struct Counts {
     /// The sum of the six counts below, one for each result of an add.
     adds: usize,
     new: usize,
-    /// Already pending.
+    /// Adds of keys that were already pending.
     coalesced: usize,
-    /// In flight: runs once more.
+    /// Adds of keys in flight, which run once more.
     dirty: usize,
-    /// Backing off, and the queue does not run it early.
+    /// Adds of keys that back off, and that the queue does not run early.
     backing_off: usize,
     revived: usize,
-    /// Left parked, as the queue's settings demand.
+    /// Adds of keys that stay parked because of the queue's settings.
     parked: usize,
     cancelled: usize,
     bad_input: usize,
@@ -97,7 +97,7 @@ impl Adder {
         ))
     }
 
-    /// Creates the queue if it is missing. `named`: the add has a group.
+    /// Creates the queue if it is missing. `named` is true if the add has a group.
     async fn create_missing(&mut self, named: bool) -> Result<(), String> {
         if let Target::Missing(place, settings) = &mut self.target {
             settings.groups.set_named(named);
@@ -135,7 +135,7 @@ impl Adder {
                     return self.take_for_server(&key, options).await;
                 }
                 let pending = self.pending_add(&key, options);
-                // The adds of a part have no order.
+                // The adds of a part are sent in any order, so different adds of one key must be in different parts.
                 let differs = |other: &PendingAdd| other.key == pending.key && *other != pending;
                 if self.part.len() == PART || self.part.iter().any(differs) {
                     self.apply_pending().await?;
@@ -143,7 +143,7 @@ impl Adder {
                 self.part.push(pending);
             }
             Change::Cancel(key) => {
-                // An add of the same key may be pending.
+                // The part may contain an add of the same key.
                 self.apply_pending().await?;
                 let cancelled = match &self.target {
                     Target::Store(queue) => {
@@ -217,12 +217,12 @@ impl Adder {
         PendingAdd { key: Key::from(key), group, add }
     }
 
-    /// Waits until all keys that were taken are added.
+    /// Waits until all taken keys are added.
     async fn apply_pending(&mut self) -> Result<(), String> {
         let part = std::mem::take(&mut self.part);
         let queue = match &self.target {
             Target::Store(queue) => queue,
-            // There are no adds.
+            // A queue that is missing has no pending adds.
             Target::Missing(..) => return Ok(()),
             Target::Server(_) => {
                 let keys = self.named.take_keys();
@@ -234,7 +234,7 @@ impl Adder {
             None => queue.add_with(key, add).await,
         });
         let mut failed = None;
-        // The store sends concurrent adds in one request.
+        // The adds run concurrently, so that the store sends them in one request.
         for added in join_all(adds).await {
             match added {
                 Ok(added) => self.counts.count_added(added),
@@ -244,7 +244,7 @@ impl Adder {
         failed.map_or(Ok(()), Err)
     }
 
-    /// Adds keys by the server.
+    /// Adds keys through the server.
     async fn send_part(&mut self, keys: Vec<AddedKey>) -> Result<(), String> {
         let Target::Server(server) = &self.target else { return Ok(()) };
         let count = keys.len();
@@ -279,7 +279,7 @@ pub(crate) struct Reading {
 }
 
 impl Reading {
-    /// Must be called in a runtime.
+    /// The caller must be in a runtime.
     pub(crate) fn new(runner: &Arc<Runner>, queue: Queue, pattern: Option<Regex>) -> Self {
         // As in a queue in memory, an add of a key that was given up runs the key again.
         let unsaid = AddOptions { revive: Some(true), ..AddOptions::default() };
@@ -372,7 +372,7 @@ pub(crate) fn add(flags: AddFlags) -> Result<Ended, Refusal> {
         log::show_events(complain);
         let adder = Adder::new(target, unsaid, settings.groups.pattern());
         let mut adding = Adding { adder, runtime: Handle::current(), failed: None };
-        // This call blocks until the input arrives. Only a signal that ends the process interrupts this call.
+        // This call blocks until the input arrives. Only a signal that kills the process interrupts it.
         let added = tokio::task::block_in_place(|| match keys.is_empty() {
             true => adding.add_read(&source, format),
             false => adding.add_named(&keys, format),
@@ -383,7 +383,7 @@ pub(crate) fn add(flags: AddFlags) -> Result<Ended, Refusal> {
         }
         counts.print_summary(summary, started.elapsed());
         if let Target::Store(queue) = &adding.adder.target {
-            // The store counts the adds.
+            // The shutdown makes this process write its numbers of adds to the store.
             queue.shut_down();
             queue.settled().await;
         }
@@ -416,7 +416,7 @@ impl Adding {
     }
 
     fn add_read(&mut self, source: &Source, format: Format) -> Result<(), String> {
-        // Reading is stopped only by a signal that ends the process.
+        // Only a signal that kills the process stops the reading.
         let (input, _stopper) = Input::open(source).map_err(|refusal| refusal.message)?;
         if input.is_terminal {
             complain(FROM_TERMINAL);
@@ -430,7 +430,7 @@ impl Adding {
         // All records so far are added, even after an invalid record or a failed read.
         let applied = self.runtime.block_on(async {
             if self.failed.is_none() && self.adder.counts.bad_input == 0 {
-                // Empty input creates the queue, too.
+                // Empty input also creates the queue.
                 self.adder.create_missing(false).await?;
             }
             self.adder.apply_pending().await
@@ -503,7 +503,7 @@ impl Counts {
                 complain(&format!("{text} in {}", shown(elapsed)));
             }
             Summary::Json => {
-                // Serializing numbers does not fail, and there is no other place to report errors of standard error.
+                // Serializing numbers does not fail, and errors of standard error cannot be reported elsewhere.
                 let json = serde_json::to_string(self).unwrap_or_default();
                 let _ = writeln!(std::io::stderr(), "{json}");
             }

@@ -1,4 +1,4 @@
-//! The subcommands with `--server`: the same output as with a store.
+//! The subcommands with `--server`, whose output is the same as with a store.
 
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;
@@ -22,7 +22,7 @@ use crate::exit::{Ended, Exit, Refusal, complain, print_output};
 use crate::input::json::Written;
 use crate::key::printable;
 
-/// The age in seconds from which `status` says how old the numbers are. A store counts its keys each second.
+/// The age in seconds above which `status` prints the age of the numbers. A store counts its keys each second.
 const OLD: f64 = 3.0;
 
 /// Returns the name of a state in the output of the program.
@@ -89,7 +89,7 @@ pub(super) async fn status(server: &Server, flags: &StatusFlags) -> Result<Ended
     Ok(Ended::Exit(Exit::Done))
 }
 
-/// Returns a warning if the numbers of keys are old or unknown.
+/// Returns a warning if the numbers of keys are old or their age is unknown.
 fn age_warning(age: Option<f64>) -> Option<String> {
     match age {
         Some(age) => (age >= OLD).then(|| format!("the store counted these keys {age:.0} s ago")),
@@ -104,7 +104,7 @@ pub(super) async fn keys(server: &Server, flags: &KeysFlags) -> Result<Ended, Re
     let is_store = server.get::<Summary>("summary", &[]).await?.now.backing_off.is_none();
     let states = match flags.state {
         None => vec![""],
-        // A queue in memory counts keys that back off apart from others that wait.
+        // A queue in memory counts keys that back off separately from other waiting keys.
         Some(State::Waiting) if !is_store => vec!["waiting", "backing_off"],
         Some(state) => vec![api::State::stored(state).name()],
     };
@@ -131,7 +131,7 @@ pub(super) async fn keys(server: &Server, flags: &KeysFlags) -> Result<Ended, Re
     Ok(Ended::Exit(Exit::Done))
 }
 
-/// The number of pages that are read. This number of full pages contains 256 million keys.
+/// The maximum number of pages that are read. Full pages contain 256 million keys.
 const MOST_PAGES: u32 = 1_000_000;
 
 /// Returns an error if the list of a server seems to have no end.
@@ -156,7 +156,7 @@ fn row_line(row: &Row, is_json: bool) -> Vec<u8> {
     record.state = Some(own_name(row.state));
     record.at = at.map(|at| at.to_string());
     record.why = row.error.as_deref();
-    // An honest server has already escaped the key.
+    // The key is made printable again, because the server may be malicious.
     let mut line = key_line(&printable(&row.key), &record, is_json);
     line.push(b'\n');
     line

@@ -24,7 +24,7 @@ const PAGE: usize = 10_000;
 /// A change of a group, or of the limit of all groups.
 struct Change {
     action: GroupAction,
-    /// `None`: all groups without another limit.
+    /// The group, or `None` for all groups without a separate limit.
     group: Option<String>,
     limit: Option<u32>,
     weight: Option<u32>,
@@ -76,7 +76,7 @@ pub(crate) fn run(command: GroupsCommand) -> Result<Ended, Refusal> {
     })
 }
 
-/// Tells the user the new value.
+/// Reports the new value to the user.
 fn report_change(change: &Change) -> Ended {
     let of = match &change.group {
         Some(name) => format!("group {}", escaped(name.as_bytes())),
@@ -124,7 +124,7 @@ async fn change_in_store(
         GroupAction::Rate => group.set_rate(change.rate).await,
         GroupAction::Weight => group.set_weight(change.weight.unwrap_or(1)).await,
         GroupAction::Cancel => {
-            // With this check, an invalid name leads to the right exit code.
+            // This check ensures the right exit code for an invalid name.
             group.info().await.map_err(read_refusal)?;
             let record = Recorded { operator, action, queue: queue.clone(), of: &name };
             return change_all(group.cancel_all(change.state), "cancelled", record).await;
@@ -165,7 +165,7 @@ fn read_refusal(error: ReadError) -> Refusal {
 /// `requeue groups list`.
 fn list(queue: &GroupQueue, is_json: bool) -> Result<Ended, Refusal> {
     block_on(async {
-        // The header follows the first answer, because an error has no table.
+        // The header is printed only after the first answer, because an error needs no header.
         let mut header = if is_json { "" } else { HEADER };
         if let Some(server) = queue.server.open_server(queue.place.queue.as_deref())? {
             let query = [("limit", &b"10000"[..])];
@@ -202,7 +202,7 @@ struct Line<'a> {
     in_flight: u64,
     dirty: u64,
     parked: u64,
-    /// In seconds.
+    /// The time for which the oldest ready key has been ready, in seconds.
     oldest_ready: Option<f64>,
     limit: Option<u32>,
     weight: u32,
@@ -252,10 +252,10 @@ impl<'a> Line<'a> {
         let burst = or_dash(rate.map(|rate| rate.burst_size().to_string()));
         let rate = or_dash(rate.map(|rate| format!("{rate:#}")));
         let oldest = self.oldest_ready.and_then(|age| Duration::try_from_secs_f64(age).ok());
-        // The columns are separated by spaces.
+        // Spaces are removed, because they separate the columns.
         let oldest = or_dash(oldest.map(|age| duration::shown(age).replace(' ', "")));
         let state = if self.is_paused { "paused" } else { "-" };
-        // Another process has written the name.
+        // The name is escaped, because another process has written it.
         let name = match self.group {
             "" => "\"\"".to_owned(),
             name => shown(name.as_bytes()),
@@ -267,7 +267,7 @@ impl<'a> Line<'a> {
     }
 }
 
-/// Prints a line for each group, after `header`. Returns false if the reader of standard output is gone.
+/// Prints a line for each group, after `header`. Returns false if the reader of standard output has closed the pipe.
 fn print_groups<'a>(
     header: &str,
     lines: impl Iterator<Item = Line<'a>>,

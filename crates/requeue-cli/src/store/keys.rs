@@ -72,7 +72,7 @@ async fn list_keys(
     Ok(Ended::Exit(Exit::Done))
 }
 
-/// Returns the next page of keys; `None` at the end.
+/// Returns the next page of keys, or `None` at the end.
 pub(super) async fn next_page(
     queue: &Queue,
     state: Option<State>,

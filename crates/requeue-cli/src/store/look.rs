@@ -92,8 +92,8 @@ fn list_queues(store: &StoreUrl, is_json: bool) -> Result<Ended, Refusal> {
     })
 }
 
-/// Returns the pause of a paused queue. The list does not depend on the actions: the queue may just have been dropped, and
-/// an older role in PostgreSQL may not read them.
+/// Returns the pause of a paused queue. If the actions cannot be read, the list is still printed: the queue may just
+/// have been dropped, or an older role in PostgreSQL may have no right to read them.
 async fn find_pause(store: &Store, queue: &str) -> Pause {
     let actions = match store.queue(queue).must_exist().open().await {
         Ok(queue) => last_actions(&queue).await.unwrap_or_default(),
@@ -147,7 +147,7 @@ fn queue_text(info: &QueueInfo, pause: &Pause) -> String {
 fn groups_text(by: Option<&GroupBy>, limit: Option<u32>) -> String {
     let by = match by {
         None => return String::new(),
-        // Another process has written the pattern.
+        // The pattern is escaped, because another process has written it.
         Some(GroupBy::Pattern(pattern)) => format!("by {}", shown(pattern.as_bytes())),
         Some(_) => "named by adds".to_owned(),
     };
@@ -195,7 +195,7 @@ pub(crate) fn set_paused(flags: PauseFlags, paused: bool) -> Result<Ended, Refus
                 by_server::set_paused(&server, paused).await?
             }
             None => {
-                // The flags need a queue or a server.
+                // clap requires a queue or a server.
                 let place = Place { store, queue };
                 let queue = place.to_look_at().await?;
                 let set = if paused { queue.pause().await } else { queue.resume().await };
@@ -347,12 +347,12 @@ fn store_keys(keys: &[OsString]) -> impl Iterator<Item = Key> {
     keys.iter().map(|key| Key::from(key.as_bytes()))
 }
 
-/// The record of an action on many keys, without their number.
+/// The action on many keys that is recorded, without the number of keys.
 pub(super) struct Recorded<'a> {
     pub(super) operator: Operator,
     pub(super) action: &'static str,
     pub(super) queue: Queue,
-    /// The group. Empty: all keys.
+    /// The group, or an empty text for all keys.
     pub(super) of: &'a str,
 }
 
@@ -372,7 +372,7 @@ pub(super) async fn change_all(
     ended
 }
 
-/// Changes all keys, and reports the progress. Stops after the current step when a signal comes.
+/// Changes all keys, and reports the progress. Stops after the current step when a signal arrives.
 async fn run_steps(bulk: &mut Bulk, done: &str) -> Result<Ended, Refusal> {
     let mut signalled = pin!(signals::wait_for_interrupt());
     let mut reported = Instant::now();
@@ -384,7 +384,7 @@ async fn run_steps(bulk: &mut Bulk, done: &str) -> Result<Ended, Refusal> {
                 biased;
                 number = &mut signalled => {
                     signal = Some(number);
-                    // The step completes, so that its changes are counted.
+                    // The current step is completed, so that its changes are counted.
                     timeout(LAST_STEP, step).await.unwrap_or(Ok(true))
                 }
                 stepped = &mut step => stepped,

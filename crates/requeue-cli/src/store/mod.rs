@@ -45,17 +45,17 @@ tokio::task_local! {
     static OPENED: RefCell<Option<Store>>;
 }
 
-/// The time in which the store may close at the end. A file that another process has locked may take longer; then its
-/// log stays beside it.
+/// The time in which the store may close at the end. If another process has locked the file, the close may take longer.
+/// Then the log remains next to the file.
 const CLOSING: Duration = Duration::from_secs(5);
 
-/// Runs `future` on a separate runtime, and then closes the store that `future` opened. After that a SQLite file is
-/// complete without its log.
+/// Runs `future` on a separate runtime, and then closes the store that `future` opened. After the close, a SQLite file
+/// is complete without its log.
 fn block_on<T>(future: impl Future<Output = Result<T, Refusal>>) -> Result<T, Refusal> {
     launch::block_on(OPENED.scope(RefCell::default(), async {
         let done = future.await;
         if let Some(store) = OPENED.with(RefCell::take) {
-            // The outcome of the subcommand is known, and does not depend on the close.
+            // The result is ignored, because the outcome of the subcommand is already known.
             let _ = tokio::time::timeout(CLOSING, store.close()).await;
         }
         done
@@ -83,7 +83,7 @@ impl StoreUrl {
 }
 
 impl Place {
-    /// Opens the queue for a worker with these settings. With `creates`, creates it if it does not exist.
+    /// Opens the queue for a worker with these settings. With `creates`, creates a missing queue.
     async fn to_work_on(
         &self,
         creates: bool,
@@ -98,14 +98,14 @@ impl Place {
         let how = |opening: OpenOptions| {
             let report = report.clone();
             let opening = opening.on_parked(move |parked| {
-                // If a run completed the lease, that run reports the key.
+                // If a run has completed the delivery, that run reports the key.
                 if parked.lease_expired {
                     let key = Key::from(&*parked.key);
-                    // At the end, the receiver may be gone.
+                    // At the end, the receiver may have been dropped.
                     let _ = report.send((key, parked.failures, parked.error.clone()));
                 }
             });
-            // A command takes longer than a claim, so claiming ahead would only keep keys from other workers.
+            // A command takes longer than a claim, so claiming ahead would only withhold keys from other workers.
             let mut opening = trace_store(settings.apply_to(opening))
                 .lease(lease)
                 .backoff(failures.base_delay, failures.max_delay)
@@ -184,7 +184,7 @@ impl Place {
     }
 }
 
-/// The settings that a new queue gets. An existing queue must have the same.
+/// The settings of a new queue. An existing queue must have the same settings.
 #[derive(Clone, Debug, Default)]
 struct QueueSettings {
     re_add: Option<ReaddPolicy>,
@@ -211,7 +211,7 @@ impl QueueSettings {
 /// The name of a SQLite file in memory.
 const MEMORY: &str = ":memory:";
 
-/// Connects to a store. Refuses a store in memory, which would end with this process.
+/// Connects to a store. Refuses a store in memory, which would disappear with this process.
 async fn connect_store(url: &str) -> Result<Store, Unopened> {
     if sqlite_file(url) == Some(Path::new(MEMORY)) {
         return Err(Refusal::usage(format!(
@@ -255,7 +255,7 @@ fn store_refusal(error: impl Error + 'static) -> Refusal {
     Refusal::failure(error_chain(&error))
 }
 
-/// As [`store_refusal`]. A value that is not valid is a mistake of the command line.
+/// Returns the refusal for an error of an update. An invalid value is a mistake in the command line.
 fn update_refusal(error: UpdateError) -> Refusal {
     match error.kind() {
         ErrorKind::Invalid => Refusal::usage(error_chain(&error)),
@@ -263,8 +263,7 @@ fn update_refusal(error: UpdateError) -> Refusal {
     }
 }
 
-/// Takes the rate from the flags, because the store applies the rate of the queue. This process must not apply it a
-/// second time.
+/// Takes the rate from the flags, because the store applies the rate of the queue. This process must not also apply it.
 fn take_rate(flags: &mut Common) -> Result<Option<Rate>, Refusal> {
     let Some(rate) = flags.rate.take() else { return Ok(None) };
     let rate = rate.of_store.map_err(|error| Refusal::usage(format!("--rate: {error}")))?;

@@ -11,7 +11,7 @@ use crate::exit::{Refusal, complain, error_chain};
 use crate::key::shown;
 use crate::output::summary::counted;
 
-/// The longest name of a user and of a host, so that a store accepts both together.
+/// The maximum length in bytes of the names of a user and of a host. A store accepts both together.
 const MAX_NAME: usize = 90;
 
 /// The user who acts, and the reason.
@@ -35,7 +35,7 @@ impl NoteFlags {
 }
 
 impl Operator {
-    /// Records an action that was done. If that fails, the action stays done.
+    /// Records an action after it was done. A failure to record it does not undo the action.
     pub(super) async fn record(&self, queue: &Queue, action: &str, target: impl Into<String>) {
         let record = ActionRecord::new(action, &*self.by).target(target).note(&*self.note);
         if let Err(error) = queue.record_action(record).await {
@@ -43,7 +43,7 @@ impl Operator {
         }
     }
 
-    /// Changes one key after another, and records the action on the keys that were changed, even if it fails for a later
+    /// Changes one key after another, and records the action on the changed keys, even if the action fails for a later
     /// key.
     pub(super) async fn change_each(
         &self,
@@ -66,7 +66,7 @@ impl Operator {
         failed.map_or(Ok(changed), Err)
     }
 
-    /// Records an action on the keys that were changed: the only key, or their number.
+    /// Records an action on the changed keys. The record contains the key if there is only one, or their number.
     pub(super) async fn record_keys(
         &self,
         queue: &Queue,

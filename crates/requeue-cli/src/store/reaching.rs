@@ -60,10 +60,10 @@ pub(super) async fn open_patiently<T>(
     wait: Option<Option<Duration>>,
     open: impl AsyncFn() -> Result<T, Unopened>,
 ) -> Result<T, Refusal> {
-    // Nothing else writes to standard error before the run.
+    // Events can be printed directly, because nothing else writes to standard error before the run.
     let _shown = log::show_here();
     let began = Instant::now();
-    // Many processes may wait for one store: the jitter keeps them apart.
+    // The jitter separates the attempts of many processes that wait for the same store.
     let duration = Duration::from_millis(25);
     let mut backoff =
         Backoff { duration, factor: 2.0, jitter: 1.0, steps: i32::MAX, cap: MOST / 2 };
@@ -87,7 +87,7 @@ pub(super) async fn open_patiently<T>(
             return Err(refusal);
         };
         let pause = backoff.step(&mut source);
-        // An attempt after the limit would come too late, so the pause would be useless.
+        // An attempt after the limit would be too late, so the pause would be useless.
         if limit.is_some_and(|limit| began.elapsed() + pause > limit) {
             refusal.message += &format!("; gave up after {}", shown(began.elapsed()));
             return Err(refusal);

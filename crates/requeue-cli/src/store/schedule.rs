@@ -38,7 +38,7 @@ fn add(flags: AddFlags) -> Result<Ended, Refusal> {
     let AddFlags { key, place, server, cron, zone, every, priority, group, note } = flags;
     let operator = note.to_operator();
     let invalid = |error: UpdateError| Refusal::usage(error.to_string());
-    // The flags need one of the two.
+    // clap requires one of the two flags.
     let every = every.unwrap_or_default();
     let schedule = match &cron {
         Some(expression) => Schedule::cron(expression, &zone).map_err(invalid)?,
@@ -55,7 +55,7 @@ fn add(flags: AddFlags) -> Result<Ended, Refusal> {
             change_by_server(&server, ScheduleAction::Add, &change).await?;
         } else {
             let schedule = schedule.priority(priority);
-            // A queue that this command creates must have the groups that the schedule needs.
+            // If the schedule has a group, a queue that this command creates must have groups.
             let groups = GroupSettings::of_adds(group.is_some());
             let schedule = if let Some(group) = group { schedule.group(group) } else { schedule };
             let queue = place.to_change(|opening| groups.apply_to(opening)).await?;
@@ -97,7 +97,7 @@ fn list(flags: &ListFlags) -> Result<Ended, Refusal> {
     })
 }
 
-/// Prints a line for each schedule. Returns false if the reader of standard output is gone.
+/// Prints a line for each schedule. Returns false if the reader of standard output has closed the pipe.
 fn print_schedules(lines: impl Iterator<Item = Line>, is_json: bool) -> Result<bool, Refusal> {
     let mut text = Vec::new();
     for line in lines {
@@ -167,7 +167,7 @@ impl Line {
             // Texts can always be serialized.
             return serde_json::to_vec(&listed).unwrap_or_default();
         }
-        // SQL may have written any text.
+        // The texts are escaped, because SQL statements may have written any text.
         let [spec, zone, state] = [
             spec,
             zone.unwrap_or_default(),

@@ -20,7 +20,7 @@ pub(crate) fn serve(flags: &ServeFlags) -> Result<Ended, Refusal> {
         log::show_on(&output);
         let page = listener.serve(title, site, &output).await?;
         let signal = signals::wait_for_interrupt().await;
-        // Viewers learn of the end before the process exits.
+        // Viewers are notified of the end before the process exits.
         page.shutdown().await;
         output.flush().await;
         Ok(Ended::Signal(signal))
@@ -39,7 +39,7 @@ async fn open_site(
         return Ok((format!("requeue: {queue}"), store_site(&opened)));
     }
     let store = store.to_look_at().await?;
-    // A store without tables is an error immediately, and not only for the first client.
+    // A store without tables must be reported immediately, not only to the first client.
     store.queues().await.map_err(store_refusal)?;
     Ok(("requeue: all queues".to_owned(), all_queues_site(store, metrics.clone())))
 }

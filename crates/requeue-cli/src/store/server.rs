@@ -26,10 +26,10 @@ use crate::args::values::ServerUrl;
 use crate::exit::{Refusal, complain};
 use crate::key::escaped;
 
-/// The time limit of a request: a change of all keys of a large queue takes a while.
+/// The time limit of a request. It is long, because a change of all keys of a large queue takes a while.
 const PATIENCE: Duration = Duration::from_secs(300);
 
-/// The size limit of a response. A page has 256 keys of up to 4 KiB, with their errors.
+/// The size limit of a response. A page contains 256 keys of up to 4 KiB, with their errors.
 const ANSWER: usize = 32 << 20;
 
 /// The reason of a refusal if a response cannot be read.
@@ -40,19 +40,19 @@ pub(super) const WRONG_ANSWER: &str =
 pub(super) struct Server {
     url: ServerUrl,
     token: Option<String>,
-    /// The user who acts, if the requests are actions to record.
+    /// The user who acts, if the requests are actions that are recorded.
     operator: Option<Operator>,
-    /// The name that the queue must have. A process with several queues needs it.
+    /// The name that the queue must have. A server with several queues requires the name.
     queue: Option<String>,
     found: OnceCell<Found>,
-    /// The user was warned that the token is sent in clear text.
+    /// True if the user was warned that the token is sent in clear text.
     warned: AtomicBool,
 }
 
 /// The queue of a server.
 pub(super) struct Found {
     pub(super) name: String,
-    /// The path before those of the API. Only the queues of a process with several queues have one.
+    /// The prefix of the paths of the API, which is empty in a process with one queue.
     path: String,
 }
 
@@ -78,7 +78,7 @@ impl Server {
         )
     }
 
-    /// Returns a key with its past; `None` if it is not in the queue.
+    /// Returns a key with its past, or `None` if it is not in the queue.
     pub(super) async fn find_key(&self, key: &[u8]) -> Result<Option<KeyPage>, Refusal> {
         let answer =
             self.send_request(Method::GET, &request_target("key", &[("key", key)]), None).await?;
@@ -104,7 +104,7 @@ impl Server {
         body: &impl Serialize,
     ) -> Result<T, Refusal> {
         self.check_token()?;
-        // Serialization does not fail: the keys of all maps are strings.
+        // Serialization does not fail, because the keys of all maps are strings.
         let mut body = serde_json::to_value(body).unwrap_or_default();
         if let (Some(Operator { by, note }), Some(body)) = (&self.operator, body.as_object_mut()) {
             body.insert("by".to_owned(), by.as_str().into());
@@ -123,7 +123,7 @@ impl Server {
         if status.is_success() {
             return serde_json::from_slice(body).map_err(|_| self.refusal(WRONG_ANSWER));
         }
-        // An error of a proxy may be something else than JSON.
+        // The error of a proxy may not be JSON.
         let error = parse_failure(body).map_or_else(|| status.to_string(), |failure| failure.error);
         let hint = match *status {
             StatusCode::METHOD_NOT_ALLOWED => "; start that process with --serve-admin",
@@ -144,7 +144,7 @@ impl Server {
         format!("--server {}: {what}", escaped(of.as_bytes()))
     }
 
-    /// Warns once if the network can read the token.
+    /// Warns once if the token is readable on the network.
     fn warn_of_clear_text(&self, server: SocketAddr) {
         if let Some(warning) = clear_text(server)
             && !self.warned.swap(true, Ordering::Relaxed)
@@ -153,8 +153,8 @@ impl Server {
         }
     }
 
-    /// Returns the queue that the requests are about. Fails if the process does not have it, or has several and none is
-    /// named.
+    /// Returns the queue that the requests are about. Fails if the process does not have this queue, or if it has
+    /// several queues and the command names none.
     pub(super) async fn find_queue(&self) -> Result<&Found, Refusal> {
         let found = self.found.get_or_try_init(|| async {
             let answer = self.exchange(Method::GET, "/api/v1/summary", None).await?;
@@ -200,7 +200,7 @@ impl Server {
             };
             let mut request = Request::builder().method(method).uri(format!("{base}{target}"));
             request = request.header(HOST, host);
-            // The token is sent with changes only: a read needs no token, and a token that is not sent cannot leak.
+            // The token is sent only with changes. A read needs no token, and a token that is not sent cannot leak.
             let token = self.token.as_ref().filter(|_| body.is_some());
             if let Some(token) = token {
                 request = request.header(CONTENT_TYPE, "application/json");
@@ -224,8 +224,8 @@ impl Server {
                 ServerUrl::Unix(path) => {
                     let stream = UnixStream::connect(path).await?;
                     if token.is_some() {
-                        // The user of the connected process is checked. The file at the path may be replaced after
-                        // the connect.
+                        // The check applies to the connected process, because the file at the path may be replaced
+                        // after the connect.
                         let peer = stream.peer_cred()?.uid();
                         check_peer(path, peer, rustix::process::geteuid().as_raw())?;
                     }
@@ -257,7 +257,7 @@ impl<T: Serialize> Part<T> {
     /// Adds a key to the part. If the part has `most` keys, or no space for this key, first returns the keys of the
     /// part.
     pub(super) fn push_key(&mut self, key: T, most: usize) -> Option<Vec<T>> {
-        // The key and a comma.
+        // The size includes a comma.
         let bytes = serde_json::to_vec(&key).map_or(0, |json| json.len()) + 1;
         let is_full = self.keys.len() >= most || self.bytes + bytes > BODY;
         let full = is_full.then(|| self.take_keys()).filter(|keys| !keys.is_empty());
@@ -307,8 +307,8 @@ fn clear_text(server: SocketAddr) -> Option<String> {
 
 /// Returns an error if the token may not be sent to the process that listens at `path`, which runs as the user `peer`.
 ///
-/// Only this user and root are trusted: others may have put their own socket there. Root also talks to services of other
-/// users, at paths that no other user can replace.
+/// Only this user and root are trusted, because other users may have put a socket there. Root also connects to services
+/// of other users, at paths that no third user can replace.
 fn check_peer(path: &Path, peer: u32, own: u32) -> Result<(), String> {
     if peer == own || peer == 0 {
         return Ok(());
@@ -333,7 +333,7 @@ fn check_peer(path: &Path, peer: u32, own: u32) -> Result<(), String> {
     Ok(())
 }
 
-/// Returns true if others than root and the user `peer` can write to a directory with this owner and mode.
+/// Returns true if users other than root and `peer` can write to a directory with this owner and mode.
 fn others_can_write(peer: u32, owner: u32, mode: u32) -> bool {
     (owner != peer && owner != 0) || mode & 0o022 != 0
 }
@@ -366,7 +366,7 @@ mod tests {
 
     #[test]
     fn the_token_is_for_this_user_for_root_and_from_root_for_a_user_whose_path_is_safe() {
-        // For root, the directory is examined. The directory does not exist.
+        // For root, the directory is examined, and this one does not exist.
         let path = Path::new("/no-such-directory/page");
         for (peer, own) in [(0, 0), (0, 1000), (1000, 1000)] {
             assert_eq!(check_peer(path, peer, own), Ok(()), "{peer} {own}");
@@ -408,7 +408,7 @@ mod tests {
             let (mut client, _) = listener.accept().await.unwrap();
             client.read_exact(&mut [0; 16]).await.unwrap();
             client.write_all(b"HTTP/1.1 200 OK\r\n\r\n").await.unwrap();
-            // Until the client disconnects.
+            // The server writes until the client disconnects.
             while client.write_all(&[b' '; 1 << 16]).await.is_ok() {}
         });
         let server = Server::new(ServerUrl::Tcp { authority, path: String::new() }, None, None);

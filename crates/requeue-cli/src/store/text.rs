@@ -1,4 +1,4 @@
-//! The output that subcommands have in common with and without `--server`.
+//! The output of subcommands that is the same with and without `--server`.
 
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;
@@ -16,15 +16,15 @@ use crate::exit::{Ended, Exit, complain};
 use crate::input::json::Written;
 use crate::key::{escaped, printable, shown, without_controls};
 
-/// Returns when and by whom an action was done, with the note.
+/// Returns the age of an action, the operator and the note.
 fn by_text(PastAction { ago, by, note, .. }: &PastAction) -> String {
     let ago = duration::shown(Duration::try_from_secs_f64(*ago).unwrap_or_default());
-    // Another process has written the name and the note.
+    // The name and the note are escaped, because another process has written them.
     let note = note.as_ref().map(|note| format!(": {}", shown(note.as_bytes())));
     format!("by {}, {ago} ago{}", shown(by.as_bytes()), note.unwrap_or_default())
 }
 
-/// Returns the addition of `requeue status --actions`.
+/// Returns the lines that `requeue status --actions` adds.
 pub(super) fn actions_text(actions: &[PastAction]) -> String {
     let mut text = "\nlast actions\n".to_owned();
     for done in actions {
@@ -38,7 +38,7 @@ pub(super) fn actions_text(actions: &[PastAction]) -> String {
 /// The pause of a queue.
 pub(super) enum Pause {
     None,
-    /// The queue is paused, by this action if it was recorded.
+    /// The queue is paused. The value is the action, if it was recorded.
     By(Option<PastAction>),
 }
 
@@ -71,7 +71,7 @@ impl Pause {
         }
     }
 
-    /// Returns the pause with its operator. Empty: the queue is not paused.
+    /// Returns the pause with its operator, or an empty text if the queue is not paused.
     pub(super) fn to_text(&self) -> String {
         let Self::By(action) = self else { return String::new() };
         let by = action.as_ref().map(|pause| format!(" {}", by_text(pause)));
@@ -96,7 +96,7 @@ pub(super) struct PauseJson<'a> {
     is_paused: bool,
     paused_by: Option<&'a str>,
     paused_note: Option<&'a str>,
-    /// In seconds.
+    /// The time since the pause, in seconds.
     paused_for: Option<f64>,
 }
 
@@ -120,7 +120,7 @@ pub(super) fn status_text(counts: &StateCounts, pause: &Pause) -> String {
     text + &format!("\n{}{parked}\n", name(State::Parked))
 }
 
-/// Returns the addition of `requeue status --since`: the work of all processes, and the workers that are alive.
+/// Returns the lines that `requeue status --since` adds: the work of all processes, and the workers that are alive.
 pub(super) fn activity_text(activity: &Activity) -> String {
     let Activity { period, total, workers, .. } = activity;
     let time = |seconds: Option<f64>| {
@@ -138,7 +138,7 @@ pub(super) fn activity_text(activity: &Activity) -> String {
         ("failures", total.failures),
         ("given up", total.given_up),
     ] {
-        // The period of a clock that has just begun a minute may be zero.
+        // The period is zero if a minute has just begun.
         let rate = if *period > 0.0 { count as f64 / period } else { 0.0 };
         text += &format!("{name:11} {count}, {rate:.2}/s\n");
     }
@@ -180,7 +180,7 @@ pub(super) fn status_json(
         /// The first damaged keys.
         #[serde(skip_serializing_if = "Vec::is_empty")]
         damaged_keys: Vec<Value>,
-        /// In seconds.
+        /// The time for which the oldest ready key has been ready, in seconds.
         oldest_ready: Option<f64>,
         #[serde(skip_serializing_if = "Option::is_none")]
         in_flight_keys: Option<Vec<InFlight<'a>>>,
@@ -194,11 +194,11 @@ pub(super) fn status_json(
         #[serde(flatten)]
         key: Written<'a>,
         worker: Option<&'a str>,
-        /// A text, because some JSON parsers lose digits of large numbers.
+        /// The token is a text, because some JSON parsers lose digits of large numbers.
         fencing_token: Option<String>,
-        /// The time since its delivery, in seconds.
+        /// The time since the delivery, in seconds.
         age: Option<f64>,
-        /// The time until the lease expires unless it is renewed, in seconds.
+        /// The time until the lease expires if it is not renewed, in seconds.
         lease: Option<f64>,
         #[serde(skip_serializing_if = "Option::is_none")]
         group: Option<&'a str>,
@@ -259,7 +259,7 @@ pub(super) fn rate_text(rate: Option<Rate>) -> String {
 
 /// Returns the last column of a line about a key: its group, if the queue has groups.
 pub(super) fn group_column(group: Option<&str>) -> String {
-    // Another process has written the name.
+    // The name is escaped, because another process has written it.
     group.map(|group| format!("\t{}", shown(group.as_bytes()))).unwrap_or_default()
 }
 
@@ -272,7 +272,8 @@ pub(super) struct Times {
 }
 
 impl Times {
-    /// Appends the times to an explanation, in the form of RFC 3339. The age of a key that waits says nothing.
+    /// Appends the times to an explanation, in the form of RFC 3339. The age of a waiting key is not shown, because it
+    /// is not informative.
     pub(super) fn append_to(self, why: &str, now: Timestamp) -> String {
         let at = |time: Option<Timestamp>, what: &str| {
             let time = time.and_then(|time| time.round(Unit::Second).ok());
@@ -287,7 +288,7 @@ impl Times {
     }
 }
 
-/// Returns the lines about the last runs of a key: one for each run, followed by the lines of its output, indented.
+/// Returns the lines about the last runs of a key: one for each run, followed by the indented lines of its output.
 pub(super) fn runs_text(runs: &[PastRun]) -> String {
     let mut text = String::new();
     for run in runs {
@@ -300,7 +301,7 @@ pub(super) fn runs_text(runs: &[PastRun]) -> String {
             at.map(|at| format!("ended at {at}")),
             took.and_then(api_duration).map(|took| format!("took {took:.1?}")),
             worker.as_ref().map(|worker| format!("worker {worker}")),
-            // Most errors of commands are the exit status.
+            // The exit status is omitted if the error already states it, as most errors of commands do.
             exit_status
                 .filter(|_| !is_status(error.as_deref()))
                 .map(|status| format!("exit status: {status}")),
@@ -309,7 +310,7 @@ pub(super) fn runs_text(runs: &[PastRun]) -> String {
         let parts: Vec<String> = parts.into_iter().flatten().collect();
         text += &printable(&parts.join("; "));
         text.push('\n');
-        // The texts may come from another program.
+        // The texts are escaped, because they may come from another program.
         for line in output.iter().flat_map(|output| output.lines()) {
             text +=
                 &format!("    {}\n", String::from_utf8_lossy(&without_controls(line.as_bytes())));
@@ -327,7 +328,7 @@ pub(super) fn api_duration(seconds: f64) -> Option<Duration> {
     Duration::try_from_secs_f64(seconds).ok()
 }
 
-/// Reports the number of keys that were changed, and each key that was not.
+/// Reports the number of changed keys, and each key that was not changed.
 pub(super) fn report_each(keys: &[OsString], changed: &[bool], done: &str, not: &str) -> Ended {
     for (key, _) in keys.iter().zip(changed).filter(|(_, changed)| !**changed) {
         complain(&format!("{}: {not}", escaped(key.as_bytes())));

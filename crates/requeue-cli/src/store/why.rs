@@ -25,7 +25,7 @@ const MISSING: &str = "not in the queue: it was never added, was cancelled, or i
 
 /// The answer of `requeue why`.
 struct Answer {
-    /// The name of the state; `None` for a key that is not in the queue.
+    /// The name of the state, or `None` for a key that is not in the queue.
     state: Option<&'static str>,
     /// The state and its cause, in one sentence.
     why: String,
@@ -54,7 +54,7 @@ async fn ask_server(
     since: Option<Duration>,
 ) -> Result<Answer, Refusal> {
     let page = server.find_key(key).await?;
-    // The server counts in whole seconds.
+    // The API accepts whole seconds.
     let since = since.map_or_else(String::new, |since| since.as_secs_f64().ceil().to_string());
     let query = [("key", key), ("since", since.as_bytes())];
     let timeline: Timeline = server.get("timeline", &query).await?;
@@ -106,7 +106,7 @@ async fn read_store(queue: &Queue, key: &[u8], since: Option<Duration>) -> Resul
 impl Answer {
     fn to_text(&self, key: &[u8]) -> String {
         let Self { why, timeline, runs, .. } = self;
-        // The error of a command may contain control characters.
+        // The text is made printable, because the error of a command may contain control characters.
         let mut text = format!("{}: {}\n\n", shown(key), printable(why));
         for line in lines_of(&timeline.events, timeline.now) {
             text += &printable(&line);
@@ -141,12 +141,12 @@ impl Answer {
 
 // --- Lines of the past ---------------------------------------------------------------------------
 
-/// The longest part of the past that is recognized as one that repeats.
+/// The maximum number of events in a part that is recognized as repeated.
 const LONGEST_PART: usize = 6;
-/// The number of repetitions from which all but the last are one line.
+/// The minimum number of repetitions for which all but the last become one line.
 const REPEATS: usize = 3;
 
-/// Returns the lines of the past, the newest last. All but the last of a part that repeats are one line.
+/// Returns the lines of the past, the newest last. If a part repeats, one line represents all repetitions but the last.
 fn lines_of(events: &[PastEvent], now: f64) -> Vec<String> {
     let mut lines = Vec::new();
     let mut rest = events;
@@ -169,7 +169,7 @@ fn lines_of(events: &[PastEvent], now: f64) -> Vec<String> {
     lines
 }
 
-/// Returns the length of the part at the start that covers most events by its repetitions, and their number.
+/// Returns the length and the number of repetitions of the first part whose repetitions cover the most events.
 fn longest_repeat(events: &[PastEvent]) -> (usize, usize) {
     let repeats = |length: usize| {
         let part = events.get(..length)?;
@@ -178,11 +178,11 @@ fn longest_repeat(events: &[PastEvent]) -> (usize, usize) {
         Some((length, events.chunks_exact(length).take_while(is_same).count()))
     };
     let all = (1..=LONGEST_PART).filter_map(repeats).filter(|(_, times)| *times >= REPEATS);
-    // If two parts are equally good, the shorter one is taken.
+    // Of two equally good parts, the shorter is chosen.
     all.rev().max_by_key(|(length, times)| length * times).unwrap_or((1, 1))
 }
 
-/// Returns the words of an event without its numbers.
+/// Returns the text of an event without its numbers, for comparisons.
 fn words_of(event: &PastEvent) -> String {
     match (event.kind, event.outcome) {
         (EventKind::Wait, _) => {
@@ -193,7 +193,7 @@ fn words_of(event: &PastEvent) -> String {
         (EventKind::Run, Some(Outcome::Failed | Outcome::GivenUp)) => "run failed".to_owned(),
         (EventKind::Run, Some(Outcome::Stopped)) => "run stopped".to_owned(),
         (EventKind::Run, None) => "running".to_owned(),
-        // The times to wait differ.
+        // The times to wait differ between repetitions, so they are removed.
         _ => match event.text.rsplit_once(", ") {
             Some((words, time)) if time.contains(|char: char| char.is_ascii_digit()) => {
                 words.to_owned()
@@ -229,11 +229,11 @@ fn times_of(event: &PastEvent, now: f64) -> String {
 fn time_text(at: f64) -> String {
     let since = SignedDuration::try_from_secs_f64(at).ok();
     let time = since.and_then(|since| Timestamp::UNIX_EPOCH.checked_add(since).ok());
-    // Events that follow each other closely are in the order of their milliseconds.
+    // The milliseconds show the order of events in quick succession.
     time.map(|time| time.strftime("%Y-%m-%dT%H:%M:%S%.3fZ").to_string()).unwrap_or_default()
 }
 
-/// Formats the length of a wait or run. Most are short.
+/// Formats the duration of a wait or run, with milliseconds for short durations.
 fn format_length(length: Duration) -> String {
     match (length.as_secs_f64() * 1e3).round() {
         millis if millis < 1e3 => format!("{millis}ms"),

@@ -26,15 +26,15 @@ pub(crate) fn run(mut flags: Flags) -> Result<Ended, Refusal> {
     let (re_add, rate) = (re_add(flags.common.re_add)?, take_rate(&mut flags.common)?);
     let settings = QueueSettings { re_add, groups, rate, ..QueueSettings::default() };
     let (source, mut config) = Config::from_run_flags(flags)?;
-    // Commands must not see the password of this process.
+    // The password of this process is hidden from commands.
     config.commands.template.hidden = passwords.hidden_variables(place.store.required_url()?);
-    // The input is opened first: `open_files` refuses an output file that is the input.
+    // The input is opened first, so that `open_files` can refuse an output file that is the input.
     let (input, stopper) = Input::open(&source)?;
     let files = Files::open_files(&config, identity(&input.metadata))?;
     block_on(async {
         let listener = Listener::bind_if_asked(config.serve.as_ref()).await?;
         let metrics = listener.as_ref().map(|listener| &listener.metrics);
-        // This subcommand adds keys itself, and therefore creates the queue.
+        // This subcommand also adds keys, and therefore creates the queue.
         let (queue, expired) =
             place.to_work_on(true, lease, &settings, None, &config, metrics).await?;
         let remote = Some((queue.clone(), expired));
@@ -57,7 +57,7 @@ pub(crate) fn work(flags: WorkFlags) -> Result<Ended, Refusal> {
     let settings = QueueSettings { re_add, parked_add, groups, rate };
     let own = Subcommand { stdin, ..Subcommand::without_input("work") };
     let mut config = Config::from_flags(common, Alone { dashboard, ..Alone::default() }, own)?;
-    // Commands must not see the password of this process.
+    // The password of this process is hidden from commands.
     config.commands.template.hidden = passwords.hidden_variables(place.store.required_url()?);
     let files = Files::open_files(&config, None)?;
     block_on(async {
@@ -71,7 +71,7 @@ pub(crate) fn work(flags: WorkFlags) -> Result<Ended, Refusal> {
         let parts = Parts { remote: Some((queue, expired)), ..Parts::new(config, files, listener) };
         launch::run_parts(parts, |runner| {
             log::show_on(&runner.output);
-            // There is no reader.
+            // The run has no reader.
             Ok(oneshot::channel().1)
         })
         .await

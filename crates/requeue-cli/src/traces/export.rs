@@ -23,7 +23,7 @@ use tokio::time::timeout;
 
 use crate::exit::complain;
 
-/// The variables with the address of the collector. The first that is set counts.
+/// The variables with the address of the collector. The first variable that is set is used.
 const ENDPOINTS: [&str; 2] = ["OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT"];
 /// The time limit of a request.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -36,8 +36,8 @@ static IS_ON: OnceLock<()> = OnceLock::new();
 pub(crate) struct Export(Option<SdkTracerProvider>);
 
 impl Export {
-    /// Starts the export if the variables name a collector. Platforms set the variables for all programs, so a collector
-    /// that cannot be used stops nothing.
+    /// Starts the export if the variables name a collector. Platforms set the variables for all programs, so an
+    /// unusable collector must not stop the program.
     pub(crate) fn start() -> Self {
         Self(Self::try_start().unwrap_or_else(|why| {
             complain(&format!("no spans are sent: {why}"));
@@ -45,8 +45,8 @@ impl Export {
         }))
     }
 
-    /// Returns the reason if the variables name a collector that cannot be used. Neither this reason nor another message
-    /// has the whole URL, which may have a password.
+    /// Returns the reason if the variables name a collector that cannot be used. No message contains the whole URL,
+    /// because it may contain a password.
     fn try_start() -> Result<Option<SdkTracerProvider>, String> {
         let set = |name: &str| env::var(name).ok().filter(|value| !value.is_empty());
         let is_off = set("OTEL_SDK_DISABLED")
@@ -89,7 +89,8 @@ impl Export {
     /// Sends the last spans.
     pub(crate) async fn finish(self) {
         let Some(provider) = self.0 else { return };
-        // The call blocks, and the client needs the runtime. The client reports its failures itself.
+        // The call runs on a separate thread, because it blocks and the client needs the runtime. The client reports
+        // its failures.
         let _ = tokio::task::spawn_blocking(move || provider.shutdown()).await;
     }
 }
@@ -98,7 +99,7 @@ impl Export {
 #[derive(Debug)]
 struct Client {
     runtime: Handle,
-    /// A failure was reported.
+    /// True if a failure was reported.
     has_failed: AtomicBool,
 }
 
@@ -128,7 +129,7 @@ impl HttpClient for Client {
     }
 }
 
-/// Returns the host and the port of a URL, without the password that it may have.
+/// Returns the host and the port of a URL, without its password.
 fn host_and_port(url: &Uri) -> String {
     let host = url.host().unwrap_or_default();
     url.port().map_or_else(|| host.to_owned(), |port| format!("{host}:{port}"))
@@ -150,7 +151,7 @@ async fn send(mut request: Request<Bytes>) -> Result<Response<Bytes>, HttpError>
     tokio::pin!(answered);
     tokio::select! {
         answer = &mut answered => answer,
-        // The connection has ended, perhaps after the answer.
+        // The connection was closed, possibly after the answer.
         _ = connection => answered.await,
     }
 }

@@ -21,7 +21,7 @@ use super::resource::{Resource, Resources};
 use crate::args::watch::AccessFlags;
 use crate::exit::{Exit, Refusal};
 
-/// An object, or only its metadata, whose resource is known at run time.
+/// An object, or the metadata of an object, whose resource is known only at run time.
 pub(crate) trait Dynamic:
     Object<DynamicType = ApiResource, Scope = DynamicResourceScope>
 {
@@ -37,7 +37,7 @@ pub(crate) struct Access {
     /// The user of `--as`.
     pub(crate) impersonated: Option<String>,
     resources: Resources,
-    /// `None` for all namespaces.
+    /// The selected namespace, or `None` for all namespaces.
     namespace: Option<String>,
 }
 
@@ -57,7 +57,7 @@ impl Access {
         let client = ClientBuilder::try_from(config.clone());
         let client =
             client.map_err(|error| request_failure(&format!("a client of {server}"), &error))?;
-        // One invalid byte would fail a whole list.
+        // Without this layer, one invalid byte would make a whole list fail.
         let client = client.with_layer(&MapResponseLayer::new(replace_invalid_utf8)).build();
         let core = client.list_core_api_versions_aggregated().await;
         let core = core.map_err(|error| server.refusal("get", "/api", &error))?;
@@ -86,7 +86,7 @@ impl Access {
             .get_opt(name)
             .await
             .map_err(|error| self.server.refusal("get", &what, &error))?;
-        // A dry run checks the right, and writes nothing.
+        // A dry run checks the right without writing.
         let dry_run = PostParams { dry_run: true, ..PostParams::default() };
         let (verb, tried) = match lease {
             Some(lease) => ("update", leases.replace(name, &dry_run, &lease).await),
@@ -96,7 +96,7 @@ impl Access {
             }
         };
         match tried {
-            // Another process has written the Lease since the read.
+            // A conflict means that another process has written the Lease since the read. The right exists.
             Err(kube::Error::Api(status)) if status.code == 409 => Ok(()),
             tried => tried.map(|_| ()).map_err(|error| self.server.refusal(verb, &what, &error)),
         }
@@ -153,7 +153,7 @@ impl Access {
     /// Checks the right to list these objects. kube's watcher would retry forever without a message.
     async fn try_list(&self, resource: &Resource, params: &ListParams) -> Result<(), Refusal> {
         let api: Api<Decoded<PartialObjectMeta<DynamicObject>>> = self.selected_api(resource);
-        // One object is enough to show the right.
+        // One object suffices to check the right.
         let listed = api.list(&params.clone().limit(1)).await;
         let namespace = self.namespace_of(resource).unwrap_or_default();
         listed.map(|_| ()).map_err(|error| {

@@ -1,6 +1,6 @@
 //! Objects that are decoded one by one, so that an invalid object does not make the whole list fail.
 //!
-//! kube's `DeserializeGuard` does the same, except for an object that is nested too deeply: there the list fails.
+//! kube's `DeserializeGuard` does the same, but with an object that is nested too deeply, the list still fails.
 
 use std::borrow::Cow;
 
@@ -19,7 +19,7 @@ pub(crate) struct Decoded<K>(pub(crate) Result<K, Box<InvalidObject>>);
 
 impl<'de, K: DeserializeOwned + Resource> Deserialize<'de> for Decoded<K> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        // A raw value may be nested to any depth: serde_json skips it without recursion.
+        // A raw value can be nested to any depth, because serde_json skips it without recursion.
         let raw = Box::<RawValue>::deserialize(deserializer)?;
         let object = match serde_json::from_str::<K>(raw.get()) {
             Ok(object) if object.meta().name.as_deref().is_none_or(str::is_empty) => {
@@ -35,7 +35,7 @@ impl<'de, K: DeserializeOwned + Resource> Deserialize<'de> for Decoded<K> {
 }
 
 /// The fields that name an object, and its version, without which kube's watcher would list all objects again. Other
-/// metadata of the object may also be nested.
+/// metadata is not decoded, because it may also be nested too deeply.
 #[derive(Deserialize)]
 struct Named {
     metadata: Names,
@@ -57,8 +57,8 @@ impl Named {
     }
 }
 
-/// Replaces bytes that are not UTF-8 by U+FFFD, as kubectl does. kube's client would fail the list or the
-/// watch that contains them.
+/// Replaces bytes that are not UTF-8 with U+FFFD, as kubectl does. kube's client would fail the list or the watch that
+/// contains them.
 pub(crate) fn replace_invalid_utf8<B>(
     response: Response<B>,
 ) -> Response<impl BodyExt<Data = B::Data, Error = B::Error>>

@@ -25,7 +25,7 @@ pub(crate) struct Enqueuer {
     initial: Initial,
     /// True while another process may lead. During this time, no key is added.
     stands_by: Mutex<bool>,
-    /// This value is set after the first list.
+    /// Set after the first list.
     pub(crate) is_listed: SetOnce<()>,
 }
 
@@ -41,7 +41,7 @@ impl Enqueuer {
         Self { runner, objects, initial, stands_by, is_listed }
     }
 
-    /// Ends the standby, and adds the objects that exist. Called when this process leads.
+    /// Ends the standby when this process leads, and adds the existing objects.
     pub(crate) fn start_leading(&self) {
         let mut stands_by = self.stands_by.lock();
         *stands_by = false;
@@ -53,15 +53,16 @@ impl Enqueuer {
         }
     }
 
-    /// Handles an observation of an object. Only a change starts a run, because a list after an outage shows every object
-    /// again.
+    /// Handles an observation of an object. Only a change starts a run, because a list after an outage contains every
+    /// object again.
     pub(crate) fn object_changed(&self, change: &Change) {
         if change.kind == ChangeKind::Unchanged {
             return;
         }
         let (runner, objects) = (&self.runner, &self.objects);
         let key = change.key.to_string().into_bytes();
-        // The lock is held until the end: the term must not begin between this check and the add.
+        // The lock is held until the end of the function, because the term must not begin between this check and the
+        // add.
         let stands_by = self.stands_by.lock();
         match change.kind {
             ChangeKind::Deleted if *stands_by => objects.forget_object(&key),
@@ -87,14 +88,14 @@ impl Enqueuer {
         ) {
             objects.is_wanted_anew(&key);
         }
-        // A new generation must not wait for the backoff of an old generation.
+        // A newer request must not wait for the backoff of an earlier failure.
         if objects.is_new(&key) {
             runner.end_backoff(&key);
         }
         self.add_key(&key, change.kind.priority());
     }
 
-    /// Adds these objects, because another object that concerns them has changed.
+    /// Adds these objects, because a related object has changed.
     pub(crate) fn add_concerned(&self, keys: impl IntoIterator<Item = ObjectKey>) {
         let stands_by = self.stands_by.lock();
         if *stands_by {
@@ -102,7 +103,7 @@ impl Enqueuer {
         }
         for key in keys {
             let key = key.to_string().into_bytes();
-            // An object that has not been seen yet is added when it is seen.
+            // An object that was not listed yet is added when it is listed.
             if self.objects.next_wish(&key).is_some() {
                 self.add_key(&key, 0);
             }
@@ -132,7 +133,7 @@ impl Enqueuer {
         }
     }
 
-    /// Returns true if objects that exist at the start get this run.
+    /// Returns true if this run is for an object that exists at the start.
     fn is_initial(&self, wish: Wish) -> bool {
         self.initial == Initial::Run || wish == Wish::Run(On::Delete)
     }
@@ -149,6 +150,6 @@ const SLICES: u32 = 100;
 fn slice_of(key: &Key) -> u32 {
     let mut hasher = DefaultHasher::new();
     key.hash(&mut hasher);
-    // Below `SLICES`.
+    // The value is below `SLICES`, so it fits.
     (hasher.finish() % u64::from(SLICES)) as u32
 }

@@ -13,11 +13,11 @@ use requeue_kube::ObjectKey;
 
 use crate::exit::{Exit, Refusal, error_chain};
 
-/// The API server, and the source of our credentials.
+/// The API server, and the source of the credentials.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Server {
     pub(crate) url: String,
-    /// The context of the kubeconfig; `None` in a pod.
+    /// The context of the kubeconfig, or `None` in a pod.
     pub(crate) context: Option<String>,
     /// The exec plugin of the kubeconfig that fetches credentials.
     pub(crate) plugin: Option<String>,
@@ -43,7 +43,7 @@ impl Server {
         let exit = match error {
             kube::Error::Api(status) => match status.code {
                 401 | 403 | 404 => Exit::Denied,
-                // For example an invalid selector.
+                // An example is an invalid selector.
                 400 => Exit::Usage,
                 _ => Exit::Failure,
             },
@@ -82,7 +82,7 @@ pub(crate) fn request_failure(what: &str, error: &(dyn Error + 'static)) -> Refu
     Refusal::failure(format!("{what}: {}", explain_error(error)))
 }
 
-/// Formats an error. Two errors of kube print a whole struct; for these, only its content is shown.
+/// Formats an error. Two errors of kube print a whole struct, of which only the content is shown.
 pub(crate) fn explain_error(error: &(dyn Error + 'static)) -> String {
     let mut source = Some(error);
     while let Some(error) = source {
@@ -98,8 +98,8 @@ pub(crate) fn explain_error(error: &(dyn Error + 'static)) -> String {
     error_chain(error)
 }
 
-/// Limits the reports of a request that is retried forever: one when the reason changes, and one per minute while it
-/// stays the same.
+/// Limits the reports of a request that is retried forever: one report when the reason changes, and one per minute
+/// while it stays the same.
 #[derive(Debug, Default)]
 pub(crate) struct Reports(Option<(String, Time)>);
 
@@ -119,7 +119,7 @@ impl Reports {
 }
 
 /// Limits the reports of objects that cannot be decoded: one per minute for each object, and 20 per minute for all,
-/// because a user who can write one can write many.
+/// because a user who can write one such object can write many.
 #[derive(Debug, Default)]
 pub(crate) struct Unreadable(HashMap<ObjectKey, Time>);
 
@@ -127,7 +127,7 @@ const REPORTED: usize = 20;
 
 impl Unreadable {
     pub(crate) fn is_due(&mut self, key: &ObjectKey, now: Time) -> bool {
-        // Objects that are gone must not take memory.
+        // Deleted objects must not use memory.
         self.0.retain(|_, at| now.since(*at) < AGAIN);
         let is_due = self.0.len() < REPORTED && !self.0.contains_key(key);
         if is_due {
@@ -150,7 +150,7 @@ mod tests {
     fn a_lasting_error_is_reported_once_a_minute_and_when_its_reason_changes() {
         let (mut reports, clock) = (Reports::default(), FakeClock::new());
         let mut count = |why: &str, seconds: u64| {
-            // Retried every five seconds.
+            // The request is retried every five seconds.
             let tried = (0..seconds / 5).filter(|_| {
                 let is_due = reports.is_due(why, clock.now());
                 clock.advance(Duration::from_secs(5));
@@ -188,7 +188,7 @@ mod tests {
         let (status, stderr) = (ExitStatus::from_raw(0x100), b"token expired\n".to_vec());
         let out = Output { status, stdout: b"{".to_vec(), stderr };
         let plugin = AuthError::AuthExecRun { cmd: "aws".to_owned(), out: Box::new(out) };
-        // As for a renewed token.
+        // This is the error of a token renewal.
         let service = kube::Error::Service(Box::new(kube::Error::Auth(plugin)));
         let io = kube::Error::ReadEvents(std::io::Error::other("connection reset"));
         let gone = Status::failure("too old", "Expired").with_code(410);

@@ -53,7 +53,7 @@ impl<K: Object + Clone + DeserializeOwned + Debug + Send + 'static> Source<K> {
                         take(Step::Kept(key));
                     }
                 },
-                // An expired resource version: the watcher lists again.
+                // The resource version has expired, and the watcher lists again.
                 Err(Error::WatchError(status)) if status.code == 410 => {}
                 Err(error) => {
                     let why = self.server.why_not_watched(&self.what, &error);
@@ -73,7 +73,7 @@ pub(crate) enum Step<K> {
     Event(Event<K>),
     /// An object exists that cannot be decoded. The last decoded state of the object is kept.
     Kept(ObjectKey),
-    /// An object that cannot be decoded is gone.
+    /// An object that cannot be decoded was deleted.
     Gone(Box<ObjectMeta>),
 }
 
@@ -92,7 +92,7 @@ impl<K> Step<K> {
         }))
     }
 
-    /// Returns the changes that the step shows.
+    /// Returns the changes that a step reveals.
     pub(crate) fn shown_changes(
         self,
         watch: &mut Watch,
@@ -124,18 +124,18 @@ pub(crate) async fn follow_objects(
             enqueuer.object_changed(&change);
         }
         if is_listed {
-            // Only the first list counts.
+            // Only the first list sets the value.
             let _ = enqueuer.is_listed.set(());
         }
     };
     source.for_each_step(&enqueuer.runner, changed).await;
 }
 
-/// Observes objects: extracts the properties that show a change.
+/// Extracts the properties of objects that reveal a change.
 pub(crate) struct Sights {
     pub(crate) objects: Arc<Objects>,
     pub(crate) types: TypeMeta,
-    /// JSON pointers to the values that count; none means all.
+    /// JSON pointers to the values that are compared. If the list is empty, all values are compared.
     pub(crate) pointers: Vec<String>,
     pub(crate) finalizer: Option<String>,
 }
@@ -199,7 +199,7 @@ mod tests {
             json!({ "spec": { "a": 2 } }),
             json!({ "spec": { "a": "1" } }),
             json!({ "spec": {} }),
-            // A null value exists.
+            // A null value differs from a missing value.
             json!({ "spec": { "a": 1 }, "data": null }),
         ] {
             assert_ne!(of(other.clone()), before, "{other}");

@@ -14,7 +14,7 @@ use crate::duration::format_exact;
 
 /// The time limit of a request.
 const LIMIT: Duration = Duration::from_secs(30);
-/// The number of consecutive lost races that counts as a failure.
+/// The number of consecutive conflicts after which a write fails.
 const MOST_RACES: usize = 10;
 
 /// Adds a finalizer to objects of a resource, and removes it.
@@ -40,15 +40,15 @@ impl Finalizer {
         self.write_finalizer(&namespace, &name, wanted, Some(object.metadata)).await
     }
 
-    /// Removes the finalizer from an object that is no longer seen, if it still exists.
+    /// Removes the finalizer from an object that is no longer watched, if it still exists.
     pub(crate) async fn let_go(&self, key: &[u8]) -> Result<(), String> {
         let key = String::from_utf8_lossy(key);
         let (namespace, name) = key.split_once('/').unwrap_or(("", &key));
         self.write_finalizer(namespace, name, false, None).await
     }
 
-    /// Adds or removes the finalizer, and retries if others write to the object at the same time. An object with
-    /// another uid than `seen` is another object, and stays unchanged.
+    /// Adds or removes the finalizer, and retries if other writers change the object at the same time. An object whose
+    /// uid differs from that of `seen` is another object, and is not changed.
     async fn write_finalizer(
         &self,
         namespace: &str,
@@ -62,7 +62,8 @@ impl Finalizer {
             let metadata = match seen.take() {
                 Some(seen) => seen,
                 None => {
-                    // `watch` requires the right to list, but not the right to get.
+                    // The object is listed by name, because `watch` requires the right to list, but not the right to
+                    // get.
                     let by_name = ListParams::default().fields(&format!("metadata.name={name}"));
                     let list =
                         self.answer_of("list", namespace, api.list_metadata(&by_name)).await?;
@@ -79,7 +80,7 @@ impl Finalizer {
             if is_another || has_it == wanted || wanted && is_deleted {
                 return Ok(());
             }
-            // A merge patch replaces the whole list, with the finalizers of others.
+            // A merge patch replaces the whole list, including the finalizers of other programs.
             finalizers.retain(|finalizer| *finalizer != self.name);
             if wanted {
                 finalizers.push(self.name.clone());

@@ -36,7 +36,7 @@ impl Hooks for ObjectHooks {
                     }
                     Ok(Some(given))
                 }
-                // The patch is a change, which adds the object again.
+                // The run is skipped, because the patch is a change, which adds the object again.
                 (Some(Begin::Keep(object)), Some(finalizer)) => {
                     finalizer.write_next(&object).await.map(|()| None)
                 }

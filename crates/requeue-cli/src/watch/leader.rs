@@ -24,7 +24,7 @@ pub(crate) struct Candidate {
 }
 
 impl Candidate {
-    /// Prepares the election; `None` without `--leader-election`.
+    /// Prepares the election. Returns `None` without `--leader-election`.
     pub(crate) async fn new(access: &Access, flags: LeaderFlags) -> Result<Option<Self>, Refusal> {
         let LeaderFlags { leader_election, lease_duration, renew_deadline, retry_period } = flags;
         let Some((namespace, name)) = leader_election else { return Ok(None) };
@@ -36,7 +36,7 @@ impl Candidate {
         let elector = LeaderElector::new(access.election_client(&config)?, config);
         let elector = elector.map_err(|e| Refusal::usage(format!("--leader-election: {e}")))?;
         access.try_lease(namespace, &name).await?;
-        // Another replica may start commands when the Lease has expired.
+        // Another replica may start commands when the Lease has expired. Half of the time is left for SIGKILL.
         let grace = (lease_duration - renew_deadline) / 2;
         Ok(Some(Self { elector, lease: format!("{namespace}/{name}"), grace }))
     }
@@ -51,27 +51,27 @@ impl Candidate {
         let Self { elector, lease, grace } = self;
         let standing = async {
             runner.output.say(&format!("on standby for the Lease {lease}")).await;
-            // A process that cannot list must not keep another from leading.
+            // A process that cannot list objects must not prevent another process from leading.
             enqueuer.is_listed.wait().await;
             elector.acquire().await
         };
         let term = tokio::select! {
-            // A run that is over must not begin a term.
+            // The end of the run is checked first, because a run that is over must not begin a term.
             biased;
             _ = &mut over => return,
             term = standing => term,
         };
         enqueuer.start_leading();
-        // A reader of standard error that pauses must not delay the rest.
+        // A paused reader of standard error must not delay the next steps.
         let reporting = async {
             runner.output.say(&format!("leading with the Lease {lease}")).await;
             std::future::pending::<Infallible>().await
         };
         tokio::select! {
-            // A lost term comes first, because its commands must stop in time.
+            // The loss of the term is checked first, because its commands must stop in time.
             biased;
             lost = term.lost() => {
-                // The exit code makes a supervisor start the process again.
+                // The run counts as failed, so that the exit code makes a supervisor restart the process.
                 runner.tally.mark_failed();
                 runner.stop(Level::Terminating);
                 let why = format!("Lease {lease}: {lost}");

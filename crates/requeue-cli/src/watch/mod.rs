@@ -1,4 +1,4 @@
-//! `requeue watch`: a command per Kubernetes object that changes.
+//! `requeue watch`: runs a command for each Kubernetes object that changes.
 
 mod access;
 mod decoded;
@@ -59,11 +59,11 @@ pub(crate) fn run(flags: Flags) -> Result<Ended, Refusal> {
         }
         let related = Related::find_resources(&access, &owns, &all_on).await?;
         let snapshots = Snapshots::find(&access, snapshot).await?;
-        // With --dry-run, a process must not keep another from leading.
+        // With --dry-run, this process must not prevent another process from leading.
         let candidate = Candidate::new(&access, leader).await?.filter(|_| !config.commands.dry_run);
 
         let objects = Arc::new(Objects::new(&on, !config.commands.dry_run));
-        // A dry run writes nothing.
+        // A dry run adds no finalizers.
         let keeper = finalizer.clone().filter(|_| !config.commands.dry_run);
         if keeper.is_some() {
             access.review_right("patch", &resource, &ListParams::default()).await?;
@@ -76,7 +76,7 @@ pub(crate) fn run(flags: Flags) -> Result<Ended, Refusal> {
         };
         let (is_over, over) = oneshot::channel();
         let mut leading = None;
-        // The socket is opened after the checks, so a refused start opens no socket.
+        // The socket is opened after the checks, so that a refused start opens no socket.
         let listener = Listener::bind_if_asked(config.serve.as_ref()).await?;
         let hooks = Some(Arc::new(hooks) as _);
         let parts = Parts { hooks, ..Parts::new(config, files, listener) };
@@ -99,22 +99,22 @@ pub(crate) fn run(flags: Flags) -> Result<Ended, Refusal> {
                 Sights { objects, types: type_meta(&resource), pointers: changed, finalizer };
             let snapshots = snapshots.clone();
             tokio::spawn(async move {
-                // The files of a run must exist before the run.
+                // The snapshots must be complete before the first run.
                 if let Some(snapshots) = snapshots {
                     snapshots.listed().await;
                 }
                 events::follow_objects(source, enqueuer, sights).await;
             });
-            // This run has no input, so no input can be left.
+            // This run reads no input, so no unread input can remain.
             Ok(oneshot::channel().1)
         })
         .await;
-        // No command is left that could read the snapshots.
+        // The snapshots can be removed, because no command is left that could read them.
         snapshots.iter().for_each(|snapshots| snapshots.clear());
-        // The last command has ended, so another replica may lead from now on.
+        // The last command has exited, so another replica may lead from now on.
         drop(is_over);
         if let Some(leading) = leading {
-            // A panic in that task has already been reported.
+            // The result is ignored, because a panic in that task has already been reported.
             let _ = leading.await;
         }
         ended
@@ -144,7 +144,7 @@ fn check_flags(flags: &Flags) -> Result<(), Refusal> {
         return Err(Refusal::usage(format!("--snapshot {name}=...: the name is used twice")));
     }
     if flags.finalizer.is_some() && !wants(On::Delete) {
-        // Objects with the finalizer could never be deleted.
+        // Without runs for deletions, objects with the finalizer could never be deleted.
         return Err(Refusal::usage("--finalizer requires --on delete"));
     }
     Ok(())
@@ -159,7 +159,7 @@ fn run_config(mut common: Common, mut alone: Alone) -> Result<Config, Refusal> {
         alone.min_interval.get_or_insert(Duration::from_secs(1));
     }
     if alone.order == Some(args::Order::Fair) || alone.group_limit.is_some() {
-        // The namespace. Objects with cluster scope have none, and form one group.
+        // The namespace. Objects with cluster scope have no namespace, and form one group.
         alone.group_by.get_or_insert_with(|| "^([^/]*)/".to_owned());
     }
     let own = Subcommand { has_priorities: true, ..Subcommand::without_input("watch") };

@@ -15,22 +15,21 @@ use crate::process::run_input::RunInput;
 #[derive(Debug)]
 pub(crate) struct Objects {
     on: [bool; 2],
-    /// Missing finalizers are added. This is false with `--dry-run`.
+    /// True if missing finalizers are added. False with `--dry-run`.
     keeps: bool,
     known: Mutex<HashMap<Key, Known>>,
 }
 
 #[derive(Debug)]
 struct Known {
-    /// The object as JSON, which takes less memory than its parts. Commands get the same bytes.
+    /// The object as JSON, which takes less memory than its parts. Commands receive the same bytes.
     json: Arc<[u8]>,
     state: State,
-    /// The state at the start of its last run. The state is also `There` if that run was for another object of this
-    /// name.
+    /// The state at the start of the last run. It is `There` if that run was for an earlier object of this name.
     ran: State,
-    /// The state was `Ending`, and the finalizer has been removed since.
+    /// True if the state was `Ending`, and the finalizer was then removed.
     is_released: bool,
-    /// A newer request has come since its last run began.
+    /// True if a newer request has arrived since the last run began.
     is_new: bool,
 }
 
@@ -39,17 +38,17 @@ struct Known {
 pub(crate) enum State {
     /// The object exists.
     There,
-    /// The object exists, and must get the finalizer before its first run.
+    /// The object exists, but the finalizer must be added before its first run.
     Bare,
     /// The object exists, and has the finalizer.
     Kept,
-    /// The object is being deleted, and our finalizer keeps it.
+    /// The object is being deleted, and still has the finalizer of this program.
     Ending,
-    /// The object is being deleted, and only finalizers of others keep it.
+    /// The object is being deleted, and has only finalizers of other programs.
     Leaving,
-    /// The object is gone.
+    /// The object was deleted.
     Gone,
-    /// The object is gone, or is no longer selected. In the second case the object may still have the finalizer.
+    /// The object was deleted, or is no longer selected. In the second case, the object may still have the finalizer.
     Strayed,
 }
 
@@ -66,7 +65,7 @@ impl State {
         }
     }
 
-    /// Returns true if the object is no longer seen.
+    /// Returns true if the object is no longer watched.
     const fn is_gone(self) -> bool {
         matches!(self, Self::Gone | Self::Strayed)
     }
@@ -82,19 +81,19 @@ pub(crate) enum Wish {
 
 /// The start of a run.
 pub(crate) enum Begin {
-    /// Not a run: this object must get the finalizer first.
+    /// The run does not start, because the finalizer must be added to this object first.
     Keep(Arc<[u8]>),
     Run(RunInput),
 }
 
 impl Objects {
-    /// Creates the table. `on` lists the events that cause runs; none means all.
+    /// Creates the table. `on` lists the events that cause runs. An empty list means all events.
     pub(crate) fn new(on: &[On], keeps: bool) -> Self {
         let wants = |event| on.is_empty() || on.contains(&event);
         Self { on: [On::Apply, On::Delete].map(wants), keeps, known: Mutex::default() }
     }
 
-    /// Records an object that was seen.
+    /// Records an object that a watch has reported.
     pub(crate) fn record_seen(&self, key: &[u8], json: Vec<u8>, state: State) {
         let mut known = self.known.lock();
         let mut now = Known {
@@ -115,11 +114,12 @@ impl Objects {
         known.insert(key.into(), now);
     }
 
-    /// Records that an object is gone.
+    /// Records that an object was deleted.
     pub(crate) fn record_gone(&self, key: &[u8]) {
         let mut known = self.known.lock();
         let Some(it) = known.get_mut(key) else { return };
-        // Without our finalizer at its deletion, there was no run for it, or the run for its deletion has succeeded.
+        // The object can be forgotten: it had no finalizer of this program and no run, or the run for its deletion has
+        // succeeded.
         if !self.wants_event(On::Delete) || it.is_released || it.state == State::Leaving {
             known.remove(key);
             return;
@@ -133,7 +133,7 @@ impl Objects {
         }
     }
 
-    /// Forgets an object that is gone. The leader runs for its deletion.
+    /// Forgets a deleted object, because the leader runs the command for its deletion.
     pub(crate) fn forget_object(&self, key: &[u8]) {
         self.known.lock().remove(key);
     }
@@ -157,7 +157,7 @@ impl Objects {
         }
     }
 
-    /// Returns true if a newer request has come since the last run of an object began.
+    /// Returns true if a newer request has arrived since the last run of an object began.
     pub(crate) fn is_new(&self, key: &[u8]) -> bool {
         self.known.lock().get(key).is_some_and(|known| known.is_new)
     }
@@ -176,7 +176,7 @@ impl Objects {
         let mut known = self.known.lock();
         let known = known.get_mut(key)?;
         let wish = self.wish_for(known)?;
-        // Requests from here on belong to the next run.
+        // Later requests belong to the next run.
         known.is_new = false;
         let event = match wish {
             Wish::Keep => return Some(Begin::Keep(Arc::clone(&known.json))),

@@ -69,15 +69,15 @@ async fn follow_owned(source: Source<Metadata>, enqueuer: Arc<Enqueuer>, owners:
     each_change(source, &enqueuer, sight, |owners| enqueuer.add_concerned(owners)).await;
 }
 
-/// Adds all objects when one of these changes.
+/// Adds all objects when an object of this source changes.
 async fn follow_for_all(source: Source<Metadata>, enqueuer: Arc<Enqueuer>) {
     let sight = |object: Metadata| Observation::from_meta(&object.metadata);
     each_change(source, &enqueuer, sight, |_| enqueuer.add_all(|_| true)).await;
 }
 
-/// Calls `changed` for each event that shows changes, with the keys that the changes concern. Each key comes once per
-/// event, because commands may start while the keys of a long list are still being added. Objects of the first list,
-/// and unchanged objects of later lists, do not count.
+/// Calls `changed` for each event that shows changes, with the keys that the changes concern. Each key is passed once
+/// per event, because commands may start while the keys of a long list are still being added. Objects of the first
+/// list, and unchanged objects of later lists, are not changes.
 async fn each_change(
     source: Source<Metadata>,
     enqueuer: &Enqueuer,
@@ -105,7 +105,7 @@ fn owner_key(
 ) -> Option<ObjectKey> {
     let group = reference.api_version.split_once('/').map_or("", |(group, _)| group);
     let is_one = reference.kind == owners.api.kind && group == owners.api.group;
-    // The owner of an object in a namespace may have cluster scope.
+    // An owner with cluster scope has no namespace, even if the object has a namespace.
     let namespace = namespace.filter(|_| owners.scope == Scope::Namespaced);
     is_one.then(|| ObjectKey::new(namespace, &reference.name))
 }

@@ -24,7 +24,7 @@ pub(crate) struct Resource {
 impl Resource {
     fn new(group: &str, version: &str, resource: APIResourceDiscovery) -> Option<Self> {
         let plural = resource.resource?;
-        // The kind of the response may belong to another group, such as the scale of a Deployment. The path belongs to
+        // The kind of the response may belong to another group, such as the scale of a Deployment. The path is that of
         // this group.
         let kind = resource.response_kind?.kind?;
         let gvk = GroupVersionKind::gvk(group, version, &kind);
@@ -200,7 +200,7 @@ mod tests {
             group("apps", &[("v1", &deployments), ("v1beta1", &old)]),
             group("events.k8s.io", &[("v1", &[resource("events", "Event", &[], "Namespaced")])]),
             group("authentication.k8s.io", &[("v1", &[review])]),
-            // A short name of one resource is the name of another.
+            // A short name of one resource is the name of another resource.
             group("example.com", &[("v1", &[resource("dses", "Dse", &["cm", "event"], "Cluster")])]),
         ] });
         let list = |value| serde_json::from_value(value).unwrap();
@@ -242,7 +242,7 @@ mod tests {
             ("depoly", r#""depoly": the server has no such resource, but deployments.apps"#),
             ("configmps", r#""configmps": the server has no such resource, but configmaps"#),
             ("xyz", r#""xyz": the server has no such resource"#),
-            // The name exists, but not in this group.
+            // The resource exists, but not in this group.
             ("events.apps", r#""events.apps": the server has no such resource, but events, "#),
             ("cm.v2", r#""cm.v2": the server has no such resource, but "#),
             (

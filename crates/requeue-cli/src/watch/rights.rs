@@ -1,7 +1,7 @@
 //! Reviews rights at the API server before anything is watched.
 //!
-//! A watch without the right to watch is retried forever, and a finalizer that cannot be set keeps every command from
-//! running. Therefore both are refused at the start.
+//! Without the right to watch, a watch would be retried forever. Without the right to patch, the finalizer could not be
+//! added, and no command would run. Therefore, the program refuses to start without these rights.
 
 use k8s_openapi::api::authentication::v1::SelfSubjectReview;
 use k8s_openapi::api::authorization::v1::{
@@ -27,7 +27,7 @@ impl Access {
         let namespace = self.namespace_of(resource);
         let attributes = ResourceAttributes {
             group: Some(resource.api.group.clone()),
-            // To list or watch one name, the right to that name is enough.
+            // If the selector names one object, the right to that object is enough.
             name: params.field_selector.as_deref().and_then(required_name).map(str::to_owned),
             namespace: namespace.map(str::to_owned),
             resource: Some(resource.api.plural.clone()),
@@ -70,7 +70,7 @@ impl Access {
         )
     }
 
-    /// Returns the user by the name that the server knows, or else by the name that this process knows.
+    /// Returns the name of the user that the server reports, or the name that this process knows.
     async fn user_name(&self) -> String {
         let reviews: Api<SelfSubjectReview> = Api::all(self.client.clone());
         let review = reviews.create(&PostParams::default(), &SelfSubjectReview::default()).await;
@@ -85,7 +85,7 @@ impl Access {
     pub(crate) async fn missing_namespace(&self, resource: &Resource) -> Option<&str> {
         let namespace = self.namespace_of(resource)?;
         let namespaces: Api<Namespace> = Api::all(self.client.clone());
-        // Without the right to get namespaces there is no warning.
+        // Without the right to get namespaces, no warning is possible.
         matches!(namespaces.get_metadata_opt(namespace).await, Ok(None)).then_some(namespace)
     }
 }

@@ -1,4 +1,4 @@
-//! `--snapshot`: other objects as files. A run sees one state of them, which does not change.
+//! `--snapshot`: writes other objects to files. During a run, these files do not change.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File, Permissions};
@@ -22,7 +22,7 @@ use crate::args::names::Named;
 use crate::exit::Refusal;
 use crate::runner::Runner;
 
-/// The snapshots: a directory for each state that a run was given.
+/// The snapshots, with a directory for each state that a run has used.
 #[derive(Debug)]
 pub(crate) struct Snapshots {
     root: TempDir,
@@ -43,17 +43,17 @@ struct Store {
 
 #[derive(Debug, Default)]
 struct Contents {
-    /// Grows with each change.
+    /// A number that increases with each change.
     version: u64,
     objects: Arc<BTreeMap<ObjectKey, Arc<[u8]>>>,
     /// The objects of a list that is not complete yet.
     list: BTreeMap<ObjectKey, Arc<[u8]>>,
 }
 
-/// A state as files, which do not change.
+/// A state of the objects as files, which do not change.
 #[derive(Debug)]
 struct Snapshot {
-    /// Removed when no run uses the directory.
+    /// The directory, which is removed when no run uses it.
     dir: Arc<TempDir>,
     versions: Vec<u64>,
 }
@@ -89,20 +89,20 @@ impl Store {
             }
             Event::InitDone => {
                 let list = std::mem::take(list);
-                // A list after an outage often shows no change, and then the files are kept.
+                // A list after an outage often contains no change. Then the files are kept.
                 if **objects == list && self.is_listed.get().is_some() {
                     return;
                 }
                 *objects = Arc::new(list);
             }
-            // This copies the map only while a run writes its files.
+            // The map is copied only while a run writes its files.
             Event::Apply(object) => Arc::make_mut(objects).extend([self.entry(object)]),
             Event::Delete(object) => {
                 Arc::make_mut(objects).remove(&ObjectKey::from_object(&object));
             }
         }
         *version += 1;
-        // Only the first list is waited for.
+        // Runs wait only for the first list.
         let _ = self.is_listed.set(());
     }
 
@@ -119,7 +119,7 @@ fn owned((key, json): (&ObjectKey, &Arc<[u8]>)) -> (ObjectKey, Arc<[u8]>) {
 }
 
 impl Snapshots {
-    /// Finds the resources; `None` without `--snapshot`.
+    /// Finds the resources. Returns `None` without `--snapshot`.
     pub(crate) async fn find(
         access: &Access,
         all: Vec<Named>,
@@ -179,9 +179,9 @@ impl Snapshots {
                 let file = format!("{}.json", store.name);
                 let path = dir.path().join(&file);
                 let same = last.as_ref().filter(|last| last.versions[i] == *version);
-                // A file that has not changed is shared, because lists can be large.
+                // Unchanged files are shared by links, because lists can be large.
                 let linked = same.map(|last| fs::hard_link(last.dir.path().join(&file), &path));
-                // Not every file system supports links.
+                // The file is written if the link fails, because not every file system supports links.
                 if !matches!(linked, Some(Ok(()))) {
                     write(&path, objects.values())?;
                 }
@@ -195,7 +195,7 @@ impl Snapshots {
 
     /// Removes all files.
     pub(crate) fn clear(&self) {
-        // A failure leaves files in the system's temporary directory.
+        // A failure is ignored, although it leaves files in the system's temporary directory.
         let _ = fs::remove_dir_all(self.root.path());
     }
 }
@@ -211,7 +211,7 @@ fn write<'a>(path: &Path, objects: impl Iterator<Item = &'a Arc<[u8]>>) -> io::R
     }
     file.write_all(if before == b"[\n" { b"[]\n" } else { b"\n]\n" })?;
     let file = file.into_inner().map_err(io::IntoInnerError::into_error)?;
-    // Other runs use the same file.
+    // The file is read-only, because other runs use the same file.
     file.set_permissions(Permissions::from_mode(0o444))
 }
 

@@ -37,7 +37,7 @@ pub(crate) enum Answer {
     List(Vec<u8>),
     /// Events in these bytes. The stream stays open.
     Watch(Vec<u8>),
-    /// The default response: success, and no objects.
+    /// The default response, which is a success without objects.
     Default,
 }
 
@@ -137,7 +137,7 @@ fn read(stream: &TcpStream) -> Option<Request> {
     Some(Request { method, path, body: serde_json::from_slice(&body).unwrap_or_default() })
 }
 
-/// Ignores errors: the client may have closed the connection.
+/// Ignores errors, because the client may have closed the connection.
 fn write(mut stream: TcpStream, request: &Request, answer: Answer) {
     let answer = match answer {
         Answer::Default => by_default(request),
@@ -153,7 +153,7 @@ fn write(mut stream: TcpStream, request: &Request, answer: Answer) {
         format!("HTTP/1.1 {code} -\r\nContent-Type: application/json\r\nConnection: close\r\n\r\n");
     let _ = stream.write_all(&[head.as_bytes(), &body].concat());
     if is_open {
-        // Until the client closes the connection.
+        // The stream stays open until the client closes the connection.
         let _ = stream.read(&mut [0]);
     }
 }

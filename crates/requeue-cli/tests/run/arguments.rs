@@ -86,7 +86,7 @@ fn the_parts_of_a_path_have_marks_as_in_gnu_parallel() {
     }
     let ended = run(&["printf", "<%s>", "{{/}}{/}", "{{/}", "{/}}"], "d/a.c\n");
     assert_eq!(ended.text(), "<{{/}}a.c><{a.c><a.c}>\n");
-    // They replace the key at the end of the arguments.
+    // The placeholders replace the key at the end of the arguments.
     assert_eq!(run(&["echo", "{.}"], "a.c\n").text(), "a\n");
     assert_eq!(run(&["-I", "@", "echo", "{.}"], "a.c\n").text(), "{.} a.c\n");
     for (mark, variable) in [("{#}", "REQUEUE_SEQ"), ("{%}", "REQUEUE_SLOT")] {
@@ -151,11 +151,11 @@ fn a_command_can_read_its_key() {
 fn a_command_need_not_read_its_key() {
     let dir = directory("unread");
     let mut gate = Gate::new(&dir);
-    // More than the capacity of a pipe.
+    // The data exceed the capacity of a pipe.
     let long = vec![b'x'; 131_071];
     let ended = run(&["--stdin", "key", "-c", "wc -c | tr -d ' '"], &long);
     assert_eq!((ended.code(), ended.text().as_str()), (Some(0), "131071\n"));
-    // The process in the background holds the pipe too.
+    // The process in the background also keeps the pipe open.
     for script in ["exit 0", "exec 3<&0; (read _ <gate) & exit 0", "exec <&-; exit 0"] {
         let ended = run_in(&dir, &["--retries", "0", "--stdin", "key", "-c", script], &long);
         assert_eq!(ended.code(), Some(0), "{script}: {}", ended.stderr);

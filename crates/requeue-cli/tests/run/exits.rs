@@ -61,7 +61,7 @@ fn keys_on_the_command_line_are_refused_with_the_alternative() {
         assert_eq!(ended.code(), Some(2), "{args:?}");
         assert!(ended.stderr.contains(said), "{args:?}: {}", ended.stderr);
     }
-    // The arguments after `parallel` belong to it.
+    // The arguments after `parallel` are its own.
     let ended = run(&["--dry-run", "--", "sh", "-c", "", "parallel", "echo", ":::", "a"], "k\n");
     assert_eq!(ended.code(), Some(0), "{}", ended.stderr);
 }
@@ -180,7 +180,7 @@ fn a_key_inside_a_script_is_refused_and_the_safe_form_shown() {
     assert!(run(&["sh", "-c", "{}"], "").stderr.contains("sh -c 'cmd \"$1\"' _ {}"));
     assert!(!dir.join("x").exists());
 
-    // Braces of the script itself.
+    // The braces belong to the script.
     let ended = run(&["-I", "@", "-c", "echo '{}' \"$1\""], "k\n");
     assert_eq!((ended.code(), ended.text().as_str()), (Some(0), "{} k\n"));
 }
@@ -211,7 +211,7 @@ fn a_command_that_is_not_there_is_found_before_anything_is_read() {
     }
 }
 
-/// GNU parallel takes a command line as one word.
+/// GNU parallel accepts a command line in one word.
 #[test]
 fn a_command_line_in_one_word_points_at_c() {
     let cases: &[(&[&str], _)] = &[
@@ -235,7 +235,7 @@ fn a_command_line_in_one_word_points_at_c() {
         assert!(ended.stderr.ends_with("with the key as \"$1\"\n"), "{}", ended.stderr);
         assert_eq!(ended.stderr.lines().count(), 1, "{}", ended.stderr);
     }
-    // The name of a file may have spaces.
+    // The name of a file can contain spaces.
     let dir = directory("spaces");
     fs::create_dir(dir.join("my tools")).unwrap();
     fs::copy("/bin/echo", dir.join("my tools/my echo")).unwrap();

@@ -121,7 +121,7 @@ fn a_re_add_is_held_by_default() {
         let dir = directory("hold");
         let script = ["-j1", "-c", "echo $1; [ $1 != k ]"];
         let mut live = Live::start(&dir, &[&HOUR[..], policy, &script].concat());
-        // With one slot, `first` runs when the run of `k` has ended.
+        // With one slot, `first` runs after the run of `k`.
         live.send("k\nfirst\n");
         live.wait_for("first");
         live.send("k\nother\n");
@@ -193,7 +193,7 @@ fn a_key_that_came_again_before_it_was_given_up_runs_afresh() {
     assert_eq!((ended.code(), ended.count("given up")), (Some(1), 3));
 }
 
-/// Another attempt would not find it either.
+/// A retry would not find the program either.
 #[test]
 fn a_command_whose_name_is_the_key_can_be_missing_and_is_not_retried() {
     for (program, key, why) in [
@@ -211,7 +211,7 @@ fn a_command_whose_name_is_the_key_can_be_missing_and_is_not_retried() {
     assert_eq!(run(&["{}"], "no-such-command\ntrue\n").count("failures"), 1);
 }
 
-/// No key is given up for a program that a deployment has removed.
+/// No key is given up because a deployment has removed the program.
 #[test]
 fn a_command_that_vanishes_stops_the_run() {
     for (change, code, why) in [
@@ -224,7 +224,7 @@ fn a_command_that_vanishes_stops_the_run() {
         ),
     ] {
         let dir = directory("vanishes");
-        // Another process writes the program: a file that this one has open cannot be executed.
+        // Another process writes the program, because a file that this process has open for writing cannot be executed.
         let script = "printf '#!/bin/sh\necho $1\n%s\n' \"$1\" >program; chmod +x program";
         let mut shell = Command::new("sh");
         shell.args(["-c", script, "_", change]).current_dir(&dir);

@@ -13,11 +13,11 @@ use rustix::process::{Signal, geteuid};
 
 use crate::support::{Ended, Gate, Live, Terminal, did_not_run, directory, end, until};
 
-/// A directory to watch, beside the directory of the test, so that gates and logs are not watched.
+/// A directory to watch. It is not the directory of the test, so that gates and logs are not watched.
 fn watched(test: &str) -> (std::path::PathBuf, std::path::PathBuf) {
     let dir = directory(&format!("files_{test}"));
     let tree = dir.join("tree");
-    // No rules above it count.
+    // Because of `.git`, no rules of parent directories apply.
     fs::create_dir_all(tree.join(".git")).expect("a directory for tests");
     (dir, tree)
 }
@@ -29,7 +29,7 @@ fn command(dir: &Path, args: &[&str]) -> Command {
     command
 }
 
-/// Starts the program, and waits until it watches.
+/// Starts the program, and waits until it watches the directory.
 fn start(dir: &Path, args: &[&str]) -> Live {
     let mut live = Live::spawn(&mut command(dir, args));
     live.wait_for_message("watching");
@@ -43,7 +43,7 @@ fn stop(live: Live) -> Ended {
     ended
 }
 
-/// Replaces a file in one step, so that no run sees a part of it. Makes its directories.
+/// Replaces a file in one step, so that no run reads a part of it. Creates its directories.
 fn write(path: impl AsRef<Path>, content: &str) {
     static NUMBER: AtomicU32 = AtomicU32::new(0);
     let path = path.as_ref();
@@ -98,7 +98,7 @@ fn a_file_that_changes_during_its_run_is_run_once_more() {
     for content in ["second\n", "third\n", "last\n"] {
         write(tree.join("a"), content);
     }
-    // The change is in the queue, not only in the file.
+    // Wait until the change is in the queue.
     progress(&mut live, "1 running (1 to run again)");
     gate.open(1);
     live.wait_for("last");
@@ -107,7 +107,7 @@ fn a_file_that_changes_during_its_run_is_run_once_more() {
     assert_eq!((ended.count("runs"), ended.count("failures")), (2, 0), "{}", ended.stderr);
 }
 
-/// Waits until the progress has this part.
+/// Waits until the progress contains this part.
 fn progress(live: &mut Live, part: &str) {
     loop {
         live.signal(Signal::USR1);
@@ -194,7 +194,7 @@ fn files_in_new_directories_run() {
     for n in 0..20 {
         write(tree.join(format!("{n}/x/y/z")), "");
         live.wait_for(&format!("tree/{n}/x/y/z"));
-        // They are watched.
+        // The new directories are watched.
         write(tree.join(format!("{n}/x/y/z")), "changed");
         live.wait_for(&format!("tree/{n}/x/y/z"));
     }
@@ -216,7 +216,7 @@ fn an_editor_that_replaces_the_file_makes_it_run() {
     write(tree.join("a.tmp"), "2\n");
     fs::rename(tree.join("a.tmp"), tree.join("a")).unwrap();
     live.wait_for("tree/a 2");
-    // As vim does it: the old file becomes the backup.
+    // vim writes files like this: the old file becomes the backup.
     fs::rename(tree.join("a"), tree.join("a~")).unwrap();
     write(tree.join("a"), "3\n");
     fs::remove_file(tree.join("a~")).unwrap();
@@ -289,13 +289,13 @@ fn one_run_for_all_gets_the_paths() {
     let mut live = start(&dir, &["tree", "--all-in-one", "-c", script]);
     write(tree.join("a"), "");
     live.wait_for("[tree/a]");
-    // All new files come with one event.
+    // One event reports all new files.
     fs::create_dir(dir.join("new")).unwrap();
     write(dir.join("new/b"), "");
     write(dir.join("new/c d"), "");
     fs::rename(dir.join("new"), tree.join("new")).unwrap();
     progress(&mut live, "1 running (1 to run again)");
-    // That run fails and is not retried. Its file is a part of the next run.
+    // That run fails and is not retried. Its file is part of the next run.
     write(dir.join("fail"), "");
     gate.open(1);
     live.wait_for("tree/new/c d]");
@@ -320,7 +320,7 @@ fn one_run_for_all_takes_no_path_as_an_argument() {
     live.wait_for("tree/two|lines");
     assert_eq!(stop(live).text(), "0 unset\ntree/two|lines\n");
 
-    // On lines, that path would look like two.
+    // Separated by newlines, that path would look like two paths.
     let mut live = start(&dir, &["tree", "--all-in-one", "-c", "cat"]);
     write(tree.join("two\nlines"), "changed");
     live.wait_for_message("\"tree/two\\nlines\": left out: the path contains a newline");
@@ -347,7 +347,7 @@ fn the_terminal_is_cleared_before_a_run() {
     const CLEAR: &str = "\x1b[H\x1b[2J";
     let (dir, tree) = watched("clear");
     let mut gate = Gate::new(&dir);
-    // A file that changes during the run of another one clears nothing.
+    // A file that changes during the run of another file does not clear the terminal.
     for (args, cleared) in [(&[][..], 1), (&["--all-in-one"], 2)] {
         let script = "echo \"ran $1$(cat)\"; read _ <gate";
         let args = [&["tree", "--clear", "-j1"], args, &["-c", script]];
@@ -373,7 +373,7 @@ fn the_terminal_is_cleared_before_a_run() {
     assert_eq!(stop(live).text(), "tree/a\n");
 }
 
-/// As a build that fails: the same files would make it fail again.
+/// An example is a failing build, which would fail again with the same files.
 #[test]
 fn a_run_that_fails_waits_for_the_next_change() {
     for all_in_one in [&[][..], &["--all-in-one"]] {
@@ -385,7 +385,7 @@ fn a_run_that_fails_waits_for_the_next_change() {
             let said = live.wait_for_message("given up");
             let end = ": given up after 1 attempt: exit status: 1; the next change runs it again\n";
             assert!(said.ends_with(end), "{said}");
-            // Nothing waits for a retry.
+            // No key waits for a retry.
             progress(&mut live, "0 waiting");
         }
         write(tree.join("a"), "ok\n");
@@ -431,7 +431,7 @@ fn a_key_is_given_up_without_a_remedy_if_the_run_stops() {
     }
 }
 
-/// As a program that a build replaces.
+/// An example is a program that a build replaces.
 #[test]
 fn a_program_that_is_missing_for_a_while_does_not_end_it() {
     let (dir, tree) = watched("program");
@@ -488,7 +488,7 @@ fn a_change_ends_the_backoff() {
     assert_eq!((ended.count("runs"), ended.count("failures")), (2, 1), "{}", ended.stderr);
 }
 
-/// Otherwise each run would cause the next.
+/// Without this, each run would cause the next.
 #[test]
 fn the_files_of_the_program_do_not_count() {
     let (dir, tree) = watched("own");
@@ -560,7 +560,7 @@ fn links_are_followed_only_if_asked_for() {
 #[test]
 fn a_directory_that_cannot_be_read_is_reported_and_the_others_are_watched() {
     let (dir, tree) = watched("unreadable");
-    // Root may read all directories.
+    // Root can read all directories, so the test needs another user.
     let as_user = |args: &[&str]| {
         if !geteuid().is_root() {
             return command(&dir, args);
@@ -610,7 +610,7 @@ fn the_limit_of_watches_is_explained_and_polling_needs_none() {
     for part in ["2 directories", "fs.inotify.max_user_watches", "--ignore", "--poll 2s"] {
         assert!(ended.stderr.contains(part), "{part}: {}", ended.stderr);
     }
-    // A directory that appears later.
+    // The limit also applies to a directory that appears later.
     let mut live = Live::spawn(&mut limited("--ignore a"));
     live.wait_for_message("watching 0 files in 1 directory");
     fs::create_dir_all(tree.join("d/e")).unwrap();

@@ -40,10 +40,10 @@ fn what_is_given_up_is_in_the_dead_letter_file_at_once_and_can_be_fed_back() {
     let mut live = Live::start(&dir, &args);
     live.send("bad 1\nok\nbad 2\nend\n");
     live.wait_for("end");
-    // The file is written during the run. The last record may still be missing.
+    // The file is written during the run, so the last record may still be missing.
     assert!(fs::read_to_string(dir.join("dead")).unwrap().starts_with("bad 1\nbad 2\n"));
     assert_eq!(live.end().code(), Some(1));
-    // The next run appends to it.
+    // The next run appends to the file.
     let ended = run_in(&dir, &args, "bad 3\n");
     assert_eq!(ended.code(), Some(1));
     let dead = fs::read_to_string(dir.join("dead")).unwrap();
@@ -82,7 +82,7 @@ fn a_file_that_cannot_be_written_is_known_before_anything_runs() {
     let message = "--dead-letter \"no/such\": No such file";
     assert!(ended.stderr.contains(message), "{}", ended.stderr);
     assert!(!dir.join("ran").exists());
-    // Failed keys would be read again and again.
+    // If the file were the input, failed keys would be read again and again.
     fs::write(dir.join("keys"), "k\n").unwrap();
     for args in [["-a", "keys"], ["--arg-file", "../no_dead_letter/keys"]] {
         let ended = run_in(&dir, &[&args[..], &["--dead-letter", "keys", "false"]].concat(), "");
@@ -176,7 +176,7 @@ fn a_halt_lets_commands_finish_or_ends_them() {
         let ended = live.end();
         assert_eq!(ended.code(), Some(4), "{}", ended.stderr);
         assert_eq!(ended.text(), format!("started\n{lines}"));
-        // With `now`, the other command is cut off.
+        // With `now`, the other command is terminated.
         assert!(halt.starts_with("soon") || ended.count("unfinished") > 0, "{}", ended.stderr);
     }
 }

@@ -34,7 +34,7 @@ fn short_help_fits_on_24_lines_of_80_columns() {
         for line in text.lines() {
             assert!(line.chars().count() <= 80, "{subcommand}: {line}");
         }
-        // The long help has all that the short one has.
+        // The long help contains everything that the short help contains.
         let long = help(&subcommand, "--help");
         for flag in flags(&text) {
             assert!(flags(&long).contains(&flag), "{subcommand}: {flag}");

@@ -28,7 +28,7 @@ fn keys_can_end_with_any_byte() {
             assert_eq!(ended.text(), "<a>\n<b\n>\n<c>\n", "{delimiter}");
         }
     }
-    // The last flag counts, as in xargs.
+    // The last flag takes effect, as in xargs.
     assert_eq!(run(&["-0", "-d", ",", "-j1", "echo"], "a,b").text(), "a\nb\n");
     assert_eq!(run(&["-d", ",", "-0", "-j1", "echo"], "a,b").text(), "a,b\n");
     for wrong in ["", "ab", "\\q", "é"] {

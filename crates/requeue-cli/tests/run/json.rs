@@ -49,7 +49,7 @@ fn at_the_end_of_the_input_what_is_to_come_later_is_waited_for() {
 
 #[test]
 fn two_times_of_a_key_become_one_as_asked() {
-    // One or two hours, minus the time of the run.
+    // The due time is in one or two hours, minus the time of the test.
     let [one, two] = [("1h", "5"), ("2h", "1h 5")];
     for (merge, first, second, left) in [
         ("earliest", one, two, one),
@@ -88,7 +88,7 @@ fn a_key_can_be_taken_back_until_it_runs() {
     for key in ["ready", "waits", "runs", "runs", "unknown"] {
         live.send(&format!("{{\"op\":\"cancel\",\"key\":\"{key}\"}}\n"));
     }
-    // Cancelled keys free space: only the fourth key waits.
+    // Cancelled keys free space: only the fourth key remains.
     for key in ["a", "b", "c"] {
         live.send(&format!("{{\"key\":\"{key}\"}}\n"));
     }

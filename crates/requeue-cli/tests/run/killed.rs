@@ -1,4 +1,4 @@
-//! If the program is killed, its commands and their children are killed too.
+//! If the program is killed, its commands and their children are also killed.
 
 use std::os::unix::process::ExitStatusExt;
 use std::process::Command;
@@ -89,7 +89,7 @@ fn signals_to_all_of_a_service_do_not_end_the_guardian_before_the_commands() {
     let mut live = Live::start(&dir, &["-u", "-j1", "-c", FAMILY]);
     live.send("a\n");
     live.wait_for("up a");
-    // The program notices the death, and starts another guardian.
+    // The program notices the exit, and starts another guardian.
     for _ in 0..3 {
         until(|| guardian(live.id()).is_some());
         let _ = kill_process(guardian(live.id()).unwrap_or(live.pid()), Signal::TERM);
@@ -152,7 +152,7 @@ fn a_run_without_a_command_starts_no_guardian() {
     let dir = directory("killed_idle");
     let mut live = Live::start(&dir, &["--input", "json", "true"]);
     live.send("x\n");
-    // The reader runs now, and the signal is caught.
+    // At this point, the reader runs, and the signal is caught.
     live.wait_for_message("record 1");
     live.signal(Signal::USR1);
     live.wait_for_message("0 running");

@@ -10,11 +10,11 @@ use rustix::process::{Pid, Signal, kill_process};
 /// A time that no test takes unless a program hangs.
 pub(crate) const DEADLINE: Duration = Duration::from_secs(900);
 
-/// Kills a program and all processes that it has started when they take too long, so that the test continues. A drop kills
-/// them too: the test has failed.
+/// Kills a program and all processes that it has started when they take too long, so that the test continues. A drop
+/// also kills them, because the test has failed.
 pub(crate) struct Limit {
     over: Option<Sender<()>>,
-    /// Returns true if it killed the program.
+    /// The thread that kills the program. It returns true if it has killed the program.
     killer: Option<JoinHandle<bool>>,
 }
 
@@ -32,7 +32,7 @@ impl Limit {
         Self { over: Some(over), killer: Some(killer) }
     }
 
-    /// Ends the limit after the program was waited for. Returns true if the program hung.
+    /// Ends the limit after the program has exited. Returns true if the program hung.
     #[must_use]
     pub(crate) fn was_reached(mut self) -> bool {
         let over = self.over.take().expect("it is there until now");
@@ -74,7 +74,7 @@ fn kill_all(program: Pid) {
         at += 1;
     }
     for process in family {
-        // It may have exited with its parent.
+        // The process may have exited with its parent.
         let _ = kill_process(process, Signal::KILL);
     }
 }

@@ -146,7 +146,7 @@ fn output_that_waits_for_an_unfinished_key_is_printed_at_the_end() {
     assert_eq!((ended.text().as_str(), ended.count("unfinished")), ("a\nb\nc\n", 1), "{ended:?}");
 }
 
-/// A key that is cancelled has a place too.
+/// A cancelled key also has a place.
 #[test]
 fn a_cancelled_key_does_not_hold_output_back() {
     let dir = directory("keep_order_cancel");
@@ -154,7 +154,7 @@ fn a_cancelled_key_does_not_hold_output_back() {
     let mut live = Live::start(&dir, &[&args[..], &["-c", "echo $1; [ $1 != a ]"]].concat());
     live.send("{\"key\":\"a\"}\n{\"key\":\"b\"}\n");
     live.wait_for("a");
-    // A cancellation does not reach a key in flight.
+    // A cancel has no effect on a key in flight.
     live.wait_for_message("attempt 1 of 6 failed");
     live.send("{\"key\":\"a\",\"op\":\"cancel\"}\n{\"key\":\"c\"}\n");
     live.wait_for("b");
@@ -221,7 +221,7 @@ fn output_can_be_dropped() {
 fn what_a_command_leaves_behind_holds_nothing_up() {
     let dir = directory("left_behind");
     let mut gate = Gate::new(&dir);
-    // The process in the background holds the pipes too.
+    // The process in the background also keeps the pipes open.
     let script = "(read _ <gate) & echo done";
     let mut live = Live::start(&dir, &["-c", script]);
     live.send("k\n");
@@ -241,7 +241,7 @@ fn when_nobody_reads_any_more_it_stops_and_says_so() {
             .unwrap();
         let limit = Limit::of(&child);
         let mut stdin = child.stdin.take().unwrap();
-        // Keys without end, until the pipe is closed.
+        // The test writes keys until the pipe is closed.
         let feeding = thread::spawn(move || (0..u64::MAX).all(|n| writeln!(stdin, "{n}").is_ok()));
         let mut line = String::new();
         BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();

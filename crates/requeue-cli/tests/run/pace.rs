@@ -1,7 +1,7 @@
 //! The rate, the spacing and the order of the starts of commands.
 //!
-//! Times are long if nothing may happen before they are over, and short if the test waits for them. Exact times are tested
-//! beside the code, with a fake clock.
+//! Times are long if no event may happen before they are over, and short if the test waits for them. The unit tests
+//! check exact times with a fake clock.
 
 use std::io::Write;
 use std::thread;
@@ -58,7 +58,7 @@ fn a_debounce_starts_anew_with_each_add() {
     live.send("a\na\n");
     let ended = live.end();
     assert_eq!((ended.text().as_str(), ended.count("coalesced")), ("a\n", 1));
-    // If adds never pause, the limit ends the window: 10 times --debounce by default.
+    // If adds never pause, the limit ends the wait. The default limit is 10 times --debounce.
     for times in ["40ms", "200ms,300ms"] {
         let dir = directory("debounce_max");
         let args = ["--debounce", times, "-j1", "echo", "ran"];
@@ -96,7 +96,7 @@ fn a_record_may_have_a_time_or_a_debounce_of_its_own() {
     live.send("{\"key\":\"soon\",\"debounce\":\"1ms\"}\n");
     live.wait_for("soon");
     live.send("{\"key\":\"later\",\"after\":\"2h\"}\n{\"key\":\"waits\"}\n");
-    // The end of the input ends the wait of --debounce, and no other.
+    // The end of the input ends only the wait of --debounce.
     live.close();
     live.wait_for("waits");
     live.signal(Signal::TERM);
@@ -147,7 +147,7 @@ fn starts_can_be_limited_and_a_burst_is_no_more_than_asked() {
         let mut live = Live::start(&dir, &args.concat());
         live.send(&(0..40).map(|n| format!("{n}\n")).collect::<String>());
         (0..at_once).for_each(|_| live.wait_for("started"));
-        // Keys wait, and slots are idle.
+        // Keys wait although slots are idle.
         live.wait_for_message("10 keys held");
         live.signal(Signal::TERM);
         let ended = live.end();
@@ -161,7 +161,7 @@ fn a_turn_that_no_key_is_left_for_is_not_waited_for() {
     let echo = ["--rate", "1/h", "-j4", "echo"];
     assert_eq!(run(&echo, "a\n").code(), Some(0));
 
-    // A program that waits for the end of its input does not spin either.
+    // A program that waits for the end of its input also does not use the processor.
     let dir = directory("rate_ends");
     let mut live = Live::start(&dir, &echo);
     live.send("a\n");

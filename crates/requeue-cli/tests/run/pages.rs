@@ -53,7 +53,7 @@ fn there_is_a_manual_page_for_run() {
     let dir = directory("man").join("man1");
     let ended = end(requeue(&["man"]).arg(&dir), "");
     assert_eq!((ended.code(), ended.text() + &ended.stderr), (Some(0), String::new()));
-    // Another user may have put a link in the place of a page.
+    // Another user may have replaced a page with a link.
     let [victim, page] = ["victim", "requeue.1"].map(|name| dir.join(name));
     fs::write(&victim, "precious").expect("it is written");
     fs::remove_file(&page).expect("it is there");

@@ -6,8 +6,8 @@ use crate::support::{Gate, Live, directory, run};
 
 const RESTART: [&str; 4] = ["--on-readd", "restart", "--summary", "json"];
 
-/// Starts the program with a script whose first run does not end by itself. Adds the key again when that run has reported
-/// that it is ready, and returns the output and the counts of the summary.
+/// Starts the program with a script whose first run does not end by itself. Adds the key again after that run has
+/// reported that it is ready. Returns the output and the counts of the summary.
 #[track_caller]
 fn restart_once(test: &str, args: &[&str], first: &str) -> (String, serde_json::Value) {
     let dir = directory(test);

@@ -73,7 +73,7 @@ fn a_run_is_seen_on_loopback_at_a_port_that_it_says() {
 
     let now = |name: &str| get(server, "/api/v1/summary")["now"][name].clone();
     until(|| now("coalesced") == json!(1));
-    // `a` fails, then `b`, and one of them runs again.
+    // `a` fails, then `b` fails, and one of them runs again.
     gate.open(2);
     until(|| now("failures") == json!(2) && now("running") == json!(1));
     let tried = |key: &str| {
@@ -97,7 +97,7 @@ fn a_run_is_seen_on_loopback_at_a_port_that_it_says() {
     assert!(TcpStream::connect(server).is_err(), "it is still there");
 }
 
-/// The last failure of a key counts like the others, and an add that coalesces like the others.
+/// The last failure of a key counts like other failures, and an add that coalesces counts like other adds.
 #[test]
 fn the_summary_the_api_and_the_metrics_have_the_same_counts() {
     for retries in [0, 1] {
@@ -164,7 +164,7 @@ fn a_key_that_was_given_up_is_listed_with_its_error_and_the_end_of_its_output() 
     let output = page["runs"][0]["output"].as_str().expect("text");
     assert!(output.ends_with("\n5000\nno such a\n") && output.len() < 5000, "{output}");
     assert_eq!(page["runs"].as_array().map(Vec::len), Some(2));
-    // It runs again when it is added again.
+    // The key runs again when it is added again.
     std::fs::write(dir.join("ok"), "").expect("it is written");
     run.send("a\n");
     until(|| get(server, "/api/v1/summary")["now"]["parked"] == json!(1));
@@ -226,7 +226,7 @@ fn an_address_that_is_none_or_is_taken_is_named_before_anything_runs() {
 fn a_run_is_seen_at_a_socket_that_its_owner_alone_can_reach() {
     let dir = directory("serve_unix");
     let socket = dir.join("s");
-    // The socket of a killed process.
+    // This socket is left by a killed process.
     drop(UnixListener::bind(&socket).expect("it is bound"));
     for _ in 0..2 {
         let mut run = Live::start(&dir, &["--serve", "unix:s", "--", "echo"]);
@@ -239,7 +239,7 @@ fn a_run_is_seen_at_a_socket_that_its_owner_alone_can_reach() {
         until(|| ask_socket(&socket, "localhost", "/api/v1/summary").1.contains("\"runs\":1"));
         assert_eq!(ask_socket(&socket, "example.org", "/").0, 403);
 
-        // A second run does not replace the socket of a live one.
+        // A second run does not replace the socket of a live run.
         let args = ["--serve", "unix:s", "echo"];
         let ended = run_in(&dir, &args, "b\n");
         assert_eq!((ended.code(), ended.text()), (Some(125), String::new()));
@@ -325,7 +325,7 @@ fn a_store_is_shown_without_a_worker() {
     assert_eq!(ask(server, "localhost", "/readyz").0, 200);
     let (_, metrics) = ask(server, "localhost", "/metrics");
     assert!(metrics.contains("\nworkqueue_depth{name=\"default\""), "{metrics}");
-    // The program takes no key.
+    // `serve` takes no key.
     add(&dir, &["c"]);
     until(|| now("ready") == json!(2));
     shown.signal(Signal::TERM);
@@ -372,7 +372,7 @@ fn all_queues_of_a_store_are_served_without_a_name() {
     let ended = call(&dir, "add", &["--server", &url, "--token-file", "token", "z"]);
     assert_eq!(ended.code(), Some(0), "{}", ended.stderr);
     assert!(call(&dir, "status", &["--queue", "b/c d"]).text().starts_with("ready       3"));
-    // The process has no other queue at its address, so the name is enough.
+    // The process has no other queue at its address, so `--queue` selects the queue.
     let mut at_socket = Live::spawn(&mut requeue(&dir, "serve", &["unix:s"]));
     at_socket.wait_for_message("dashboard: unix:s");
     for url in [&format!("http://{server}"), "unix:s"] {
@@ -404,7 +404,7 @@ fn all_queues_of_a_store_are_served_without_a_name() {
     let left = call(&dir, "status", &["--queue", "b/c d"]).text();
     assert!(left.starts_with("paused by ") && left.contains("\nready       2"), "{left}");
 
-    // Queues come and go.
+    // Queues are created and dropped while the program runs.
     add(&dir, &["--queue", "new", "x"]);
     until(|| listed(&["b/c d", "default", "new"]).is_some());
     assert_eq!(call(&dir, "drop", &["--force", "default"]).code(), Some(0));
@@ -461,7 +461,7 @@ fn a_client_with_the_token_changes_a_run() {
     run.wait_for("bad");
     until(|| state("bad") == json!("backing_off"));
     assert_eq!(act(server, "run-now", &named("bad")).1["changed"], json!(1));
-    // The failure before its time does not count, and the key waits again.
+    // The failure during the backoff does not count, and the key waits again.
     run.wait_for("bad");
     until(|| state("bad") == json!("backing_off"));
 
@@ -520,7 +520,7 @@ fn an_add_after_the_end_of_the_input_waits_for_no_further_adds() {
         let server = address(&mut run);
         run.send("a\na\n");
         run.close();
-        // It starts at the end of the input, not after an hour.
+        // The key starts at the end of the input, not after an hour.
         run.wait_for("2");
         let body = json!({ "keys": [{ "key": "a" }] });
         assert_eq!(act(server, "add", &body), (200, json!({ "results": ["dirty"] })));
@@ -640,7 +640,7 @@ fn the_subcommands_of_stores_work_on_a_run_by_its_server() {
     let cancelled = ask(&["cancel", "--all"], "");
     assert!(cancelled.stderr.contains("2 cancelled"), "{}", cancelled.stderr);
 
-    // Without the token, with a wrong one, and without a server.
+    // The cases are a missing token, a wrong token, and a missing server.
     let mut command = Command::new(env!("CARGO_BIN_EXE_requeue"));
     command.current_dir(&dir).env_remove("REQUEUE_TOKEN");
     let without = end(command.args(["add", "a", "--server", "unix:s"]), "");
@@ -697,7 +697,7 @@ fn the_token_is_not_sent_to_a_process_of_another_user() {
         assert!(refused.stderr.contains(&why), "{args:?}: {}", refused.stderr);
         assert!(refused.stderr.contains("the token was not sent"), "{args:?}: {}", refused.stderr);
     }
-    // This does not need the token.
+    // This request does not need the token.
     let status = ask(&["status"]);
     assert_eq!(status.code(), Some(0), "{}", status.stderr);
     assert_eq!(run.end().text(), "");

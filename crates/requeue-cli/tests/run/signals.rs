@@ -41,7 +41,7 @@ fn what_had_not_run_is_counted() {
     live.wait_for_message("no new commands are started");
     gate.open(1);
     let ended = live.end();
-    // `a` once more, `b` and `c`. `d` was not read.
+    // The unfinished keys are the second `a`, `b` and `c`. `d` was not read.
     assert_eq!((ended.count("adds"), ended.count("unfinished")), (4, 3), "{}", ended.stderr);
 }
 
@@ -91,7 +91,7 @@ fn the_third_signal_kills_them() {
     live.wait_for_message("SIGHUP: sent SIGKILL to 1 command in flight");
     let ended = live.end();
     assert_eq!(ended.status.signal(), Some(Signal::TERM.as_raw()), "{}", ended.stderr);
-    // One second is left to write the summary.
+    // The program has one second left to write the summary.
     if ended.stderr.lines().last().is_some_and(|line| line.contains(" adds, ")) {
         assert_eq!((ended.count("failures"), ended.count("unfinished")), (0, 1));
     }
@@ -167,7 +167,7 @@ fn tests_that_were_started_with_signals_ignored_can_send_them_all_the_same() {
 fn a_command_does_not_get_what_the_program_gets() {
     let dir = directory("own_group");
     let mut gate = Gate::new(&dir);
-    // It leads a process group.
+    // The command leads a process group.
     let script = "[ \"$(ps -o pgid= -p $$ | tr -d ' ')\" = $$ ] && echo leads; read _ <gate";
     let mut live = Live::start(&dir, &["-c", script]);
     live.send("a\n");

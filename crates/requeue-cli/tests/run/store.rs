@@ -197,7 +197,7 @@ fn what_fails_is_tried_again_and_parked_in_the_end() {
     let wanted = [("bad\\tkey", "3", "exit status: 3"), ("fatal", "1", "exit status: 9")];
     assert_eq!(told, wanted, "{parked}");
 
-    // An add revives it.
+    // An add revives the key.
     let json = call(&dir, "parked", &["--json"]);
     let ended = add(&dir, &["fatal", "new", "new"]);
     assert!(ended.stderr.contains("3 adds: 1 new, 1 coalesced, 1 revived in "), "{}", ended.stderr);
@@ -335,7 +335,7 @@ fn what_another_process_adds_is_worked_on_at_once() {
     let mut live = Live::spawn(&mut requeue(&dir, "work", &["--create", "-j1", "-c", script]));
     add(&dir, &["k"]);
     live.wait_for("up k");
-    // One more run, for any number of adds.
+    // The key runs once more for any number of adds.
     add(&dir, &["k"]);
     let ended = add(&dir, &["k"]);
     assert!(ended.stderr.contains("1 add: 1 coalesced in "), "{}", ended.stderr);
@@ -593,7 +593,7 @@ fn adds_are_debounced_up_to_a_bound() {
     assert!(ended.stderr.contains("1 add: 1 coalesced in "), "{}", ended.stderr);
     // The earliest bound counts.
     assert!((7_000.0..=7_200.0).contains(&due()), "{}", due());
-    // A record has its own times.
+    // The times of a record replace the flags.
     let record = r#"{"key":"a","debounce":"10m"}"#;
     add(&dir, &["--debounce", "3h", "--input", "json", record]);
     assert!((500.0..=600.0).contains(&due()), "{}", due());
@@ -611,7 +611,7 @@ fn adds_are_debounced_up_to_a_bound() {
 fn a_run_is_cancelled_from_another_process() {
     let dir = directory("store_cancel_running");
     add(&dir, &["a", "b"]);
-    // The command of `a` ignores SIGTERM.
+    // The command of `a` ignores SIGTERM, so SIGKILL is needed.
     let script =
         "if [ $1 = a ]; then trap '' TERM; fi; echo $1 >>begun; while :; do sleep 0.1; done";
     let mut work =
@@ -620,13 +620,13 @@ fn a_run_is_cancelled_from_another_process() {
     let begun = || std::fs::read_to_string(dir.join("begun")).unwrap_or_default().lines().count();
     until(|| begun() == 2);
     assert_eq!(call(&dir, "cancel", &["--running", "c"]).code(), Some(1));
-    // The other run of `b` is not cancelled.
+    // The second run of `b` is not cancelled.
     add(&dir, &["b"]);
     let ended = call(&dir, "cancel", &["--running", "a", "b"]);
     assert_eq!(ended.code(), Some(0), "{}", ended.stderr);
     assert!(ended.stderr.contains("2 cancelled"), "{}", ended.stderr);
     until(|| begun() == 3);
-    // Nothing of `a` is left.
+    // All data of `a` is removed.
     until(|| status(&dir) == [0, 0, 1, 0]);
     assert_eq!(call(&dir, "cancel", &["--running", "b"]).code(), Some(0));
     let ended = work.end();

@@ -9,8 +9,8 @@ use rustix::process::Signal;
 use crate::store::{add, call, requeue, status, work};
 use crate::support::{Gate, Live, directory, end, until};
 
-/// A lease for a process that must lose it. A shorter one could expire on a slow machine. The worker that takes over has
-/// the default lease.
+/// A lease for a process that must lose it. A shorter lease could expire too early on a slow machine. The worker that
+/// takes over has the default lease.
 const SOON: [&str; 2] = ["--lease", "5s"];
 
 #[test]
@@ -18,7 +18,7 @@ fn a_run_that_is_killed_goes_on_where_it_was() {
     let dir = directory("store_killed");
     let _gate = Gate::new(&dir);
     let keys: Vec<String> = (0..40).map(|n| format!("k{n}")).collect();
-    // The fifth command waits, and so do all later ones.
+    // The fifth command and all later ones wait.
     let script = "[ $REQUEUE_SEQ -le 4 ] || { echo up; read _ <gate; }; echo $1 >>done";
     let args = [&SOON[..], &["-j1", "-c", script]].concat();
     let mut live = Live::spawn(&mut requeue(&dir, "run", &args));
@@ -27,7 +27,7 @@ fn a_run_that_is_killed_goes_on_where_it_was() {
     until(|| status(&dir) == [35, 0, 1, 0]);
     // Standard input is still open.
     live.signal(Signal::KILL);
-    // Its commands are killed with it.
+    // The commands are killed with the program.
     assert_eq!(live.end().status.signal(), Some(Signal::KILL.as_raw()));
 
     let script = "echo $REQUEUE_ATTEMPT $1; echo $1 >>done";
@@ -148,7 +148,7 @@ fn a_key_that_is_parked_because_its_worker_died_is_reported() {
 fn the_first_signal_drains_and_the_second_puts_back() {
     let dir = directory("store_signals");
     let mut gate = Gate::new(&dir);
-    // Keys that are added together have no order.
+    // Keys that are added together have no defined order, so they are added one by one.
     for key in ["a", "b", "c"] {
         add(&dir, &[key]);
     }
@@ -172,7 +172,7 @@ fn the_first_signal_drains_and_the_second_puts_back() {
     assert_eq!(ended.status.signal(), Some(Signal::TERM.as_raw()), "{}", ended.stderr);
     assert_eq!((ended.count("failures"), ended.count("unfinished")), (0, 1), "{}", ended.stderr);
     assert_eq!(status(&dir), [2, 0, 0, 0]);
-    // No run has failed, so that this is still attempt 1.
+    // No run has failed, so this is still attempt 1.
     let ended = work(&dir, &["-c", "echo $1 $REQUEUE_ATTEMPT"]);
     assert_eq!(ended.sorted(), ["b 1", "c 1"]);
 }
@@ -197,7 +197,7 @@ fn input_that_was_read_is_in_the_store_when_a_run_is_ended() {
 
 #[test]
 fn who_ends_early_leaves_no_key_to_wait_for_its_lease() {
-    // The adds in progress at the end of a program differ from run to run.
+    // The adds that are in progress when a program stops differ from run to run.
     for _ in 0..12 {
         let dir = directory("store_left");
         let halt = ["--halt", "soon,success=1", "-j1", "true"];

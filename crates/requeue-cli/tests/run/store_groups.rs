@@ -19,11 +19,11 @@ fn groups_in_a_store_take_turns() {
     let ended = work(&dir, &[&BY[..], &["--order", "fair", "-j1", "echo"]].concat());
     assert_eq!(ended.code(), Some(0), "{}", ended.stderr);
     assert_eq!(ended.text(), "busy/0\ncalm/3\nbusy/1\nbusy/2\n");
-    // The groups are a setting of the queue, so that a worker need not name them.
+    // The groups are a setting of the queue, so a worker need not name them.
     add(&dir, &keys);
     assert_eq!(work(&dir, &["-j1", "echo"]).text().lines().nth(1), Some("calm/3"));
 
-    // `run --store` creates such a queue, too.
+    // `run --store` also creates such a queue.
     let args = [&BY[..], &["--queue", "run", "--group-limit", "1", "-j3", "echo"]].concat();
     let ended = end(&mut requeue(&dir, "run", &args), "a/1\na/2\nb/1\n");
     assert_eq!((ended.code(), ended.count("runs")), (Some(0), 3), "{}", ended.stderr);
@@ -76,7 +76,7 @@ fn adds_name_the_groups_of_their_keys() {
     let explained = call(&dir, "why", &["k3"]).text();
     assert!(explained.contains(" in group \"zeta\", 0 of 2 in flight; since "), "{explained}");
 
-    // The objects are input of another queue whose adds name the groups.
+    // The objects are the input for another queue whose adds name the groups.
     let objects = call(&dir, "keys", &["--json"]).text();
     let first: Value = serde_json::from_str(objects.lines().next().unwrap()).unwrap();
     assert_eq!(first["group"], json!("acme"));
@@ -89,7 +89,7 @@ fn adds_name_the_groups_of_their_keys() {
         groups
     );
 
-    // A queue without groups refuses the record, and takes the others.
+    // A queue without groups refuses only the record with a group.
     add(&dir, &["--queue", "plain", "k"]);
     let plain = ["--queue", "plain", "--input", "json"];
     let ended = end(&mut requeue(&dir, "add", &plain), records);
@@ -138,7 +138,7 @@ fn flags_of_groups_that_do_not_fit_are_refused() {
         assert_eq!(ended.code(), Some(2), "{args:?}: {}", ended.stderr);
         assert!(ended.stderr.contains(why), "{args:?}: {}", ended.stderr);
     }
-    // None of them has created a queue.
+    // None of the commands has created a queue.
     assert!(!dir.join("jobs.db").exists());
     for args in [&["--group", "a", "--group-limit", "2"][..], &["--group-by", "^."]] {
         let args = [args, &["--server", "http://127.0.0.1:9", "k"]].concat();
@@ -375,7 +375,7 @@ fn an_add_that_is_refused_creates_no_queue_and_the_first_other_one_fits() {
     );
 }
 
-/// The same with the server of a worker.
+/// The commands also work with the server of a worker.
 #[test]
 fn groups_are_listed_and_changed_by_a_server() {
     let dir = directory("store_groups_server");

@@ -128,7 +128,7 @@ fn the_last_failures_of_a_key_are_explained_with_their_outputs() {
     let parts: Vec<_> = text.split("\n\n").collect();
     assert_eq!(parts.len(), 3, "{text}");
     assert!(parts[0].starts_with("bad: parked for ") && !parts[0].contains('\n'), "{text}");
-    // The past that the failures tell.
+    // The failures are part of the past.
     let past: Vec<_> = parts[1].lines().collect();
     let told = |line: &str| line.split_once(" ago  ").map_or(line, |(_, words)| words).to_owned();
     let past: Vec<_> = past.iter().map(|line| told(line)).collect();
@@ -154,7 +154,7 @@ fn the_last_failures_of_a_key_are_explained_with_their_outputs() {
         assert!(lines[0].ends_with("; worker w 1; exit status: 3"), "{text}");
         assert_eq!(lines[1..], [&*format!("    try {number}"), "    \\u001b[31m\ttab\u{fffd}"]);
     }
-    // A server shows the same.
+    // A server returns the same text.
     let mut serve = requeue(&dir, "serve", &["--queue", "default", "unix:page"]);
     let mut server = serve.stdin(Stdio::null()).spawn().expect("requeue starts");
     until(|| dir.join("page").exists());
@@ -172,7 +172,7 @@ fn the_last_failures_of_a_key_are_explained_with_their_outputs() {
     };
     assert_eq!(of_runs(&by_server), of_runs(&text), "{by_server}");
     server.kill().and_then(|()| server.wait()).expect("the server ends");
-    // A success forgets the failures.
+    // A success resets the failures.
     assert_eq!(call(&dir, "revive", &["bad"]).code(), Some(0));
     assert!(!call(&dir, "why", &["bad"]).text().contains("attempt"));
 }
@@ -193,7 +193,7 @@ fn a_variable_is_the_default_of_the_store() {
         let ended = with_variable(&dir, file, args, "");
         assert_eq!((ended.code(), ended.text().as_str()), (Some(0), text), "{}", ended.stderr);
     }
-    // The flag takes precedence, and an empty variable is one that is not set.
+    // The flag takes precedence, and an empty variable counts as not set.
     add(&dir, &["k"]);
     let flag = ["status", "--store", file];
     assert_eq!(with_variable(&dir, "sqlite:no.db", &flag, "").code(), Some(0));
@@ -203,7 +203,7 @@ fn a_variable_is_the_default_of_the_store() {
         let said = "requeue: no store; pass --store URL, as in --store sqlite:jobs.db, or set REQUEUE_STORE\n";
         assert_eq!(ended.stderr, said, "{args:?}");
     }
-    // `requeue run` stays in memory.
+    // `requeue run` keeps its keys in memory.
     let ended = with_variable(&dir, file, &["run", "echo"], "other\n");
     assert_eq!((ended.code(), ended.text().as_str()), (Some(0), "other\n"));
     assert_eq!(status(&dir), [1, 0, 0, 0]);

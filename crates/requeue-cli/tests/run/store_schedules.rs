@@ -97,7 +97,7 @@ fn a_worker_adds_the_keys_of_schedules() {
 
 const TOKEN: &str = "0123456789abcdef";
 
-/// The same with the server of a worker.
+/// The commands also work with the server of a worker.
 #[test]
 fn schedules_are_listed_and_changed_by_a_server() {
     let dir = directory("store_schedules_server");

@@ -57,7 +57,7 @@ fn a_key_with_a_damaged_row_is_listed_and_the_others_run() {
     assert_eq!(status(&["--json"])["damaged"], 0);
 }
 
-/// The variables with the password of each kind of store, by its schemes.
+/// The environment variables with passwords, by the scheme of the store.
 const PASSWORDS: [(&str, &str); 4] = [
     ("postgres", "PGPASSWORD"),
     ("postgresql", "PGPASSWORD"),
@@ -176,7 +176,7 @@ fn does_all(url: &str) {
     assert_eq!(status(url), [0; 4]);
 }
 
-/// If a worker is killed, another one takes its key when the lease expires.
+/// If a worker is killed, another worker takes its key when the lease expires.
 fn survives_a_worker(test: &str, url: &str) {
     let dir = directory(test);
     let mut gate = Gate::new(&dir);
@@ -186,7 +186,7 @@ fn survives_a_worker(test: &str, url: &str) {
     let mut first = Live::spawn(requeue(&["work"], url, &args).current_dir(&dir));
     first.wait_for("up");
     first.signal(Signal::KILL);
-    // The command of the killed worker keeps running.
+    // The command of the killed worker continues.
     gate.open(1);
     assert_eq!(first.end().status.signal(), Some(Signal::KILL.as_raw()));
     let args = ["--base-delay", "10ms", "-c", "echo $1 $REQUEUE_ATTEMPT"];
@@ -204,8 +204,8 @@ fn may_go_and_come_back(
 ) {
     let dir = directory(test);
     let script = "mkdir \"at-$1\" || echo overlap; rmdir \"at-$1\"; echo $1";
-    // A server that is killed may forget completions. Those keys run once more after their lease, which is long enough for
-    // slow machines.
+    // A server that is killed may forget completions. These keys run once more after their lease, which is long enough
+    // for slow machines.
     let work = || requeue(&["work"], url, &["--lease", "10s", "-j2", "-c", script]);
     let mut both = [(); 2].map(|()| Live::spawn(work().current_dir(&dir)));
     for _ in 0..10 {
@@ -237,7 +237,7 @@ fn may_go_and_come_back(
 
 const GONE: Option<&str> = Some("store unreachable: ");
 
-/// An unreachable server is an error immediately; with `--wait`, the program retries.
+/// An unreachable server is reported immediately. With `--wait`, the program retries.
 fn is_waited_for(test: &str, url: &str, goes: impl FnOnce(), is_there_again: impl FnOnce()) {
     let dir = directory(test);
     goes();
@@ -304,7 +304,7 @@ fn a_redis_server_that_starts_is_waited_for() {
     is_waited_for("store_redis_wait", &url, || server.kill(), || server.restart());
 }
 
-/// A role that may only add is enough for `requeue add`, and for nothing else.
+/// A role that may only add keys is enough for `requeue add`, but for no other subcommand.
 #[test]
 fn a_producer_adds_with_the_program() {
     let Some(server) = Postgres::start() else { return };

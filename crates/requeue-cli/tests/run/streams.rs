@@ -23,7 +23,7 @@ fn many_lines_over_few_keys_are_few_runs_and_none_is_lost() {
     let lines = (0..19_950_u32).map(|line| line.wrapping_mul(2_654_435_761) % 50);
     live.send(&lines.map(|key| format!("{key}\n")).collect::<String>());
     for key in 0..50 {
-        // The content that a run sees if it starts after the last line.
+        // A run that starts after the last line reads this content.
         write(key, "last\n");
         live.send(&format!("{key}\n"));
     }
@@ -89,7 +89,7 @@ fn files_that_change_are_seen_in_their_last_state() {
 #[test]
 #[cfg(target_os = "linux")]
 fn a_million_keys_take_no_more_than_160_mib_and_176_with_windows() {
-    // Besides the key, memory holds a window, and a due time in the queue.
+    // In addition to the key, memory holds a window, and a due time in the queue.
     for (args, most) in [(&[][..], 160), (&["--delay", "1h"], 176), (&["--debounce", "1h"], 176)] {
         let dir = directory("million_keys");
         let _gate = crate::support::Gate::new(&dir);

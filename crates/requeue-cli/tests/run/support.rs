@@ -138,7 +138,7 @@ impl Live {
         kill_process(self.pid(), signal).expect("it runs");
     }
 
-    /// Stops all threads of the program before it returns.
+    /// Stops the program, and waits until all its threads have stopped.
     pub(crate) fn stop(&self) {
         self.signal(Signal::STOP);
         // The signal is asynchronous. The parent is notified when the last thread has stopped.
@@ -216,7 +216,7 @@ impl Terminal {
         self.shown = self.screen.seen.len();
     }
 
-    /// Waits for the exit. Returns all that the terminal showed, and the exit status.
+    /// Waits for the exit. Returns the whole output on the terminal, and the exit status.
     #[track_caller]
     pub(crate) fn end(mut self) -> (String, ExitStatus) {
         self.screen.read_on();
@@ -236,7 +236,7 @@ impl Drop for Terminal {
     }
 }
 
-/// Waits until a condition of another process or of a file holds, which no event reports.
+/// Waits for a condition of another process or of a file that no event reports.
 #[track_caller]
 pub(crate) fn until(is_so: impl Fn() -> bool) {
     let start = Instant::now();
@@ -258,7 +258,7 @@ impl Lines {
         Self::of(BufReader::new(from), |from, line| from.read_until(b'\n', line))
     }
 
-    /// Reads the pieces as they come. They need not be whole lines.
+    /// Reads the pieces as they arrive. They need not be whole lines.
     fn pieces(from: impl Read + Send + 'static) -> Self {
         Self::of(from, |from, piece| {
             piece.resize(4096, 0);
@@ -336,11 +336,11 @@ impl Gate {
         let path = dir.join("gate");
         let made = Command::new("mkfifo").arg(&path).status().expect("mkfifo is there");
         assert!(made.success());
-        // Opened for reading and writing, so that no command waits in `open` or reads the end of the file.
+        // The FIFO is opened for reading and writing, so that no command waits in `open` or reads the end of the file.
         Self(OpenOptions::new().read(true).write(true).open(path).expect("the fifo is there"))
     }
 
-    /// Lets this number of commands continue.
+    /// Permits this number of commands to continue.
     pub(crate) fn open(&mut self, commands: usize) {
         self.0.write_all(&vec![b'\n'; commands]).expect("the fifo is open");
     }
@@ -364,7 +364,7 @@ pub(crate) fn unignore_signals() {
         let mask = u64::from_str_radix(mask.trim(), 16).expect("a mask");
         for signal in [SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGTSTP, SIGTTIN, SIGTTOU, SIGUSR1] {
             if mask & (1 << (signal - 1)) != 0 {
-                // The tests still ignore the signal: no one reads the flag.
+                // The tests still ignore the signal, because no one reads the flag.
                 signal_hook::flag::register(signal, Arc::default()).expect("it can be handled");
             }
         }

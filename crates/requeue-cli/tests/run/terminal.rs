@@ -67,7 +67,7 @@ fn stopping_and_continuing_reach_the_commands() {
     let dir = directory("stop");
     let mut gate = Gate::new(&dir);
     let script = "sleep 1000 & echo $! >child; echo $$ >pid; read _ <gate; kill $!; echo done";
-    // Its own process group, as a shell starts it.
+    // The program runs in a separate process group, as if a shell had started it.
     let mut live = Live::spawn(command(&["-j2", "-c", script]).current_dir(&dir).process_group(0));
     live.send("k\n");
     let all = [live.pid(), number_in(&dir.join("pid")), number_in(&dir.join("child"))];
@@ -102,7 +102,7 @@ fn where_no_shell_would_continue_it_it_does_not_stop() {
 
 #[test]
 fn a_shell_can_stop_and_continue_it_and_time_outs_stand_still() {
-    // Long enough for this test, unless the machine is overloaded.
+    // This time is long enough if the machine is not overloaded.
     let (mut said, mut status) = stopped_for(5);
     if said.contains("timed out") {
         (said, status) = stopped_for(30);
@@ -111,7 +111,7 @@ fn a_shell_can_stop_and_continue_it_and_time_outs_stand_still() {
     assert!(said.contains("1 add, 1 run, 0 coalesced, 0 failures, 0 given up in"), "{said}");
 }
 
-/// Runs a command with a time limit of `seconds`, while a shell stops it and the program for longer than that.
+/// Runs a command with a time limit of `seconds`, while a shell stops it and the program for longer than the limit.
 #[track_caller]
 fn stopped_for(seconds: u64) -> (String, ExitStatus) {
     let dir = directory("job_control");
@@ -141,7 +141,7 @@ fn stopped_for(seconds: u64) -> (String, ExitStatus) {
     terminal.end()
 }
 
-/// The parts that fit are shown whole, from the most important one on.
+/// The most important parts that fit are shown whole.
 #[test]
 fn a_narrow_terminal_shows_how_much_is_left() {
     let dir = directory("narrow");

@@ -11,7 +11,7 @@ use crate::support::{Ended, Gate, Live, directory, run, run_in, until};
 
 const ONCE: [&str; 2] = ["--retries", "0"];
 const TIMEOUT: [&str; 2] = ["--timeout", "1s"];
-/// Time limits to try in this order, until one is long enough for the start of a command.
+/// Time limits, which are tried in this order until one is long enough for the start of a command.
 const TIMEOUTS: [&str; 3] = ["1s", "5s", "20s"];
 
 /// Runs a script that exceeds its time limit. Raises the limit until the script has reported that it is ready, for
@@ -28,7 +28,8 @@ fn time_out(dir: &Path, args: &[&str], script: &str, input: &str) -> Ended {
     panic!("it never was ready");
 }
 
-/// Asserts that the process groups whose IDs were printed have only zombies left, after killed processes had time to die.
+/// Asserts that the process groups whose IDs were printed contain only zombies, after killed processes have had time to
+/// exit.
 #[track_caller]
 fn assert_gone(ended: &Ended) {
     let text = ended.text();
@@ -80,14 +81,14 @@ fn a_command_that_ends_well_when_told_to_has_failed_all_the_same() {
 
 #[test]
 fn one_that_has_ended_in_time_has_not_failed_however_late_that_is_seen() {
-    // Long enough for the start and the stop, unless the machine is overloaded.
+    // One of these times is long enough for the start and the stop if the machine is not overloaded.
     let mut all = [1, 5, 30].into_iter().map(held_up_for);
     let ended = all.find(|ended| ended.count("timed out") == 0).expect("one of them");
     assert_eq!((ended.code(), ended.count("timed out")), (Some(0), 0), "{}", ended.stderr);
 }
 
 /// Runs a command that completes while the program is stopped. The time limit is `seconds`, and the program is stopped
-/// for longer than that.
+/// for longer than the limit.
 #[track_caller]
 fn held_up_for(seconds: u64) -> Ended {
     let dir = directory("ended_in_time");
@@ -124,7 +125,7 @@ fn a_group_that_ignores_sigterm_is_killed() {
 #[test]
 fn children_that_ignore_sigterm_are_killed_after_their_leader_has_died() {
     let dir = directory("leader_died");
-    // The child holds no pipe, so that only the process group shows that it exists.
+    // The child has closed all pipes, so only the process group reveals that it exists.
     let script = "echo leader $$; (trap '' TERM; echo ready; exec sleep 1000 >err 2>&1) & wait";
     let ended = time_out(&dir, &["--kill-after", "100ms"], script, "k\n");
     assert_eq!((ended.code(), ended.count("timed out")), (Some(1), 1), "{}", ended.stderr);

@@ -52,7 +52,7 @@ fn attribute<'a>(span: &'a Value, name: &str) -> Option<&'a str> {
     value["stringValue"].as_str().or_else(|| value["intValue"].as_str())
 }
 
-/// An HTTP request adds a key to a store, its first run fails, and a command gets the context of its run.
+/// An HTTP request adds a key to a store. The first run fails, and each command receives the context of its run.
 #[test]
 fn a_trace_leads_from_a_request_through_a_store_and_a_retry_to_a_command() {
     let Some(collector) = Collector::start() else { return };

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use crate::api::{Api, failure};
 use crate::support::{Ended, directory, end};
 
-/// Text that would colour a terminal, hide a part of itself, and forge a line of the program.
+/// Text that would change the colour of a terminal, hide a part of itself, and forge a line of the program.
 const TEXT: &str = "\u{1b}[31mred\u{9b}2J\u{202e}hidden\r\nrequeue: forged";
 
 fn requeue(args: &[&str]) -> Command {
@@ -35,7 +35,7 @@ fn is_harmless(ended: &Ended, lines: usize) {
     assert!(text.contains("forged"), "the text is shown: {text:?}");
 }
 
-/// Returns the response to a request, with a text of the attacker wherever one can be.
+/// Returns the response to a request, with a text of the attacker in each field that can contain text.
 fn body(request: &str) -> Value {
     let run = json!({
         "at": 0, "outcome": "failed", "attempt": 1, "worker": TEXT, "error": TEXT, "output": TEXT,
@@ -88,7 +88,7 @@ fn text_of_a_server_cannot_change_the_terminal() {
     is_harmless(&end(&mut requeue(&["keys", "--server", &refusing]), ""), 1);
 }
 
-/// The server is not authenticated yet.
+/// At this point, the server is not authenticated yet.
 #[test]
 fn errors_of_a_database_cannot_change_the_terminal() {
     let address = serve(|mut stream| {

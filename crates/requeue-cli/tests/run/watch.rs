@@ -49,7 +49,7 @@ fn a_right_that_is_missing_is_named_at_the_start() {
             )
         );
     }
-    // In all namespaces, as another user, and for related resources.
+    // The cases are all namespaces, another user, and related resources.
     let api = without(&["watch"]);
     let ended = end(&mut api.watch(&dir, &["cm", "-A", "--as", "joe", "--", "true"]), "");
     let part = "`kubectl auth can-i watch configmaps -A --as joe`";
@@ -160,7 +160,8 @@ fn where_a_connection_failed_is_named() {
     );
 }
 
-/// A server whose object is changed by others before it is patched. `races` patches come too late, in one of two ways.
+/// A server on which other writers change the object before it is patched. `races` patches are too late, in one of two
+/// ways.
 fn raced(races: usize, deleted: bool, code: u16, message: &'static str) -> Api {
     let object = move |finalizers: &[Value], version: u32| {
         let mut object = map("a", version);
@@ -292,7 +293,7 @@ fn hostile_objects_are_named_and_keep_no_other_from_its_run() {
             format!("configmaps in namespace ns: \"ns/{named}\" cannot be decoded: {why}");
         assert!(ended.stderr.contains(&message), "{message}: {}", ended.stderr);
     }
-    // One list tests the right to list, and the watcher makes the other one.
+    // One list tests the right to list, and the other is that of the watcher.
     assert_eq!(
         api.requests().iter().filter(|request| is_list(request)).count(),
         2,

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use crate::store::{add, call, requeue, work};
 use crate::support::{Ended, Live, directory, end, until};
 
-/// Asks a run at the socket `s`.
+/// Runs `requeue why` for a run at the socket `s`.
 fn why(dir: &Path, args: &[&str]) -> Ended {
     let mut command = Command::new(env!("CARGO_BIN_EXE_requeue"));
     command.current_dir(dir).args(["why", "--server", "unix:s"]).args(args);
@@ -57,11 +57,11 @@ fn a_run_tells_the_past_of_a_key_after_its_present_state() {
     assert_eq!(json["runs"][0]["error"], json!("exit status: 3"));
     let why_text = json["why"].as_str().expect("text");
     assert!(why_text.starts_with("backing off; ready in "), "{why_text}");
-    // A wait that has not ended is a part of any time.
+    // A wait that is not over is shown for any period.
     assert_eq!(past(&why(&dir, &["a", "--since", "1h"]).text()).len(), lines.len());
     assert_eq!(past(&why(&dir, &["a", "--since", "0"]).text()).len(), 1);
 
-    // A key that has left the queue still has a past.
+    // The past of a key is shown even after it has left the queue.
     run.send("b\n");
     let last = "b: not in the queue; last: run 2 succeeded";
     until(|| why(&dir, &["b"]).text().starts_with(last));
@@ -116,7 +116,7 @@ fn a_store_tells_the_last_failures_and_the_actions_of_operators() {
     let text = call(&dir, "why", &["bad"]).text();
     let lines = past(&text);
     assert_eq!(lines.len(), 3, "{text}");
-    // The store returns ages, so events that follow each other closely may change places.
+    // The store returns ages, so events in quick succession may be in a different order.
     let has = |begin: &str, part: &str| {
         lines.iter().any(|line| line.starts_with(begin) && line.contains(part))
     };
@@ -132,11 +132,11 @@ fn a_store_tells_the_last_failures_and_the_actions_of_operators() {
     let ended = end(&mut requeue(&dir, "why", &["bad", "--since", "yesterday"]), "");
     let error = "invalid value 'yesterday' for '--since <TIME>': expected a time like 1.5s";
     assert!(ended.code() == Some(2) && ended.stderr.contains(error), "{}", ended.stderr);
-    // Only the time since the failures.
+    // The period is shorter than the time since the failures.
     let recent = call(&dir, "why", &["bad", "--since", "0"]).text();
     assert_eq!(past(&recent), [""; 0], "{recent}");
 
-    // The answer does not depend on the actions.
+    // The answer is the same without the table of actions.
     let file = rusqlite::Connection::open(dir.join("jobs.db")).expect("the file opens");
     file.execute_batch("drop table actions").expect("dropped");
     let ended = call(&dir, "why", &["bad"]);

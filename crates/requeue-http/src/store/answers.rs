@@ -12,8 +12,8 @@ use crate::params::{Problem, with_source};
 
 /// The time limit of a request to the store.
 pub(super) const PATIENCE: Duration = Duration::from_secs(10);
-/// The time limit of the requests for the state of the queue, which read a few rows. A store that takes longer is not
-/// reachable for `/readyz`.
+/// The time limit of the requests for the state of the queue, which read a few rows. For `/readyz`, a slower store is
+/// unreachable.
 pub(super) const PATIENCE_FOR_STATE: Duration = Duration::from_secs(5);
 
 pub(super) async fn await_answer<T, E: Error>(
@@ -30,16 +30,16 @@ pub(super) async fn answer_soon<T, E>(answered: impl Future<Output = Result<T, E
     timeout(PATIENCE_FOR_STATE, answered).await.ok()?.ok()
 }
 
-/// Returns the response for a request that failed. Some of the keys may have been changed.
+/// Returns the response for a failed request. Some of the keys may have been changed.
 pub(super) fn store_failure(error: impl Error) -> Problem {
     Problem::new(StatusCode::SERVICE_UNAVAILABLE, with_source(error))
 }
 
-/// Returns the response for a change of settings that failed.
+/// Returns the response for a failed change of settings.
 pub(super) fn update_failure(error: UpdateError) -> Problem {
     match error.kind() {
         ErrorKind::Invalid => Problem::new(StatusCode::BAD_REQUEST, error.to_string()),
-        // A repetition would get the same answer.
+        // A repetition would fail in the same way.
         ErrorKind::Refused | ErrorKind::Dropped => {
             Problem::new(StatusCode::CONFLICT, with_source(error))
         }

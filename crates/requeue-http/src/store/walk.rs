@@ -16,16 +16,16 @@ use crate::source::{LOOKS, Selection};
 /// The time limit of a page of keys, for which some engines scan all keys.
 pub(super) const PATIENCE_FOR_PAGES: Duration = Duration::from_secs(60);
 
-/// The keys and the time after which a walk through keys ends.
+/// The limits of a walk: the number of keys, and the time.
 #[derive(Clone, Copy)]
 pub(super) struct Reach {
     pub(super) keys: usize,
     pub(super) time: Duration,
-    /// Each key is visited exactly once, even if the store then reads all keys for each page.
+    /// True if each key must be visited exactly once, even if the store must then read all keys for each page.
     pub(super) is_exact: bool,
 }
 
-/// The reach of a list. A page of keys in progress is completed, so that an answer comes within about two seconds.
+/// The limits of a list. A page of keys in progress is completed, so a response takes up to about two seconds.
 pub(super) const LIST: Reach = Reach { keys: LOOKS, time: Duration::from_secs(1), is_exact: false };
 pub(super) const ALL: Reach = Reach { keys: usize::MAX, time: Duration::MAX, is_exact: true };
 
@@ -34,20 +34,20 @@ const SLICE: usize = 256;
 const GROWTH: usize = 16;
 /// The largest page that is usually quick to read and small in memory.
 const MANY: usize = SLICE * GROWTH;
-/// The time above which a page may be larger than [`MANY`]: the engine may scan all keys for each page.
+/// The time above which a page may be larger than [`MANY`], because the engine may scan all keys for each page.
 const SLOW: Duration = Duration::from_millis(200);
 
-/// Returns the size of the next page, after one of this size. `before` is the duration of the page before that.
+/// Returns the size of the next page, after a page of this size. `before` is the duration of the page before that.
 fn next_size(size: usize, took: Duration, before: Duration, left: usize) -> usize {
-    // A larger page that takes as long as a smaller one comes from a scan of all keys.
+    // If a larger page takes about as long as a smaller one, the engine scans all keys for each page.
     let scans = took > SLOW && took < before * 4;
     let most = if scans { left } else { MANY.min(left) };
     (size * GROWTH).min(most)
 }
 
 /// Calls `visit` for the selected keys within `reach`, until `visit` returns false. Returns the number of keys that
-/// were read, and the position after them if there may be more. If the store scans its keys, a walk ends after a part,
-/// which may have more keys than `visit` wants.
+/// were read, and the position after them if there may be more. If the store scans its keys, a walk ends at the end of
+/// a part, and may visit more keys than `visit` wants.
 pub(super) async fn visit_keys(
     queue: &Queue,
     selection: &Selection,
@@ -83,7 +83,7 @@ pub(super) async fn visit_keys(
         if is_done || after.is_none() {
             return Ok((looked_at, after));
         }
-        // The client can continue with the next page, and sees what was found so far.
+        // The client receives the keys found so far, and can continue with the next page.
         if started.elapsed() >= reach.time {
             return Ok((looked_at, after));
         }
@@ -124,9 +124,9 @@ mod tests {
         };
         let quick = sizes(Duration::ZERO);
         assert_eq!((quick[..3].to_vec(), quick.iter().sum()), (vec![256, 4096, 4096], LOOKS));
-        // An engine that scans all keys for each page scans them four times.
+        // An engine that scans all keys for each page scans them only four times.
         assert_eq!(sizes(2 * SLOW), [256, 4096, 65_536, 30_112]);
-        // The time of a page grows with its size: larger pages would only delay the answer.
+        // The time of a page grows with its size, so larger pages would only delay the response.
         assert_eq!(next_size(MANY, 2 * SLOW, SLOW / 4, LOOKS), MANY);
     }
 }

@@ -152,7 +152,7 @@ fn bodies_that_are_wrong_are_named() {
     }
 }
 
-/// A queue that takes no key with an x.
+/// A queue that refuses keys with an x.
 struct Picky(Queue<String>);
 
 impl Control<String> for Picky {
@@ -269,7 +269,7 @@ fn all_keys_that_match_are_changed_if_their_number_was_confirmed() {
         assert_eq!((refused.status, &refused.json()["matched"]), (409, &json!(100)), "{expected}");
     }
     assert_eq!(queue.len(), 295);
-    // A few keys have come or gone since the number was shown.
+    // The number of keys has changed slightly since it was shown.
     let changed = change(105);
     assert_eq!((changed.status, changed.json()), (200, json!({ "changed": 100, "matched": 100 })));
     assert_eq!(queue.len(), 195);

@@ -96,7 +96,7 @@ impl Events {
         Self(stream)
     }
 
-    /// Returns the name and the data of the next event; `None` at the end.
+    /// Returns the name and the data of the next event, or `None` at the end.
     #[track_caller]
     pub(crate) fn next(&mut self) -> Option<(String, Value)> {
         let mut name = String::new();
@@ -105,7 +105,7 @@ impl Events {
             if self.0.read_line(&mut line).expect("the stream goes on or ends") == 0 {
                 return None;
             }
-            // Lines between the events have the sizes of chunks.
+            // Lines between the events contain the sizes of chunks.
             if let Some(event) = line.strip_prefix("event: ") {
                 event.trim_end().clone_into(&mut name);
             } else if let Some(data) = line.strip_prefix("data: ") {

@@ -25,7 +25,7 @@ fn events_are_what_was_then_each_second_then_the_end() {
     let (name, tick) = events.next().unwrap();
     assert_eq!((&*name, &tick["now"]["ready"]), ("tick", &json!(1)));
     assert_eq!(tick["started"], history["started"]);
-    // Without a history, the site knows no parked keys. Nothing has run in the last minute.
+    // Without a history, the site knows no parked keys. No key has run in the last minute.
     for (column, value) in tick["now"].as_object().unwrap() {
         let is_none = ["parked", "damaged"].contains(&&**column)
             || column.ends_with("_mean")
@@ -37,7 +37,7 @@ fn events_are_what_was_then_each_second_then_the_end() {
 
     queue.add(b"c".to_vec());
     served.site.shutdown();
-    // More ticks may come first.
+    // More ticks may arrive first.
     let mut rest = std::iter::from_fn(|| events.next());
     let (_, last) = rest.find(|(name, _)| name == "ended").expect("the end is announced");
     assert_eq!((&last["status"], &last["now"]["ready"]), (&json!("ended"), &json!(3)));
@@ -53,7 +53,7 @@ fn a_page_that_is_opened_later_has_what_was_before() {
     queue.add(b"a".to_vec());
     while events.next().unwrap().1["now"]["adds"] != json!(1) {}
     drop(events);
-    // The sample of this second or of the next one.
+    // The add is in the sample of this second or of the next one.
     let adds = loop {
         let mut events = Events::of(served.address);
         let (_, history) = events.next().unwrap();
@@ -62,7 +62,7 @@ fn a_page_that_is_opened_later_has_what_was_before() {
         if adds.last() == Some(&json!(1)) {
             break adds;
         }
-        // The tick comes with the next sample.
+        // The tick arrives with the next sample.
         events.next().unwrap();
     };
     assert_eq!(adds[0], json!(0));

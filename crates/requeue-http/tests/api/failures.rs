@@ -61,7 +61,7 @@ fn failing_keys_are_grouped_by_their_errors() {
     );
     assert_eq!(get(served.address, "/api/v1/failures?limit=0").status, 400);
 
-    // The properties are those of the description.
+    // The properties are the same as in the OpenAPI description.
     let doc = get(served.address, "/api/v1/openapi.json").json();
     for (schema, value) in [("Failures", &answer), ("FailureGroup", group)] {
         let described = doc["components"]["schemas"][schema]["properties"].as_object();
@@ -69,7 +69,7 @@ fn failing_keys_are_grouped_by_their_errors() {
         assert_eq!(value.as_object().expect(schema).keys().collect::<Vec<_>>(), described);
     }
 
-    // The keys of a group, and their revival.
+    // The next requests list the keys of a group, and revive them.
     let error = "error=no%20answer%20for%20KEY%20within%20%23s";
     let keys = get(served.address, &format!("/api/v1/keys?{error}&sort=key")).json();
     let names = keys["keys"].as_array().expect("a list").iter().map(|row| &row["key"]);
@@ -82,7 +82,7 @@ fn failing_keys_are_grouped_by_their_errors() {
     let matching = json!({ "state": "parked", "q": "acme/", "error": slow });
     let revived = act(&served, "revive", json!({ "matching": matching, "expected": 5 }));
     assert_eq!(revived, json!({ "changed": 5, "matched": 5 }));
-    // They are ready, and no longer fail.
+    // The revived keys are ready, and no longer failing.
     let answer = get(served.address, "/api/v1/failures").json();
     assert_eq!(groups(&answer), [("exit status: 2", 1, 0), (slow, 1, 0)]);
 }

@@ -81,7 +81,7 @@ fn groups_are_listed_by_name_or_by_a_number() {
     }
     assert!(get(served.address, "/").text().contains("data-groups=\"1\""));
 
-    // The description has the fields of the list, and those of a change.
+    // The OpenAPI description contains the fields of the list, and those of a change.
     let doc = get(served.address, "/api/v1/openapi.json").json();
     let schema = |name: &str| doc["components"]["schemas"][name]["properties"].clone();
     let fields =

@@ -147,7 +147,7 @@ fn a_cursor_is_a_secret_of_its_process_and_of_no_use_to_another() {
     let (queue, _) = queue();
     queue.add_all((0..1000_u32).map(|n| n.to_le_bytes().to_vec()));
     let items = queue.get_many(100).now();
-    // Two sites that differ only in their secrets, as before and after a restart.
+    // The two sites differ only in their secrets, as before and after a restart.
     let [one, other] = [0; 2].map(|_| Served::new(Site::builder(queue.clone())));
     for state in ["", "ready", "running"] {
         let page = |served: &Served, cursor: &str| {
@@ -261,8 +261,8 @@ fn keys_of_any_type_are_shown_as_the_program_says() {
     assert_eq!((answer.status, &answer.json()["parameter"]), (400, &json!("key")));
 }
 
-/// A key that is ready or in flight and also has a due time, and a key of which only the failures are known, must not
-/// count twice.
+/// A key that is ready or in flight and also has a due time, and a key that is known only for its failures, must not be
+/// counted twice.
 #[test]
 fn the_states_add_up_whatever_the_queue_goes_through() {
     let clock = FakeClock::new();
@@ -295,7 +295,7 @@ fn the_states_add_up_whatever_the_queue_goes_through() {
     check(2);
     item.complete(Completion::RetryAfter(Duration::from_secs(30)));
     check(2);
-    // The backoff is over: the key is ready, and it has failed.
+    // The backoff is over, so the key is ready, and it has failed.
     clock.advance(Duration::from_secs(31));
     check(2);
     let failed = get(served.address, "/api/v1/keys?failed=true").json();
@@ -327,7 +327,7 @@ fn a_parked_key_is_listed_with_its_error_until_it_is_added_again() {
         history.gave_up(&name, Run::new(2).error("exit status: 7").output("tail\n"));
     }
     queue.add_all([key("other"), key("key/00")]);
-    // Parked keys come after those of the queue, the newest first, on as many pages as they take.
+    // Parked keys come after those of the queue, the newest first, on as many pages as needed.
     for limit in [1, 7, 256] {
         let (found, _) = walk(&served, &format!("limit={limit}"));
         let parked: Vec<_> = (1..30).rev().map(|n| format!("key/{n:02}")).collect();

@@ -35,7 +35,7 @@ use tokio::task::JoinHandle;
 
 type Keys = Queue<Vec<u8>>;
 
-/// A site on its own port.
+/// A site on a separate port.
 struct Served {
     site: Site,
     address: SocketAddr,

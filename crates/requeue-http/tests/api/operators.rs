@@ -48,7 +48,7 @@ fn each_action_is_recorded_with_its_operator_and_note() {
     act(&served, "cancel", json!({ "keys": key("a") }));
     act(&served, "cancel", json!({ "keys": [{ "key": "b" }, { "key": "none" }], "by": "bob" }));
     act(&served, "cancel", json!({ "keys": key("d\n"), "by": "bob", "note": "" }));
-    // Without an effect, or by a program.
+    // These actions have no effect, or are those of a program.
     act(&served, "cancel", json!({ "keys": key("a"), "by": "bob" }));
     act(&served, "add", json!({ "keys": key("e") }));
     act(&served, "add", json!({ "keys": key("f"), "by": "bob" }));

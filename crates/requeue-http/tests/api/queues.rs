@@ -41,12 +41,12 @@ fn served() -> (Served, Store, TempDir) {
         items.sort_by_key(|item| item.to_string());
         let [parked, running] = items.try_into().expect("both");
         parked.give_up("no such address").await.expect("the lease is held");
-        // The run stays in flight, as that of a worker that was killed.
+        // The run stays in flight, like that of a killed worker.
         std::mem::forget(running);
         mail.add("ready").await.expect("added");
         let later = Add::after(Duration::from_secs(3600));
         mail.add_with("waiting", later).await.expect("added");
-        // This writes the numbers of this process.
+        // This call writes the numbers of this process.
         mail.activity(Duration::ZERO).await.expect("read");
         store
     });
@@ -58,7 +58,7 @@ fn list(served: &Served, query: &str) -> Value {
     get(served.address, &format!("/api/v1/queues{query}")).json()
 }
 
-/// Returns the list when it meets a condition: the numbers may come after the first list.
+/// Waits until the list meets a condition, and returns it. The first list may not contain all numbers.
 fn list_when(served: &Served, is_met: impl Fn(&[Value]) -> bool) -> Value {
     loop {
         let list = list(served, "");
@@ -94,7 +94,7 @@ fn all_queues_are_listed_with_their_numbers() {
     assert_eq!((&empty["oldest"], &empty["runs"]), (&Value::Null, &json!(0.0)));
     assert_eq!(numbers(mail), [1, 1, 1, 1, 0, 1, 1]);
     assert!(mail["oldest"].as_f64() > Some(0.0) && mail["workers"].is_u64(), "{mail}");
-    // Two runs and a failure in four to five minutes.
+    // Two runs and a failure happened in the last four to five minutes.
     let [runs, failures] = ["runs", "failures"].map(|name| mail[name].as_f64().expect(name));
     assert!((0.006..=0.009).contains(&runs), "{runs}");
     assert!((0.003..=0.005).contains(&failures), "{failures}");
@@ -143,7 +143,7 @@ fn each_queue_has_its_page_and_its_api_below_its_name() {
         assert!(refused.text().contains("/ lists the queues"), "{path}: {}", refused.text());
     }
 
-    // Actions need the token, and change their queue only.
+    // Actions need the token, and change only their queue.
     let act = |path: &str, headers: &str, body: &Value| {
         let head = format!(
             "POST {path} HTTP/1.1\r\nHost: {server}\r\n{headers}Content-Type: application/json"
@@ -198,7 +198,7 @@ fn queues_come_and_go_while_they_are_served() {
     served.runtime.block_on(store.force_drop_queue("new")).expect("dropped");
     list_when(&served, |rows| !has("new")(rows));
     assert_eq!(get(served.address, "/queues/new/").status, 404);
-    // Its open dashboards are told.
+    // The open dashboards of the queue are notified.
     while events.next().expect("the end comes first").0 != "ended" {}
 
     // A queue that is created again is another queue.
@@ -242,7 +242,7 @@ fn a_queue_that_cannot_be_read_shows_the_error_instead_of_numbers() {
         rows.iter().all(|row| row["ready"].is_u64() && row["error"].is_null())
     });
 
-    // Without the table of queues, the last list stays, with the error.
+    // Without the table of queues, the last list is returned, with the error.
     assert_eq!(get(served.address, "/readyz").status, 200);
     file.execute_batch("ALTER TABLE queues RENAME TO elsewhere").expect("renamed");
     let listed = loop {
@@ -269,7 +269,7 @@ fn metrics_have_the_names_of_all_queues() {
     let site = Site::of_all_queues(store, move |opening| opening.metrics(&metrics));
     let served = Served::within(runtime, site.registry(Arc::new(registry)));
     let depth = |name: &str| format!("\nworkqueue_depth{{name=\"{name}\"}} 0\n");
-    // The first scrapes wait for the numbers, though not for long.
+    // The first scrapes wait for the numbers for a short time.
     while ["mail", "idle"]
         .iter()
         .any(|name| !get(served.address, "/metrics").text().contains(&depth(name)))
@@ -337,7 +337,7 @@ fn a_large_queue_on_redis_is_walked_without_an_order() {
     let all = (0..KEYS).map(|n| format!("{n:05}"));
     assert_eq!(walk("&q=0042").0, all.filter(|key| key.contains("0042")).collect());
     assert!(walk("&state=waiting").0.is_empty() && walk("&state=parked").0.is_empty());
-    // Positions that no answer had: of another shard, and no number.
+    // No response contained these positions: one of another shard, and one that is not a number.
     for (cursor, status) in [("cwABMA", 200), ("cwAAeA", 400), ("cwA", 400), ("eA", 400)] {
         let answer = get(served.address, &format!("/api/v1/keys?cursor={cursor}"));
         assert_eq!(answer.status, status, "{cursor}: {}", answer.text());

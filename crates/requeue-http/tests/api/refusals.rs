@@ -105,7 +105,8 @@ fn foreign_hosts_are_refused_whatever_they_ask_for() {
     }
 }
 
-/// A page of another site cannot read a response, but could measure its time: a search that finds a key is faster.
+/// A page of another site cannot read a response, but could measure its duration, because a search that finds a key is
+/// faster.
 #[test]
 fn other_sites_are_refused_before_any_key_is_looked_for() {
     let queue = Keys::new();

@@ -52,7 +52,7 @@ fn schedules_are_listed_by_key_or_by_their_next_time() {
     }
     assert!(get(served.address, "/").text().contains("data-schedules=\"1\""));
 
-    // The description has the fields of the list, and those of a change.
+    // The OpenAPI description contains the fields of the list, and those of a change.
     let list = schedules(&served, "");
     let doc = get(served.address, "/api/v1/openapi.json").json();
     let schema = |name: &str| doc["components"]["schemas"][name]["properties"].clone();
@@ -71,7 +71,7 @@ fn each_action_changes_a_schedule() {
     let first = || {
         let mut first = schedules(&served, "")["schedules"][0].take();
         let due_in = first["due_in"].take();
-        // At 8 o'clock in the winter, and at 7 in the summer.
+        // In UTC, the time is 8 o'clock in winter, and 7 o'clock in summer.
         let next_at = first["next_at"].take().as_f64();
         assert!(next_at.is_none_or(|at| at % 3600.0 == 0.0), "{next_at:?}");
         (first, due_in)

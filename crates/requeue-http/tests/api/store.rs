@@ -490,7 +490,7 @@ fn the_rate_of_a_queue_and_of_a_group_is_set_for_all_workers() {
     assert_eq!(get(served.address, "/api/v1/summary").json()["rate"], rate);
     act(&served, "rate", json!({ "rate": null }));
     assert_eq!(get(served.address, "/api/v1/summary").json()["rate"], json!(null));
-    // Another process sets it.
+    // Another process sets the rate.
     let set = queue.set_rate(Some(Rate::new(90, minute).burst(4)));
     served.runtime.block_on(set).expect("set");
     while get(served.address, "/api/v1/summary").json()["rate"] != rate {
@@ -525,13 +525,13 @@ fn a_queue_in_a_store_is_paused_for_all_workers() {
     assert_eq!(act(&served, "resume", json!({})), json!({ "status": "open" }));
     assert!(!why().contains("paused"), "{}", why());
 
-    // Another process pauses it.
+    // Another process pauses the queue.
     served.runtime.block_on(other.pause()).expect("paused");
     while get(served.address, "/api/v1/summary").json()["status"] != json!("paused") {
         std::thread::yield_now();
     }
 
-    // The requests of debounced adds and of cancelled runs are shown.
+    // Debounced adds and cancelled runs are shown.
     served.runtime.block_on(async {
         other.resume().await.expect("resumed");
         let item = other.get().await.expect("the queue is open");
@@ -552,7 +552,7 @@ fn an_add_whose_answer_was_lost_is_unknown() {
     let Some(server) = requeue_servers::Redis::start() else { return };
     let runtime = Runtime::new().expect("a runtime");
     let queue = runtime.block_on(async {
-        // The server has no replica to confirm an add.
+        // The server has no replica that could confirm an add.
         let url = format!("{}?wait=1", server.url(""));
         let store = Store::connect(&url).await.expect("the store opens");
         store.migrate().await.expect("the schema is made");
@@ -567,8 +567,8 @@ fn an_add_whose_answer_was_lost_is_unknown() {
     assert!(error.ends_with("0 of 1 keys were added, and 1 may have been added"), "{error}");
 }
 
-/// A server that stalls keeps its connections, and a server that stops closes them. The state is asked for apart from the
-/// counts, which may take long.
+/// A server that stalls keeps its connections, and a server that stops closes them. The state is read separately from
+/// the counts, which can take long.
 #[test]
 fn a_site_follows_a_store_that_stalls_and_then_stops() {
     let Some(server) = requeue_servers::Postgres::start() else { return };

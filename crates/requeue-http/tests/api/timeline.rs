@@ -154,7 +154,7 @@ fn a_timeline_says_from_when_on_it_is_complete() {
     assert_eq!(answer["begin"], answer["events"][0]["at"]);
     assert_eq!(answer["note"], json!("older events were dropped"));
 
-    // Many events of one key.
+    // One key has many events.
     let (builder, _clock) = recorded(1 << 20);
     let queue: Keys = builder.build().expect("the settings are valid");
     for _ in 0..2_000 {
@@ -225,7 +225,7 @@ fn without_a_recording_the_last_runs_are_told() {
     queue.try_get().expect("the key is due").complete(Completion::RetryAfter(20 * SECOND));
     let served = Served::new(Site::builder(queue.clone()).history(&history));
     let answer = timeline(&served, "key=a");
-    // The clock of the history is the real one.
+    // The clock of the history is the real clock.
     let lines = told(&answer);
     let runs: Vec<_> = lines.iter().filter_map(|line| line.split_once(" run ")).collect();
     let texts: Vec<_> = runs.iter().map(|(_, text)| *text).collect();

@@ -1,4 +1,4 @@
-//! Actions on the dashboard, and pages of other sites that try them.
+//! Actions on the dashboard, and pages of other sites that try to send actions.
 
 use super::*;
 
@@ -30,7 +30,7 @@ fn actions_are_locked_until_the_token_is_entered() {
     let open = format!("Add a key,Pause,Lock,Run now,Cancel,Cancel the run,Revive,{columns}");
     assert_eq!(page.eval(visible), json!(open));
 
-    // The token is nowhere but in the memory of the page.
+    // The token is only in the memory of the page.
     let stored = "document.cookie + JSON.stringify([localStorage, sessionStorage]) + location.href
         + document.querySelector('#token input').value";
     assert!(!page.eval(stored).to_string().contains(TOKEN));
@@ -52,7 +52,7 @@ fn each_action_is_one_of_the_page_and_says_what_it_has_done() {
     unlock(&page, TOKEN);
     page.wait_for("document.body.dataset.admin === 'open'");
 
-    // Add, by keyboard only.
+    // Add a key with the keyboard only.
     page.eval("document.querySelector('#add').focus()");
     page.press("Enter");
     page.wait_for("document.activeElement.matches('#new [name=key]')");
@@ -78,7 +78,7 @@ fn each_action_is_one_of_the_page_and_says_what_it_has_done() {
     page.wait_for(&format!("{DONE} === 'The queue is open.'"));
     assert!(!served.queue.is_paused());
 
-    // One key.
+    // Act on a single key.
     page.wait_for(&format!("{SHOWN}.length === 1"));
     click(&page, "#keys tbody a");
     page.wait_for(&format!("{}.includes('waiting')", text("#key-facts")));
@@ -116,7 +116,7 @@ fn each_action_is_one_of_the_page_and_says_what_it_has_done() {
     assert_eq!(served.queue.len(), 1, "it was not confirmed");
     click(&page, "#key-actions [data-action=cancel]");
     question("Cancel: 1 key, src/<b>?");
-    // A busy browser reports the end of the previous dialog late.
+    // A busy browser reports the close of the previous dialog late.
     page.wait_for("document.querySelector('#confirm').dispatchEvent(new Event('close'))");
     page.press("Enter");
     page.wait_for(&format!("{DONE} === 'src/<b>: cancelled.'"));
@@ -139,7 +139,7 @@ fn all_keys_of_a_search_are_changed_after_their_number_is_confirmed() {
         format!("document.querySelector('#confirm').open && {} === '{asked}'", text("#question"));
     click(&page, "#bulk [data-action=cancel]");
     page.wait_for(&question);
-    // More keys come than were confirmed.
+    // More keys are added after the number was shown.
     served.queue.add_all((40..60).map(|n| format!("src/{n}").into_bytes()));
     page.press("Enter");
     page.wait_for(&format!("{DONE}.startsWith('60 matching keys, but 40 were confirmed')"));
@@ -211,7 +211,7 @@ fn a_page_of_another_site_changes_nothing_even_with_the_token() {
     assert!(served.queue.is_paused());
 }
 
-/// The labels of the actions in a group that are offered.
+/// The labels of the offered actions in a group.
 fn offered(group: &str) -> String {
     format!(
         "[...document.querySelectorAll('{group} button')]
@@ -240,7 +240,7 @@ fn only_actions_that_have_an_effect_are_offered() {
     }
     click(&page, "#counts [value=\"\"]");
 
-    // One key, in several states. The focus stays near a button that is no longer offered.
+    // Act on one key, in several states. The focus stays near a button that is no longer offered.
     page.wait_for(&format!("{SHOWN}.length === 3"));
     let first = page.eval(&format!("{SHOWN}[0]"));
     let name = first.as_str().expect("a key").as_bytes().to_vec();
@@ -261,7 +261,7 @@ fn only_actions_that_have_an_effect_are_offered() {
     served.history.gave_up(&name, Run::new(3).error("exit status: 1"));
     page.wait_for(&format!("{} === 'Cancel,Revive'", offered("#key-actions")));
     page.wait_for("document.activeElement.dataset.action === 'cancel'");
-    // A sign tells destructive actions apart without colour.
+    // A sign marks destructive actions without colour.
     let sign = |action: &str| {
         let of = format!("document.querySelector('#key-actions [data-action={action}]')");
         page.eval(&format!("getComputedStyle({of}, '::before').content"))
@@ -280,7 +280,7 @@ fn actions_have_a_name_and_a_note_and_the_last_ones_are_shown() {
     assert_eq!(page.eval("document.querySelector('#actions').hidden"), json!(true));
     unlock(&page, TOKEN);
     page.wait_for("document.body.dataset.admin === 'open'");
-    // The button that opened the dialog is gone, and the next one has the focus.
+    // The button that opened the dialog was removed, and the next button has the focus.
     page.wait_for("document.activeElement.id === 'add'");
     page.eval("document.querySelector('#pause').focus()");
     page.press("Enter");
@@ -325,7 +325,7 @@ fn a_row_keeps_the_focus_when_the_table_is_drawn_again() {
     let Some(page) = browser(test, &served.url("/?sort=key&order=asc")) else { return };
     page.wait_for(&format!("{SHOWN}.join() === '0,1,2,3'"));
     page.eval("document.querySelector('#keys tbody tr:nth-child(2) a').focus()");
-    // Its row moves.
+    // The row moves.
     click(&page, "[data-sort=key]");
     page.wait_for(&format!("{SHOWN}.join() === '3,2,1,0'"));
     assert_eq!(page.eval("document.activeElement.textContent"), json!("1"));

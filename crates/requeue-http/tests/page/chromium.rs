@@ -110,7 +110,7 @@ impl Chromium {
             .args([
                 "--headless",
                 "--remote-debugging-pipe",
-                // The sandbox does not work for root and in most containers. The browser only opens our page.
+                // The sandbox does not work for root and in most containers. The browser opens only the tested page.
                 "--no-sandbox",
                 "--disable-dev-shm-usage",
                 "--disable-gpu",

@@ -26,14 +26,14 @@ type Keys = Queue<Vec<u8>>;
 
 const TOKEN: &str = "0123456789abcdef";
 
-/// A queue with its dashboard, on its own port.
+/// A queue with its dashboard, on a separate port.
 struct Served {
     queue: Keys,
     clock: FakeClock,
     history: History,
     site: Site,
     address: SocketAddr,
-    /// True if there is a table of the program.
+    /// True if the program has a table.
     has_table: Arc<AtomicBool>,
     /// The number of calls of the detail function.
     shown: Arc<AtomicUsize>,
@@ -91,7 +91,7 @@ impl Served {
     }
 }
 
-/// Returns a browser for this test at this page; `None` if no browser is installed.
+/// Returns a browser for this test at this page, or `None` if no browser is installed.
 #[track_caller]
 fn browser(test: &str, url: &str) -> Option<Chromium> {
     let page = Chromium::start(&chromium::find(test)?, test);
@@ -216,7 +216,7 @@ fn it_works_by_keyboard() {
     page.press("Tab");
     page.wait_for(&focused("#search"));
 
-    // The states are one group of radio buttons, and a choice has an effect immediately.
+    // The states are a group of radio buttons, and a choice takes effect immediately.
     page.eval("document.querySelector('[name=state]:checked').focus()");
     page.press("ArrowLeft");
     page.wait_for(&focused("[value=parked]"));
@@ -243,7 +243,7 @@ fn a_screen_reader_finds_a_table_labels_and_a_quiet_status() {
     served.queue.add_all([b"a".to_vec(), b"b\n\xff".to_vec()]);
     let test = "a_screen_reader_finds_a_table_labels_and_a_quiet_status";
     let Some(page) = browser(test, &served.url("/")) else { return };
-    // Also in a narrow window, where rows are paragraphs.
+    // The test also uses a narrow window, where rows are paragraphs.
     for width in [1280, 360] {
         page.look(width, 900, "light");
         page.wait_for(&format!("{SHOWN}.length === 2"));
@@ -278,7 +278,7 @@ fn a_screen_reader_finds_a_table_labels_and_a_quiet_status() {
         let has = |text: &str| named("image").iter().any(|name| name.contains(text));
         assert!(has("Events per second in the last ") && has("no runs in this time"), "{nodes:?}");
     }
-    // The live regions announce only the connection, the result of a search, and those of actions.
+    // The live regions announce only the connection, the result of a search, and the results of actions.
     let loud = "[...document.querySelectorAll('[role=status], [role=alert], [aria-live]')]
         .map((element) => element.id).join()";
     assert_eq!(page.eval(loud), json!("done,link,found,,,,"));
@@ -329,7 +329,7 @@ fn it_says_when_the_program_ends_and_comes_back_with_it() {
     page.wait_for(&format!("{said} === 'Connection lost; retrying'"));
 }
 
-/// A page of another site cannot read a response, but could measure its time.
+/// A page of another site cannot read a response, but could measure its duration.
 #[test]
 fn a_page_of_another_site_has_no_key_looked_for() {
     let served = Served::start();
@@ -402,7 +402,7 @@ fn it_can_be_read_light_and_dark_wide_and_narrow() {
     let running = served.queue.try_get();
     served.queue.try_get().expect("a key is ready").retry();
     served.queue.add_after(b"later".to_vec(), Duration::from_secs(600));
-    // Under another path, without a slash at its end.
+    // The dashboard is under another path, without a slash at its end.
     let test = "it_can_be_read_light_and_dark_wide_and_narrow";
     let Some(page) = browser(test, &served.url("/queue")) else { return };
     page.wait_for(&format!("{SHOWN}.length === 6"));
@@ -463,7 +463,7 @@ fn the_page_of_a_key_has_its_attempts_its_error_and_its_past() {
     );
     assert_eq!(runs, json!(["given up,2,,,,exit <7>", "failed,1,2.5 s,,,exit status: 2"]));
 
-    // It follows the key.
+    // The page follows the key.
     served.queue.add_after(b"src/mail".to_vec(), Duration::from_secs(90));
     let has = |part: &str| format!("{}.includes('{part}')", text("#key-why"));
     page.wait_for(&has("waiting; ready in 90.0s"));
@@ -473,7 +473,7 @@ fn the_page_of_a_key_has_its_attempts_its_error_and_its_past() {
     page.wait_for("!document.querySelector('#overview').hidden && location.search === '?q=src'");
     page.eval("history.back()");
     page.wait_for("!document.querySelector('#key').hidden");
-    // A page that is opened by its address, and a key that is not text.
+    // The page is opened by its address, for a key that is not text.
     page.open(&served.url("/queue/?key_base64=Ygr%2F"));
     page.wait_for(&format!("{} === 'b\\\\n\\\\xff'", text("#key-name")));
     page.open(&served.url("/queue/?key=none"));
@@ -505,7 +505,7 @@ fn the_timeline_of_a_key_names_the_causes_of_its_waits() {
         all("button")
     );
     assert_eq!(page.eval(&colours), json!(3));
-    // It follows the key.
+    // The page follows the key.
     served.clock.advance(seconds(50));
     let shown = text("#key-shown");
     let ends = |end: &str| format!("{shown}.endsWith(' {end}')");
@@ -522,7 +522,7 @@ fn the_timeline_of_a_key_names_the_causes_of_its_waits() {
     let known = "All events of this key are known.";
     assert_eq!(page.eval(&text("#key-known")), json!(known));
 
-    // One stop of the Tab key. The arrows move within the line, which stands still.
+    // The line is one stop of the Tab key. The arrow keys move within the line, which does not move meanwhile.
     assert_eq!(page.eval(&format!("{}.length", all("button[tabindex=\"0\"]"))), json!(1));
     page.eval("document.querySelector('#key-line button[tabindex=\"0\"]').focus()");
     page.press("ArrowLeft");
@@ -538,7 +538,7 @@ fn the_timeline_of_a_key_names_the_causes_of_its_waits() {
     page.look(320, 900, "dark");
     page.wait_for(&format!("!{}.includes('failed')", texts("button")));
 
-    // The state of the key is shown also without its past.
+    // The state of the key is shown even without its past.
     page.eval(
         "(({ fetch }) => {
             const none = () => Promise.resolve(new Response('', { status: 503 }));
@@ -619,7 +619,7 @@ fn a_burst_does_not_flatten_the_plot_of_events() {
     assert!(heights[0] == 1.0 && heights[1] > 0.2 && heights[2] == 0.0, "{heights:?}");
 }
 
-/// Returns the violations that axe-core finds on a page; `None` without axe-core.
+/// Returns the violations that axe-core finds on a page. Without axe-core, returns `None`.
 fn violations(page: &Chromium) -> serde_json::Value {
     page.eval(
         "axe.run(document, { resultTypes: ['violations'] }).then(({ violations }) =>

@@ -59,7 +59,7 @@ fn errors_lead_to_their_keys_and_to_their_revival() {
     let first = errors[0].as_str().expect("text");
     assert!(first.starts_with(&format!("{name}|30|90|acme/orders/")), "{first}");
     assert!(errors[1].as_str().is_some_and(|row| row.starts_with("exit status: 7|7|7|hooli/")));
-    // Five errors are shown until all are asked for, and a button needs the token.
+    // Five errors are shown until the user asks for all, and a button needs the token.
     let visible = "[...document.querySelectorAll('#failures tbody tr')]
         .filter((row) => row.checkVisibility()).length";
     assert_eq!(page.eval(visible), json!(5));
@@ -68,7 +68,7 @@ fn errors_lead_to_their_keys_and_to_their_revival() {
     let revive = "document.querySelector('#failures tbody button').checkVisibility()";
     assert_eq!(page.eval(revive), json!(false));
 
-    // By keyboard, to the keys.
+    // The keyboard leads to the keys.
     page.eval("document.querySelector('#failures tbody a').focus()");
     page.press("Enter");
     page.wait_for(
@@ -94,7 +94,7 @@ fn errors_lead_to_their_keys_and_to_their_revival() {
     page.wait_for("document.querySelector('#done').textContent === '30 keys revived.'");
     page.wait_for(&format!("{shown} === '13 keys, 7 errors'"));
     page.wait_for("!document.querySelector('#none').hidden");
-    // The keys of the table can be changed together too.
+    // All keys of the table can also be changed together.
     page.eval("document.querySelector('#filter button').click()");
     page.wait_for("location.search === '?state=parked'");
     is_clean(&page, &served);
@@ -134,7 +134,7 @@ fn the_first_lines_say_whether_the_queue_runs_and_why_keys_wait() {
     page.wait_for(&format!("{}[0] === 'paused queue|40|45.0 s'", cells("#waits")));
 
     page.screenshot("paused");
-    // The numbers of a server that is gone are old.
+    // After the shutdown of the server, the numbers are old.
     served.site.shutdown();
     page.wait_for(&format!("{health} === 'bad'"));
     page.wait_for(&format!("{since}.textContent.startsWith('last numbers ')"));

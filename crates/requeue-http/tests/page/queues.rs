@@ -87,7 +87,7 @@ fn all_queues_are_shown_and_lead_to_their_dashboards_behind_a_proxy() {
         page.wait_for(&shows(&["mail 3 0 0 1", "a/b <c> 2 0 0 0"]));
         assert_eq!(page.eval("document.activeElement.id"), json!("search"));
 
-        // Its dashboard has live numbers, keys and actions.
+        // The queue's dashboard has live numbers, keys and actions.
         let link =
             |selector: &str| page.eval(&format!("document.querySelector('{selector}').href"));
         let at = format!("{start}queues/a%2Fb%20%3Cc%3E/");
@@ -102,7 +102,7 @@ fn all_queues_are_shown_and_lead_to_their_dashboards_behind_a_proxy() {
     }
     page.open(&format!("http://{server}/cut/"));
 
-    // A new queue appears, and a dropped one disappears.
+    // A new queue appears, and a dropped queue disappears.
     runtime.block_on(async {
         store.queue("new").open().await.expect("the queue opens");
         store.drop_queue("idle").await.expect("dropped");
@@ -140,7 +140,7 @@ fn a_store_that_is_away_is_told_with_the_age_of_the_numbers() {
     let site = serve(&runtime, &site.build());
     let test = "a_store_that_is_away_is_told_with_the_age_of_the_numbers";
     let Some(page) = browser(test, &format!("http://{site}/kept")) else { return };
-    // A store without queues tells how to make one.
+    // The page of a store without queues says how to create a queue.
     page.wait_for("document.querySelector('#hint').checkVisibility()");
     let hint = "document.querySelector('#hint code').textContent";
     assert_eq!(page.eval(hint), json!("add --queue NAME"));

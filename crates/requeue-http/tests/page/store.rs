@@ -37,7 +37,7 @@ fn numbers_that_are_old_are_shown_with_their_age() {
     page.wait_for(&format!("{state} === 'ok Live'"));
 
     server.freeze();
-    // A number that is not known is a dash with the reason, and the page is not live.
+    // An unknown number is a dash with the reason, and the page is not live.
     let state_is = |text: &str| format!("/^{text}$/.test({state}.trim())");
     page.wait_for(&state_is("bad Store unreachable keys counted .* ago"));
     page.wait_for(&facts("– the store has not answered runs in the last hour"));
@@ -140,7 +140,7 @@ fn groups_are_shown_and_changed() {
     page.type_text("an import runs wild");
     page.press("Enter");
     page.wait_for(&done("The group <b> is paused."));
-    // Its label has changed, and the focus is still there.
+    // The label of the button has changed, and it still has the focus.
     let focus = "document.activeElement.getAttribute('aria-label')";
     page.wait_for(&format!("{focus} === 'Resume <b>'"));
     page.wait_for(&is_last_action("ann,group pause,<b>,an import runs wild"));
@@ -198,7 +198,7 @@ fn schedules_are_shown_and_changed() {
     let click = |selector: &str| {
         page.eval(&format!("document.querySelector('#schedules {selector}').click()"))
     };
-    // Without the next time, which passes.
+    // The next time is not compared, because it changes.
     let shows = |rows: &[&str]| shows_rows("schedules", 3, rows);
     let states = "[...document.querySelectorAll('#schedules tbody tr')].map((row) => \
                   row.children[4].textContent).join(' ')";
@@ -245,10 +245,10 @@ fn schedules_are_shown_and_changed() {
     page.press("Enter");
     page.wait_for(&done("The schedule of zeta is removed."));
     page.wait_for(&shows(&["<b> every 5m –"]));
-    // The row has gone. The focus is on the same button of the row in its place.
+    // The row was removed. The focus is on the same button of the row that replaces it.
     page.wait_for(&format!("{focus} === 'Remove <b>'"));
     let complaints = page.complaints();
-    // The browser reports the request that was refused.
+    // The browser reports the refused request.
     assert!(complaints.len() == 1 && complaints[0].contains("/schedule-add"), "{complaints:?}");
 }
 

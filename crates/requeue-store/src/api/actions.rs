@@ -8,8 +8,9 @@ use crate::types::error::{Failed, ReadError, UpdateError};
 impl Queue {
     /// Records an action of an operator, with the time of the store. The store keeps the last 100 actions of each queue.
     ///
-    /// The record only informs. The pages of this queue and `requeue status` show who paused it, and why. Record an
-    /// action after it was done. Methods such as [`pause`](Self::pause) record nothing, because programs call them too.
+    /// The record has no effect on the queue. The queue's pages and `requeue status` show it, for example who paused
+    /// the queue and why. Record an action after it was done. Methods such as [`pause`](Self::pause) record nothing,
+    /// because programs also call them.
     ///
     /// # Errors
     ///
@@ -18,7 +19,7 @@ impl Queue {
     ///
     /// # Cancel safety
     ///
-    /// If the future is dropped, the action may have been recorded.
+    /// If the future is dropped, the store may have recorded the action.
     ///
     /// # Examples
     ///

@@ -20,7 +20,7 @@ const BATCH: usize = 1000;
 enum Change {
     Revive,
     RunNow,
-    /// Cancels the key if it is in this state, or in any state with `None`.
+    /// Cancels the key if it is in this state, or in any state if this is `None`.
     Cancel(Option<State>),
 }
 
@@ -42,8 +42,8 @@ impl Change {
         }
     }
 
-    /// Changes distinct keys of one shard. For each key, the result is true if the key was changed, or `None` if the
-    /// key is locked.
+    /// Changes distinct keys of one shard. The result for a key is true if the key was changed, or `None` if the key is
+    /// locked.
     async fn apply_to(self, shared: &Shared, keys: Vec<Key>) -> Answers<bool> {
         let Shared { engine, place, .. } = shared;
         match self {
@@ -55,19 +55,18 @@ impl Change {
 }
 
 impl Queue {
-    /// Removes the pending run of a key, and its parked or damaged state. Returns true if there was anything to remove.
-    /// A run in flight continues. The key's failures are forgotten.
+    /// Removes the pending run of a key, and its parked or damaged state. Returns true if the call removed something. A
+    /// run in flight continues. The key's failures are forgotten.
     ///
     /// # Errors
     ///
     /// Returns an error if the store cannot be reached, the queue was dropped, or another transaction of PostgreSQL
-    /// keeps the key locked for 5 s. [`UpdateError::may_have_happened`] returns true if the answer of the store was
-    /// lost: the change may have been made.
+    /// keeps the key locked for 5 s. [`UpdateError::may_have_happened`] returns true if the store's answer was lost, so
+    /// that the change may have been made.
     ///
     /// # Cancel safety
     ///
-    /// If the future is dropped, the key may have been cancelled. Repeating the call also
-    /// removes a later add.
+    /// If the future is dropped, the key may have been cancelled. A repeated call also removes a later add.
     ///
     /// # Examples
     ///
@@ -94,12 +93,12 @@ impl Queue {
     ///
     /// # Errors
     ///
-    /// As [`cancel`](Self::cancel).
+    /// Returns the errors of [`cancel`](Self::cancel).
     ///
     /// # Cancel safety
     ///
-    /// If the future is dropped, the key may have been revived. Repeating the call may
-    /// revive it after a later failure.
+    /// If the future is dropped, the key may have been revived. A repeated call may revive the key after a later
+    /// failure.
     ///
     /// # Examples
     ///
@@ -130,8 +129,8 @@ impl Queue {
     ///
     /// # Errors
     ///
-    /// As [`cancel`](Self::cancel). Some of the keys may have been revived. Repeating the call may revive them after
-    /// a later failure.
+    /// Returns the errors of [`cancel`](Self::cancel). Some of the keys may have been revived. A repeated call may
+    /// revive them after a later failure.
     ///
     /// # Cancel safety
     ///
@@ -169,8 +168,8 @@ impl Queue {
     ///
     /// # Errors
     ///
-    /// As [`cancel`](Self::cancel). Some of the keys may be ready. Repeating the call also makes keys ready that wait
-    /// at that time.
+    /// Returns the errors of [`cancel`](Self::cancel). Some of the keys may be ready. A repeated call also makes keys
+    /// ready that have begun to wait since.
     ///
     /// # Cancel safety
     ///
@@ -204,13 +203,13 @@ impl Queue {
     }
 
     /// Cancels these keys, as [`cancel`](Self::cancel) does. The result has a `bool` for each key, in the order of
-    /// `keys`: true if anything was removed.
+    /// `keys`: true if the call removed something.
     ///
     /// Each transaction changes up to 1,000 keys.
     ///
     /// # Errors
     ///
-    /// As [`cancel`](Self::cancel). Some of the keys may have been cancelled.
+    /// Returns the errors of [`cancel`](Self::cancel). Some of the keys may have been cancelled.
     ///
     /// # Cancel safety
     ///
@@ -223,8 +222,7 @@ impl Queue {
         self.change_keys(Change::Cancel(None), keys.into_iter().map(Into::into).collect()).await
     }
 
-    /// Revives all parked keys, up to 1,000 in each transaction. A key that is parked after the call begins
-    /// may stay parked.
+    /// Revives all parked keys, up to 1,000 in each transaction. A key that is parked during the call may stay parked.
     ///
     /// # Examples
     ///
@@ -249,8 +247,8 @@ impl Queue {
 
     /// Cancels all keys in this state, or in any state with `None`, up to 1,000 in each transaction.
     ///
-    /// A key that leaves the state before its turn is unchanged. Runs in flight continue: only the next run of
-    /// their keys is cancelled.
+    /// A key that leaves the state before the call reaches it is unchanged. Runs in flight continue, and only the next
+    /// run of their keys is cancelled.
     ///
     /// # Examples
     ///
@@ -291,7 +289,7 @@ impl Queue {
     async fn try_change(&self, change: Change, keys: Vec<Key>) -> Answer<Vec<bool>> {
         let mut changed = vec![false; keys.len()];
         let mut order: Vec<usize> = (0..keys.len()).collect();
-        // Keys are sorted, so that the batches of two calls do not lock in different orders.
+        // The keys are sorted so that all calls lock keys in the same order.
         order.sort_by_key(|&n| &keys[n]);
         // If the caller passes a key twice, it is changed once.
         order.dedup_by_key(|n| &keys[*n]);
@@ -316,7 +314,7 @@ impl Queue {
                     }
                 }
                 for (n, key) in locked {
-                    // A request for a single key waits for its lock.
+                    // The key is sent alone, because a request for a single key waits for its lock.
                     changed[n] = apply(vec![key], &changed).await? == [Some(true)];
                 }
             }
@@ -328,16 +326,16 @@ impl Queue {
 /// A change of all keys in a state, from [`Queue::revive_all`], [`Queue::cancel_all`] or
 /// [`GroupHandle::cancel_all`](crate::GroupHandle::cancel_all).
 ///
-/// The change does nothing until the change or its [steps](Self::step) are awaited. An awaited change returns the
-/// number of changed keys.
+/// Nothing changes until the value or its [steps](Self::step) are awaited. The awaited value returns the number of
+/// changed keys.
 ///
-/// Each step has separate transactions, so an interruption loses nothing: the keys of finished steps are changed, and
-/// the other keys are unchanged.
+/// Each step has separate transactions. After an interruption, the keys of finished steps are changed, and the other
+/// keys are unchanged.
 #[must_use = "nothing is changed until this is awaited"]
 pub struct Bulk {
     shared: Arc<Shared>,
     change: Change,
-    /// The group of the keys. `None`: keys of all groups.
+    /// The group of the keys, or `None` for the keys of all groups.
     group: Option<Arc<str>>,
     stage: Stage,
     /// Keys that other transactions had locked.
@@ -347,7 +345,7 @@ pub struct Bulk {
 
 #[derive(Debug)]
 enum Stage {
-    /// Walks over the keys. Contains the position at which the walk continues.
+    /// Walks over the keys. The value is the position at which the walk continues.
     Walk(Option<Cursor>),
     /// Changes the keys that were locked, one at a time.
     Locked,
@@ -373,7 +371,7 @@ impl Bulk {
     ///
     /// Returns an error if the keys belong to a group, and the queue has no groups or the name is not valid.
     ///
-    /// Returns an error if the store cannot be reached; the next call continues with the same keys. In PostgreSQL, the
+    /// Returns an error if the store cannot be reached. The next call continues with the same keys. In PostgreSQL, the
     /// last step fails if other transactions keep some of the keys locked for 5 s. The locked keys are unchanged.
     ///
     /// # Cancel safety
@@ -405,7 +403,7 @@ impl Bulk {
         }
         let stepped = match &self.stage {
             Stage::Walk(from) => {
-                // The position stays until the step has succeeded, so a failed or dropped step is repeated.
+                // The position changes only after a success, so that the next call repeats a failed or dropped step.
                 let from = from.clone();
                 self.walk_step(from).await
             }
@@ -421,7 +419,7 @@ impl Bulk {
         let state = self.change.state();
         let walked = match &self.group {
             None => engine.walk_keys(place, state, from, BATCH).await?,
-            // The keys of a group are not stored together, so this reads all keys in the state.
+            // The keys of a group are not stored together, so the walk reads all keys in the state.
             Some(group) => {
                 let after = from.map(|Cursor { at, .. }| Key::from(at));
                 let page = engine.read_page(place, state, after.as_ref(), BATCH).await?;
@@ -442,7 +440,7 @@ impl Bulk {
             Some(next) => Stage::Walk(Some(next)),
             None if self.locked.is_empty() => Stage::Over,
             None => {
-                // A step that was repeated has found some of the keys twice.
+                // A repeated step has found some of the keys twice.
                 self.locked.sort_unstable();
                 self.locked.dedup();
                 Stage::Locked
@@ -464,13 +462,13 @@ impl Bulk {
                 self.changed += count_changed(&answers);
                 Ok(())
             }
-            // This call has waited 5 s for one lock, and would wait as long for each other lock.
+            // This call has already waited 5 s for one lock. It does not wait 5 s for each of the other locks.
             Err(fault) if fault.kind == Kind::Locked => {
                 let Shared { engine, place, .. } = &*self.shared;
                 let mut left = 0;
                 for keys in by_shard(&**engine, place, self.locked.clone(), |key| key) {
                     let answers = match keys.len() {
-                        // A request for a single key would wait for the lock again.
+                        // A single key is skipped, because its request would wait for the lock again.
                         1 => vec![None],
                         _ => self.change.apply_to(&self.shared, keys).await?,
                     };

@@ -17,9 +17,9 @@ use crate::types::rate::Rate;
 impl Queue {
     /// Returns the operations on one group: adds, a pause, cancels, and the settings of the group.
     ///
-    /// The group need not have keys. Other groups are not affected. In a queue without
-    /// [groups](crate::OpenOptions::group_by), or with a name that is not valid, each operation fails with
-    /// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid). A valid name has up to 100 bytes and no control characters.
+    /// The group need not contain keys. In a queue without [groups](crate::OpenOptions::group_by), or with a name that
+    /// is not valid, each operation fails with [`ErrorKind::Invalid`](crate::ErrorKind::Invalid). A valid name has up
+    /// to 100 bytes and no control characters.
     ///
     /// # Examples
     ///
@@ -62,7 +62,7 @@ impl Queue {
     ///
     /// # Errors
     ///
-    /// As [`GroupHandle::pause`]. A limit of 0 is refused: pause the group instead.
+    /// Returns the errors of [`GroupHandle::pause`], and an error if the limit is 0. To stop a group, pause it.
     ///
     /// # Cancel safety
     ///
@@ -94,10 +94,10 @@ impl Queue {
         set.map_err(|fault| UpdateError::from_engine(WHAT, fault))
     }
 
-    /// Sets the rate of all starts of the queue, over all processes. With `None`, there is no such limit.
+    /// Sets the rate of all starts of the queue, over all processes. `None` removes the rate.
     ///
-    /// The rate is stored, and applies to later claims. Earlier starts count, unless the queue had no rate. Keys that
-    /// were claimed ahead before the change start regardless of the rate. In Redis, only a queue with one
+    /// The rate is stored, and applies to later claims. If the queue already had a rate, earlier starts count. Keys
+    /// that were claimed ahead before the change start regardless of the rate. In Redis, only a queue with one
     /// [shard](crate::Store::connect) can have a rate.
     ///
     /// [`rate`](Self::rate) returns the rate, and [`explain`](Self::explain) shows whether the rate holds a key back.
@@ -140,7 +140,8 @@ impl Queue {
     /// Returns a page of up to `limit` groups that have keys or settings, sorted by the bytes of their names. The page
     /// begins after the group `after`.
     ///
-    /// The engine reads all keys of these groups to count them, so the call is meant for people and dashboards.
+    /// To count the keys, the engine reads all keys of these groups. The call is meant for people and dashboards, not
+    /// for workers.
     ///
     /// # Errors
     ///
@@ -212,13 +213,13 @@ pub struct GroupHandle<'q> {
 impl GroupHandle<'_> {
     /// Adds a key of this group that is ready immediately.
     ///
-    /// The group of a key is fixed while the key has a state. An add during this time applies to the key, and the key
-    /// stays in its group.
+    /// The group of a key is fixed while the key has a state. An add to another group during this time does not move
+    /// the key.
     ///
     /// # Errors
     ///
-    /// As [`Queue::add`]. Also returns an error if the queue has no groups, the name of the group has more than 100
-    /// bytes or control characters, or the pattern of the queue extracts another group.
+    /// Returns the errors of [`Queue::add`]. Also returns an error if the queue has no groups, the group's name is
+    /// longer than 100 bytes or contains control characters, or the pattern of the queue extracts another group.
     ///
     /// # Cancel safety
     ///
@@ -281,12 +282,13 @@ impl GroupHandle<'_> {
         self.queue.add_to_group(Some(&self.name), key.into(), add).await
     }
 
-    /// Adds keys of this group that are ready immediately. Returns the answers in the order of the keys. Up to 256 keys
-    /// are sent together.
+    /// Adds keys of this group, which are ready immediately. Returns the answers in the order of the keys. Up to 256
+    /// keys are sent together.
     ///
     /// # Errors
     ///
-    /// As [`add`](Self::add). Some of the keys may have been added, and adding all of them again is harmless.
+    /// Returns the errors of [`add`](Self::add). Some of the keys may have been added. Adding all of them again is
+    /// harmless.
     ///
     /// # Cancel safety
     ///
@@ -356,11 +358,11 @@ impl GroupHandle<'_> {
         self.queue.add_all_to_group(Some(&self.name), keys, add).await
     }
 
-    /// Stops the deliveries of the group in all processes. Everything else continues: its keys are added and coalesce,
-    /// become ready, and are completed.
+    /// Stops the deliveries of the group in all processes. Keys of the group can still be added, coalesce, become ready
+    /// and be completed.
     ///
-    /// The pause is stored. The pause outlives this process, and the keys of the group. A claim that has begun may
-    /// still deliver keys, and so may a process that has [claimed keys ahead](crate::OpenOptions::claim_ahead).
+    /// The store keeps the pause, even if this process stops or the group has no keys. Two sources may still deliver
+    /// keys: a claim that has begun, and a process that has [claimed keys ahead](crate::OpenOptions::claim_ahead).
     ///
     /// # Errors
     ///
@@ -394,7 +396,7 @@ impl GroupHandle<'_> {
         self.change(GroupChange::Paused(true), "paused").await
     }
 
-    /// Ends a [pause](Self::pause). Waiting workers learn of the resume as fast as of an add.
+    /// Ends a [pause](Self::pause). Waiting workers are notified of the resume as quickly as of an add.
     ///
     /// # Errors
     ///
@@ -427,12 +429,12 @@ impl GroupHandle<'_> {
     /// Sets the limit of keys of this group in flight, over all processes. With `None`, the limit of the
     /// [queue](Queue::set_group_limit) applies.
     ///
-    /// Claims never exceed the limit. A key whose lease has expired counts until a claim handles it. A lower limit applies
-    /// to later claims, and runs in flight continue.
+    /// Claims never exceed the limit. A key whose lease has expired counts as in flight until a claim finds it. A lower
+    /// limit applies to later claims, and runs in flight continue.
     ///
     /// # Errors
     ///
-    /// As [`pause`](Self::pause). A limit of 0 is refused: pause the group instead.
+    /// Returns the errors of [`pause`](Self::pause), and an error if the limit is 0. To stop the group, pause it.
     ///
     /// # Cancel safety
     ///
@@ -460,11 +462,11 @@ impl GroupHandle<'_> {
         self.change(GroupChange::Limit(limit), "changed").await
     }
 
-    /// Sets the weight: the number of keys that the group gets in one turn. The default is 1.
+    /// Sets the weight: the number of keys of the group that are delivered in one turn. The default is 1.
     ///
     /// # Errors
     ///
-    /// As [`pause`](Self::pause). A weight of 0 is refused: pause the group instead.
+    /// Returns the errors of [`pause`](Self::pause), and an error if the weight is 0. To stop the group, pause it.
     ///
     /// # Cancel safety
     ///
@@ -501,12 +503,12 @@ impl GroupHandle<'_> {
     /// Sets the rate of the starts of this group, over all processes. With `None`, only the rate of the
     /// [queue](Queue::set_rate) applies.
     ///
-    /// The rate is stored, and applies to later claims. Earlier starts count, unless the group had no rate.
+    /// The rate is stored, and applies to later claims. If the group already had a rate, earlier starts count.
     /// [`info`](Self::info) returns the rate, and [`Queue::explain`] shows whether the rate holds a key back.
     ///
     /// # Errors
     ///
-    /// As [`pause`](Self::pause). An [invalid rate](Rate::new) is refused.
+    /// Returns the errors of [`pause`](Self::pause), and an error if the rate is [invalid](Rate::new).
     ///
     /// # Cancel safety
     ///
@@ -575,9 +577,8 @@ impl GroupHandle<'_> {
 
     /// Cancels all keys of the group in this state, or in any state with `None`, as [`Queue::cancel_all`] does.
     ///
-    /// Runs in flight continue: only the next run of their keys is cancelled. The call reads all keys of the queue in
-    /// the state. If each add names the group, and a key is added with another group during the call, that key may also
-    /// be cancelled.
+    /// Runs in flight continue, and only the next run of their keys is cancelled. The call reads all keys of the queue
+    /// in the state. If a key moves to another group during the call, it may also be cancelled.
     ///
     /// # Examples
     ///

@@ -38,12 +38,12 @@ impl Queue {
     ) -> Self {
         let shared = Shared::new(engine, place, options, grouping);
         let (getters, come) = mpsc::unbounded_channel();
-        // The task has a weak handle, so it ends with the last handle of the queue.
+        // The task has a weak handle, so it stops after the last handle of the queue is dropped.
         tokio::spawn(claim_loop::serve_getters(Arc::downgrade(&shared), come));
         Self { shared, getters }
     }
 
-    /// Returns the name.
+    /// Returns the queue's name.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.shared.place.name
@@ -57,8 +57,8 @@ impl Queue {
     ///
     /// - The key is longer than 2,048 bytes.
     /// - The [pattern](crate::OpenOptions::group_by) of the queue extracts a group whose name has more than 100 bytes.
-    /// - During the whole [time of an add](crate::OpenOptions::add_timeout), the store could not be reached, or other
-    ///   transactions of PostgreSQL had the key locked.
+    /// - Until the [timeout](crate::OpenOptions::add_timeout) of the add, the store could not be reached, or other
+    ///   transactions of PostgreSQL kept the key locked.
     /// - The store refuses the add, or the queue was [dropped](crate::ErrorKind::Dropped).
     ///
     /// [`AddError::may_have_happened`] returns true if the key may have been added nevertheless.
@@ -102,7 +102,7 @@ impl Queue {
         self.add_with(key, Add::after(delay)).await
     }
 
-    /// Adds a key with options: a delay, a merge rule, a priority, reasons.
+    /// Adds a key with options, for example a delay, a merge rule, a priority or reasons.
     ///
     /// # Errors
     ///
@@ -115,12 +115,12 @@ impl Queue {
         self.add_to_group(None, key.into(), add).await
     }
 
-    /// Checks a key and the group that its add names, as an add does. Does not access the store.
+    /// Checks a key and the group that its add names, as an add does, without accessing the store.
     ///
     /// # Errors
     ///
-    /// Returns the error of the add if the key or the group is invalid, or if the add names a group although it must
-    /// not.
+    /// Returns the error of the add if the key or the group is invalid, or if the add names a group that it must not
+    /// name.
     #[doc(hidden)] // For `requeue-cli`, which refuses one record and adds the others.
     pub fn check_add(&self, key: impl Into<Key>, group: Option<&str>) -> Result<(), AddError> {
         self.shared.check_key(key.into(), group).map(drop).map_err(AddError)
@@ -143,8 +143,8 @@ impl Queue {
     ///
     /// # Errors
     ///
-    /// As [`add`](Self::add). Some of the keys may have been added, and adding all of them again is harmless.
-    /// If a key is too long, no key of its batch is added.
+    /// Returns the errors of [`add`](Self::add). Some of the keys may have been added. Adding all of them again is
+    /// harmless. If a key is too long, no key of its batch is added.
     ///
     /// # Cancel safety
     ///
@@ -208,7 +208,7 @@ impl Queue {
             }
             let added = self.shared.add_keys(part, add).await;
             answers.extend(added.map_err(|fault| {
-                // The keys of earlier parts were added.
+                // If there are answers, the store has added the keys of earlier batches.
                 let fault = if answers.is_empty() { fault } else { fault.after_a_part() };
                 AddError::from_engine("not all keys were added", fault)
             })?);
@@ -222,8 +222,8 @@ impl Queue {
     ///
     /// # Cancel safety
     ///
-    /// If the future is dropped, a key that was claimed for this call returns to its place in the order,
-    /// without a failure.
+    /// If the future is dropped, a key that was claimed for this call returns to its place in the order, and no failure
+    /// is counted.
     ///
     /// # Examples
     ///
@@ -254,7 +254,7 @@ impl Queue {
     ///
     /// As [`get`](Self::get).
     pub async fn get_many(&self, max: usize) -> Vec<Item> {
-        // A getter may be answered without a key, because the leases of its keys were lost before the answer.
+        // A getter receives no keys if their leases were lost before the answer.
         while max > 0 && !self.shutting_down() {
             let (reply, passed) = oneshot::channel();
             if self.getters.send(Waiter { max, reply }).is_err() {
@@ -272,14 +272,13 @@ impl Queue {
     /// Cancels the run of a key in flight, in any process. The key runs again only if it was added
     /// again.
     ///
-    /// The worker learns of the cancellation within a second. If PostgreSQL cannot send notifications to the worker,
-    /// the worker learns of the cancellation at the next renewal of its lease. In the worker's process,
-    /// [`Item::cancelled`] becomes ready, `Workers` cancel the handler's context, and `requeue work` terminates the
-    /// command. The run counts neither as a success nor as a failure. If the worker is gone, the run is over when its
-    /// lease expires.
+    /// The worker learns of the cancellation within a second, or at the next renewal of its lease if PostgreSQL cannot
+    /// send notifications to the worker. In the worker's process, [`Item::cancelled`] becomes ready, `Workers` cancel
+    /// the handler's context, and `requeue work` terminates the command. The run counts neither as a success nor as a
+    /// failure. If the worker has died, the run is over when its lease expires.
     ///
     /// A pending run of the key remains: see [`cancel`](Self::cancel). The run of a later delivery is never cancelled.
-    /// If a run completes before its worker learns of the cancellation, its completion counts.
+    /// If a run completes before its worker learns of the cancellation, the completion counts.
     ///
     /// # Errors
     ///
@@ -287,8 +286,7 @@ impl Queue {
     ///
     /// # Cancel safety
     ///
-    /// If the future is dropped, the run may have been cancelled. Repeating the call may
-    /// cancel a later run.
+    /// If the future is dropped, the run may have been cancelled. A repeated call may cancel a later run.
     ///
     /// # Examples
     ///
@@ -323,17 +321,17 @@ impl Queue {
         })
     }
 
-    /// Pauses the queue, in the store: no process gets a key of the queue until [`resume`](Self::resume). Everything
-    /// else continues: runs in flight, adds, delays, and the expiry of leases.
+    /// Pauses the queue in the store: no process claims a key of the queue until [`resume`](Self::resume). Runs in
+    /// flight, adds, delays, and the expiry of leases continue.
     ///
-    /// The pause outlives this process. A worker still gets a key if its process claimed the key before the pause.
-    /// Keys that are [claimed ahead](crate::OpenOptions::claim_ahead) return to the store when their process claims
-    /// again, and within a second in any case.
+    /// The pause outlives this process. Keys that a process claimed before the pause may still be delivered to its
+    /// workers. Keys that are [claimed ahead](crate::OpenOptions::claim_ahead) return to the store when their process
+    /// claims again, and within a second in any case.
     ///
     /// # Errors
     ///
-    /// Returns an error if the store cannot be reached, or the queue was dropped. On Redis, some shards of the queue
-    /// may have been paused, while the other shards still deliver their keys: repeat the call.
+    /// Returns an error if the store cannot be reached, or the queue was dropped. On Redis, only some shards of the
+    /// queue may be paused after an error. Then repeat the call.
     ///
     /// # Cancel safety
     ///
@@ -364,7 +362,7 @@ impl Queue {
         self.set_paused(true, "the queue was not paused").await
     }
 
-    /// Ends a [pause](Self::pause). Waiting workers learn of the resume as fast as of an add.
+    /// Ends a [pause](Self::pause). Waiting workers are notified of the resume as quickly as of an add.
     ///
     /// # Errors
     ///
@@ -395,7 +393,7 @@ impl Queue {
     /// [Shuts down](Self::shut_down) the queue in this process when no work is left: no key is ready, waiting
     /// or in flight, in this process or another. Parked keys do not count.
     ///
-    /// Only a getter that waits for keys detects the end of the work. Without getters, the queue is never shut down.
+    /// Only a getter that waits for keys detects that no work is left. Without getters, the queue is never shut down.
     ///
     /// # Examples
     ///
@@ -439,8 +437,8 @@ impl Queue {
     /// A getter that waits for keys detects the drop within the [poll interval](crate::OpenOptions::poll).
     /// Then the queue is shut down in this process, each `get` returns `None`, and `Workers` stop.
     ///
-    /// A queue that is created again with the same name is another queue. This handle never changes the new queue: open
-    /// it again.
+    /// A queue that is created again with the same name is another queue. This handle never changes the new queue. To
+    /// use the new queue, open it.
     ///
     /// # Examples
     ///
@@ -464,15 +462,15 @@ impl Queue {
         *self.shared.shutdown.borrow() == Shutdown::Dropped
     }
 
-    /// Waits until the queue is [shut down](Self::shut_down) in this process, and all its requests are
-    /// settled.
+    /// Waits until the queue is [shut down](Self::shut_down) in this process, and the store has answered all requests
+    /// of the process.
     ///
-    /// When the call returns, no key is being claimed, and the store has recorded each completion, unless its lease was
-    /// lost first. If the store cannot be reached, the call waits until the leases expire.
+    /// When the call returns, no key is being claimed. The store has recorded each completion whose lease was not lost.
+    /// If the store cannot be reached, the call waits until the leases expire.
     ///
-    /// Await this call before the process exits. Otherwise, other processes get some keys only when their leases
-    /// expire. For example, a key may have been claimed for a [`get`](Self::get) that was dropped. This call waits
-    /// until that key is returned. The call does not wait for an [`Item`] that still exists.
+    /// Await this call before the process exits. Otherwise, other processes receive some keys only after their leases
+    /// expire: for example, a key that was claimed for a dropped [`get`](Self::get). This call waits until that key is
+    /// returned. The call does not wait for an [`Item`] that still exists.
     ///
     /// # Cancel safety
     ///
@@ -500,7 +498,7 @@ impl Queue {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub async fn settled(&self) {
-        // The task that claims keys has stopped.
+        // Waits until the task that claims keys has stopped.
         self.getters.closed().await;
         self.shared.leases.settled().await;
         self.shared.recorder.record().await;

@@ -18,15 +18,15 @@ use crate::types::rate::{Rate, Throttle};
 #[cfg(doc)]
 use crate::types::schedule::ScheduleInfo;
 
-/// The maximum number of keys in flight that one read returns, and among which the longest runs are searched.
+/// The maximum number of keys in flight that one read returns. The longest runs are selected from these keys.
 const RUNNING: usize = 256;
-/// The time after which the numbers of a minute are removed.
+/// The time for which the store keeps the activity of a minute.
 const KEPT: Duration = Duration::from_secs(60 * activity::KEPT.unsigned_abs());
 /// The maximum number of keys in flight that an explanation names.
 const EXPLAINED: usize = 10;
 
 impl Queue {
-    /// Counts the keys in each state. For this, the engine reads all keys.
+    /// Counts the keys in each state. The engine reads all keys.
     ///
     /// # Errors
     ///
@@ -61,11 +61,11 @@ impl Queue {
         Ok(found.pop())
     }
 
-    /// Returns the last failures in a row of a key, up to three, the newest first.
+    /// Returns the last three consecutive failures of a key at most, the newest first.
     ///
-    /// The completion that counts a failure stores its attempt. If the failures of a key are reset, or the key leaves the
-    /// queue, its attempts are removed. The store keeps about 10,000 attempts of each queue, in Redis of each shard, and
-    /// removes older ones.
+    /// A completion that counts a failure also stores the attempt. If the failures of a key are reset, or the key
+    /// leaves the queue, its attempts are removed. The store keeps about the last 10,000 attempts of each queue; in
+    /// Redis, of each shard.
     ///
     /// # Errors
     ///
@@ -119,7 +119,7 @@ impl Queue {
             .map_err(|fault| ReadError::from_engine("the state of the queue was not read", fault))
     }
 
-    /// Returns the [rate](crate::OpenOptions::rate) of all starts of the queue. `None`: there is no limit.
+    /// Returns the [rate](crate::OpenOptions::rate) of all starts of the queue, or `None` if there is no such limit.
     ///
     /// # Errors
     ///
@@ -163,8 +163,8 @@ impl Queue {
         Ok(())
     }
 
-    /// Returns a page of up to `limit` keys in this state, or in any state with `None`. The keys are
-    /// sorted, and begin after the key `after`.
+    /// Returns a page of up to `limit` keys in this state, or in any state with `None`. The keys are sorted. The page
+    /// begins after the key `after`.
     ///
     /// To walk over all pages, pass the last key of each page as `after` for the next page. The walk returns
     /// a key exactly once if the key is in the state throughout the walk.
@@ -214,8 +214,8 @@ impl Queue {
     /// Returns the entries of the next keys of a walk, which `from` continues. The walk returns a key at least once if the
     /// key is in the state throughout the walk.
     ///
-    /// In a large queue on Redis, which does not keep its keys in order, the walk scans the keys: one part costs the same
-    /// at each position, and has about 500 keys. Otherwise, the keys are in order, and a part has up to `limit` keys.
+    /// A large queue on Redis does not keep its keys in order, so the walk scans them. Each part has about 500 keys,
+    /// and costs the same at each position. In other queues, the keys are in order, and a part has up to `limit` keys.
     ///
     /// # Errors
     ///
@@ -238,7 +238,7 @@ impl Queue {
             Some(from) => (Part::key_before(from), Part::place_in_scan(from)),
         };
         let scans = match from {
-            // The sets of keys in these states are small, or in order.
+            // Engines keep the keys in these states in small sets, or in order.
             None if matches!(state, Some(State::InFlight | State::Parked)) => false,
             None => engine.scans() && self.recent_counts().await?.total() > SORTED_KEYS,
             Some(_) => place_in_scan.is_some() && engine.scans(),
@@ -259,9 +259,9 @@ impl Queue {
     }
 
     /// Returns one line of text that explains the state of a key: see [`Entry::explain`]. If a ready key is held back
-    /// by a rate, or by the limit or a pause of its group, the text contains this reason. For a rate, the text contains
-    /// the time until the next start. For a limit, the text contains up to ten keys of the group in flight, and their
-    /// workers. If the key has a schedule, the text contains the time of the next add by the schedule: see
+    /// by a rate, or by the limit or a pause of its group, the text names the reason. For a rate, this includes the
+    /// time until the next start. For a limit, this includes up to ten keys of the group in flight, and their workers.
+    /// If the key has a schedule, the text contains the time of the next add by the schedule: see
     /// [`ScheduleInfo::explain`].
     ///
     /// For a ready key of a queue with groups, the engine reads all keys of the group.
@@ -304,9 +304,9 @@ impl Queue {
         Ok(entry.explain_in_group(standing.as_ref()))
     }
 
-    /// Returns the reason for which the ready keys of a group are held back. If the reason is the limit, also returns
-    /// the first keys of the group in flight. Returns `None` if the queue has no groups and no rate holds its keys
-    /// back, or if the group has no keys any longer.
+    /// Returns the reason why the ready keys of a group are held back. If the reason is the limit, also returns the
+    /// first keys of the group in flight. Returns `None` in two cases: the queue has no groups and no rate holds its
+    /// keys back, or the group no longer has keys.
     async fn read_standing(&self, group: Option<&str>) -> Result<Option<Standing>, ReadError> {
         let of_queue = self.read_rate().await?.filter(Throttle::permits_none);
         let Some(group) = group else { return Ok(of_queue.map(Standing::AtRate)) };
@@ -341,14 +341,14 @@ impl Queue {
         }
     }
 
-    /// Returns the work of all processes on the queue in the minutes that overlap with the time `since` before now, and the
-    /// workers that are alive. `since` is at most 7 days: the store removes older numbers.
+    /// Returns the work of all processes on the queue in the last `since`, in whole minutes, and the workers that are
+    /// alive. `since` is at most 7 days, because the store removes older numbers.
     ///
     /// - Every process writes its numbers about every 5 seconds, when it [settles](Self::settled), and when it drops its
     ///   last handle of the queue. A process that is killed loses the numbers since its last write. The numbers of this
     ///   process are written before they are read.
     /// - Work counts in the minute of the engine's clock in which it is written, or in the minute before.
-    /// - A worker gives a sign of life about every 10 seconds. It is alive until 30 seconds after the last one.
+    /// - A worker writes a sign of life about every 10 seconds. It counts as alive for 30 seconds after the last sign.
     /// - Adds made in SQL, and the work of processes of earlier versions, are not counted.
     ///
     /// # Errors
@@ -357,7 +357,7 @@ impl Queue {
     ///
     /// # Cancel safety
     ///
-    /// The future can be dropped: the numbers of this process are written later.
+    /// The future can be dropped. The numbers of this process are then written later.
     ///
     /// # Examples
     ///
@@ -393,9 +393,9 @@ impl Queue {
         read.map_err(|fault| ReadError::from_engine("the numbers were not read", fault))
     }
 
-    /// Returns the recent [`activity`](Self::activity) of the last hour. The times in the result are as of the last
-    /// read. The pauses between two reads are the same as those of [`recent_counts`](Self::recent_counts). After this
-    /// call, [`sample`](Self::sample) returns the work of all processes.
+    /// Returns the [`activity`](Self::activity) of the last hour from a cache. Times in the result are relative to the
+    /// last read of the store. Reads are as frequent as those of [`recent_counts`](Self::recent_counts). After this
+    /// call, [`sample`](Self::sample) includes the work of all processes.
     ///
     /// # Errors
     ///
@@ -409,16 +409,16 @@ impl Queue {
         self.shared.recent_activity().await
     }
 
-    /// Returns recent [counts](Self::counts). The engine counts again after a pause, which depends on the duration of
-    /// the last two counts. The shorter count determines the pause, so that a stall of the store causes no long pause:
+    /// Returns recent [counts](Self::counts). The engine counts again after a pause. The pause depends on the shorter
+    /// of the last two counts, so that a stall of the store causes no long pause:
     ///
     /// - Up to 0.6 s: the pause is fifty times the duration, and at least 1 s.
     /// - Up to 7.5 s: the pause is 30 s.
     /// - Over 7.5 s: the pause is four times the duration.
     ///
-    /// Counts of similar duration therefore take at most a fifth of the engine's time, and at most a fiftieth if they
-    /// take up to 0.6 s. The number of callers does not matter. Counts whose durations differ much, or that reach their
-    /// time limit, can take more.
+    /// If their durations are similar, counts therefore use at most a fifth of the engine's time, and at most a
+    /// fiftieth if each takes up to 0.6 s. The number of callers has no influence. Counts with very different
+    /// durations, or that reach their time limit, can use more of the engine's time.
     ///
     /// Callers that arrive during a count wait for it. [`sample`](Self::sample) returns the last counts
     /// without waiting, and their age.
@@ -427,18 +427,18 @@ impl Queue {
     ///
     /// Returns an error if the last count failed, now or recently. A count that takes over a minute fails. After a
     /// failure, the engine is not queried again for 1 s to 10 s. If several consecutive counts take too long, the
-    /// pauses are one minute, two and then four. On SQLite, a count that takes too long runs to its end.
+    /// pauses are one minute, two and then four. On SQLite, a count that takes too long still completes.
     ///
     /// # Cancel safety
     ///
-    /// A count continues if its callers are dropped.
+    /// A count continues even if its callers are dropped.
     #[doc(hidden)] // For `requeue-http`.
     pub async fn recent_counts(&self) -> Result<StateCounts, ReadError> {
         self.shared.recent_counts().await
     }
 
-    /// Returns recent entries of the keys in flight, with the longest runs first. The entries are renewed
-    /// as often as [`recent_counts`](Self::recent_counts). The times of an entry count up or down to now.
+    /// Returns recent entries of the keys in flight, the longest runs first. The entries are read as often as
+    /// [`recent_counts`](Self::recent_counts). The durations in an entry are adjusted to the time of this call.
     ///
     /// If more than 256 keys are in flight, only the first 256 by key are considered.
     ///
@@ -475,14 +475,14 @@ impl Queue {
     /// Returns the values of the queue's metrics, or `None` before the first
     /// [`recent_counts`](Self::recent_counts).
     ///
-    /// The numbers of keys cover all processes, as of the last `recent_counts`: `counts_age` is their age. The other
-    /// values describe this process:
+    /// The numbers of keys cover all processes. They are from the last `recent_counts`, and `counts_age` is their age.
+    /// The other values describe this process:
     ///
-    /// - A completion counts when the worker makes it, even if the store does not accept it. As in the store, a success
-    ///   after the lease has expired counts as a failure. A worker that was killed counts nothing.
+    /// - A completion counts when the worker sends it, even if the store refuses it. As in the store, a success after
+    ///   the lease has expired counts as a failure. A worker that was killed counts nothing.
     /// - Adds are counted in this process, including delayed adds.
-    /// - `enqueued` counts the adds that gave a key its pending run. A delayed add counts immediately, and a retry
-    ///   or a requeue does not count: another process may deliver the key. In a queue in memory, a key counts when
+    /// - `enqueued` counts the adds that gave a key its pending run. A delayed add counts immediately, and a retry or a
+    ///   requeue does not count, because another process may deliver the key. In a queue in memory, a key counts when
     ///   it becomes ready.
     /// - `given_up` counts the keys that failed for the last time in this process: they were given up, or reached the
     ///   limit of failures. If such a key was added during its last run, it is not parked but runs again with its

@@ -10,15 +10,15 @@ use crate::types::key::Key;
 use crate::types::schedule::{Schedule, ScheduleInfo};
 
 impl Queue {
-    /// Adds a key again at each time of a schedule, which is kept in the store.
+    /// Stores a schedule, which adds a key again at each of its times.
     ///
-    /// A key has at most one schedule, and this call changes it. If the expression and the time zone, or the period,
-    /// are the same as before, the times of the schedule stay. A program may therefore repeat this call at each start.
-    /// The change does not end a pause.
+    /// A key has at most one schedule, and this call replaces it. If the expression and the time zone, or the period,
+    /// are the same as before, the times of the schedule do not change. A program can therefore repeat this call at
+    /// each start. The call does not end a pause.
     ///
-    /// Each time, one of the processes that get keys of the queue adds the key. If the key is still ready or waiting
-    /// then, it runs once. If times pass while no process gets keys, the key is added once. Times are measured by the
-    /// clock of the store.
+    /// At each time, one of the processes that claim keys of the queue adds the key. If the key is still ready or
+    /// waiting at that time, it runs once. If several times pass while no process claims keys, the key is added once.
+    /// The clock of the store determines the times.
     ///
     /// # Errors
     ///
@@ -71,7 +71,7 @@ impl Queue {
             let Agenda { now, schedules } = engine.put_schedule(place, schedule).await?;
             for stored in schedules {
                 if stored.is_new && stored.due_at().is_some() {
-                    // If this fails, or this process stops here, another process computes the next time.
+                    // If this step fails, or the process stops here, another process computes the next time.
                     let _ = fire(&self.shared, &stored, now).await;
                 }
             }
@@ -204,14 +204,14 @@ impl Queue {
         removed.map_err(|fault| UpdateError::from_engine("the schedule was not removed", fault))
     }
 
-    /// Pauses the schedule of a key: it adds nothing until it is [resumed](Self::resume_schedule). Returns false if the
-    /// key has no schedule.
+    /// Pauses the schedule of a key: the schedule adds nothing until it is [resumed](Self::resume_schedule). Returns
+    /// false if the key has no schedule.
     ///
     /// The pause is stored, and outlives this process.
     ///
     /// # Errors
     ///
-    /// As [`unschedule`](Self::unschedule).
+    /// Returns the errors of [`unschedule`](Self::unschedule).
     ///
     /// # Cancel safety
     ///
@@ -244,11 +244,11 @@ impl Queue {
     }
 
     /// Ends a [pause](Self::pause_schedule). Times that have passed during the pause are skipped. Returns false if the
-    /// key has no schedule. A schedule that was refused is tried again.
+    /// key has no schedule. A schedule whose add was refused tries again.
     ///
     /// # Errors
     ///
-    /// As [`unschedule`](Self::unschedule).
+    /// Returns the errors of [`unschedule`](Self::unschedule).
     ///
     /// # Cancel safety
     ///

@@ -18,7 +18,7 @@ use crate::types::inspect::{ParkedKey, QueueInfo, StateCounts};
 use crate::types::rate::Rate;
 use crate::types::worker::this_process;
 
-/// The longest duration of an option: one year. Adding it to a time overflows no clock.
+/// The longest duration of an option: one year. No clock overflows if this duration is added.
 const MAX_DURATION: Duration = Duration::from_secs(365 * 24 * 60 * 60);
 
 /// A store of queues: a file, a database, or one or more servers.
@@ -56,16 +56,16 @@ impl Store {
     ///
     /// - `sqlite:FILE`: a file, which is created if it does not exist. The path is not expanded. With
     ///   `?synchronous=full`, acknowledged changes also survive a power failure.
-    /// - `sqlite::memory:`, for tests: disappears with its last handle.
+    /// - `sqlite::memory:`, for tests: the store disappears with its last handle.
     /// - `postgres://USER@HOST/DATABASE`, with the feature `postgres`: a PostgreSQL database.
     /// - `redis://HOST` or `rediss://HOST`, with the feature `redis`: a Redis node, or any node of a cluster.
-    ///   With `?wait=N`, acknowledged changes are on N replicas. `shards=N` is the number of shards of new
-    ///   queues. `eviction=accept` allows a server that may evict keys when its memory is full.
+    ///   With `?wait=N`, an acknowledged change is on N replicas. `shards=N` is the number of shards of new queues.
+    ///   `eviction=accept` allows a server that may evict keys when its memory is full.
     ///
     /// # Errors
     ///
     /// Returns an error if the address is invalid, or no connection can be made. The [kind](ConnectError::kind) of the
-    /// error is the reason. The message contains no password.
+    /// error names the cause. The message contains no password.
     ///
     /// # Panics
     ///
@@ -106,8 +106,8 @@ impl Store {
     ///
     /// # Errors
     ///
-    /// Returns an error if the address is invalid, or its feature is not enabled. The message contains no
-    /// password.
+    /// Returns an error if the address is invalid, or the cargo feature that it needs is not enabled. The message
+    /// contains no password.
     ///
     /// # Examples
     ///
@@ -125,8 +125,8 @@ impl Store {
 
     /// Creates the schema, or upgrades it to this version. Repeating it is harmless.
     ///
-    /// A migration needs more privileges than operations on queues. Opening a queue also upgrades the schema, if this
-    /// client has these privileges. A failed upgrade leaves the store unchanged.
+    /// A migration needs more privileges than operations on queues do. Opening a queue also upgrades the schema if the
+    /// client has the privileges. A failed upgrade leaves the store unchanged.
     ///
     /// # Errors
     ///
@@ -143,7 +143,8 @@ impl Store {
         })
     }
 
-    /// Returns all queues of the store, sorted by name, with their settings and whether they have keys.
+    /// Returns all queues of the store, sorted by name, with their settings. The result also says whether each queue
+    /// has keys..
     ///
     /// The cost does not depend on the number of keys.
     ///
@@ -186,14 +187,14 @@ impl Store {
     /// Processes that still have the queue open get errors. Adds of these processes fail with
     /// [`ErrorKind::Dropped`](crate::ErrorKind::Dropped), and their getters return `None`: see [`Queue::is_dropped`].
     ///
-    /// No acknowledged add is lost. If an add and a drop happen at the same time, one of them fails: the add,
-    /// or the drop because the queue has a key. A queue that is created again with this name is another
-    /// queue, and its [fencing tokens](crate::Item::fencing_token) are greater.
+    /// No acknowledged add is lost. If an add and a drop happen at the same time, either the add fails, or the drop
+    /// fails because the queue has a key. A queue that is created again with this name is another queue, and its
+    /// [fencing tokens](crate::Item::fencing_token) are greater.
     ///
     /// # Errors
     ///
-    /// - If the queue [has keys](crate::ErrorKind::HasKeys) in any state, or schedules, it is unchanged. The message has
-    ///   their numbers.
+    /// - If the queue [has keys](crate::ErrorKind::HasKeys) in any state, or schedules, it is unchanged. The message
+    ///   contains the numbers of keys and schedules.
     /// - If there is [no such queue](crate::ErrorKind::Missing), the message names similar queues.
     /// - If the store cannot be reached, the queue may or may not have been dropped. Dropping it again is
     ///   harmless.
@@ -202,7 +203,7 @@ impl Store {
     /// # Cancel safety
     ///
     /// If the future is dropped, the queue may or may not have been dropped. Repeating the call
-    /// also drops a queue of this name that was created since.
+    /// also drops a queue of this name that was created after the first call.
     ///
     /// # Examples
     ///
@@ -237,11 +238,11 @@ impl Store {
     /// completion of such a run changes nothing, and fails with
     /// [`CompleteError::Dropped`](crate::CompleteError::Dropped).
     ///
-    /// Apart from that, the call behaves as [`drop_queue`](Self::drop_queue).
+    /// In all other respects, the call behaves as [`drop_queue`](Self::drop_queue).
     ///
     /// # Errors
     ///
-    /// As [`drop_queue`](Self::drop_queue), except that a queue with keys or schedules is not an error.
+    /// Returns the errors of [`drop_queue`](Self::drop_queue), but no error if the queue has keys or schedules.
     ///
     /// # Cancel safety
     ///
@@ -261,14 +262,14 @@ impl Store {
         }))
     }
 
-    /// Returns the names of similar queues.
+    /// Returns the names of queues that are similar to `name`.
     async fn similar_queues(&self, name: &str) -> Vec<String> {
         // If the names cannot be read, the error is still correct without them.
         let queues = self.engine.list_queues().await.unwrap_or_default();
         similar_names(name, queues.into_iter().map(|queue| queue.name).collect())
     }
 
-    /// Closes the store, for all handles of it and of its queues. Call it before the process exits.
+    /// Closes the store for all its handles, and for the handles of its queues. Call it before the process exits.
     ///
     /// With a file, it completes earlier requests and closes the file. If no other process has the file open,
     /// `FILE` alone then contains all queues, and can be copied. If a process exits without this call, or
@@ -276,7 +277,7 @@ impl Store {
     /// Connections to servers need no closing, and stay open.
     ///
     /// After this call, all calls on a queue of a file fail, and this process loses its keys when their leases expire.
-    /// Therefore, [shut down](Queue::shut_down) the queues first, and wait until they are [settled](Queue::settled).
+    /// Before this call, [shut down](Queue::shut_down) the queues, and wait until they are [settled](Queue::settled).
     ///
     /// # Cancel safety
     ///
@@ -306,8 +307,8 @@ impl Store {
         self.engine.close_files().await;
     }
 
-    /// Returns the options with which to [open](OpenOptions::open) the queue of this name. The name has 1 to
-    /// 200 bytes, and no NUL.
+    /// Returns the options for [opening](OpenOptions::open) the queue with this name. The name has 1 to 200 bytes, and
+    /// no NUL.
     pub fn queue(&self, name: impl Into<String>) -> OpenOptions {
         let (opening, options) = (Opening::default(), Options::default());
         OpenOptions { store: self.clone(), name: name.into(), opening, options }
@@ -332,8 +333,8 @@ impl OpenOptions {
     /// Sets the re-add policy: the effect of an add on a key that waits or backs off. The default is
     /// [`ReaddPolicy::Hold`].
     ///
-    /// This option is a setting of the queue for all processes: the first process that opens the queue chooses it
-    /// permanently. The other choice is [`ReaddPolicy::Replace`]. [`open`](Self::open) refuses
+    /// This option is a setting of the queue for all processes. The first process that opens the queue chooses it
+    /// permanently. The alternative is [`ReaddPolicy::Replace`]. [`open`](Self::open) refuses
     /// [`ReaddPolicy::KeepBoth`], because a key in a store has at most one pending run.
     pub fn readd_policy(mut self, readd_policy: ReaddPolicy) -> Self {
         self.opening.readd_policy = Some(readd_policy);
@@ -342,21 +343,21 @@ impl OpenOptions {
 
     /// Sets the effect of an add on a parked key. The default is [`ParkedAdd::Revive`].
     ///
-    /// This option is a setting of the queue for all processes: the first process that opens the queue chooses it
+    /// This option is a setting of the queue for all processes. The first process that opens the queue chooses it
     /// permanently.
     pub fn parked_add(mut self, parked_add: ParkedAdd) -> Self {
         self.opening.parked_add = Some(parked_add);
         self
     }
 
-    /// Gives each key a group, so that groups take turns and can have [limits](Self::group_limit). Without this option,
-    /// a new queue has no groups.
+    /// Assigns each key to a group. The groups take turns, and can have [limits](Self::group_limit). Without this
+    /// option, a new queue has no groups.
     ///
-    /// Within a priority, the groups that have ready keys take turns in the claims of each process. In one turn a group
-    /// gets as many keys as its [weight](crate::GroupHandle::set_weight). [`Queue::group`] has the operations on one
-    /// group.
+    /// Within a priority, the groups that have ready keys take turns in the claims of each process. The
+    /// [weight](crate::GroupHandle::set_weight) of a group is the number of its keys that are delivered in one turn.
+    /// [`Queue::group`] returns the operations on one group.
     ///
-    /// This option is a setting of the queue for all processes: the first process that opens the queue chooses it
+    /// This option is a setting of the queue for all processes. The first process that opens the queue chooses it
     /// permanently. [`open`](Self::open) refuses another setting, and a pattern that is empty or not a regular
     /// expression.
     ///
@@ -389,7 +390,7 @@ impl OpenOptions {
     ///
     /// The limit is stored. If the queue exists and has another limit, [`open`](Self::open) fails.
     /// [`Queue::set_group_limit`] changes the limit, and [`GroupHandle::set_limit`] sets a separate limit for a group.
-    /// Use these, and omit the option, if limits change.
+    /// If your limits change, use these methods and omit the option.
     ///
     /// [`GroupHandle::set_limit`]: crate::GroupHandle::set_limit
     ///
@@ -418,16 +419,16 @@ impl OpenOptions {
         self
     }
 
-    /// Sets the rate of all starts of the queue, over all processes, if the queue has no rate. By default there is no
-    /// such limit.
+    /// Sets the rate of all starts of the queue, over all processes, if the queue has no rate yet. By default, there is
+    /// no rate.
     ///
     /// The first process that opens the queue with a rate chooses it, and the rate is stored. If a later process asks
-    /// for another rate, [`open`](Self::open) fails. The same applies if both processes open the queue simultaneously.
+    /// for another rate, [`open`](Self::open) fails. This is also true if both processes open the queue simultaneously.
     /// A process without this option uses the stored rate. [`Queue::set_rate`] changes or removes the rate. After a
     /// removal, the next process with this option sets the rate again.
     /// [`GroupHandle::set_rate`](crate::GroupHandle::set_rate) sets a further rate for a group.
     ///
-    /// [`Rate`] defines the guarantee. While there is a rate, no process [claims ahead](Self::claim_ahead).
+    /// [`Rate`] defines the guarantee. While the queue has a rate, no process [claims ahead](Self::claim_ahead).
     ///
     /// # Examples
     ///
@@ -484,7 +485,7 @@ impl OpenOptions {
     /// Sets the duration of leases, from 1 ms to one year. The default is 30 s.
     ///
     /// A key belongs to its worker until the lease expires. The process renews its leases at a third of the duration,
-    /// as long as the process lives and can reach the store.
+    /// while the process runs and can reach the store.
     pub fn lease(mut self, lease: Duration) -> Self {
         self.options.lease = lease.clamp(Duration::from_millis(1), MAX_DURATION);
         self
@@ -494,8 +495,8 @@ impl OpenOptions {
     /// and 5 min.
     ///
     /// Each consecutive failure doubles the backoff, up to `cap`. The second half of a backoff is random: a backoff of
-    /// 8 s takes between 4 s and 8 s. A failure before the backoff is over does not double it. If a key has not failed
-    /// for twice `cap` after its backoff, the next backoff begins at `base` again.
+    /// 8 s lasts between 4 s and 8 s. A failure during the backoff does not double it. If a key has not failed for
+    /// twice `cap` after its backoff, the next backoff begins at `base` again.
     pub fn backoff(mut self, base: Duration, cap: Duration) -> Self {
         self.options.backoff = (base, cap);
         self
@@ -503,8 +504,8 @@ impl OpenOptions {
 
     /// Parks a key after this number of consecutive failures, at least 1. By default, failures alone never park a key.
     ///
-    /// If processes have different limits, one process decides: the process that completes the last of these runs, or
-    /// finds the lease of this run expired.
+    /// If processes have different limits, one process decides: the process that completes the last failed run, or that
+    /// finds the lease of that run expired.
     ///
     /// [`Context::is_last_attempt`](requeue::workers::Context::is_last_attempt) ignores this limit. That method
     /// respects [`Workers::max_retries`](requeue::workers::Workers::max_retries), which also parks keys.
@@ -513,8 +514,8 @@ impl OpenOptions {
         self
     }
 
-    /// Limits starvation by priorities. In each series of this number of keys that the process takes, at least one is
-    /// the key that has been ready longest, at any priority.
+    /// Limits starvation by priorities. Among each `deliveries` consecutive keys that the process claims, at least one
+    /// is the key that has been ready longest, regardless of its priority.
     ///
     /// The default is 10. The minimum is 1, which is first in, first out.
     pub fn oldest_every(mut self, deliveries: u32) -> Self {
@@ -532,28 +533,28 @@ impl OpenOptions {
         self
     }
 
-    /// Sets the maximum number of keys that this process claims before its workers ask for them, so that a run need not
-    /// wait for the commit of its claim. The default is 256. With 0, the process does not claim ahead.
+    /// Sets the maximum number of keys that this process claims before its workers ask for them, so that runs do not
+    /// wait for the commits of their claims. The default is 256. With 0, the process does not claim ahead.
     ///
-    /// The process claims ahead as many keys as its workers would take within 10 ms at their recent rate. If
-    /// two claims take longer than 10 ms, their duration replaces the 10 ms. The maximum is 100 ms or a
-    /// thirtieth of the lease, whichever is shorter. If runs are long, workers take less than one key in that
-    /// time, and nothing is claimed ahead. Only [`Queue::get`] and [`Workers`](requeue::workers::Workers)
-    /// count towards the rate. Calls of [`Queue::get_many`] for several keys do not.
+    /// The process claims ahead as many keys as its workers would take within 10 ms at their recent rate. If two claims
+    /// take longer than 10 ms, their duration replaces the 10 ms, up to 100 ms or a thirtieth of the lease, whichever
+    /// is shorter. If runs are long, workers take less than one key in that period, and no key is claimed ahead. Only
+    /// [`Queue::get`] and [`Workers`](requeue::workers::Workers) count towards the rate. Calls of [`Queue::get_many`]
+    /// for several keys do not.
     ///
-    /// If no worker takes a key within ten times that period, the key returns to its place in the order, without a
-    /// failure. A shutdown returns all such keys. Until then, other processes do not get the key. A key of a higher
-    /// priority that is added during this time starts after this key.
+    /// If no worker takes a key within ten times that period, the key returns to its place in the order, and no failure
+    /// is counted. A shutdown returns all such keys. Until its return, the key is not delivered to other processes. A
+    /// key with a higher priority that is added during this time starts later than the key claimed ahead.
     ///
-    /// If the process is killed, keys that were claimed ahead come back when their leases expire, with one
-    /// more failure, like keys whose runs had begun.
+    /// If the process is killed, keys that were claimed ahead return when their leases expire. One failure is counted
+    /// for each of them, as for keys whose runs had begun.
     pub fn claim_ahead(mut self, most: usize) -> Self {
         self.options.claim_ahead = most;
         self
     }
 
-    /// Sets the longest time for which an add waits, if the store cannot be reached or another transaction has locked
-    /// the key. The default is 30 s, and the maximum is one year.
+    /// Sets the timeout of an add: the maximum time for which it waits for an unreachable store, or for a transaction
+    /// that has locked the key. The default is 30 s, and the maximum is one year.
     pub fn add_timeout(mut self, timeout: Duration) -> Self {
         self.options.add_timeout = timeout.min(MAX_DURATION);
         self
@@ -563,8 +564,8 @@ impl OpenOptions {
     /// the machine and the id of the process: `web-1:4242`.
     ///
     /// The store keeps the name with each key that this process has in flight, and
-    /// [`Entry::worker`](crate::Entry::worker) shows it. The name has no other effect: two processes may have
-    /// the same name.
+    /// [`Entry::worker`](crate::Entry::worker) returns it. The name has no other effect, so two processes may have the
+    /// same name.
     ///
     /// # Examples
     ///
@@ -594,9 +595,9 @@ impl OpenOptions {
     ///
     /// There are two cases:
     ///
-    /// - A run of this process was the last failure of its key.
-    /// - A claim of this process finds an expired lease, whose worker has died, and this expiry is the last failure of
-    ///   the key. In this case, [`ParkedKey::lease_expired`] is true.
+    /// - A run of this process fails for the last time.
+    /// - A claim of this process finds an expired lease, and this expiry is the last failure of the key. In this case,
+    ///   the worker has died, and [`ParkedKey::lease_expired`] is true.
     ///
     /// Each report is also a [`tracing`] event with the target `requeue_store::parked`. If the answer to a claim is
     /// lost, its reports are also lost.
@@ -628,9 +629,9 @@ impl OpenOptions {
 
     /// Creates spans of OpenTelemetry for the waits and runs of keys: see [`requeue::trace`].
     ///
-    /// Adds of this process carry the current trace context to the worker, also on another machine. SQLite keeps the
-    /// contexts with the key; PostgreSQL and Redis do not yet, so that a run there begins a trace. By default, there are no
-    /// spans, and adds carry no context.
+    /// Adds of this process carry the current trace context to the worker, even on another machine. Only SQLite keeps
+    /// the contexts. In PostgreSQL and Redis, each run begins a new trace. By default, there are no spans, and adds
+    /// carry no context.
     #[cfg(feature = "opentelemetry")]
     pub fn traces(mut self) -> Self {
         self.options.traces = true;
@@ -638,9 +639,9 @@ impl OpenOptions {
     }
 
     /// Registers the queue with `metrics` under its name. The metrics show the numbers of keys in all
-    /// processes, and the activity of this process from now on.
+    /// processes, and the activity of this process from this call on.
     ///
-    /// The keys are counted every 10 s, or less often if a count takes long. While the store cannot be
+    /// The keys are counted every 10 s, or less often if a count takes long to complete. While the store cannot be
     /// reached, the numbers of keys do not change.
     ///
     /// All processes show the same numbers of keys. To combine all processes in a dashboard, use the maximum of
@@ -687,13 +688,14 @@ impl OpenOptions {
     ///   - The name of the queue is empty, longer than 200 bytes, or contains a NUL. A new queue also cannot have the
     ///     name `.` or `..`, which no URL of a page can contain.
     ///   - The name of the [`worker`](Self::worker) is invalid.
-    ///   - Stores do not support the [`readd_policy`](Self::readd_policy) policy.
+    ///   - Stores do not support the [`readd_policy`](Self::readd_policy).
     ///   - The queue has another [`readd_policy`](Self::readd_policy), [`parked_add`](Self::parked_add),
     ///     [`group_by`](Self::group_by), [`group_limit`](Self::group_limit) or [`rate`](Self::rate) setting.
-    ///   - The pattern of [`group_by`](Self::group_by) is invalid, or [`group_limit`](Self::group_limit) is 0 or lacks
-    ///     groups, or the [`rate`](Self::rate) is [invalid](Rate::new).
+    ///   - The pattern of [`group_by`](Self::group_by) is invalid.
+    ///   - The [`group_limit`](Self::group_limit) is 0, or the queue has no groups.
+    ///   - The [`rate`](Self::rate) is [invalid](Rate::new).
     ///   - The metrics already have a queue of this name.
-    /// - Otherwise, the store cannot be reached, or has no schema of this version.
+    /// - Another kind: the store cannot be reached, or has no schema of this version.
     ///
     /// [`ErrorKind::Missing`]: crate::ErrorKind::Missing
     /// [`ErrorKind::Invalid`]: crate::ErrorKind::Invalid
@@ -758,11 +760,11 @@ impl OpenOptions {
         };
         let grouping = opening.check_stored(&place, grouping.as_ref()).map_err(|why| bad(&why))?;
         if let Some(rate) = opening.rate.filter(|_| place.rate.is_none()) {
-            // A producer may have created the queue, and it need not know the rate.
+            // A producer, which need not know the rate, may have created the queue.
             let set = store.engine.set_first_rate(&place, rate).await;
             let said = || format!("queue {name:?}: its rate was not set");
             let first = set.map_err(|fault| OpenError::from_engine(said(), fault))?;
-            // Another process may have set its rate since the queue was read.
+            // Another process may have set a different rate since the queue was read.
             opening.check_rate(Some(first)).map_err(|why| bad(&why))?;
         }
         place.worker = opening.worker.unwrap_or_else(this_process).into();
@@ -770,7 +772,7 @@ impl OpenOptions {
         let queue = Queue::new(store.engine, place, options, grouping);
         #[cfg(feature = "prometheus")]
         if let Some(metrics) = opening.metrics {
-            // If the name is taken, `queue` is dropped here, which ends its tasks.
+            // If the name is taken, `queue` is dropped here, which stops its tasks.
             metrics.add(&name, &queue.shared).map_err(|error| bad(&error.to_string()))?;
             tokio::spawn(crate::client::shared::keep_counting(Arc::downgrade(&queue.shared)));
         }
@@ -778,9 +780,9 @@ impl OpenOptions {
     }
 }
 
-/// Returns up to three of the names that the user may have meant by `typed`.
+/// Returns up to three names that the user may have meant by `typed`.
 fn similar_names(typed: &str, names: Vec<String>) -> Vec<String> {
-    // For a name of one or two letters, all other names are equally near.
+    // A name of one or two letters is equally similar to all other names.
     let most = typed.chars().count() / 3;
     let differences = |name: String| (strsim::osa_distance(typed, &name), name);
     let mut near: Vec<_> =

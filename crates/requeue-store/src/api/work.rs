@@ -62,8 +62,8 @@ impl WorkQueue for Queue {
         Self::shut_down(self);
     }
 
-    /// Returns the number of keys that this process holds. Ready keys are not counted: other processes may
-    /// run them.
+    /// Returns the number of keys that this process holds. Ready keys are not counted, because other processes may run
+    /// them.
     fn take_left(&self) -> Drained<Key> {
         Drained::new(0, self.leased(), Vec::new())
     }

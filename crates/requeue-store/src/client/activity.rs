@@ -1,4 +1,4 @@
-//! Writes the numbers of this process to the store, and a sign of life of its worker.
+//! Writes the activity of this process, and a sign of life of its worker, to the store.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -17,14 +17,14 @@ use crate::types::activity::{Activity, LiveWorker, Minute, Tally};
 use crate::types::error::{Answer, EngineError};
 use crate::types::inspect::{Entry, State};
 
-/// The mean time between two writes, if there is anything new.
+/// The mean time between two writes, if there is new activity.
 const EVERY: Duration = Duration::from_secs(5);
 /// The longest time between two signs of life of a worker.
 const SIGN: Duration = Duration::from_secs(10);
 /// The time limit of a write.
 const LIMIT: Duration = Duration::from_secs(5);
 
-/// Writes the numbers of an open queue. A task does so regularly, and delays no other operation.
+/// Writes the activity of an open queue. A separate task does this regularly, and delays no other operation.
 #[derive(Debug)]
 pub(crate) struct Recorder {
     engine: Arc<dyn Engine>,
@@ -35,19 +35,19 @@ pub(crate) struct Recorder {
     written: tokio::sync::Mutex<Written>,
 }
 
-/// The numbers that this process has written.
+/// The activity that this process has written.
 ///
-/// The row of a minute contains the numbers since `base`. The process writes that row until it learns that the minute is
-/// over. So a write whose result is unknown counts once.
+/// The row of a minute contains the activity since `base`. The process rewrites the row until the minute is over, so
+/// that a write with an unknown result counts once.
 #[derive(Debug)]
 struct Written {
-    /// Identifies the rows.
+    /// The identifier of the rows that this process writes.
     instance: Arc<str>,
-    /// The minute of the row, as the engine has named it.
+    /// The minute of the row, by the engine's clock.
     minute: Option<i64>,
-    /// The numbers before this minute.
+    /// The activity before this minute.
     base: Tally,
-    /// The numbers of the last write that may have happened.
+    /// The activity in the last write that may have succeeded.
     last: Tally,
     /// True if the result of the last write is unknown.
     is_unsure: bool,
@@ -61,7 +61,7 @@ impl Written {
         Self { instance: new_instance(), minute, base, last, is_unsure, sign }
     }
 
-    /// Returns true if there is anything to write.
+    /// Returns true if a write is due.
     fn is_due(&self, tally: &Tally, is_worker: bool) -> bool {
         let is_known = match self.sign {
             Some((at, true)) => is_worker && at.elapsed() < SIGN,
@@ -70,10 +70,10 @@ impl Written {
         self.is_unsure || !is_known || self.last != *tally
     }
 
-    /// Notes that a write begins. If the write is abandoned, its result is unknown.
+    /// Records that a write begins. Until the answer is recorded, the result of the write is unknown.
     fn begin(&mut self, tally: &Tally) -> Tally {
         if self.is_unsure && self.minute.is_none() {
-            // The minute of the first write is unknown. This write may be in the same minute, and must not replace the
+            // The minute of the first write is unknown. If this write is in the same minute, it must not replace the
             // first write.
             (self.base, self.instance) = (self.last.clone(), new_instance());
         }
@@ -81,7 +81,7 @@ impl Written {
         std::mem::replace(&mut self.last, tally.clone())
     }
 
-    /// Notes the answer. `before` is the result of [`begin`](Self::begin). Returns true if the numbers are written.
+    /// Records the answer. `before` is the result of [`begin`](Self::begin). Returns true if the activity is written.
     fn note_answer(&mut self, before: Tally, answer: &Answer<Recorded>, is_worker: bool) -> bool {
         match answer {
             Ok(recorded) => {
@@ -98,7 +98,7 @@ impl Written {
                 self.minute = Some(recorded.minute);
                 recorded.is_written
             }
-            // The queue was dropped, or this role may not write. Then the numbers are given up.
+            // The queue was dropped, or the role of the connection may not write. The activity is discarded.
             Err(fault) if fault.kind.is_final() => {
                 self.is_unsure = false;
                 self.sign = Some((Instant::now(), is_worker));
@@ -119,7 +119,7 @@ fn new_instance() -> Arc<str> {
 }
 
 impl Recorder {
-    /// Starts a task that writes until the token is cancelled.
+    /// Starts a task that writes the activity until the token is cancelled.
     pub(crate) fn start(
         engine: Arc<dyn Engine>,
         place: Arc<Place>,
@@ -132,17 +132,18 @@ impl Recorder {
         recorder
     }
 
-    /// Notes whether this process claims keys.
+    /// Records whether this process claims keys.
     pub(crate) fn set_claims(&self, claims: bool) {
         self.claims.store(claims, Ordering::Relaxed);
     }
 
     fn is_worker(&self) -> bool {
-        // After a shutdown, the last runs may take long.
+        // A process with keys in flight is still a worker, because the last runs after a shutdown may take long.
         self.claims.load(Ordering::Relaxed) || self.leases.len() > 0
     }
 
-    /// Writes the numbers that are not written yet. A failure is only logged: other calls on the queue report an outage.
+    /// Writes the activity that is not written yet. A failure is only logged, because other calls on the queue report
+    /// an outage.
     pub(crate) async fn record(&self) {
         let recorded = timeout(LIMIT, self.write_new()).await;
         match recorded.unwrap_or_else(|_| Err(EngineError::late())) {
@@ -154,14 +155,14 @@ impl Recorder {
         }
     }
 
-    /// Returns the numbers of the last write.
+    /// Returns the activity in the last write.
     pub(crate) async fn last_written(&self) -> Tally {
         self.written.lock().await.last.clone()
     }
 
     async fn write_new(&self) -> Answer<()> {
         let mut written = self.written.lock().await;
-        // The numbers of a minute that is over are written to the next one, by the second write.
+        // If the minute of the row is over, the second write puts the activity into the next minute.
         for _ in 0..2 {
             let tally = self.place.meters.tally();
             let is_worker = self.is_worker();
@@ -189,7 +190,7 @@ impl Recorder {
 }
 
 async fn keep_recording(recorder: Arc<Recorder>, closed: CancellationToken) {
-    // Processes that start together write at different times.
+    // The random pause makes processes that start together write at different times.
     let pause = || sleep(EVERY.mul_f64(0.8 + 0.4 * fastrand::f64()));
     while closed.run_until_cancelled(pause()).await.is_some() {
         recorder.record().await;
@@ -198,12 +199,12 @@ async fn keep_recording(recorder: Arc<Recorder>, closed: CancellationToken) {
     recorder.record().await;
 }
 
-/// The maximum number of keys in flight that are read to find the keys of each worker.
+/// The maximum number of keys in flight that are read, and assigned to their workers.
 const RUNNING: usize = 256;
 /// A worker counts as alive for this time after its last sign of life.
 const ALIVE: Duration = Duration::from_secs(30);
 
-/// Reads the work of all processes in the minutes that overlap with `since`, and the workers that are alive.
+/// Reads the work of all processes in the last `since`, in whole minutes, and the workers that are alive.
 pub(crate) async fn read_activity(
     engine: &dyn Engine,
     place: &Place,

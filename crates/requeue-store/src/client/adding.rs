@@ -44,8 +44,8 @@ impl Wish for Adding {
         &self.ask.key
     }
 
-    /// Adds the keys, and answers the callers. Equal adds of a key become one request. Different adds of a
-    /// key are sent one after the other.
+    /// Adds the keys, and answers the callers. Equal adds of a key become one request. Different adds of the same key
+    /// are sent one after the other.
     async fn submit_batch(
         engine: Arc<dyn Engine>,
         place: Arc<Place>,
@@ -55,14 +55,13 @@ impl Wish for Adding {
         let mut locked = Vec::new();
         while !batch.is_empty() {
             let mut asks: Vec<Ask> = Vec::with_capacity(batch.len());
-            // The adds that each request stands for.
+            // The adds that each request combines.
             let mut askers: Vec<Vec<Self>> = Vec::with_capacity(batch.len());
             let mut found: HashMap<Key, usize> = HashMap::with_capacity(batch.len());
             let mut left = Vec::new();
             let mut deadline = None;
             for adding in batch {
-                // The request lasts as long as its most patient caller waits. The other callers stop waiting by
-                // themselves.
+                // The request lasts as long as its most patient caller waits. The other callers have separate timeouts.
                 deadline = deadline.max(Some(adding.deadline));
                 match found.get(&adding.ask.key) {
                     None => {
@@ -79,24 +78,24 @@ impl Wish for Adding {
                     Some(_) => left.push(adding),
                 }
             }
-            // There is a deadline, because the batch is not empty.
+            // A batch that is not empty has a deadline.
             let Some(deadline) = deadline else { break };
             let added = try_add(&*engine, &place, asks, deadline, tried).await;
             locked.extend(answer(added, askers));
             batch = left;
         }
-        // The answer comes before the caller's deadline, so that the caller gets the reason.
+        // The answer must arrive before the caller's deadline, so that the caller receives the cause.
         let now = Instant::now() + LAST;
         for adding in locked.extract_if(.., |adding: &mut Self| adding.deadline <= now) {
             adding.send_answer(Err(EngineError::locked()));
         }
-        // The callers of these adds have gone, so the keys need not be tried again.
+        // Adds whose callers were dropped need not be tried again.
         locked.retain(|adding| !adding.reply.is_closed());
         locked
     }
 }
 
-/// Answers the adds, and returns the adds whose keys are locked.
+/// Answers the adds. Returns the adds whose keys are locked.
 fn answer(added: Answer<Free>, askers: Vec<Vec<Adding>>) -> Vec<Adding> {
     let mut left = Vec::new();
     match added {
@@ -116,7 +115,7 @@ fn answer(added: Answer<Free>, askers: Vec<Vec<Adding>>) -> Vec<Adding> {
             }
         }
         Err(fault) => {
-            // Each caller gets an error, and the source of an error cannot be cloned.
+            // Each caller receives an error, but the source of an error cannot be cloned.
             let said = fault.source.to_string();
             for adding in askers.into_iter().flatten() {
                 adding.send_answer(Err(EngineError {
@@ -132,7 +131,7 @@ fn answer(added: Answer<Free>, askers: Vec<Vec<Adding>>) -> Vec<Adding> {
 /// The answers to adds. Adds of locked keys have no answer.
 struct Free {
     answers: Vec<Option<Added>>,
-    /// True if an earlier attempt may have added the keys nevertheless.
+    /// True if an earlier attempt may have added the keys.
     unsure: bool,
 }
 
@@ -163,7 +162,7 @@ async fn try_add(
             }
             Err(fault) => fault,
         };
-        // Once an attempt may have taken effect, no later refusal proves that the keys were not added.
+        // After an attempt that may have taken effect, no later refusal proves that the keys were not added.
         unsure |= fault.kind.may_have_happened();
         let wait = delay.wait();
         if fault.kind.is_final() || Instant::now() + wait >= deadline {

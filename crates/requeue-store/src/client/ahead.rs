@@ -1,8 +1,8 @@
 //! Claims keys before a worker asks for them, so that runs overlap the commits of claims.
 //!
-//! A process claims ahead the keys that its workers would take within the [horizon](Ahead::horizon) at their recent
-//! rate. If runs are long, the process claims no key ahead. If no worker takes a key within ten horizons, the key
-//! returns to its place in the order. All keys return when a claim finds that the queue is paused.
+//! A process claims ahead the number of keys that its workers would take within the [horizon](Ahead::horizon) at their
+//! recent rate. If runs are long, the process claims no key ahead. If no worker takes a key within ten horizons, the
+//! key returns to its place in the order. All keys return when a claim reports that the queue is paused.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -12,19 +12,20 @@ use tokio::time::Instant;
 use crate::client::item::Item;
 use crate::client::options::Options;
 
-/// The bounds of the horizon. With a shorter horizon, claims would cost the engine more than they save.
+/// The shortest and the longest horizon. With a shorter horizon, claims would cost the engine more than they save.
 const HORIZON: (Duration, Duration) = (Duration::from_millis(10), Duration::from_millis(100));
-/// The number of horizons after which a key is released.
+/// The number of horizons after which a key returns to the store.
 const OVERDUE: u32 = 10;
 /// The time over which the rate is averaged.
 const WINDOW: Duration = Duration::from_millis(250);
-/// The time for which nothing is claimed ahead after keys had to be released.
+/// The time for which nothing is claimed ahead after keys had to be returned.
 const PAUSE: Duration = Duration::from_secs(1);
-/// The number of consecutive full claims that shows a backlog. Without a backlog, a key belongs to the worker that asks
-/// first, in any process.
+/// The number of consecutive full claims that shows a backlog. Without a backlog, no key is claimed ahead, so that the
+/// first worker that asks receives the key, in any process.
 const BACKLOG: u32 = 2;
 
-/// Keys on their way to a worker. Keys that do not arrive are unclaimed, because their runs never began.
+/// Keys on their way to a worker. Keys that do not arrive return to the store as if unclaimed, because their runs never
+/// began.
 #[derive(Debug, Default)]
 pub(crate) struct Unstarted(VecDeque<Item>);
 
@@ -56,10 +57,9 @@ pub(crate) struct Ahead {
     items: Unstarted,
     /// The maximum number of keys.
     most: usize,
-    /// The longest horizon: it is short enough that keys are released long before their leases must be
-    /// renewed.
+    /// The longest horizon. It must be so short that keys return long before their leases must be renewed.
     longest: Duration,
-    /// The average duration of a claim.
+    /// The average duration of recent claims.
     latency: Duration,
     /// The number of keys per second that workers took, at the time `rated`.
     rate: f64,
@@ -77,8 +77,8 @@ impl Ahead {
         Self {
             items: Unstarted::default(),
             most: options.claim_ahead,
-            // A key returns after ten horizons. This is at most a third of the lease duration, after which the first
-            // renewal is due.
+            // A key returns after ten horizons. Ten horizons are at most a third of the lease duration, after which the
+            // first renewal is due.
             longest: (options.lease / (3 * OVERDUE)).min(HORIZON.1),
             latency: Duration::ZERO,
             rate: 0.0,
@@ -89,8 +89,8 @@ impl Ahead {
         }
     }
 
-    /// Returns the horizon: the period for which keys are claimed ahead. The keys that are left when a claim
-    /// begins must last until it completes.
+    /// Returns the horizon: the period for which keys are claimed ahead. The keys that are left when a claim begins
+    /// must last until the claim completes.
     fn horizon(&self) -> Duration {
         (2 * self.latency).max(HORIZON.0).min(self.longest)
     }
@@ -102,14 +102,14 @@ impl Ahead {
         }
         let expected = (self.rate_at(now) * self.horizon().as_secs_f64()) as usize;
         let there = self.items.0.len();
-        // The claim takes the whole horizon again, in addition to the keys that are left. Workers that wait
-        // for claims take fewer keys than they could, which lowers the rate. With twice as many keys as they
-        // take during a claim, they do not wait, and the rate is correct.
+        // The claim asks for the keys of a whole horizon, in addition to the keys that are left. Workers that wait for
+        // claims take fewer keys than they could, so the measured rate would be too low. With keys for two horizons,
+        // workers do not wait, and the rate is correct.
         if 2 * there > expected { 0 } else { expected.min(self.most.saturating_sub(there)) }
     }
 
     fn rate_at(&self, now: Instant) -> f64 {
-        // The rate decays by the clock, not by a timer, because it is read only when a claim begins.
+        // The decay is computed here, not by a timer, because the rate is read only when a claim begins.
         self.rate * (-(now - self.rated).as_secs_f64() / WINDOW.as_secs_f64()).exp()
     }
 
@@ -123,7 +123,7 @@ impl Ahead {
     }
 
     /// Records the result of a claim: its duration, its keys, and the number of requested keys. If a rate limits the
-    /// starts, no key is claimed ahead: each claimed key is a start.
+    /// starts, no key is claimed ahead, because each claimed key counts as a start.
     pub(crate) fn note_claimed(
         &mut self,
         took: Duration,
@@ -131,15 +131,15 @@ impl Ahead {
         of: usize,
         is_rated: bool,
     ) {
-        // The latency is an average over about four claims, because a single slow commit must not enlarge the horizon
-        // much.
+        // The latency is an average over about four claims, so that a single slow commit hardly enlarges the horizon.
         self.latency = if self.latency.is_zero() { took } else { (3 * self.latency + took) / 4 };
-        // One claim that finds fewer keys than requested ends the backlog: other processes may wait for keys.
+        // One claim that finds fewer keys than requested ends the backlog, because other processes may be waiting for
+        // keys.
         self.full = if is_rated || items.len() < of { 0 } else { self.full.saturating_add(1) };
         self.items.0.extend(items);
     }
 
-    /// Returns all keys to the store: the queue is paused.
+    /// Returns all keys to the store, because the queue is paused.
     pub(crate) fn return_unclaimed(&mut self) {
         drop(std::mem::take(&mut self.items));
     }
@@ -148,7 +148,7 @@ impl Ahead {
     pub(crate) fn take(&mut self, max: usize, now: Instant) -> Unstarted {
         let rest = self.items.0.split_off(max.min(self.items.0.len()));
         let taken = std::mem::replace(&mut self.items.0, rest);
-        // A getter that takes many keys in one call does not wait for each of them.
+        // Only single keys count, because a getter that takes many keys in one call does not wait for each of them.
         if max == 1 {
             self.rate = self.rate_at(now) + taken.len() as f64 / WINDOW.as_secs_f64();
             self.rated = now;
@@ -157,7 +157,7 @@ impl Ahead {
         Unstarted(taken)
     }
 
-    /// Returns the time at which the next key must be released.
+    /// Returns the time at which the next key must return to the store.
     pub(crate) fn overdue_at(&self) -> Option<Instant> {
         self.items.0.front().map(|item| item.delivered_at() + OVERDUE * self.horizon())
     }
@@ -168,7 +168,7 @@ impl Ahead {
             && let Some(item) = self.items.0.pop_front()
         {
             item.return_unclaimed();
-            // The rate was overestimated, so this process kept a key from other processes.
+            // The rate was overestimated, so this process withheld a key from other processes.
             self.paused_until = now + PAUSE;
         }
     }

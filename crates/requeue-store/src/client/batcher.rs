@@ -34,7 +34,7 @@ pub(crate) trait Wish: Sized + Send + 'static {
     ) -> impl Future<Output = Vec<Self>> + Send;
 }
 
-/// The batchers of a queue, one for each shard: a shard that does not answer must not delay the others.
+/// The batchers of a queue, one for each shard, because a shard that does not answer must not delay the others.
 #[derive(Debug)]
 pub(crate) struct Lanes<T>(Vec<Batcher<T>>);
 
@@ -67,8 +67,7 @@ impl<T: Wish> Batcher<T> {
         let (sender, mut come) = mpsc::unbounded_channel();
         let aside = Arc::new(LockedKeys::new(Arc::clone(&engine), Arc::clone(&place)));
         let beside = Arc::clone(&aside);
-        // The number of batches in flight is limited, so requests gather in larger batches while the engine
-        // is busy.
+        // The number of batches in flight is limited, so batches become larger while the engine is busy.
         let turns = Arc::new(Semaphore::new(engine.max_batches()));
         tokio::spawn(async move {
             let mut batch = Vec::new();
@@ -81,7 +80,7 @@ impl<T: Wish> Batcher<T> {
                     return;
                 }
                 if lone < LONELY {
-                    // Other tasks that are ready to run may be about to send requests.
+                    // Other tasks that are ready to run may send requests, which then join the batch.
                     yield_now().await;
                 }
                 while batch.len() < MAX_BATCH
@@ -95,7 +94,7 @@ impl<T: Wish> Batcher<T> {
                     let (aside, batch) = (Arc::clone(&beside), std::mem::take(&mut batch));
                     async move {
                         let left = T::submit_batch(engine, place, batch, Tried::No).await;
-                        // The next batch need not wait until the locked keys are put aside.
+                        // The next batch does not wait until the locked keys are put aside.
                         drop(turn);
                         aside.put_locked(left);
                     }
@@ -104,7 +103,7 @@ impl<T: Wish> Batcher<T> {
                     tokio::spawn(submitting);
                     continue;
                 }
-                // Send it from this task until another request arrives: that saves waking a second task.
+                // This task sends the batch until another request arrives, to avoid waking a second task.
                 let mut submitting = Box::pin(submitting);
                 tokio::select! {
                     // The batch is polled first, because a new request must not delay the sending of the batch.
@@ -120,7 +119,7 @@ impl<T: Wish> Batcher<T> {
     }
 }
 
-/// Isolates panics the way a spawned task would: the callers get an error, and the batcher continues.
+/// Isolates panics as a spawned task does: the callers receive an error, and the batcher continues.
 fn unless_it_panics(what: Pin<&mut impl Future<Output = ()>>, at: &mut Context<'_>) -> Poll<()> {
     catch_unwind(AssertUnwindSafe(|| what.poll(at))).unwrap_or(Poll::Ready(()))
 }

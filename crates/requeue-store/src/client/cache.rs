@@ -8,12 +8,12 @@ use tokio::time::{Instant, timeout};
 use crate::engine::lock;
 use crate::types::error::{Answer, EngineError};
 
-/// The minimum time between two queries. A result that is more recent is never renewed.
+/// The minimum time between two queries. A result that is more recent is never replaced.
 const FRESH: Duration = Duration::from_secs(1);
 /// The pause after a successful query, as a multiple of the duration of that query, up to [`LONG_PAUSE`].
 const SHARE: u32 = 50;
 /// The longest pause after a query that took up to 7.5 s. A query can be slow once, because the store was stopped or
-/// the machine was busy. The results must not be out of date for long after such a query.
+/// the machine was busy. After such a query, results must not stay out of date for long.
 const LONG_PAUSE: Duration = Duration::from_secs(30);
 /// The minimum pause after long queries, as a multiple of their duration.
 const LONG_SHARE: u32 = 4;
@@ -27,7 +27,7 @@ const REST: Duration = Duration::from_secs(10);
 pub(crate) struct Cache<T> {
     /// The last result, and its time.
     found: Mutex<Option<(T, Instant)>>,
-    /// The caller that queries the engine holds this lock.
+    /// The lock of the caller that queries the engine.
     turn: Arc<tokio::sync::Mutex<Turn>>,
 }
 
@@ -46,7 +46,7 @@ struct Turn {
 
 impl<T: Clone + Send + 'static> Cache<T> {
     pub(crate) fn new() -> Arc<Self> {
-        // The first query may be slow once, so its duration counts as short.
+        // The first query is often slower than later ones. Its duration must not cause a long pause.
         let took = FRESH;
         let turn =
             Turn { until: Instant::now(), took, faults: 0, fault: String::new(), timeouts: 0 };
@@ -93,7 +93,8 @@ impl<T: Clone + Send + 'static> Cache<T> {
                 // the query at most.
                 *lock(&self.found) = Some((found, Instant::now()));
                 turn.faults = 0;
-                // A large queue makes every query slow, and a stall makes one query slow.
+                // The shorter duration counts: a large queue makes every query slow, but a stall makes only one query
+                // slow.
                 let usual = took.min(std::mem::replace(&mut turn.took, took));
                 (usual * SHARE).min(LONG_PAUSE.max(usual * LONG_SHARE))
             }
@@ -103,7 +104,7 @@ impl<T: Clone + Send + 'static> Cache<T> {
                 let short = double_times(FRESH, turn.faults).min(REST);
                 turn.faults = turn.faults.saturating_add(1);
                 turn.fault = fault.source.to_string();
-                // A store that is only slow must not count constantly.
+                // A slow store must not spend all its time on counts.
                 let long = match turn.timeouts {
                     0 | 1 => Duration::ZERO,
                     timeouts => double_times(took, timeouts - 2).min(took * LONG_SHARE),
@@ -111,8 +112,7 @@ impl<T: Clone + Send + 'static> Cache<T> {
                 short.min(took * SHARE).max(long)
             }
         };
-        // The pause begins now, after the query: a query longer than its pause would otherwise repeat without
-        // a break.
+        // The pause begins after the query. Otherwise, a query longer than its pause would repeat without a break.
         turn.until = Instant::now() + pause.max(FRESH);
     }
 }

@@ -20,7 +20,7 @@ use crate::engine::retry_delay::RetryDelay;
 use crate::engine::{Claim, Claimed};
 use crate::types::error::{Answer, EngineError, Kind};
 
-/// A getter, and the maximum number of keys that it takes.
+/// A waiting getter, and the maximum number of keys that it takes.
 #[derive(Debug)]
 pub(crate) struct Waiter {
     pub(crate) max: usize,
@@ -43,7 +43,7 @@ pub(crate) async fn serve_getters(shared: Weak<Shared>, mut come: mpsc::Unbounde
     let mut pause: Option<Instant> = None;
     let mut now = Shutdown::No;
     loop {
-        // Other tasks that are ready to run may be about to call `get`.
+        // Other tasks that are ready to run may call `get`, and then share the claim.
         yield_now().await;
         while let Ok(waiter) = come.try_recv() {
             desk.admit_getter(waiter);
@@ -71,9 +71,9 @@ pub(crate) async fn serve_getters(shared: Weak<Shared>, mut come: mpsc::Unbounde
         let listens = claiming.is_none() && desk.may_be_woken;
         tokio::select! {
             answer = answered(&mut claiming) => {
-                // A finished future must not be polled again.
+                // The future is removed, because a completed future must not be polled again.
                 claiming = None;
-                // A getter that arrived during the claim may know of more keys.
+                // A getter that arrived during the claim may know of keys that the claim did not find.
                 let is_known = !desk.has_newcomers && now == answer.shutdown;
                 pause = desk.answered(answer).filter(|_| is_known);
             }
@@ -98,7 +98,7 @@ pub(crate) async fn serve_getters(shared: Weak<Shared>, mut come: mpsc::Unbounde
             () = desk.timetable.changed() => {}
         }
     }
-    // If the claim were abandoned, its keys would be held until their leases expire.
+    // The keys of an abandoned claim would be held until their leases expire.
     if claiming.is_some() {
         let answer = answered(&mut claiming).await;
         desk.answered(answer);
@@ -139,7 +139,7 @@ async fn answered(claiming: &mut Option<Claiming>) -> Answered {
 /// The keys of a claim.
 struct Found {
     items: Vec<Item>,
-    /// The time until there may be another key.
+    /// The time until another key can be ready.
     next: Option<Duration>,
     is_paused: bool,
     schedule_in: Option<Duration>,
@@ -149,7 +149,7 @@ struct Found {
 /// The result of a claim.
 struct Answered {
     found: Answer<Found>,
-    /// The state of the shutdown when the claim began.
+    /// The state of the shutdown at the beginning of the claim.
     shutdown: Shutdown,
     /// The number of keys that the claim asked for, and the duration of the claim.
     max: usize,
@@ -167,7 +167,7 @@ struct Desk {
     has_newcomers: bool,
     /// True if the last claim has found no key, and no wake has come since then.
     may_be_woken: bool,
-    /// True if no claim has succeeded since the last wake.
+    /// True if no claim since the last wake has succeeded.
     is_woken: bool,
     delay: RetryDelay,
     /// The number of keys claimed since the last complete round of `oldest_every`.
@@ -221,8 +221,8 @@ impl Desk {
         shared.recorder.set_claims(true);
         self.has_newcomers = false;
         let options = &shared.options;
-        // Another process may die while it holds keys that this process does not know of. The next poll finds these
-        // keys.
+        // The limit is the lease, because another process may die while it holds keys that this process does not know.
+        // The next poll finds them.
         let poll = options.poll.min(options.lease).mul_f64(0.9 + fastrand::f64() / 5.0);
         // The number of rounds of `every` that the next `max` keys complete.
         let oldest = ((u64::from(self.round) + max as u64) / u64::from(self.every)) as usize;
@@ -238,11 +238,12 @@ impl Desk {
             let since = Instant::now();
             let found = self::claim(&shared, claim, since).await;
             let took = since.elapsed();
-            // The query costs a request, so it is made only if the claim has found no key and expects no key.
+            // The query for remaining work costs a request. It is made only if the claim has found no key and expects
+            // none.
             if may_end
                 && let Ok(Found { items, next: None, schedule_in, .. }) = &found
                 && items.is_empty()
-                // A schedule that is due adds its key first.
+                // A schedule that is due must add its key first.
                 && schedule_in.is_none_or(|time| !time.is_zero())
                 && is_idle(&shared).await
             {
@@ -252,8 +253,8 @@ impl Desk {
         }))
     }
 
-    /// Passes on to another process a wake that this process has taken but does not need, because its getters were
-    /// dropped or have received their keys.
+    /// Passes a wake on to another process, if this process does not need it because its getters were dropped or have
+    /// received their keys.
     fn pass_wake_on(&mut self, shared: &Shared) {
         if std::mem::take(&mut self.is_woken) {
             shared.engine.pass_wake_on(&shared.place);
@@ -276,11 +277,11 @@ impl Desk {
                 if is_paused {
                     self.ahead.return_unclaimed();
                 }
-                // After a claim that has found keys, claim again immediately: more keys may be ready, and the next
-                // claim learns when a rate permits a start.
+                // After a claim that has found keys, the task claims again immediately, because more keys may be ready.
+                // The next claim also learns when a rate permits a start.
                 (count == 0).then(|| next.map_or(poll, |next| next.min(poll)))
             }
-            // The failure was reported where it occurred.
+            // The engine has already reported the failure.
             Err(_) => {
                 self.may_be_woken = true;
                 Some(self.delay.wait())

@@ -14,7 +14,7 @@ use crate::types::error::{CompleteError, EngineError, Kind, chain};
 use crate::types::inspect::{ParkedKey, State};
 use crate::types::key::Key;
 
-/// The caller of a completion. The answer is whether the key was parked.
+/// The channel to the caller of a completion. The answer is true if the key was parked.
 pub(crate) type Reply = oneshot::Sender<Result<bool, CompleteError>>;
 
 /// A completion that is being sent.
@@ -36,8 +36,8 @@ impl Finishing {
     }
 
     /// Answers a failure at the limit, and reports its key as parked, unless the key was added during the run. Engines
-    /// do not report which of the two happened, so this function looks the key up. The lookup may miss a key that was
-    /// revived since the completion.
+    /// do not report whether they parked the key, so this function looks the key up. A key that was revived since the
+    /// completion is not reported.
     async fn answer_parked(self, engine: Arc<dyn Engine>, place: Arc<Place>) {
         let key = &self.end.key;
         let is_parked = match self.lease.send_deadline() {
@@ -59,7 +59,7 @@ impl Finishing {
     /// Answers the caller, or logs an error if there is no caller.
     fn send_answer(self, place: &Place, ended: Result<bool, CompleteError>) {
         let Self { end, lease, reply, .. } = self;
-        // The caller must see that this process no longer holds the key.
+        // The lease is dropped first, because the caller must find that this process no longer holds the key.
         drop(lease);
         match reply {
             // The caller may have been dropped.
@@ -98,7 +98,7 @@ impl Wish for Finishing {
         mut batch: Vec<Self>,
         mut tried: Tried,
     ) -> Vec<Self> {
-        // A completion has no timeout of the caller: it is repeated as long as its lease lasts.
+        // A completion has no timeout from its caller. It is repeated while its lease lasts.
         let mut delay = RetryDelay::new();
         let mut fault = None;
         // All keys are in one shard.
@@ -125,13 +125,13 @@ impl Wish for Finishing {
                 Err(why) => why,
             };
             let is_unsure = why.kind.may_have_happened();
-            // If a repeated completion finds no lease, the first completion may have ended the lease.
+            // If a repeated completion finds no lease, the first completion may have taken effect and ended the lease.
             batch.iter_mut().for_each(|finishing| finishing.unsure |= is_unsure);
             let wait = delay.wait();
             let again = Instant::now() + wait;
             let is_refused = why.kind.is_final();
             // A completion whose lease expires before the next attempt would be refused. The caller of such a
-            // completion gets the reason now.
+            // completion receives the cause now.
             let over = |finishing: &mut Self| {
                 is_refused
                     || finishing.lease.send_deadline().is_none_or(|deadline| deadline <= again)
@@ -147,7 +147,7 @@ impl Wish for Finishing {
     }
 }
 
-/// Answers the completions, and returns the completions whose keys are locked.
+/// Answers the completions. Returns the completions whose keys are locked.
 fn answer(
     engine: &Arc<dyn Engine>,
     place: &Arc<Place>,

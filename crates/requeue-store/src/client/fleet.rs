@@ -7,14 +7,14 @@ use requeue::metrics;
 
 use crate::types::activity::{Activity, Tally};
 
-/// The time that each read covers. A process that reads less often misses minutes.
+/// The period that each read covers. A process that reads less often than once in this period misses minutes.
 pub(crate) const WINDOW: Duration = Duration::from_secs(3600);
-/// The number of minutes that may still change, and that a read returns.
+/// The number of minutes that a read returns. The numbers of these minutes may still change.
 const MINUTES: i64 = 60;
 
-/// The work of all processes since the first read, and the work of this process before this read.
+/// The work of all processes since the first read, plus the work of this process before that read.
 ///
-/// These numbers therefore begin at the numbers of this process, and never decrease.
+/// The sums therefore begin at the numbers of this process, and never decrease.
 #[derive(Debug, Default)]
 pub(crate) struct Fleet {
     /// The sum of the first read, without the work of this process. `None` before that read.
@@ -29,7 +29,7 @@ pub(crate) struct Fleet {
 }
 
 impl Fleet {
-    /// Takes the result of a read. `own` is the work of this process that the read includes.
+    /// Adds the result of a read to the sums. `own` is the work of this process that the read includes.
     pub(crate) fn note(&mut self, read: &Activity, own: &Tally) {
         self.workers = read.workers.len();
         let running = read.workers.iter().flat_map(|worker| &worker.running);
@@ -95,7 +95,7 @@ mod tests {
             // Minute 100 is now in `past`. A read may still return this minute, and it must not be counted twice.
             &[(100, 10), (161, 2)],
             &[(100, 10), (161, 3)],
-            // A pause of hours: only the last hour is known.
+            // After a pause of hours, only the last hour is known.
             &[(900, 5)],
             &[],
         ] {

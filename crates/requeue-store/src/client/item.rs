@@ -32,8 +32,7 @@ pub struct Completed {
     pub parked: bool,
 }
 
-/// A key in flight: no other worker on any machine has it until its completion, or until its lease
-/// expires.
+/// A key in flight. No other worker on any machine receives the key until its completion, or until its lease expires.
 ///
 /// The lease is renewed as long as the item exists. If the lease cannot be renewed, or was lost, [`lost`](Self::lost)
 /// becomes ready and no completion of this item has an effect. Other systems can compare the
@@ -49,14 +48,14 @@ pub struct Item {
     /// `None` after the completion.
     shared: Option<Arc<Shared>>,
     out: Delivery,
-    /// How long the key had been ready when it was claimed.
+    /// The time for which the key had been ready when it was claimed.
     place: Duration,
     signals: Signals,
     since: Instant,
-    /// The error, if the run fails.
+    /// The error that is stored if the run fails.
     error: Option<String>,
     exit_status: Option<i32>,
-    /// The end of the output.
+    /// The last part of the output.
     output: String,
 }
 
@@ -81,20 +80,18 @@ impl Item {
     /// Delivers the key to a worker. Returns false if the lease is lost.
     pub(crate) fn begin_run(&mut self) -> bool {
         let now = Instant::now();
-        // The key has also waited in this process, from the claim to the worker.
+        // The key has also waited in this process, from the claim to the delivery.
         self.out.queued += now - self.since;
         self.since = now;
         self.shared().leases.begin_run(self.out.epoch, now)
     }
 
-    /// Returns the time of the delivery to the worker. Before the delivery, returns the time of the claim's
-    /// answer.
+    /// Returns the time of the delivery to the worker, or the time of the claim's answer before the delivery.
     pub(crate) const fn delivered_at(&self) -> Instant {
         self.since
     }
 
-    /// Puts the key back in its place in the store, because no worker got it. Does nothing if the lease is
-    /// lost.
+    /// Puts the key back in its place in the store, because no worker received it. Does nothing if the lease is lost.
     pub(crate) fn return_unclaimed(mut self) {
         let Some(shared) = self.shared.take() else { return };
         if let Some(lease) = shared.leases.begin_completion(self.out.epoch) {
@@ -140,7 +137,7 @@ impl Item {
         self.out.failures.saturating_add(1)
     }
 
-    /// Returns the number of adds that this run stands for, at least 1.
+    /// Returns the number of adds that this run serves, at least 1.
     #[must_use]
     pub const fn adds(&self) -> u32 {
         self.out.asked.adds
@@ -178,7 +175,7 @@ impl Item {
         self.out.epoch.unsigned_abs()
     }
 
-    /// Returns how long the key was ready before this delivery. If the key was added again while it was in
+    /// Returns the time for which the key was ready before this delivery. If the key was added again while it was in
     /// flight, the time starts with that add.
     pub(crate) const fn queued(&self) -> Duration {
         self.out.queued
@@ -193,8 +190,7 @@ impl Item {
         self.signals.lost.cancelled().await;
     }
 
-    /// Returns true if the lease is lost. If the call returns false, no other worker had received the key before the
-    /// call.
+    /// Returns true if the lease is lost. If the result is false, no other worker received the key before this call.
     #[must_use]
     pub fn is_lost(&self) -> bool {
         !self.shared().leases.is_held(self.out.epoch)
@@ -219,10 +215,10 @@ impl Item {
         CancelReason::Cancelled
     }
 
-    /// Begins the span of the run, and creates the spans of the wait before it. Returns `None` unless the queue was opened
-    /// with [traces](crate::OpenOptions::traces).
+    /// Begins the span of the run, and creates the spans of the wait before it. Returns `None` if the queue was opened
+    /// without [traces](crate::OpenOptions::traces).
     ///
-    /// Each call creates the spans again. Workers call this method themselves.
+    /// Each call creates the spans again. `Workers` call this method themselves, so their handlers must not.
     #[cfg(feature = "opentelemetry")]
     #[must_use]
     pub fn start_span(&self) -> Option<requeue::trace::RunSpan> {
@@ -236,7 +232,7 @@ impl Item {
             adds: self.adds(),
             queued: Some(self.queued()),
         };
-        // The key has also waited in this process.
+        // The time is relative to the claim, so the wait in this process is added.
         let failed = self.out.failed.map(|ago| ago + self.queued().saturating_sub(self.place));
         let trace = self.out.trace.as_deref();
         Some(requeue::trace::RunSpan::start_stored(delivered, trace, failed))
@@ -266,7 +262,7 @@ impl Item {
         let output = output.as_ref();
         // Each invalid byte becomes a character, so the last bytes always suffice.
         let end = &output[output.len().saturating_sub(MAX_OUTPUT)..];
-        // The cut may have left the rest of a character.
+        // The cut output may begin inside a character, whose remaining bytes are removed.
         let rest = end.iter().take_while(|&&byte| byte & 0xc0 == 0x80).count();
         let end = if end.len() < output.len() { &end[rest.min(3)..] } else { end };
         self.output = suffix(&String::from_utf8_lossy(end), MAX_OUTPUT).to_owned();
@@ -279,7 +275,7 @@ impl Item {
     ///
     /// # Errors
     ///
-    /// - [`CompleteError::Lost`]: the lease had expired.
+    /// - [`CompleteError::Lost`]: the lease expired before the completion.
     /// - [`CompleteError::Unsure`]: the completion was sent in time, but its answer was lost.
     /// - [`CompleteError::Dropped`]: the queue was dropped.
     /// - [`CompleteError::Unreachable`]: the store could not be reached before the lease expired.
@@ -287,7 +283,7 @@ impl Item {
     /// # Cancel safety
     ///
     /// The completion is sent when the future is first polled. If the future is dropped after that, the completion
-    /// still takes effect. If the future is dropped before, the run has failed.
+    /// still takes effect. If the future is dropped before the first poll, the run has failed.
     ///
     /// # Examples
     ///
@@ -310,8 +306,7 @@ impl Item {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub async fn complete(mut self, completion: Completion) -> Result<Completed, CompleteError> {
-        // All steps up to the sending happen in the first poll. A future that is dropped later has completed
-        // the run.
+        // The first poll sends the completion, so a future that is dropped later has completed the run.
         let how = self.resolve_completion(completion, "the run failed");
         let (reply, answered) = oneshot::channel();
         if let Some(shared) = self.shared.take() {
@@ -367,8 +362,8 @@ impl Item {
         self.complete(Completion::GiveUp).await.map(drop)
     }
 
-    /// Completes the delivery with [`Completion::Release`]: the delivery is undone. The key is ready again,
-    /// behind the other ready keys, and no failure is counted.
+    /// Completes the delivery with [`Completion::Release`]: the delivery is undone, and no failure is counted. The key
+    /// is ready again, after the other ready keys.
     ///
     /// # Errors
     ///
@@ -384,7 +379,7 @@ impl Item {
     fn shared(&self) -> &Arc<Shared> {
         match &self.shared {
             Some(shared) => shared,
-            // Only methods that consume the item, and its drop, take the handle.
+            // Only the drop, and methods that consume the item, take the handle.
             None => unreachable!("a completed item cannot be used"),
         }
     }
@@ -420,7 +415,7 @@ impl Item {
     fn send_completion(&self, shared: &Shared, how: Finish, reply: Option<Reply>) {
         let (out, meters, worked) = (&self.out, &shared.place.meters, self.since.elapsed());
         let Some(lease) = shared.leases.begin_completion(out.epoch) else {
-            // The store has counted the expiry as a failure. The report of the worker has no effect.
+            // The store has counted the expiry as a failure, so the worker's completion has no effect.
             meters.lost(worked, out, self.cancel_reason().is_some());
             if let Some(reply) = reply {
                 // The caller may have been dropped.
@@ -444,7 +439,7 @@ impl Item {
 
 impl Drop for Item {
     fn drop(&mut self) {
-        // A completed item has given its handle away.
+        // A completed item no longer has its handle.
         if self.shared.is_some() {
             let completion = match self.cancel_reason() {
                 Some(_) => Completion::Cancelled,

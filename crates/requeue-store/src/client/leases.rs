@@ -18,15 +18,15 @@ use crate::types::key::Key;
 /// The interval of polls for cancelled runs. Because a renewal follows each poll, a worker learns of a cancelled run
 /// within a second.
 const POLL: Duration = Duration::from_millis(500);
-/// The timeout of such a poll.
+/// The timeout of a poll for cancelled runs.
 const ANSWERING: Duration = Duration::from_secs(2);
 
 /// A claimed key.
 #[derive(Debug)]
 struct Held {
     key: Key,
-    /// Until this time, the process certainly has the lease. The time is measured by the process's own clock,
-    /// from before the request was sent.
+    /// The time until which the process certainly has the lease. It is measured by the process's clock, from a reading
+    /// before the request was sent.
     deadline: Instant,
     /// The time of the delivery to a worker, or `None` before the delivery.
     since: Option<Instant>,
@@ -114,9 +114,9 @@ impl Leases {
         let held = Held { key, deadline, since: None, lost, cancelled, is_ending: false };
         let mut all = lock(&self.held);
         all.insert(epoch, held);
-        // The task sleeps without a timer while this process holds no key.
+        // The first key must wake the task, which sleeps without a timer while this process holds no key.
         let is_first = all.len() == 1;
-        // The task may wake on another thread, and then takes this lock.
+        // The lock is released first, because the woken task may need it on another thread.
         drop(all);
         if is_first {
             self.begun.notify_one();
@@ -134,7 +134,7 @@ impl Leases {
 
     /// Begins the completion of a delivery. Returns `None` if the lease is lost.
     pub(crate) fn begin_completion(self: &Arc<Self>, epoch: i64) -> Option<Ending> {
-        // From here on, a lost lease does not signal the worker, because its run is over.
+        // From this point, a lost lease does not signal the worker, because the run is over.
         lock(&self.held).get_mut(&epoch)?.is_ending = true;
         let ending = Ending { leases: Arc::clone(self), epoch };
         ending.send_deadline().is_some().then_some(ending)
@@ -149,7 +149,7 @@ impl Leases {
         lock(&self.held).values().filter(|held| !held.is_ending).count()
     }
 
-    /// Returns the duration of each delivery to a worker so far.
+    /// Returns the age of each delivery to a worker.
     pub(crate) fn run_ages(&self) -> Vec<Duration> {
         let now = Instant::now();
         let held = lock(&self.held);
@@ -157,10 +157,10 @@ impl Leases {
         held.filter_map(|held| held.since.map(|since| now - since)).collect()
     }
 
-    /// Waits until no completion is being sent: the engine has recorded each, or its lease was lost.
+    /// Waits until each completion that is being sent is recorded by the engine, or its lease is lost.
     pub(crate) async fn settled(&self) {
         loop {
-            // The future receives notifications from here on, even before its first poll.
+            // The future receives notifications from this point, even before its first poll.
             let over = self.over.notified();
             if !lock(&self.held).values().any(|held| held.is_ending) {
                 return;
@@ -193,8 +193,8 @@ impl Leases {
             match renewed {
                 Renewed::Yes | Renewed::Cancelled => {
                     if let Some(held) = all.get_mut(epoch) {
-                        // The lease counts from before the request, because the engine counts from a later
-                        // time.
+                        // The lease counts from the time before the request. The engine counts from a later time, so
+                        // this process never relies on an expired lease.
                         held.deadline = since + self.lease;
                         if *renewed == Renewed::Cancelled {
                             held.cancelled.cancel();
@@ -206,7 +206,7 @@ impl Leases {
                         held.note_loss();
                     }
                 }
-                // The next renewal tries again, before the lease expires.
+                // The next renewal, before the lease expires, tries again.
                 Renewed::Busy => {}
             }
         }
@@ -221,7 +221,7 @@ async fn keep_leases(
     place: Arc<Place>,
 ) {
     let Some(lease) = leases.upgrade().map(|leases| leases.lease) else { return };
-    // Two consecutive renewals may fail before a lease expires.
+    // At a third of the lease, two consecutive renewals can fail before the lease expires.
     let every = lease / 3;
     let mut renewal = Instant::now() + every;
     let mut cancels = Cancels::new();
@@ -237,7 +237,7 @@ async fn keep_leases(
             () = sleep_until(renewal.min(next)) => {}
             changed = cancels.poll_changed(&*engine, &place) => {
                 if changed {
-                    // Only the answer to a renewal names the cancelled run.
+                    // The renewal is immediate, because only its answer names the cancelled run.
                     renewal = Instant::now();
                 }
             }
@@ -253,12 +253,12 @@ async fn keep_leases(
         for part in by_shard(&*engine, &place, held, |(key, _)| key) {
             let part =
                 renew_part(leases.clone(), Arc::clone(&engine), Arc::clone(&place), part, since);
-            // A part without an answer must not overlap with the next renewal of the same leases.
+            // A request without an answer must not overlap with the next renewal of the same leases.
             parts.spawn(timeout_at(since + every, part));
         }
         // A shard that does not answer delays neither the other shards nor the report of a lost lease.
         loop {
-            // A lease can expire while a shard is silent. The worker learns of the loss in time.
+            // A lease can expire while a shard does not answer. Its worker is signalled at the expiry.
             let next = leases.upgrade().and_then(|leases| leases.expire_leases());
             tokio::select! {
                 renewed = parts.join_next() => match renewed {
@@ -278,7 +278,7 @@ async fn keep_leases(
 /// Polls for cancelled runs while this process holds keys.
 struct Cancels {
     next: Instant,
-    /// The last number: see [`Engine::cancel_signal`].
+    /// The last answer to [`Engine::cancel_signal`].
     last: u64,
 }
 
@@ -296,9 +296,9 @@ impl Cancels {
     async fn poll_changed(&mut self, engine: &dyn Engine, place: &Place) -> bool {
         sleep_until(self.next).await;
         let found = timeout_at(self.next + ANSWERING, engine.cancel_signal(place)).await;
-        // The time is set after the answer: a slow store must not be polled without a pause.
+        // The time is set after the answer, so that a slow store is not polled without a pause.
         self.next = Instant::now() + POLL;
-        // Renewals report an outage.
+        // An outage is ignored here, because renewals report it.
         let Ok(Ok(found)) = found else { return false };
         std::mem::replace(&mut self.last, found) != found
     }
@@ -329,7 +329,7 @@ async fn renew_part(
                 place.note_failure(shard, &fault);
             }
         }
-        // The next chunk is sent now, so its leases count from now.
+        // The leases of the next chunk count from now, when it is sent.
         since = Instant::now();
     }
 }

@@ -11,13 +11,13 @@ use crate::engine::retry_delay::RetryDelay;
 use crate::engine::{Engine, Place, Tried, lock};
 use crate::types::key::Key;
 
-/// The longest delay between two attempts at a locked key.
+/// The longest delay between two attempts to change a locked key.
 pub(crate) const LAST: Duration = Duration::from_millis(250);
 
 /// The requests for locked keys, by key.
 ///
-/// A later request for one of these keys also waits here, because it would delay the other requests of a batch. While
-/// any request waits, one task retries all requests.
+/// A later request for one of these keys also waits here. In a batch, it would delay the other requests. While any
+/// request waits, one task retries all of them.
 #[derive(Debug)]
 pub(crate) struct LockedKeys<T> {
     engine: Arc<dyn Engine>,
@@ -38,7 +38,7 @@ impl<T: Wish> LockedKeys<T> {
         Self { engine, place, waiting }
     }
 
-    /// Takes the request if its key is known to be locked, and returns it otherwise.
+    /// Keeps the request if its key is known to be locked. Otherwise, returns the request.
     pub(crate) fn join_locked(&self, what: T) -> Option<T> {
         match lock(&self.waiting).by_key.get_mut(what.key()) {
             Some(waiting) => {
@@ -49,7 +49,7 @@ impl<T: Wish> LockedKeys<T> {
         }
     }
 
-    /// Adds requests, and starts the task if it is not running.
+    /// Adds requests, and starts the retrying task if it is not running.
     ///
     /// # Panics
     ///
@@ -62,7 +62,7 @@ impl<T: Wish> LockedKeys<T> {
         for what in left {
             all.by_key.entry(what.key().clone()).or_default().push(what);
         }
-        // The flag is set under the same lock as the requests, so that exactly one task serves them.
+        // The flag is set under the same lock as the requests, so that exactly one task retries them.
         let was_served = std::mem::replace(&mut all.is_served, true);
         drop(all);
         if !was_served {
@@ -74,7 +74,7 @@ impl<T: Wish> LockedKeys<T> {
         let mut delay = RetryDelay::up_to(LAST);
         loop {
             sleep(delay.wait()).await;
-            // The lock is released before the requests are sent, because they may take long.
+            // The lock is released before the requests are sent, because the answers can take long.
             let keys: Vec<Key> = lock(&self.waiting).by_key.keys().cloned().collect();
             let mut freed = false;
             for keys in keys.chunks(MAX_BATCH) {
@@ -85,12 +85,12 @@ impl<T: Wish> LockedKeys<T> {
             }
             let mut all = lock(&self.waiting);
             if all.by_key.is_empty() {
-                // The lock is held: a request that is put aside later starts another task.
+                // The lock is still held, so a request that is put aside later starts another task.
                 all.is_served = false;
                 return;
             }
             drop(all);
-            // A transaction has ended that may have locked several of the keys.
+            // The transaction that has ended may have locked several of the keys.
             if freed {
                 delay = RetryDelay::up_to(LAST);
             }
@@ -104,11 +104,10 @@ impl<T: Wish> LockedKeys<T> {
         waiting.flatten().collect()
     }
 
-    /// Puts back the requests that are `left`, in front of later requests. Returns true if a key is no longer locked.
+    /// Puts the requests in `left` back, before later requests. Returns true if a key is no longer locked.
     fn return_keys(&self, keys: &[Key], left: Vec<T>) -> bool {
         let all = &mut lock(&self.waiting).by_key;
-        // Requests for these keys have arrived since then. Later requests go behind the requests that are left, which
-        // came first.
+        // Requests for these keys may have arrived meanwhile. They come after the requests in `left`.
         let come: Vec<T> = keys.iter().filter_map(|key| all.remove(key)).flatten().collect();
         let others = all.len();
         let mut put = |what: T| all.entry(what.key().clone()).or_default().push(what);

@@ -1,4 +1,4 @@
-//! Reads what metrics show of a queue besides its counts and its activity.
+//! Reads the values that metrics show in addition to the counts and the activity of a queue.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use crate::engine::{Engine, Place, SORTED_KEYS};
 use crate::types::error::{Answer, Kind};
 use crate::types::inspect::GroupInfo;
 
-/// The maximum number of groups that a look reads.
+/// The maximum number of groups that are read.
 const GROUPS: usize = 1_000;
 
 #[derive(Clone, Copy, Debug)]
@@ -18,7 +18,7 @@ pub(crate) struct Look {
 }
 
 impl Look {
-    /// Adds the values to a sample, after this time.
+    /// Adds the values, which were read `ago` before now, to a sample.
     pub(crate) fn add_to(self, sample: &mut Sample, ago: Duration) {
         sample.paused = Some(self.is_paused);
         sample.at_group_limit = self.at_group_limit;
@@ -30,7 +30,7 @@ impl Look {
     }
 }
 
-/// Reads the state of a queue. `keys` is the number of its keys.
+/// Reads the state of a queue that has `keys` keys.
 pub(crate) async fn read_look(
     engine: &dyn Engine,
     place: &Place,
@@ -38,12 +38,12 @@ pub(crate) async fn read_look(
     keys: u64,
 ) -> Answer<Look> {
     let is_paused = engine.is_paused(place).await?;
-    // The list of groups costs a read of all keys. Most engines also read all keys to count them.
+    // Listing the groups costs a read of all keys. In most engines, counting the keys costs as much.
     let is_cheap = !engine.scans() || keys <= SORTED_KEYS;
     let at_group_limit = match has_groups && is_cheap {
         true => match engine.list_groups(place, None, GROUPS).await {
             Ok(groups) => keys_at_limit(place.group_limit, &groups),
-            // An older role in PostgreSQL may not read the groups.
+            // An older role in PostgreSQL has no right to read the groups.
             Err(fault) if fault.kind == Kind::Refused => None,
             Err(fault) => return Err(fault),
         },
@@ -52,8 +52,8 @@ pub(crate) async fn read_look(
     Ok(Look { is_paused, at_group_limit })
 }
 
-/// Returns the ready keys of the groups that have reached their limit, or `None` if neither the queue nor a group has a
-/// limit.
+/// Returns the number of ready keys of the groups that have reached their limit, or `None` if neither the queue nor a
+/// group has a limit.
 fn keys_at_limit(default: Option<u32>, groups: &[GroupInfo]) -> Option<AtGroupLimit> {
     let mut found = default.map(|_| AtGroupLimit::default());
     for GroupInfo { counts, limit, is_paused, .. } in groups {

@@ -13,7 +13,7 @@ use crate::types::group::{GroupBy, Grouping};
 use crate::types::rate::Rate;
 use crate::types::worker::invalid_worker;
 
-/// The options that matter only while the queue is opened.
+/// The options that have an effect only while the queue is opened.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Opening {
     /// True if a missing queue is an error.
@@ -30,8 +30,8 @@ pub(crate) struct Opening {
 }
 
 impl Opening {
-    /// Checks the options, and returns the way in which keys get their groups, if any. Returns the reason if an option
-    /// is invalid.
+    /// Checks the options. Returns the rule that assigns keys to groups, if there is one. Returns the reason if an
+    /// option is invalid.
     pub(crate) fn check(&self) -> Result<Option<Grouping>, String> {
         match self.readd_policy {
             None | Some(ReaddPolicy::Hold | ReaddPolicy::Replace) => {}
@@ -55,13 +55,14 @@ impl Opening {
         }
     }
 
-    /// Returns true if the options fit only a queue that exists: a limit needs groups, and these options create none.
+    /// Returns true if the options are valid only for an existing queue, because a limit needs groups and these options
+    /// create none.
     pub(crate) const fn needs_groups(&self) -> bool {
         self.group_limit.is_some() && self.group_by.is_none()
     }
 
-    /// Compares the options with the settings of the queue, and returns the way in which its keys get their groups.
-    /// Returns the reason if a setting differs. `wanted` is the result of [`check`](Self::check).
+    /// Compares the options with the settings of the queue. Returns the rule that assigns its keys to groups, if there
+    /// is one. Returns the reason if a setting differs. `wanted` is the result of [`check`](Self::check).
     pub(crate) fn check_stored(
         &self,
         place: &Place,
@@ -112,7 +113,7 @@ impl Opening {
         Ok(stored)
     }
 
-    /// Returns the reason if the queue has another rate than the option says.
+    /// Returns an error text if the rate of the queue differs from the option.
     pub(crate) fn check_rate(&self, stored: Option<Rate>) -> Result<(), String> {
         match (self.rate, stored) {
             (Some(wanted), Some(rate)) if wanted != rate => Err(format!(
@@ -183,7 +184,7 @@ impl Options {
         None
     }
 
-    /// Returns the rules for a key that fails now, with a new random share of the backoff.
+    /// Returns the rules for a failing key, with a new random share of the backoff.
     pub(crate) fn failing_rules(&self) -> Failing {
         let (base, cap) = self.backoff;
         let backoff = Backoff { base, cap, share: fastrand::f64() };

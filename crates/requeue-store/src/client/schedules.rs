@@ -1,4 +1,4 @@
-//! Fires the schedules of a queue: adds their keys, and computes their next times.
+//! Fires the due schedules of a queue: adds their keys, and computes their next times.
 
 use std::collections::{HashSet, VecDeque};
 use std::future::{pending, poll_fn};
@@ -19,10 +19,10 @@ use crate::types::key::Key;
 
 /// The number of schedules that one request returns.
 const PAGE: usize = 64;
-/// The number of failed schedules that one look retries. After this number of failures because the store is unable, a
-/// look ends. A failure can take as long as the wait for a lock.
+/// The number of failed schedules that one look retries. A look also stops after this number of failures of the kind
+/// `Unable`, because each of them can take as long as the wait for a lock.
 const RETRIES: usize = 8;
-/// The pauses after failures double from the first value to the second.
+/// The shortest and the longest pause after a failure. Each further failure doubles the pause.
 const PAUSES: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(8));
 /// After this number of polls, a process looks at the schedules, even if no claim has reported a due schedule.
 const POLLS: u32 = 10;
@@ -33,10 +33,11 @@ type Work = Pin<Box<dyn Future<Output = Looked> + Send>>;
 /// delay the others.
 pub(crate) struct Timetable {
     shards: Vec<ShardTimes>,
-    /// Until this time, claims cause no look, because they name a schedule that could not be fired, and hide all
-    /// others.
+    /// The time until which claims cause no look. A claim reports only the earliest schedule, and that schedule could
+    /// not be fired.
     quiet_until: Option<Instant>,
-    /// A process that claims keys looks at least this often, because the store may have lost the time that claims read.
+    /// The longest time between two looks of a process that claims keys. The store may have lost the time that claims
+    /// read.
     review: Duration,
 }
 
@@ -51,7 +52,7 @@ struct ShardTimes {
 /// The schedules of a shard that could not be fired.
 #[derive(Default)]
 struct Failing {
-    /// The schedules that failed longest ago come first.
+    /// The keys of the schedules, in the order of their failures.
     held: VecDeque<Key>,
     /// True if the shard did not answer.
     is_silent: bool,
@@ -71,10 +72,10 @@ impl Timetable {
         Self { shards, quiet_until: None, review: poll.saturating_mul(POLLS) }
     }
 
-    /// Records the time until a schedule is due, which a claim has returned.
+    /// Records the time until a schedule is due, as a claim has returned it.
     ///
-    /// The earliest time counts. A claim and a request for schedules overlap, so each may miss a schedule that the
-    /// other has found. A time that has become wrong costs one request, which returns the right time.
+    /// The earliest time counts. A claim and a request for schedules can overlap, so each can miss a schedule that the
+    /// other has found. An outdated time costs one request, which returns the current time.
     pub(crate) fn note_due(&mut self, time: Option<Duration>) {
         let now = Instant::now();
         let due_at = time.and_then(|time| now.checked_add(time));
@@ -103,7 +104,7 @@ impl Timetable {
         }
     }
 
-    /// Waits until a schedule is due, or until the due schedules of a shard are fired.
+    /// Waits until a schedule is due, or until the due schedules of a shard have been fired.
     pub(crate) async fn changed(&mut self) {
         let idle = self.shards.iter().filter(|shard| shard.looking.is_none());
         let due_at = idle.filter_map(|shard| shard.due_at).min();
@@ -124,9 +125,9 @@ impl Timetable {
             self.quiet_until = Instant::now().checked_add(PAUSES.0);
         }
         let shard = &mut self.shards[number];
-        // Meanwhile, claims may have named the schedule that has failed.
+        // During the look, claims may have named the schedule that has failed.
         let due_at = shard.due_at.map(|at| failing.delay(at).max(self.quiet_until.unwrap_or(at)));
-        // A finished future must not be polled again.
+        // The future is removed, because a completed future must not be polled again.
         shard.looking = None;
         shard.due_at = due_at.into_iter().chain(next).min();
         shard.failing = failing;
@@ -146,7 +147,7 @@ impl Failing {
     }
 }
 
-/// Waits for the first look that ends. Returns the number of its shard.
+/// Waits until the first look completes. Returns the number of its shard and the result.
 async fn looked(shards: &mut [ShardTimes]) -> (usize, Looked) {
     poll_fn(|context| {
         for (number, shard) in shards.iter_mut().enumerate() {
@@ -161,7 +162,7 @@ async fn looked(shards: &mut [ShardTimes]) -> (usize, Looked) {
     .await
 }
 
-/// Fires the due schedules of a shard. Schedules that failed wait for their retry, and are retried a few at a time, so
+/// Fires the due schedules of a shard. Failed schedules wait for their retry. A few of them are retried at a time, so
 /// that they do not delay the others.
 async fn look(shared: &Shared, number: usize, mut failing: Failing) -> Looked {
     let is_retry = failing.retry_at.is_none_or(|at| at <= Instant::now());
@@ -182,7 +183,7 @@ async fn look(shared: &Shared, number: usize, mut failing: Failing) -> Looked {
     if !failing.is_silent && failing.held.is_empty() {
         failing = Failing::default();
     } else if is_retry && !failing.is_silent && failing.held.len() == held_before {
-        // The cause of the failures may have ended, so the next retry is immediate.
+        // The cause of the failures may be gone, so the next retry is immediate.
         failing.retry_at = Some(Instant::now());
         failing.pause = Duration::ZERO;
     } else if is_retry || failing.is_silent {
@@ -210,7 +211,8 @@ async fn fire_page(
     for schedule in schedules {
         match schedule.due_at().filter(|_| !held_before.contains(&schedule.key)) {
             Some(at) if at <= now => match fire(shared, &schedule, now).await {
-                // The schedule has another time now, or another process has changed it. The next page shows that time.
+                // Either the schedule now has another time, or another process has changed it. The next page contains
+                // the new time.
                 Ok(_) => sooner(Some(began)),
                 Err(fault) => {
                     unable += usize::from(fault.kind == Kind::Unable);
@@ -228,7 +230,7 @@ async fn fire_page(
         }
     }
     if is_full && held.len() > held_before.len() {
-        // Behind the schedules that failed, others may be due.
+        // The page may be full of failed schedules, and later ones may also be due.
         sooner(Some(began));
     }
     Ok(next)
@@ -270,7 +272,8 @@ mod tests {
             let start = Instant::now();
             assert!(timetable.shards[0].looking.is_none());
             timeout(2 * SOON, timetable.changed()).await.expect("the schedule is due");
-            // A claim that began before the schedule was stored does not hide it.
+            // An earlier claim does not know this schedule. Recording the time here ensures that its answer does not
+            // hide the schedule.
             timetable.note_due(read);
             assert_eq!(timetable.shards[0].due_at, Some(start + SOON));
         }

@@ -1,4 +1,4 @@
-//! The state of a queue that its handles, its items and its tasks share in this process.
+//! The state of a queue that the handles, items and tasks of one process share.
 
 use std::fmt;
 use std::sync::{Arc, Mutex};
@@ -39,11 +39,11 @@ pub(crate) struct Shared {
     pub(crate) engine: Arc<dyn Engine>,
     pub(crate) place: Arc<Place>,
     pub(crate) options: Options,
-    /// The way in which keys get their groups. `None`: the queue has no groups.
+    /// The rule that assigns keys to groups, or `None` if the queue has no groups.
     pub(crate) grouping: Option<Grouping>,
     pub(crate) leases: Arc<Leases>,
     pub(crate) recorder: Arc<Recorder>,
-    /// Ends the task of `recorder`.
+    /// Stops the task of `recorder` when it is dropped.
     _recording: DropGuard,
     pub(crate) adding: Lanes<Adding>,
     pub(crate) finishing: Lanes<Finishing>,
@@ -82,7 +82,7 @@ impl Shared {
             options,
             grouping,
             leases,
-            // The value stays when there is no receiver, so a late subscriber sees the shutdown.
+            // The channel stores the value even without a receiver, so a late subscriber sees the shutdown.
             shutdown: watch::Sender::new(Shutdown::No),
             counts: Cache::new(),
             longest: Cache::new(),
@@ -96,7 +96,7 @@ impl Shared {
     /// Stops deliveries, unless they are stopped already.
     pub(crate) fn stop_deliveries(&self, why: Shutdown) {
         self.shutdown.send_if_modified(|shutdown| {
-            // The first reason stays: waiting getters have already seen it.
+            // The first reason remains, because waiting getters have already seen it.
             let is_open = !shutdown.is_final();
             if is_open {
                 *shutdown = why;
@@ -150,9 +150,9 @@ impl Shared {
     pub(crate) async fn add_keys(&self, keys: Vec<Member>, add: Add) -> Answer<Vec<Added>> {
         let Shared { engine, place, adding, options, .. } = self;
         let deadline = Instant::now() + options.add_timeout;
-        // Batches are answered in any order, and the caller gets the answers in the order of its keys.
+        // Batches are answered in any order, but the caller receives the answers in the order of its keys.
         let mut added = vec![None; keys.len()];
-        // Engines insert the keys of a batch faster in their order.
+        // Engines insert sorted keys faster.
         let mut keys: Vec<(Member, usize)> = keys.into_iter().zip(0..).collect();
         keys.sort_unstable();
         let trace = options.current_trace(&add);
@@ -163,10 +163,10 @@ impl Shared {
             adding.put_wish(shard, Adding::new(ask, deadline, reply));
             (n, answered)
         };
-        // All requests are sent before the wait, so that they share batches.
+        // All requests are sent before the first wait, so that they share batches.
         let sent: Vec<_> = keys.into_iter().map(send).collect();
         let (mut failed, mut is_unsure) = (None, false);
-        // Read all answers, also after a failure, because the answers tell whether a part of the keys was added.
+        // All answers are read, even after a failure, because they show whether some of the keys were added.
         for (n, answered) in sent {
             match timeout_at(deadline, answered).await {
                 Ok(Ok(Ok(answer))) => added[n] = Some(answer),
@@ -174,7 +174,7 @@ impl Shared {
                     is_unsure |= fault.kind.may_have_happened();
                     failed = Some(fault);
                 }
-                // Without an answer, the key may have been added, also if a later failure is definite.
+                // A key without an answer may have been added, even if a later failure is definite.
                 Ok(Err(_)) => {
                     is_unsure = true;
                     failed = Some(EngineError::unsure("the runtime of the queue has stopped"));
@@ -234,7 +234,7 @@ impl Shared {
 
 #[cfg(feature = "prometheus")]
 impl Shared {
-    /// Reads what metrics show besides counts and activity. The future does not keep the queue alive.
+    /// Reads the values that metrics show in addition to counts and activity. The future does not keep the queue alive.
     pub(crate) fn recent_look(&self) -> impl Future<Output = Result<(), ReadError>> + Send + use<> {
         let (engine, place) = (Arc::clone(&self.engine), Arc::clone(&self.place));
         let (counts, look) = (Arc::clone(&self.counts), Arc::clone(&self.look));
@@ -278,13 +278,13 @@ pub(crate) enum Shutdown {
 }
 
 impl Shutdown {
-    /// Returns true if no more keys are delivered.
+    /// Returns true if the process delivers no more keys.
     pub(crate) const fn is_final(self) -> bool {
         matches!(self, Self::Now | Self::Dropped)
     }
 }
 
-/// Counts the keys regularly until the queue is gone. A scrape cannot wait for a count.
+/// Counts the keys regularly until the last handle of the queue is dropped, because a scrape cannot wait for a count.
 #[cfg(feature = "prometheus")]
 pub(crate) async fn keep_counting(shared: std::sync::Weak<Shared>) {
     let begin = |shared: Arc<Shared>| {
@@ -298,7 +298,7 @@ pub(crate) async fn keep_counting(shared: std::sync::Weak<Shared>) {
     };
     while let Some((place, counting)) = shared.upgrade().map(begin) {
         if let Err(error) = counting.await {
-            // The other calls on the queue report an outage.
+            // The level is low, because other calls on the queue report an outage.
             let error = crate::types::error::chain(&error);
             tracing::debug!(queue = place.name, error, "the metrics were not updated");
         }

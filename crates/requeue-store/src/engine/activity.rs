@@ -1,10 +1,10 @@
-//! The numbers of a queue per minute, as engines store them.
+//! The activity of a queue per minute, as engines store it.
 //!
-//! Each process has a row for each minute, which it replaces with growing numbers. So no two processes write the same row,
-//! and a repeated write counts once. Rows of earlier minutes are merged into one row per minute.
+//! Each process has a row for each minute. Each write replaces the row with the current sums. So no two processes write
+//! the same row, and a repeated write counts once. Rows of earlier minutes are merged into one row per minute.
 //!
-//! All minutes are minutes of the engine's clock. A row can be written until the end of the next minute, and is merged
-//! later, with a minute in between. So a process that was stopped for long cannot write a row that was merged.
+//! All minutes are minutes of the engine's clock. A row can be written until the end of the next minute. It is merged
+//! at least one minute later. So a process that was suspended cannot write a row that was merged.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -18,9 +18,9 @@ use crate::types::error::Answer;
 
 /// The duration of a minute.
 pub(crate) const MINUTE: Micros = 60_000_000;
-/// The number of minutes after which a row is removed: seven days.
+/// The number of minutes for which a row is kept: seven days.
 pub(crate) const KEPT: i64 = 7 * 24 * 60;
-/// The maximum number of rows of processes that are merged together.
+/// The maximum number of processes' rows that one merge reads.
 pub(crate) const MERGED: i64 = 1_000;
 
 /// Returns the minute of a time.
@@ -41,11 +41,11 @@ pub(crate) const fn first_kept_apart(now: i64) -> i64 {
 /// A row to write.
 #[derive(Clone, Debug)]
 pub(crate) struct Record {
-    /// The minute. `None`: the engine's current minute.
+    /// The minute, or `None` for the engine's current minute.
     pub(crate) minute: Option<i64>,
-    /// Identifies the open queue of a process. The text is not empty.
+    /// The identifier of the queue handle of a process. The text is not empty.
     pub(crate) instance: Arc<str>,
-    /// The name of the worker, or empty text if the process gets no keys.
+    /// The name of the worker, or empty text if the process claims no keys.
     pub(crate) worker: Arc<str>,
     pub(crate) tally: Tally,
 }
@@ -55,13 +55,13 @@ pub(crate) struct Record {
 pub(crate) struct Recorded {
     /// The current minute.
     pub(crate) minute: i64,
-    /// False if the minute of the row is over, so that nothing was written.
+    /// False if nothing was written, because the minute of the row is over.
     pub(crate) is_written: bool,
     /// True if there are rows to merge.
     pub(crate) has_old: bool,
 }
 
-/// A row. The row with an empty `instance` is the merged row of its minute.
+/// A stored row. The row with an empty `instance` is the merged row of its minute.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Part {
     pub(crate) minute: i64,
@@ -77,7 +77,7 @@ pub(crate) struct Part {
 pub(crate) enum Which {
     /// The rows of the minutes that end after this time before now.
     Since(Micros),
-    /// Some rows that can be merged, with the merged rows of their minutes.
+    /// Some of the rows that can be merged, and the merged rows of their minutes.
     Old,
 }
 
@@ -119,7 +119,7 @@ pub(crate) async fn merge_old(engine: &dyn Engine, queue: &Place) -> Answer<()> 
         merging.tally.merge(&tally);
     }
     for merging in by_minute.into_values() {
-        // If another process has merged the same rows, nothing is left to do.
+        // A result of false needs no retry, because another process has merged the same rows.
         engine.merge_activity(queue, merging).await?;
     }
     Ok(())
@@ -155,8 +155,8 @@ pub(crate) fn live_workers(parts: &[Part], after: Micros) -> BTreeMap<String, Mi
 /// The version of the encoding of times.
 const ENCODING: u8 = 1;
 
-/// Encodes both histograms: for each histogram its sum, the number of buckets that are not empty, and for each of these
-/// buckets the number of empty buckets before it and its count.
+/// Encodes both histograms. The encoding of each contains its sum and the number of nonempty buckets. Then it contains,
+/// for each nonempty bucket, the number of empty buckets before the bucket, and the bucket's count.
 pub(crate) fn encode_times(tally: &Tally) -> Vec<u8> {
     let mut to = vec![ENCODING];
     for times in [&tally.queued, &tally.worked] {
@@ -176,7 +176,7 @@ pub(crate) fn encode_times(tally: &Tally) -> Vec<u8> {
     to
 }
 
-/// Appends a number in groups of seven bits, the lowest group first.
+/// Appends a number in groups of seven bits, starting with the lowest bits.
 fn push_number(to: &mut Vec<u8>, mut number: u128) {
     while number >= 0x80 {
         to.push(number as u8 | 0x80);
@@ -222,7 +222,7 @@ fn read_number(from: &mut &[u8]) -> Option<u128> {
     None
 }
 
-/// Converts a count for engines whose integers have a sign.
+/// Converts a count for engines with signed integers.
 pub(crate) fn stored_count(count: u64) -> i64 {
     i64::try_from(count).unwrap_or(i64::MAX)
 }

@@ -36,8 +36,8 @@ impl Address {
             "redis" | "rediss" => crate::engine::redis::Options::parse(scheme, rest)
                 .map(Self::Redis)
                 .map_err(ConnectError::new),
-            // Only the features that are not enabled reach this arm. requeue-cli and requeue-store have features of
-            // the same names.
+            // Only schemes whose feature is not enabled reach this arm. The features of requeue-cli and requeue-store
+            // have the same names.
             "sqlite" | "postgres" | "postgresql" | "redis" | "rediss" => {
                 let feature = match scheme {
                     "postgresql" => "postgres",
@@ -61,10 +61,10 @@ pub(crate) fn option_pairs(query: &str) -> impl Iterator<Item = (&str, &str)> {
     options.map(|option| option.split_once('=').unwrap_or((option, "")))
 }
 
-/// Returns the message about an option that is not in `allowed`, or whose value is not valid. `allowed`
-/// lists each name with the values that it takes.
+/// Returns the message about an option that is not in `allowed`, or whose value is invalid. `allowed` lists each name
+/// with its possible values.
 ///
-/// The message omits the value of an unknown option: it may be a password under a mistyped name.
+/// The message omits the value of an unknown option, because the value may be a password after a mistyped name.
 pub(crate) fn wrong_option(
     scheme: &str,
     allowed: &[(&str, &str)],
@@ -92,7 +92,7 @@ fn parse_sqlite(rest: &str) -> Result<Address, ConnectError> {
     }
     // An authority such as `//host`, or a `file:` URL, is the address format of another program, not a
     // path.
-    // SQLite would create a file with such a name, in a directory that the user does not expect.
+    // SQLite would create a file with such a name in an unexpected directory.
     let has_host = path.starts_with("//") && !path.starts_with("///");
     if has_host || path.starts_with("file:") {
         let said = format!("sqlite:{path}: use a path after sqlite:, as in sqlite:jobs.db");

@@ -1,8 +1,8 @@
 //! The failed runs that engines keep for a key.
 //!
-//! An engine keeps the n-th failure in a row in the slot n mod [`SLOTS`], so that it replaces an older one without a
-//! search. Slots may still contain failures of an earlier row: their numbers are greater than the number of failures,
-//! because a lower number has been replaced.
+//! An engine keeps the n-th consecutive failure in the slot n mod [`SLOTS`]. A new failure thus replaces the oldest
+//! failure without a search. Slots can still contain failures from before the last success. The numbers of such
+//! failures are greater than the key's number of failures, because lower numbers have been replaced.
 
 use std::sync::Arc;
 
@@ -13,14 +13,15 @@ use crate::types::inspect::Attempt;
 
 /// The number of failures that are kept for a key.
 pub(crate) const SLOTS: u32 = 3;
-/// The number of failures that are kept for a queue, or for a shard in Redis. `rows.lua` and `attempts.sql` repeat it.
+/// The number of failures that are kept for a queue, or for a shard in Redis. `rows.lua` and `attempts.sql` repeat the
+/// value.
 #[allow(dead_code, reason = "only some engines use it")]
 pub(crate) const MOST: i64 = 10_000;
 
 /// A failed run, as engines keep it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Failed {
-    /// The number of failures in a row, including this failure.
+    /// The number of consecutive failures, including this one.
     pub(crate) number: u32,
     /// The time at which the run ended.
     pub(crate) at: Micros,
@@ -66,7 +67,7 @@ impl Failed {
     }
 }
 
-/// Returns those of the kept failures that belong to a key with this many failures in a row, the newest first.
+/// Returns the failures in `kept` that belong to the last `failures` consecutive failures of a key, the newest first.
 pub(crate) fn last_attempts(mut kept: Vec<Failed>, failures: u32, now: Micros) -> Vec<Attempt> {
     kept.retain(|failed| {
         failed.number <= failures && failed.number > failures.saturating_sub(SLOTS)

@@ -1,5 +1,4 @@
-//! The columns of a key in a table, named once. The queries, the decoders and the statements that write a row
-//! use this list: see [`Columns`].
+//! The columns of a key in a table. Queries, decoders and the statements that write a row share the list [`Columns`].
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -77,7 +76,7 @@ macro_rules! columns {
         key { $($(#[$key_doc:meta])* $key:ident: $key_kind:ty,)* }
         run { $($(#[$run_doc:meta])* $run:ident: $run_kind:ty,)* }
     ) => {
-        /// The columns of a key, except the key itself and its queue. The schemas have the rules for their values.
+        /// The columns of a key, except the key itself and its queue. The schemas contain the rules for the values.
         #[derive(Clone, PartialEq, Eq, Debug, Default)]
         pub(crate) struct Columns {
             $($(#[$key_doc])* pub(crate) $key: $key_kind,)*
@@ -90,7 +89,7 @@ macro_rules! columns {
                 $(Column { name: stringify!($key), is_text: <$key_kind as Kind>::IS_TEXT },)*
                 $(Column { name: stringify!($run), is_text: <$run_kind as Kind>::IS_TEXT },)*
             ];
-            /// The columns that are null unless the key is in flight.
+            /// The columns that have a value only while the key is in flight.
             pub(crate) const RUN: &[&str] = &[$(stringify!($run)),*];
 
             pub(crate) fn read<S: Source>(source: &S) -> Result<Self, S::Error> {
@@ -113,7 +112,7 @@ macro_rules! columns {
 
 columns! {
     key {
-        /// 0: ready or waiting; 1: in flight; 2: parked.
+        /// The state: 0 for ready or waiting, 1 for in flight, 2 for parked.
         state: i64,
         at: Option<Micros>,
         priority: i64,
@@ -126,9 +125,9 @@ columns! {
         since: Micros,
         bound: Option<Micros>,
         error: Option<Arc<str>>,
-        /// The time of the last failure. Without failures, it has no meaning.
+        /// The time of the last failure. The value has no meaning if the key has no failures.
         failed_at: Option<Micros>,
-        /// `None`: the queue has no groups. Empty: the key is in none.
+        /// The group: `None` if the queue has no groups, and empty if the key is in no group.
         grp: Option<Arc<str>>,
         /// The trace contexts of the adds of the pending run, one per line.
         trace: Option<Arc<str>>,
@@ -142,7 +141,7 @@ columns! {
         run_reasons: Option<i64>,
         /// The name of the process that has the key in flight.
         worker: Option<Arc<str>>,
-        /// The fencing token of the delivery whose run was cancelled. Another token has no meaning.
+        /// The fencing token of the delivery whose run was cancelled. Any other token has no effect.
         cancel_epoch: Option<i64>,
         /// The trace contexts of the run in flight.
         run_trace: Option<Arc<str>>,
@@ -161,7 +160,7 @@ impl StateCounts {
         )
     }
 
-    /// Reads the numbers of keys from the first columns of a row. Another column has the age of the oldest key.
+    /// Reads the numbers of keys from the first columns of a row. A further column contains the age of the oldest key.
     pub(crate) fn read<S: Source>(source: &S) -> Result<Self, S::Error> {
         let number = |position| {
             let number = source.read_number(position)?.unwrap_or_default();
@@ -199,9 +198,9 @@ impl From<Columns> for Row {
         });
         Self {
             at: stored.at,
-            // Without a pending run, the bound has no meaning.
+            // The bound has no meaning without a pending run.
             bound: stored.bound.filter(|_| stored.at.is_some()),
-            // Without a run in flight, the worker's name has none.
+            // The worker's name has no meaning without a run in flight.
             worker: stored.worker.filter(|name| run.is_some() && !name.is_empty()),
             run,
             parked: stored.state == PARKED,
@@ -256,7 +255,7 @@ impl From<&Row> for Columns {
     }
 }
 
-/// Converts a count. The schemas accept only values in the range.
+/// Converts a count. The schemas accept only values in the range of `u32`.
 fn to_count(number: i64) -> u32 {
     number.try_into().unwrap_or(u32::MAX)
 }
@@ -264,7 +263,7 @@ fn to_count(number: i64) -> u32 {
 fn asked(adds: i64, reasons: i64, priority: i64) -> Asked {
     Asked {
         adds: to_count(adds),
-        // 32 bits, which PostgreSQL stores with a sign.
+        // PostgreSQL stores the 32 bits with a sign.
         reasons: reasons as u32,
         priority: i32::try_from(priority).unwrap_or_default().into(),
     }

@@ -16,13 +16,13 @@ pub(crate) struct Counters(Mutex<Counted>);
 
 #[derive(Clone, Copy, Debug, Default)]
 struct Counted {
-    /// Holds the values that this process counts or measures. The number of keys is not one of them.
+    /// The values that this process counts or measures. They do not include the number of keys.
     sample: Sample,
     successes: u64,
 }
 
 impl Counters {
-    /// Counts the adds that have an answer.
+    /// Counts the answered adds.
     pub(crate) fn count_adds(&self, asks: &[Ask], answers: &[Option<Added>]) {
         let counts = &mut lock(&self.0).sample.totals;
         for (ask, answer) in asks.iter().zip(answers) {
@@ -31,7 +31,7 @@ impl Counters {
                 counts.adds += 1;
                 match added {
                     Added::New | Added::Dirty | Added::Revived => counts.enqueued += 1,
-                    // The key has a pending run, which waits for the end of the backoff.
+                    // A key that backs off also has a pending run, which waits for the end of the backoff.
                     Added::Coalesced | Added::BackingOff => counts.coalesced += 1,
                     _ => {}
                 }
@@ -78,9 +78,9 @@ impl Counters {
         }
     }
 
-    /// Counts the completion of a delivery whose lease had expired. The store treats the expiry as a failure,
-    /// however the run completed, unless the run was cancelled. The process that finds it counts the key if that
-    /// parks it.
+    /// Counts the completion of a delivery whose lease had expired. The store treats the expiry as a failure, even if
+    /// the run succeeded. A cancelled run is not a failure. If the expiry parks the key, the process that finds the
+    /// expired lease counts the parked key.
     pub(crate) fn lost(&self, worked: Duration, out: &Delivery, is_cancelled: bool) {
         let done = &mut lock(&self.0).sample;
         done.times.worked.observe(worked);
@@ -116,9 +116,9 @@ impl Counters {
     }
 
     /// Returns a sample that includes the keys of the store, which were counted `ago` before now. `held`
-    /// lists how long this process has had each of its keys.
+    /// contains the time for which this process has held each of its keys.
     pub(crate) fn sample(&self, counts: StateCounts, ago: Duration, held: Vec<Duration>) -> Sample {
-        // This is a copy, so the lock is released before the keys in flight are summed up.
+        // The sample is copied, so that the lock is released before the keys in flight are summed up.
         let mut sample = lock(&self.0).sample;
         let number = |keys: u64| usize::try_from(keys).unwrap_or(usize::MAX);
         sample.depth = number(counts.ready + counts.dirty);

@@ -1,9 +1,10 @@
-//! Handles rows that cannot be read. They are set aside: kept, listed as damaged, and never delivered.
+//! Handles rows that cannot be read. They are set aside: the engine keeps them, lists them as damaged, and never
+//! delivers them.
 //!
-//! Only Redis can have damaged rows: the constraints of the tables refuse them in SQLite and PostgreSQL.
-//! requeue does not write them. They result from manual edits and faulty restores. A damaged row cannot harm
-//! other keys, because each value is checked where it is read. An add replaces a damaged row, and a cancel or
-//! a drop of the queue removes it. No other operation changes it.
+//! Only Redis can have damaged rows. In SQLite and PostgreSQL, the constraints of the tables refuse them. Damaged rows
+//! result from manual edits and faulty restores; requeue does not write them. A damaged row cannot harm other keys,
+//! because each value is checked where it is read. An add replaces a damaged row, and a cancel or a drop of the queue
+//! removes it. No other operation changes it.
 
 use crate::engine::row::Row;
 use crate::types::inspect::{Entry, State};
@@ -18,7 +19,7 @@ pub(crate) struct Damaged {
 }
 
 impl Damaged {
-    /// Reports a key that was set aside. The process that set it aside reports it, once.
+    /// Reports a key that was set aside. Only the process that set the key aside reports it.
     pub(crate) fn report_set_aside(&self, queue: &str) {
         tracing::warn!(
             target: "requeue_store::damaged",

@@ -3,11 +3,11 @@
 use crate::engine::time::{Micros, until};
 use crate::types::rate::{Rate, Throttle, as_wide};
 
-/// A rate, and how much of it is used.
+/// A rate, and the starts of it that are used up.
 ///
 /// `next_at` is the time from which the rate permits the next start: the theoretical arrival time of the generic cell
-/// rate algorithm, less the tolerance. A start postpones it by the interval of the rate. It is never behind the present
-/// by more than the interval times the burst less one. So it permits at most the burst.
+/// rate algorithm, less the tolerance. Each start postpones `next_at` by the interval of the rate. `next_at` is never
+/// behind the present by more than `burst − 1` intervals, so the gate permits at most `burst` starts at the same time.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Gate {
     pub(crate) rate: Rate,
@@ -15,11 +15,11 @@ pub(crate) struct Gate {
 }
 
 impl Gate {
-    /// Creates the gate at the time `now`. `next_at` is the stored value, which is 0 at first. If it is further ahead than
-    /// one interval, then the clock has gone back, or the rate was changed. No starts are gained then, but they do not
-    /// stop either.
+    /// Creates the gate at the time `now`. `next_at` is the stored value, which is 0 at first. If the value is more
+    /// than one interval ahead, the clock was set back, or the rate was changed. Then the gate permits the next start
+    /// after one interval.
     pub(crate) fn new(rate: Rate, next_at: Micros, now: Micros) -> Self {
-        // Roundings may have put the time one microsecond further ahead.
+        // Rounding may have put the time one microsecond further ahead.
         Self { rate, next_at: next_at.min(now.saturating_add(rate.time_of(1)).saturating_add(1)) }
     }
 
@@ -35,7 +35,7 @@ impl Gate {
         Throttle { rate: self.rate, next_start: until(now, self.next_at) }
     }
 
-    /// Returns how many of `wanted` starts the rate permits at the time `now`.
+    /// Returns the number of starts, up to `wanted`, that the rate permits at the time `now`.
     pub(crate) fn permitted(self, now: Micros, wanted: usize) -> usize {
         if now < self.next_at {
             return 0;
@@ -46,11 +46,11 @@ impl Gate {
         wanted.min(usize::try_from(permitted).unwrap_or(usize::MAX))
     }
 
-    /// Records this many starts at the time `now`, which the gate has permitted.
+    /// Records the number of starts that the gate has permitted at the time `now`.
     pub(crate) fn use_up(&mut self, now: Micros, starts: usize) {
         if starts > 0 {
             let [of, per, burst] = self.rate.parts().map(as_wide);
-            // Rounded down, and `time_of` is rounded up, so that no start is early.
+            // The tolerance is rounded down, and `time_of` is rounded up, so that no start is early.
             let tolerance = per * (burst - 1) / of;
             let tolerance = Micros::try_from(tolerance).unwrap_or(Micros::MAX);
             let least = now.saturating_sub(tolerance);
@@ -67,7 +67,8 @@ mod tests {
 
     const SECOND: Duration = Duration::from_secs(1);
 
-    /// Returns the times of the starts, if a worker asks at these times for this many keys.
+    /// Returns the times of the starts if a worker requests keys. `asks` contains the times and the numbers of
+    /// requested keys.
     fn starts(rate: Rate, asks: &[(i64, usize)]) -> Vec<i64> {
         let mut next_at = 0;
         let mut starts = Vec::new();
@@ -114,7 +115,8 @@ mod tests {
     #[test]
     fn a_clock_that_goes_back_neither_stops_starts_nor_gains_some() {
         let rate = Rate::new(1, Duration::from_micros(10)).burst(3);
-        // One interval after 500, and one microsecond for the roundings: 511. The next start is one interval later.
+        // The time after 500 is one interval and one microsecond for rounding: 511. The next start is one interval
+        // later.
         let asks = [(1000, 9), (1010, 9), (500, 9), (510, 9), (511, 9), (520, 9), (521, 9)];
         assert_eq!(starts(rate, &asks), [1000, 1000, 1000, 1010, 511, 521]);
     }

@@ -1,4 +1,4 @@
-//! The interface of a storage engine. Each operation takes a batch of keys.
+//! The interface of a storage engine. Most operations apply to a batch of keys.
 
 pub(crate) mod activity;
 pub(crate) mod address;
@@ -58,17 +58,17 @@ pub(crate) struct Place {
     pub(crate) parked_add: ParkedAdd,
     /// The name of this process, which is stored with each key that it claims.
     pub(crate) worker: Arc<str>,
-    /// Distinguishes the queues that have had this name in turn, for engines whose `id` does not.
+    /// Distinguishes successive queues of the same name, for engines whose `id` does not.
     pub(crate) generation: u64,
     /// The counters of this process.
     pub(crate) meters: Arc<Counters>,
-    /// The outages that the connections of this process have seen.
+    /// The outages that this process has noticed.
     pub(crate) outage: Arc<Outage>,
     /// The function that this process calls for parked keys.
     pub(crate) on_parked: OnParked,
-    /// The way in which keys get their groups, as engines store it. `None`: the queue has no groups.
+    /// The rule that assigns keys to groups, as engines store it, or `None` if the queue has no groups.
     pub(crate) group_by: Option<Arc<str>>,
-    /// The limit of each group without a separate limit, as of the opening of the queue.
+    /// The limit of each group without a separate limit, when the queue was opened.
     pub(crate) group_limit: Option<u32>,
     /// The rate of the queue when it was opened.
     pub(crate) rate: Option<Rate>,
@@ -105,13 +105,14 @@ impl Place {
     }
 }
 
-/// The settings of a queue. They are stored, so that they apply to all processes. The process that creates
-/// the queue chooses them.
+/// The settings of a queue. The store keeps them, so that they apply to all processes. The process that creates the
+/// queue chooses them.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Settings {
     pub(crate) readd_policy: ReaddPolicy,
     pub(crate) parked_add: ParkedAdd,
-    /// `None`: the queue has no groups. Empty: each add names the group. Otherwise the pattern that extracts the group.
+    /// The pattern that extracts the group. `None` means that the queue has no groups, and an empty text that each add
+    /// names the group.
     pub(crate) group_by: Option<Arc<str>>,
     /// The limit of keys in flight of each group without a separate limit, when the queue is created.
     pub(crate) group_limit: Option<u32>,
@@ -120,8 +121,8 @@ pub(crate) struct Settings {
 }
 
 impl Settings {
-    /// Returns the settings of a queue. They state whether the queue holds re-adds, and whether an add revives a parked
-    /// key.
+    /// Returns the settings of a queue. `holds` selects the re-add policy `Hold`, and `revives` the revival of parked
+    /// keys by adds.
     pub(crate) const fn from_flags(holds: bool, revives: bool) -> Self {
         Self {
             readd_policy: if holds { ReaddPolicy::Hold } else { ReaddPolicy::Replace },
@@ -159,10 +160,10 @@ impl From<ReaddPolicy> for Settings {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Ask {
     pub(crate) key: Key,
-    /// The group of the key, if it is new. `None` if the queue has no groups.
+    /// The group for a new key, or `None` if the queue has no groups.
     pub(crate) group: Option<Arc<str>>,
     pub(crate) add: Add,
-    /// The number of adds that this add stands for.
+    /// The number of equal adds that this value combines.
     pub(crate) adds: u32,
     /// The trace context of the add, in one line.
     pub(crate) trace: Option<Arc<str>>,
@@ -185,23 +186,23 @@ pub(crate) struct Asked {
 
 /// The parameters of the backoff.
 ///
-/// The delay after the n-th counted failure in a row (n from 0) lies between half of min(base · 2ⁿ, cap) and all of it.
-/// `share` selects the point in that range. A failure during the backoff of the previous failure is not counted, and
-/// gets the remaining delay.
+/// The delay after the n-th consecutive counted failure (n from 0) is between half of min(base · 2ⁿ, cap) and the whole
+/// value. `share` selects the point in that range. A failure during the backoff of the previous failure is not counted.
+/// Its delay is the time that remains.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub(crate) struct Backoff {
     pub(crate) base: Duration,
     pub(crate) cap: Duration,
-    /// From 0.0 (half of the delay) to 1.0 (all of it).
+    /// The point in the range, from 0.0 (half of the delay) to 1.0 (the whole delay).
     pub(crate) share: f64,
 }
 
 impl Failing {
-    /// Returns the parameters for the n-th of several keys that fail at the same time, n from 1. Each key gets a
-    /// different share, so that the keys do not become ready at the same time. The shares differ by the
+    /// Returns the parameters for the n-th of several keys that fail at the same time, n from 1. Each key receives a
+    /// different share, so that the keys do not become ready at the same time. The step between two shares is the
     /// distance from the drawn share to 1.0.
     pub(crate) fn nth(mut self, n: usize) -> Self {
-        // A drawn share of 1.0 has a step of zero: the keys of a test with this share back off equally.
+        // A drawn share of 1.0 results in a step of zero. Tests draw this share so that all keys have equal backoffs.
         let step = 1.0 - self.backoff.share.clamp(0.0, 1.0);
         self.backoff.share = 1.0 - (step * n as f64).fract();
         self
@@ -211,7 +212,7 @@ impl Failing {
 /// A change of the settings of a group.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum GroupChange {
-    /// The limit of keys in flight. `None`: the limit of the queue applies.
+    /// The limit of keys in flight. With `None`, the limit of the queue applies.
     Limit(Option<u32>),
     /// The number of keys in one turn.
     Weight(u32),
@@ -228,10 +229,10 @@ pub(crate) struct Claim {
     /// The number of these keys that are chosen by age, the oldest first, regardless of priority.
     pub(crate) oldest: usize,
     pub(crate) lease: Duration,
-    /// Applies to keys whose leases have expired.
+    /// The rules for keys whose leases have expired.
     pub(crate) expired: Failing,
-    /// The longest time until the caller claims again without a wake, if this claim finds no key. Zero if
-    /// no caller waits for the keys: the engine need not wake anyone.
+    /// The longest time until the caller claims again without a wake, if this claim finds no key. Zero if no caller
+    /// waits for keys, so that the engine need not send a wake.
     #[allow(dead_code, reason = "only some engines use it")]
     pub(crate) poll: Duration,
 }
@@ -240,7 +241,7 @@ pub(crate) struct Claim {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Failing {
     pub(crate) backoff: Backoff,
-    /// The number of failures in a row after which a key is parked. `None`: no limit.
+    /// The number of consecutive failures after which a key is parked, or `None` for no limit.
     pub(crate) max_failures: Option<u32>,
 }
 
@@ -251,13 +252,13 @@ pub(crate) struct Delivery {
     pub(crate) epoch: i64,
     pub(crate) asked: Asked,
     pub(crate) failures: u32,
-    /// How long the key was ready. For a dirty key, the time starts with the add that made it dirty.
+    /// The time for which the key was ready. For a key that was dirty, the time starts with the add that made it dirty.
     pub(crate) queued: Duration,
-    /// The group. `None`: the queue has no groups.
+    /// The group, or `None` if the queue has no groups.
     pub(crate) group: Option<Arc<str>>,
-    /// The trace contexts of the adds of the run, one per line.
+    /// The trace contexts of the adds that the run serves, one per line.
     pub(crate) trace: Option<Arc<str>>,
-    /// How long ago the previous run failed, if the run is a retry and the engine knows it.
+    /// The time since the failure of the previous run, if the run is a retry and the engine knows the time.
     pub(crate) failed: Option<Duration>,
 }
 
@@ -265,18 +266,19 @@ pub(crate) struct Delivery {
 pub(crate) struct Claimed {
     pub(crate) items: Vec<Delivery>,
     /// The time until the next key may become ready or a lease may expire, if the claim returned fewer keys than
-    /// requested. The time is the engine's estimate without a long search. It is never `None` while a key is ready or
-    /// waiting.
+    /// requested. The engine estimates the time without a long search. The value is never `None` while a key is ready
+    /// or waiting.
     pub(crate) next: Option<Duration>,
     /// Keys that this claim has set aside because their rows are damaged.
     pub(crate) damaged: Vec<Damaged>,
-    /// Keys that this claim has parked: the expiry of their leases was their last permitted failure.
+    /// Keys that this claim has parked, because the expiry of their leases was their last permitted failure.
     pub(crate) parked: Vec<ParkedKey>,
     /// True if the queue is paused, so that the claim delivers no key. `items` is then empty.
     pub(crate) is_paused: bool,
-    /// The time until a schedule is due. `None`: the queue has no schedule, or another shard has answered.
+    /// The time until a schedule is due, or `None` if the answering shard has no schedule.
     pub(crate) schedule_in: Option<Duration>,
-    /// True if the queue or one of its groups has a rate. Then keys are not claimed ahead: each claim is a start.
+    /// True if the queue or one of its groups has a rate. Then keys are not claimed ahead, because each claim counts as
+    /// a start.
     pub(crate) is_rated: bool,
 }
 
@@ -289,26 +291,26 @@ pub(crate) struct End {
 }
 
 /// The way to complete a delivery: a [`Completion`](requeue::Completion) with the settings of its queue, or
-/// the return of a key that no worker got.
+/// the return of a key that no worker received.
 #[derive(Clone, Debug)]
 pub(crate) enum Finish {
-    /// The key's failures are forgotten.
+    /// The run succeeded. The key's failures are forgotten.
     Succeed,
-    /// As `Succeed`; the key is then added again after this delay, with this priority.
+    /// The run succeeded, as with `Succeed`. The key is added again after this delay, with this priority.
     RequeueAfter(Duration, Priority),
-    /// A failure: the key runs again after the backoff, or is parked at the limit.
+    /// The run failed. The key runs again after the backoff, or is parked at the limit.
     Retry(Failing, Failure),
-    /// A failure: the key runs again after this delay, or is parked after this many failures.
+    /// The run failed. The key runs again after this delay, or is parked after this number of failures.
     RetryAfter(Duration, Option<u32>, Failure),
-    /// A failure: the key is parked.
+    /// The run failed, and the key is parked.
     GiveUp(Failure),
     /// The delivery is undone, and the key becomes the last of the ready keys.
     Release(Asked),
-    /// The run was cancelled, and has stopped. No failure is counted and none is forgotten. Without a pending
-    /// run, nothing of the key remains.
+    /// The run was cancelled, and has stopped. The number of failures does not change. If the key has no pending run,
+    /// its row is removed.
     Cancelled,
-    /// No run was started. The key returns to the place that it had when it was claimed. The duration is the time
-    /// for which the key had then been ready. If the run was cancelled meanwhile, the effect is that of `Cancelled`.
+    /// No run was started. The key returns to its place before the claim. The duration is the time for which the key
+    /// had been ready before the claim. If the run was cancelled meanwhile, the effect is that of `Cancelled`.
     Unclaim(Asked, Duration),
 }
 
@@ -317,10 +319,10 @@ pub(crate) enum Finish {
 pub(crate) struct Failure {
     pub(crate) asked: Asked,
     pub(crate) error: String,
-    /// How long the run took. `None`: since the claim.
+    /// The duration of the run, or `None` for the time since the claim.
     pub(crate) took: Option<Duration>,
     pub(crate) exit_status: Option<i32>,
-    /// The end of the output.
+    /// The last part of the output.
     pub(crate) output: String,
 }
 
@@ -346,8 +348,8 @@ impl Finish {
         }
     }
 
-    /// Returns true if this failure, the `failures`-th in a row, parks the key. Even then, a key that was
-    /// added during the run is not parked.
+    /// Returns true if this failure, the `failures`-th consecutive failure, parks the key. A key that was added during
+    /// the run is not parked, even if the result is true.
     pub(crate) fn parks(&self, failures: u32) -> bool {
         match self {
             Self::Retry(Failing { max_failures: most, .. }, _) | Self::RetryAfter(_, most, _) => {
@@ -367,7 +369,7 @@ impl Finish {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Tried {
     No,
-    /// Keys of the batch are known to be locked: do not wait for them.
+    /// An earlier attempt has found locked keys, so this attempt skips them.
     InVain,
 }
 
@@ -376,11 +378,11 @@ pub(crate) enum Tried {
 pub(crate) enum Renewed {
     /// The lease was extended by its full duration.
     Yes,
-    /// As `Yes`, and the run was cancelled: the holder should stop it.
+    /// The lease was extended, but the run was cancelled. The holder should stop the run.
     Cancelled,
-    /// The holder no longer has the lease.
+    /// The lease was lost.
     Lost,
-    /// Not renewed: another transaction holds the row lock.
+    /// The lease was not extended, because another transaction holds the row lock.
     #[allow(dead_code, reason = "only some engines use it")]
     Busy,
 }
@@ -388,15 +390,15 @@ pub(crate) enum Renewed {
 /// The outcome of a drop of a queue.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Dropped {
-    /// Dropped. Has the counts from before the drop.
+    /// The queue was dropped. The counts are from before the drop.
     Yes(StateCounts),
-    /// Not dropped: the queue has keys, or this number of schedules.
+    /// The queue was not dropped, because it has keys or schedules. The number is that of the schedules.
     Kept(StateCounts, u64),
     Missing,
 }
 
 impl Dropped {
-    /// Returns true if a queue with these keys and this number of schedules is not dropped.
+    /// Returns true if a drop must not remove a queue with these keys and schedules.
     pub(crate) const fn keeps(counts: &StateCounts, schedules: u64, keys_too: bool) -> bool {
         let StateCounts { ready, waiting, in_flight, parked, damaged, .. } = *counts;
         !keys_too && ready + waiting + in_flight + parked + damaged + schedules > 0
@@ -422,8 +424,8 @@ pub(crate) struct Walked {
 /// A step of a scan: the entries of some keys, and the next position, which is `None` after the last step.
 pub(crate) type Scanned = (Vec<Entry>, Option<Cursor>);
 
-/// The answers for the keys of a batch, in their order: `None` for a key that another transaction has
-/// [locked](crate::types::error::Kind::Locked), and that was not changed.
+/// The answers for the keys of a batch, in the order of the keys. `None` means that the key was not changed, because
+/// another transaction has [locked](crate::types::error::Kind::Locked) it.
 pub(crate) type Answers<T> = Answer<Vec<Option<T>>>;
 
 /// The error of an engine without groups.
@@ -432,7 +434,7 @@ const NO_GROUPS: &str = "this kind of store has no groups";
 const NO_SCANS: &str = "this kind of store reads its keys in order";
 /// The error of an engine without schedules.
 const NO_SCHEDULES: &str = "this kind of store has no schedules";
-/// The error of an engine without numbers per minute.
+/// The error of an engine without activity.
 const NO_ACTIVITY: &str = "this kind of store keeps no numbers per minute";
 /// The error of an engine that records no actions.
 const NO_ACTIONS: &str = "this kind of store records no actions";
@@ -448,8 +450,7 @@ pub(crate) trait Engine: Debug + Send + Sync {
     /// Creates the schema, or upgrades it to the version of this program.
     async fn migrate_schema(&self) -> Answer<()>;
 
-    /// Closes the connections that do not close by themselves when the process exits. No operation may
-    /// follow.
+    /// Closes the files that the exit of the process does not close cleanly. No operation can follow.
     async fn close_files(&self) {}
 
     /// Opens the queue. Creates it with these settings if it does not exist.
@@ -458,9 +459,9 @@ pub(crate) trait Engine: Debug + Send + Sync {
     /// Opens the queue if it exists.
     async fn find_queue(&self, name: &str) -> Answer<Option<Place>>;
 
-    /// Removes the queue with its settings and keys. A queue that has keys or schedules is removed only with `keys_too`.
-    /// Afterwards, each operation on a place that was opened before the drop changes nothing and fails with
-    /// [dropped](crate::types::error::Kind::Dropped), even if a queue of the same name exists again.
+    /// Removes the queue with its settings and keys. A queue that has keys or schedules is removed only with
+    /// `keys_too`. After the drop, each operation on a place that was opened before the drop changes nothing and fails
+    /// with [dropped](crate::types::error::Kind::Dropped), even if a queue of the same name exists again.
     async fn drop_queue(&self, name: &str, keys_too: bool) -> Answer<Dropped>;
 
     /// Lists all queues, in no particular order. The cost does not depend on the number of keys.
@@ -471,14 +472,14 @@ pub(crate) trait Engine: Debug + Send + Sync {
         1
     }
 
-    /// Returns the shard that has the key.
+    /// Returns the number of the key's shard.
     fn shard_of(&self, _queue: &Place, _key: &Key) -> usize {
         0
     }
 
     /// Adds keys. Skips locked keys only with [`Tried::InVain`].
     ///
-    /// The batch may be sent several times. An engine that can recognize a repeated batch adds its keys once, and gives
+    /// The batch may be sent several times. An engine that recognizes a repeated batch adds its keys once, and gives
     /// the same answers to each attempt.
     async fn send_adds(
         &self,
@@ -488,11 +489,11 @@ pub(crate) trait Engine: Debug + Send + Sync {
         tried: Tried,
     ) -> Answers<Added>;
 
-    /// Claims keys. If the queue is [paused](Self::set_paused), only handles the expired leases.
+    /// Claims keys. If the queue is [paused](Self::set_paused), handles only the expired leases.
     async fn claim_keys(&self, queue: &Place, claim: Claim) -> Answer<Claimed>;
 
-    /// Pauses or resumes the deliveries of the queue, in all processes. A resume wakes waiting processes. All
-    /// other operations are unaffected by a pause.
+    /// Pauses or resumes the deliveries of the queue, in all processes. A resume wakes waiting processes. A pause does
+    /// not affect other operations.
     async fn set_paused(&self, queue: &Place, paused: bool) -> Answer<()>;
 
     async fn is_paused(&self, queue: &Place) -> Answer<bool>;
@@ -507,8 +508,8 @@ pub(crate) trait Engine: Debug + Send + Sync {
         Err(EngineError::refused(NO_RATES))
     }
 
-    /// Sets the rate as [`set_rate`](Self::set_rate), if the queue has no rate. Returns the rate that the queue has
-    /// afterwards.
+    /// Sets the rate as [`set_rate`](Self::set_rate) does, if the queue has no rate. Returns the resulting rate of the
+    /// queue.
     async fn set_first_rate(&self, _queue: &Place, _rate: Rate) -> Answer<Rate> {
         Err(EngineError::refused(NO_RATES))
     }
@@ -535,9 +536,9 @@ pub(crate) trait Engine: Debug + Send + Sync {
         Err(EngineError::refused(NO_GROUPS))
     }
 
-    /// Stores the schedule of a key, and wakes waiting processes. Replaces an earlier schedule of the key, except for
-    /// its pause. If the texts are the same, only the priority and the group change. `next_at` becomes the time of the
-    /// engine. Returns the schedule as it is stored.
+    /// Stores the schedule of a key, and wakes waiting processes. Replaces an earlier schedule of the key, but does not
+    /// end its pause. If the expression and the time zone are the same, only the priority and the group change.
+    /// Otherwise, `next_at` becomes the engine's current time. Returns the schedule as it is stored.
     async fn put_schedule(&self, _queue: &Place, _schedule: Scheduled) -> Answer<Agenda> {
         Err(EngineError::refused(NO_SCHEDULES))
     }
@@ -584,8 +585,8 @@ pub(crate) trait Engine: Debug + Send + Sync {
         Err(EngineError::refused(NO_SCHEDULES))
     }
 
-    /// Writes the row of a process for a minute, unless the minute is [over](activity::is_writable). Replaces the last
-    /// row.
+    /// Writes the row of a process for a minute, if that minute is still [writable](activity::is_writable). Replaces
+    /// the previous row.
     async fn record_activity(&self, _queue: &Place, _record: Record) -> Answer<Recorded> {
         Err(EngineError::refused(NO_ACTIVITY))
     }
@@ -596,8 +597,8 @@ pub(crate) trait Engine: Debug + Send + Sync {
     }
 
     /// Replaces rows of a minute with a merged row, or with no row if the merged row would be empty. Returns false, and
-    /// changes nothing, if one of the rows was written since, or the minute has another merged row. Also removes the
-    /// rows that are older than [`KEPT`](activity::KEPT).
+    /// changes nothing, if one of the rows was written after it was read, or the minute has another merged row. Also
+    /// removes the rows that are older than [`KEPT`](activity::KEPT).
     async fn merge_activity(&self, _queue: &Place, _merging: Merging) -> Answer<bool> {
         Err(EngineError::refused(NO_ACTIVITY))
     }
@@ -624,11 +625,11 @@ pub(crate) trait Engine: Debug + Send + Sync {
         lease: Duration,
     ) -> Answer<Vec<Renewed>>;
 
-    /// Cancels keys in the given state, or in any state. The keys differ from each other and belong to one
+    /// Cancels keys in the given state, or in any state. All keys are distinct and belong to one
     /// [shard](Self::shard_of).
     ///
-    /// For each key, the answer is true if the key was ready, dirty, waiting, parked or damaged. Skips locked keys. For
-    /// a single key, the call waits for the lock instead.
+    /// For each key, the answer is true if the key was ready, dirty, waiting, parked or damaged. Several keys: skips
+    /// the locked keys. A single key: waits for its lock.
     async fn cancel_keys(
         &self,
         queue: &Place,
@@ -636,20 +637,21 @@ pub(crate) trait Engine: Debug + Send + Sync {
         only: Option<State>,
     ) -> Answers<bool>;
 
-    /// Cancels the run of a key in flight. The holder of the key learns of the cancellation by its next renewal, and a
-    /// later delivery of the key is not affected. If another transaction has locked the key, waits for the lock.
+    /// Cancels the run of a key in flight. The next renewal informs the holder of the key. A later delivery of the key
+    /// is not affected. If another transaction has locked the key, waits for the lock.
     async fn cancel_running(&self, queue: &Place, key: &Key) -> Answer<CancelledRun>;
 
     /// Returns a number that changes when a run of the queue may have been cancelled. A process that holds keys reads
-    /// this number often, and renews its leases immediately when the number changes. The number may change without a
-    /// cancelled run, and may miss a cancelled run. The regular renewals find such a run.
+    /// this number often, and renews its leases immediately when the number changes. The number may also change without
+    /// a cancelled run. It may stay the same although a run was cancelled: then the next regular renewal reports the
+    /// cancellation.
     async fn cancel_signal(&self, _queue: &Place) -> Answer<u64> {
         Ok(0)
     }
 
-    /// Makes keys that are parked or waiting, depending on `from`, ready, and resets their failures. The rules for the
-    /// keys, and for locked keys, are the same as for [`cancel_keys`](Self::cancel_keys). For each key, the answer is
-    /// true if the key was in that state.
+    /// Makes parked or waiting keys, as `from` selects, ready, and resets their failures. The requirements for the
+    /// keys, and the treatment of locked keys, are the same as for [`cancel_keys`](Self::cancel_keys). For each key,
+    /// the answer is true if the key was in that state.
     async fn make_ready(&self, queue: &Place, keys: Vec<Key>, from: State) -> Answers<bool>;
 
     /// Takes the next step of a walk over the keys in the given state, or in any state. The walk returns a
@@ -671,13 +673,13 @@ pub(crate) trait Engine: Debug + Send + Sync {
         Ok(Walked { keys, next })
     }
 
-    /// Returns true if a page in order costs a read of all keys, so that long lists should use
+    /// Returns true if a sorted page costs a read of all keys. Long lists should then use
     /// [`scan_entries`](Self::scan_entries).
     fn scans(&self) -> bool {
         false
     }
 
-    /// As [`walk_keys`](Self::walk_keys), with the entries of the keys, which are not parked.
+    /// Walks over keys that are not parked, as [`walk_keys`](Self::walk_keys) does, and returns their entries.
     async fn scan_entries(
         &self,
         _queue: &Place,
@@ -689,7 +691,7 @@ pub(crate) trait Engine: Debug + Send + Sync {
 
     async fn look_up(&self, queue: &Place, key: &Key) -> Answer<Option<Entry>>;
 
-    /// Returns the last failures in a row of a key, the newest first.
+    /// Returns the last consecutive failures of a key, the newest first.
     async fn read_attempts(&self, _queue: &Place, _key: &Key) -> Answer<Vec<Attempt>> {
         Ok(Vec::new())
     }
@@ -713,20 +715,20 @@ pub(crate) trait Engine: Debug + Send + Sync {
         Ok(ready + waiting + in_flight == 0)
     }
 
-    /// Returns a counter that changes when a key may have become ready. The counter may change without such a key, and
-    /// may miss such a key, so callers must also poll.
+    /// Returns a counter that changes when a key may have become ready. The counter may change although no key is
+    /// ready, and may stay the same although a key is ready. Therefore, callers must also poll.
     fn subscribe_wakes(&self, queue: &Place) -> watch::Receiver<u64>;
 
-    /// Passes the last wake of this process, which needs no keys, on to another process. Most engines wake all
-    /// processes.
+    /// Passes the last wake on to another process, because this process needs no keys. Most engines do nothing here,
+    /// because they wake all processes.
     fn pass_wake_on(&self, _queue: &Place) {}
 
     /// Returns the number of batches that the engine can process concurrently.
     fn max_batches(&self) -> usize;
 }
 
-/// Returns the steps that upgrade a schema of version `found` to `wanted`, the last of `steps`. Returns `None` if there
-/// are none.
+/// Returns the steps that upgrade a schema of version `found` to `wanted`, the last of `steps`. Returns `None` if no
+/// steps lead there.
 pub(crate) fn missing_steps<T>(found: i32, wanted: i32, steps: &[T]) -> Option<&[T]> {
     let count = usize::try_from(wanted.checked_sub(found)?).ok().filter(|&count| count > 0)?;
     steps.get(steps.len().checked_sub(count)?..)
@@ -735,7 +737,8 @@ pub(crate) fn missing_steps<T>(found: i32, wanted: i32, steps: &[T]) -> Option<&
 /// The largest number of keys that an engine that [scans](Engine::scans) sorts for a page.
 pub(crate) const SORTED_KEYS: u64 = 10_000;
 
-/// Locks a mutex. A panic of another holder leaves no data half-changed: no holder calls code of the user.
+/// Locks a mutex. A poisoned mutex is used like any other: no holder calls code of the user, so a panic leaves no data
+/// half-changed.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -1,7 +1,7 @@
 //! Reports when a store stops answering, and when it answers again.
 //!
-//! Each background task of an open queue retries on its own schedule. All of them report here, so that an
-//! outage takes a few lines in the log, not one line per attempt.
+//! Each background task of an open queue retries on its own schedule. All tasks report here, so that an outage causes a
+//! few lines in the log instead of one per attempt.
 
 use std::collections::HashMap;
 use std::sync::Mutex;
@@ -16,14 +16,13 @@ use crate::types::error::{Answer, EngineError, Kind};
 /// The documented target of the events. It does not follow the path of this module, which may change.
 const TARGET: &str = "requeue_store::outage";
 
-/// The interval of reports during an outage. A part that was not tried again for this long no longer counts
-/// as failing.
+/// The interval of reports during an outage. A part without further attempts for this long no longer counts as failing.
 const EVERY: Duration = Duration::from_secs(60);
-/// An outage that begins within this time after the previous one continues that outage. A store that fails
-/// every other request is therefore not reported each time.
+/// If an outage begins within this time after the previous one, both count as one outage. Therefore, not every failure
+/// of a store that fails every second request is reported.
 const SETTLED: Duration = Duration::from_secs(10);
 
-/// The outages of one queue's store, as this process sees them.
+/// The outages of one queue's store that this process has noticed.
 #[derive(Debug, Default)]
 pub(crate) struct Outage {
     /// True during an outage. At other times, a success does not take the lock.
@@ -37,19 +36,19 @@ struct State {
     failing: HashMap<Part, Instant>,
     since: Option<Instant>,
     ended: Option<Instant>,
-    /// When the last line about each trouble was logged.
+    /// The time of the last line about each trouble.
     reported: [Option<Instant>; 3],
     /// True if the store was unreachable in this outage.
     was_gone: bool,
-    /// True if the current outage was reported, so that its end is reported too.
+    /// True if the current outage was reported. Then the end of the outage is also reported.
     is_known: bool,
 }
 
-/// The ways in which a store fails.
+/// The kinds of trouble with a store.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Trouble {
     Unreachable,
-    /// It answers that it cannot do what it is asked to do, at the moment.
+    /// The store answers that it currently cannot process the request.
     Unable,
     Rejects,
 }
@@ -65,7 +64,7 @@ impl Trouble {
         }
     }
 
-    /// Returns the words of the first line, and of later ones.
+    /// Returns the words of the first line and of later lines.
     const fn report_words(self) -> [&'static str; 2] {
         match self {
             Self::Unreachable => ["store unreachable", "store still unreachable"],
@@ -81,7 +80,7 @@ impl Trouble {
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(crate) enum Part {
     Shard(usize),
-    /// All shards of a queue that has several.
+    /// All shards of a queue with several shards.
     All,
 }
 
@@ -117,10 +116,10 @@ impl Place {
         let now = Instant::now();
         let mut state = lock(&self.outage.state);
         state.failing.insert(part, now);
-        // Relaxed: all writers hold the lock. A reader without the lock may miss this value once; the next
-        // answer then ends the outage.
+        // `Relaxed` suffices, because all writers hold the lock. A reader without the lock may miss this value once.
+        // The next answer then ends the outage.
         self.outage.is_on.store(true, Ordering::Relaxed);
-        // A store that fails in short turns is in one outage, and is not reported for each turn.
+        // Short failures in quick succession are one outage, and are not reported separately.
         let continues = state.ended.is_some_and(|ended| now - ended < SETTLED);
         let since = *state.since.get_or_insert(now);
         state.was_gone |= trouble == Trouble::Unreachable;
@@ -152,7 +151,7 @@ impl Place {
         let now = Instant::now();
         let mut state = lock(&self.outage.state);
         state.failing.remove(&part());
-        // These parts are no longer retried.
+        // Parts with older failures are no longer retried.
         state.failing.retain(|_, failed| now - *failed < EVERY);
         if !state.failing.is_empty() {
             return;
@@ -161,7 +160,7 @@ impl Place {
         state.ended = Some(now);
         let since = state.since.take();
         let was_known = std::mem::take(&mut state.is_known);
-        // The value is read under the lock, and logged after it: a subscriber of `tracing` may be slow.
+        // The line is logged after the lock is released, because a subscriber of `tracing` may be slow.
         let was_gone = std::mem::take(&mut state.was_gone);
         drop(state);
         if let (true, Some(since)) = (was_known, since) {

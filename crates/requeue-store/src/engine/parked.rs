@@ -39,11 +39,11 @@ impl Place {
     pub(crate) fn report_parked(&self, parked: &ParkedKey) {
         let (queue, ParkedKey { key, failures, error, .. }) = (&self.name, parked);
         tracing::warn!(target: "requeue_store::parked", queue, %key, failures, error, "parked");
-        // The function is called after the event, so its panic does not hide the report.
+        // The event is logged before the function is called, so that a panic does not hide the event.
         if let Some(report) = &self.on_parked.0
             && catch_unwind(AssertUnwindSafe(|| report(parked))).is_err()
         {
-            // Contain the panic: the task that calls the user's function delivers all keys of the queue.
+            // The panic is caught, because the task that calls the user's function delivers all keys of the queue.
             tracing::error!(queue, %key, "the function `on_parked` panicked");
         }
     }

@@ -17,8 +17,7 @@ use crate::types::error::{EngineError, ErrorKind, Reason};
 
 /// The timeout of a connection attempt.
 const CONNECTING: Duration = Duration::from_secs(3);
-/// The timeout of a server's answer. A server that answers is identified earlier; only a silent one takes
-/// this long.
+/// The timeout of a server's answer. Only a silent server takes this long to be identified.
 const ANSWERING: Duration = Duration::from_secs(4);
 
 /// The message by which a client of PostgreSQL requests TLS. The answer is a single letter.
@@ -49,14 +48,14 @@ enum Peer {
     Silent,
 }
 
-/// Returns the error of a failed attempt to connect to these servers, replaced by a more specific one if the cause can be
+/// Returns the error of a failed attempt to connect to these servers, or a more specific error if the cause can be
 /// determined.
 pub(crate) async fn explain_fault<'a>(
     fault: EngineError,
     servers: impl IntoIterator<Item = (&'a str, u16, Protocol)>,
 ) -> EngineError {
-    // A server that has given a reason needs no further check, except after a failure of TLS: the server may not use
-    // TLS, or may be of another kind, which does not support PostgreSQL's TLS negotiation either.
+    // A server that has given a reason needs no further check, except after a failure of TLS. In that case, the server
+    // may not use TLS, or may be of another kind without PostgreSQL's TLS negotiation.
     let known = fault.source.downcast_ref::<Reason>();
     if known.is_some_and(|reason| reason.kind != ErrorKind::Tls) {
         return fault;
@@ -64,8 +63,8 @@ pub(crate) async fn explain_fault<'a>(
     explain_all(servers).await.map_or(fault, EngineError::from)
 }
 
-/// Returns the reasons why there is no connection to these servers. Returns `None` if there is none for one of them: see
-/// [`explain_failure`].
+/// Returns the reasons why the connections to these servers failed, or `None` if [`explain_failure`] finds no reason
+/// for one of them.
 pub(crate) async fn explain_all<'a>(
     servers: impl IntoIterator<Item = (&'a str, u16, Protocol)>,
 ) -> Option<Reason> {
@@ -80,8 +79,8 @@ pub(crate) async fn explain_all<'a>(
     all
 }
 
-/// Returns the reason why there is no connection to a server that should speak `wanted`. Returns `None` if
-/// the server does speak it, because the driver's error is more specific.
+/// Returns the reason why the connection to a server that should speak `wanted` failed. Returns `None` if the server
+/// speaks `wanted`, because the driver's error is then more specific.
 async fn explain_failure(host: &str, port: u16, wanted: Protocol) -> Option<Reason> {
     use ErrorKind::{Tls, Unreachable, WrongServer};
 
@@ -115,7 +114,7 @@ async fn explain_failure(host: &str, port: u16, wanted: Protocol) -> Option<Reas
         (Peer::Http, _) => other("it is an HTTP server"),
         (Peer::Tls, Protocol::Postgres) => other("it expects TLS from the first byte"),
         (Peer::Unknown, _) => other(&format!("is this {kind} server?")),
-        // A proxy behaves like this if its server is down.
+        // A proxy closes connections like this if its server is down.
         (Peer::Closes, _) => (
             Unreachable,
             format!("{at} closed the connection without an answer: is this {kind} server?"),
@@ -157,13 +156,12 @@ async fn connect_any(host: &str, port: u16) -> Result<TcpStream, Unconnected> {
     Err(last)
 }
 
-/// Sends several greetings, each on its own connection, because each kind of server answers a different
-/// one.
+/// Sends several greetings, each on a new connection, because each kind of server answers a different one.
 async fn identify_peer(host: &str, port: u16) -> Result<Peer, Unconnected> {
     /// An HTTP request, which Redis reads as a command with too few arguments.
     const GET: &[u8] = b"GET / HTTP/1.0\r\n\r\n";
 
-    // If no server listens, the first attempt fails, and no other greeting is sent.
+    // If no server listens, the first connection fails, and no other greeting is sent.
     let first = connect_any(host, port).await?;
     let mut greeted = JoinSet::new();
     greeted.spawn(greet_peer(first, SSL_REQUEST.to_vec(), |said| match said {
@@ -171,7 +169,7 @@ async fn identify_peer(host: &str, port: u16) -> Result<Peer, Unconnected> {
         said => in_general(said),
     }));
     for hello in [GET.to_vec(), client_hello()] {
-        // The server may accept only one connection.
+        // A failure is ignored, because the server may accept only one connection.
         if let Ok(stream) = connect_any(host, port).await {
             greeted.spawn(greet_peer(stream, hello, in_general));
         }
@@ -191,14 +189,14 @@ async fn identify_peer(host: &str, port: u16) -> Result<Peer, Unconnected> {
     Ok(found)
 }
 
-/// Identifies a server by an answer that does not depend on the greeting.
+/// Identifies a server by an answer that has the same meaning after any greeting.
 fn in_general(said: &[u8]) -> Peer {
     match said {
         [] => Peer::Closes,
         [b'H', b'T', b'T', b'P', b'/', ..] => Peer::Http,
-        // A Redis error or a simple string.
+        // The answer is a Redis error or a simple string.
         [b'-' | b'+', b'A'..=b'Z', ..] => Peer::Redis,
-        // A TLS record that contains an alert or a handshake message.
+        // The answer is a TLS record with an alert or a handshake message.
         [0x15 | 0x16, 0x03, ..] => Peer::Tls,
         _ => Peer::Unknown,
     }
@@ -208,7 +206,7 @@ fn in_general(said: &[u8]) -> Peer {
 async fn greet_peer(mut stream: TcpStream, hello: Vec<u8>, is: fn(&[u8]) -> Peer) -> Peer {
     let answered = async {
         stream.write_all(&hello).await?;
-        // The first bytes tell the kind of server. The rest of a long answer is not read.
+        // The first bytes of the answer identify the kind of server. Later bytes are not read.
         let mut said = vec![0; 64];
         let length = stream.read(&mut said).await?;
         said.truncate(length);

@@ -7,8 +7,8 @@ use tokio::time::Instant;
 
 use crate::engine::lock;
 
-/// The time for which the store keeps a receipt after the deadline of its batch. A server that was frozen may
-/// execute the last attempt late.
+/// The time for which the store keeps a receipt after the deadline of its batch. A suspended server may execute the
+/// last attempt late.
 pub(crate) const GRACE: Duration = Duration::from_secs(60);
 
 /// The attempts to send a batch of adds.
@@ -30,19 +30,19 @@ impl Attempts {
     }
 }
 
-/// The record that a batch of adds has taken effect, and its answers. The store keeps it a minute longer than
-/// the batch may be sent again.
+/// The record that a batch of adds has taken effect, and its answers. The store keeps the record until a minute after
+/// the batch's deadline.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Receipt {
     /// The name under which the store keeps the record. A later batch may overwrite it.
     pub(crate) name: u64,
-    /// Identifies the batch.
+    /// The number that identifies the batch.
     pub(crate) number: u64,
-    /// How long the store keeps the record.
+    /// The time for which the store keeps the record.
     pub(crate) lasts: Duration,
 }
 
-/// The names of receipts that no batch uses. A name that is used again keeps the number of records small.
+/// The names of receipts that no batch uses. Names are reused to limit the number of records.
 #[derive(Debug, Default)]
 pub(crate) struct Receipts(Mutex<Vec<u64>>);
 
@@ -52,18 +52,18 @@ impl Receipts {
         let lasts = attempts.deadline.saturating_duration_since(Instant::now());
         let lasts = lasts.saturating_add(GRACE);
         let new = || {
-            // Names and numbers are drawn, because other processes use the same store and share no counter.
+            // Names and numbers are random, because the processes of a store share no counter.
             let name = lock(&self.0).pop().unwrap_or_else(|| fastrand::u64(..));
             Receipt { name, number: fastrand::u64(..), lasts }
         };
         let receipt = attempts.receipt.get_or_insert_with(new);
-        // Each attempt renews the record, which must outlive the last attempt.
+        // Each attempt extends the lifetime of the record, which must outlive the last attempt.
         receipt.lasts = lasts;
         *receipt
     }
 
-    /// Allows other batches to use the name, after an answer to the only attempt. An earlier attempt without
-    /// an answer may still arrive, and must then find its receipt.
+    /// Allows other batches to use the name, after the first attempt was answered. If there were several attempts, one
+    /// without an answer may still arrive, and must find its receipt.
     pub(crate) fn put_back(&self, receipt: Receipt) {
         lock(&self.0).push(receipt.name);
     }

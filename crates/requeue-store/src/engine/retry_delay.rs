@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use requeue::wait::{Backoff, JitterSource, jitter_source};
 
-/// A sequence of delays that double from 10 ms up to a maximum, by default 5 s. Each is drawn from the
-/// range between half of the delay and all of it.
+/// A sequence of delays that double from 10 ms up to a maximum, by default 5 s. Each delay is a random duration between
+/// half of its nominal value and the whole value.
 #[derive(Debug)]
 pub(crate) struct RetryDelay {
     backoff: Backoff,
@@ -18,7 +18,7 @@ impl RetryDelay {
     }
 
     pub(crate) fn up_to(most: Duration) -> Self {
-        // The jitter adds up to the full duration, so the duration is half of the longest delay.
+        // The jitter at most doubles the duration, so the duration is half of the longest delay.
         let duration = Duration::from_millis(5);
         let backoff =
             Backoff { duration, factor: 2.0, jitter: 1.0, steps: i32::MAX, cap: most / 2 };

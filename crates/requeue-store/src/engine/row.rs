@@ -1,5 +1,5 @@
 //! The record of a key, and the effect of each operation on it. The rules are in [`requeue_core::rule`]. This module is
-//! the reference. Conformance tests compare it with the engines that implement the rules in SQL or Lua.
+//! the reference: conformance tests compare it with the engines that implement the rules in SQL or Lua.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,14 +14,14 @@ use crate::types::add::{Added, Merge, ReaddPolicy};
 use crate::types::inspect::{Entry, State};
 use crate::types::key::Key;
 
-/// The error of a key whose lease expired. `claim.lua` and `operations.sql` repeat it.
+/// The error of a key whose lease expired. `claim.lua` and `operations.sql` repeat the text.
 pub(crate) const LEASE_EXPIRED: &str = "the lease expired";
 
-/// The maximum length of the trace contexts of a run. The context of a later add is dropped.
+/// The maximum length in bytes of the trace contexts of a run. Contexts of later adds that do not fit are dropped.
 const MAX_TRACE: usize = 1024;
 
-/// Returns the trace contexts of a run: those of earlier adds, and those of later adds if they fit. The engines do not
-/// read them.
+/// Returns the trace contexts of a run: the contexts of earlier adds, and the contexts of later adds if they fit.
+/// Engines do not interpret them.
 pub(crate) fn join_traces(earlier: Option<Arc<str>>, later: Option<Arc<str>>) -> Option<Arc<str>> {
     match (earlier, later) {
         (Some(earlier), Some(later)) if earlier.len() + later.len() < MAX_TRACE => {
@@ -34,16 +34,16 @@ pub(crate) fn join_traces(earlier: Option<Arc<str>>, later: Option<Arc<str>>) ->
 /// The record of a key. A key without a state has no record.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Row {
-    /// The due time of the pending run. A key has at most one pending run. For a key in flight, this run is the run
-    /// after the current run.
+    /// The due time of the pending run. A key has at most one pending run. For a key in flight, this is the run after
+    /// the current one.
     pub(crate) at: Option<Micros>,
     /// The latest time to which debounced adds postpone the pending run, if it waits for such adds.
     pub(crate) bound: Option<Micros>,
     pub(crate) run: Option<Run>,
-    /// The name of the process that has the key in flight. The process chose the name itself.
+    /// The name of the process that has the key in flight. The process has chosen the name.
     pub(crate) worker: Option<Arc<str>>,
     pub(crate) parked: bool,
-    /// The number of failures in a row.
+    /// The number of consecutive failures.
     pub(crate) failures: u32,
     /// The number of failures that the backoff has counted. `until` is the end of the last backoff.
     pub(crate) steps: u32,
@@ -59,7 +59,7 @@ pub(crate) struct Row {
     pub(crate) error: Option<String>,
     /// The time of the last failure, if failures are counted.
     pub(crate) failed_at: Option<Micros>,
-    /// The group, which is fixed when the record is created. `None`: the queue has no groups.
+    /// The group, which is fixed when the record is created, or `None` if the queue has no groups.
     pub(crate) group: Option<Arc<str>>,
     /// The trace contexts of the adds of the pending run, one per line. See [`join_traces`].
     pub(crate) trace: Option<Arc<str>>,
@@ -131,7 +131,7 @@ impl Row {
         (self.asked.adds, self.asked.reasons, self.trace) = (0, 0, None);
     }
 
-    /// The row `add` of the state table: requests a run now.
+    /// Requests a run now: the row `add` of the state table.
     fn demand_now(&mut self, now: Micros) -> Added {
         let added = match rule::table(rule::Row::Add, self.phase(now)) {
             Cell::Enqueue => Added::New,
@@ -170,7 +170,7 @@ impl Row {
 
     fn wait(&mut self, wait: Wait<Micros>) {
         (self.at, self.since) = (Some(wait.due), wait.due);
-        // A bound at the due time is the rule for every delayed add.
+        // A bound at the due time is not stored, because it has no further effect.
         self.bound = wait.bound.filter(|&bound| bound != wait.due);
     }
 
@@ -181,7 +181,7 @@ impl Row {
         if was_parked && !queue.revives(&add) {
             return (row, Added::Parked);
         }
-        // A revived key starts over, and so does a key whose due time is set exactly.
+        // A revived key starts over. So does a key whose due time is set exactly.
         if was_parked || add.merge == Merge::Exactly {
             row.take_back();
         }
@@ -269,7 +269,7 @@ impl Row {
         (self.run, self.worker) = (None, None);
         self.not_before = plan.backoff.unwrap_or(0);
         match plan.start {
-            // The key becomes the last of the ready keys. `since` keeps the time of the add.
+            // The key becomes the last of the ready keys. `since` is still the time of the add.
             Start::Now if self.is_dirty(now) => (self.at, self.bound) = (Some(now), None),
             Start::Now => {
                 self.demand_now(now);
@@ -292,13 +292,11 @@ impl Row {
         (!self.is_nothing()).then_some(self)
     }
 
-    /// Returns the key to the place that it had when it was claimed. Adds during the delivery have
-    /// coalesced, as for any ready key.
+    /// Returns the key to its place before the claim. Adds during the delivery have coalesced, as for any ready key.
     fn unclaim(mut self, asked: Asked, queued: Duration, now: Micros) -> Self {
         self.note_adds(asked);
         self.trace = join_traces(self.run_trace.take(), self.trace.take());
-        // The place of the key is the time at which it became ready. An unclaim must not send it behind later
-        // keys.
+        // The place of the key is the time at which it became ready. An unclaim must not put the key after later keys.
         let claimed_at = self.run.map_or(now, |run| run.since);
         let place = claimed_at.saturating_sub(micros(queued)).max(0);
         (self.run, self.worker) = (None, None);
@@ -318,7 +316,7 @@ impl Row {
         }
     }
 
-    /// Returns the completion of a key whose lease has expired: a failure, unless the run was cancelled.
+    /// Returns the completion of a key whose lease has expired. It is a failure if the run was not cancelled.
     pub(crate) fn lease_expiry(&self, failing: Failing) -> Finish {
         if self.run.is_some_and(|run| run.is_cancelled) {
             return Finish::Cancelled;
@@ -327,7 +325,7 @@ impl Row {
         Finish::Retry(failing, Failure::new(asked, LEASE_EXPIRED))
     }
 
-    /// Counts a failure. The key is parked if `delay` is `None`, or after `most` failures in a row.
+    /// Counts a failure. The key is parked if `delay` is `None`, or after `most` consecutive failures.
     fn count_failure(
         &mut self,
         failure: Failure,
@@ -347,7 +345,7 @@ impl Row {
     }
 
     fn back_off(&mut self, backoff: Backoff, now: Micros) -> Duration {
-        // A key that has not failed for twice the cap begins at the base again.
+        // The backoff of a key that has not failed for twice the cap begins at the base again.
         let expires = after(after(self.until, backoff.cap), backoff.cap);
         let Some(steps) = rule::backoff::failures_before(&now, &self.until, &expires, self.steps)
         else {
@@ -362,14 +360,15 @@ impl Row {
         delay
     }
 
-    /// Cancels the key. Returns the remaining record, and whether anything was removed.
+    /// Cancels the key. Returns the remaining record, and true if the cancel removed something.
     pub(crate) fn cancel(mut self) -> (Option<Self>, bool) {
         let was_any = self.at.is_some() || self.parked;
         self.take_back();
         ((!self.is_nothing()).then_some(self), was_any)
     }
 
-    /// Makes a key in this state ready: parked or waiting. Returns false if it is in another state.
+    /// Makes a key ready if it is in the state `from`, which is parked or waiting. Returns false if it is in another
+    /// state.
     pub(crate) fn make_ready(&mut self, from: State, now: Micros) -> bool {
         if self.state(now) != from {
             return false;

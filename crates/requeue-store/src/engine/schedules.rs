@@ -1,8 +1,8 @@
-//! Schedules as engines store them.
+//! The representation of schedules in engines.
 //!
 //! Each process fires the schedules that are due: see `client/schedules.rs`. An engine changes a schedule only if the
-//! schedule is unchanged since the process has read it, and adds the key together with that change. So of all processes
-//! that find the same schedule due, one adds the key.
+//! schedule is the same as when the process read it, and adds the key in the same transaction. So only one of the
+//! processes that find a schedule due adds its key.
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -21,26 +21,28 @@ pub(crate) struct Scheduled {
     pub(crate) spec: String,
     pub(crate) zone: String,
     pub(crate) priority: Priority,
-    /// The group of the key. `None`: the queue has no groups.
+    /// The group of the key, or `None` if the queue has no groups.
     pub(crate) group: Option<Arc<str>>,
-    /// The next time. If `is_new`, the time at which the schedule began, or the last time before a pause.
+    /// The next time. If `is_new` is true, this is the time at which the schedule began, or the last time before a
+    /// pause.
     pub(crate) next_at: Micros,
     /// True if the next time is not known yet, because the schedule was stored or resumed.
     pub(crate) is_new: bool,
     pub(crate) is_paused: bool,
-    /// The reason why a process has refused the texts.
+    /// The reason why a process has refused the schedule.
     pub(crate) error: Option<String>,
 }
 
 impl Scheduled {
-    /// Returns the time at which a process must look at the schedule. `None`: the schedule is paused or was refused.
+    /// Returns the time at which a process must look at the schedule, or `None` if it is paused or was refused.
     pub(crate) fn due_at(&self) -> Option<Micros> {
         let is_active = !self.is_paused && self.error.is_none();
         is_active.then_some(if self.is_new { 0 } else { self.next_at })
     }
 
-    /// Returns this schedule with the parts that remain of the earlier schedule. The same texts keep their times, so
-    /// that a program may store its schedules at each start. Other texts begin now, also after they were refused.
+    /// Returns this schedule, which replaces `was`. If the texts are the same, the times do not change, so that a
+    /// program can store its schedules at each start. A schedule with other texts begins now, even if the earlier
+    /// schedule was refused.
     pub(crate) fn replace(self, was: Self) -> Self {
         if (&self.spec, &self.zone) == (&was.spec, &was.zone) {
             Self { priority: self.priority, group: self.group, ..was }
@@ -87,17 +89,18 @@ pub(crate) struct Agenda {
     pub(crate) schedules: Vec<Scheduled>,
 }
 
-/// The next time that a process has computed for a schedule that is due.
+/// The result of a process for a due schedule.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Firing {
     /// The next time.
     Next(Micros),
-    /// There is no next time: the engine keeps the reason, and the schedule is not due until it is changed or resumed.
+    /// The schedule has no next time. The engine keeps the reason, and the schedule is not due until it is changed or
+    /// resumed.
     Refused(String),
 }
 
 impl Firing {
-    /// Returns true if the key is added: the time of the schedule has come.
+    /// Returns true if the key is added, because the time of the schedule has come.
     pub(crate) fn adds(&self, was: &Scheduled) -> bool {
         matches!(self, Self::Next(_)) && !was.is_new
     }

@@ -8,12 +8,12 @@ pub(crate) type Micros = i64;
 /// A time that is never reached.
 pub(crate) const NEVER: Micros = Micros::MAX;
 
-/// Converts a duration to microseconds. Rounds up, so that nothing happens early.
+/// Converts a duration to microseconds. Rounds up, so that no key is due early.
 pub(crate) fn micros(duration: Duration) -> Micros {
     Micros::try_from(duration.as_nanos().div_ceil(1000)).unwrap_or(NEVER)
 }
 
-/// Returns the time `duration` after `now`, or [`NEVER`] if that overflows.
+/// Returns the time `duration` after `now`, or [`NEVER`] if the sum overflows.
 pub(crate) fn after(now: Micros, duration: Duration) -> Micros {
     now.saturating_add(micros(duration))
 }

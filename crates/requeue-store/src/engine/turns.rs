@@ -1,9 +1,9 @@
 //! The turns that the groups of a queue take in the claims of one process.
 //!
-//! The claims of a process visit groups, not keys, so that the keys of a group at its limit cost nothing. A claim first
-//! visits the groups that had more keys than their last turn took: the *ring* of a priority. It then visits a few
-//! groups that follow the *cursor* in the order of their names. The claims thus find each group with ready keys within
-//! one cycle, at a cost that does not depend on the number of groups.
+//! The claims of a process visit groups, not keys, so that the keys of a group at its limit cost nothing. The *ring* of
+//! a priority contains the groups that still had keys after their last turn. A claim first visits groups of the ring.
+//! It then visits a few groups that follow the *cursor* in the order of their names. The claims thus find each group
+//! with ready keys within one cycle, at a cost that does not depend on the number of groups.
 
 use std::collections::{HashSet, VecDeque};
 use std::sync::Arc;
@@ -14,21 +14,20 @@ use super::time::Micros;
 use super::time::{after, until};
 use crate::types::add::Priority;
 
-/// The number of groups of the ring that a claim visits. Fewer visits with more keys each cost less.
+/// The number of groups of the ring that a claim visits. Fewer visits, each with more keys, cost less.
 const VISITED: usize = 8;
-/// The number of groups that a claim looks up from the cursor on.
+/// The number of groups that a claim looks up, starting at the cursor.
 const LOOKED_UP: usize = 16;
-/// While claims are full, one of this many claims looks up groups of a priority whose ring is not empty.
+/// The number of full claims after which a claim looks up groups even if the ring of the priority is not empty.
 const LOOKUP_EVERY: u32 = 8;
 /// The number of groups that a step of a search looks up. A search follows a claim that has found no key.
 const LOOKED_UP_IF_EMPTY: usize = 1024;
-/// The number of steps of a search that follows a poll, if a search has visited all groups before. Wakes name the
-/// groups that have changed since then, so the polls only find what wakes have missed.
+/// The number of steps of a search that follows a poll, if a search has visited all groups before. Since that search,
+/// wakes name the changed groups, so polls find only changes that wakes have missed.
 const STEPS_PER_POLL: u32 = 8;
-/// A search is out of date after this many claims with keys of groups that no wake has named: a busy process gets no
-/// wakes.
+/// The number of claims with keys after which a search is out of date, because a busy process receives no wakes.
 const CLAIMS_PER_SEARCH: u32 = 16;
-/// The maximum number of groups of a priority that wakes have named, and that no claim has visited.
+/// The maximum number of groups of a priority that wakes have named but no claim has visited.
 const NAMED: usize = 64;
 
 /// A value for each priority, the lowest first.
@@ -44,7 +43,8 @@ pub(crate) struct Turns {
     hears_wakes: bool,
     /// The number of steps since the search began, or since the last poll.
     steps: u32,
-    /// The number of claims with keys after which the last complete search is out of date. 0: it is.
+    /// The number of claims with keys after which the last complete search is out of date. With 0, the search is out of
+    /// date.
     searched_for: u32,
     /// True if the last claim has found as many keys as it wanted.
     was_full: bool,
@@ -56,7 +56,7 @@ pub(crate) struct Turns {
     is_rated: bool,
     /// True if any claim was subject to a rate.
     has_rates: bool,
-    /// The earliest next time that the claims of this search have answered.
+    /// The earliest time for the next claim that the claims of this search have returned.
     next_at: Option<Micros>,
 }
 
@@ -64,7 +64,7 @@ pub(crate) struct Turns {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Turn {
     pub(crate) group: Arc<str>,
-    /// The number of keys that the group has already got in its turn.
+    /// The number of keys that the group has already received in its turn.
     pub(crate) used: u32,
 }
 
@@ -80,13 +80,13 @@ struct Band {
     /// The groups of the ring.
     members: HashSet<Arc<str>>,
     /// The groups that wakes have named. The next claim visits them after the groups of the ring, so that a group that
-    /// is named often gets no more turns than others.
+    /// is named often receives no more turns than others.
     named: Vec<Arc<str>>,
-    /// The groups among them that the current claim visits.
+    /// The named groups that the current claim visits.
     visited_named: Vec<Arc<str>>,
-    /// The groups among them that the last claim has visited.
+    /// The named groups that the last claim has visited.
     last_named: Vec<Arc<str>>,
-    /// The last group that was looked up. `None`: the next lookup begins with the first group.
+    /// The last group that was looked up, or `None` if the next lookup begins with the first group.
     cursor: Option<Arc<str>>,
     /// False if the current claim looks up no group.
     looks_up: bool,
@@ -96,7 +96,7 @@ struct Band {
 /// The part of a search in one priority.
 #[derive(Debug)]
 struct Search {
-    /// The cursor at its beginning.
+    /// The cursor at the beginning of the search.
     start: Option<Arc<str>>,
     /// True if the cursor has passed the last group.
     has_wrapped: bool,
@@ -123,7 +123,7 @@ impl Band {
         Some(turn)
     }
 
-    /// Names groups again that a claim has visited in vain. Returns false if there are too many.
+    /// Names the groups again that a claim has visited in vain. Returns false if too many groups are named.
     fn name_again(&mut self, groups: Vec<Arc<str>>) -> bool {
         let again: Vec<_> =
             groups.into_iter().filter(|group| !self.named.contains(group)).collect();
@@ -135,7 +135,7 @@ impl Band {
 
     fn note_visited(&mut self, visited: Visited) {
         let named = std::mem::take(&mut self.visited_named);
-        // A named group that was not reached has no right to be the next group.
+        // A named group that the claim did not reach does not become the next group.
         let is_late = |turn: &Turn| turn.used == 0 && named.contains(&turn.group);
         let (late, next): (Vec<_>, Vec<_>) = visited.next.into_iter().partition(is_late);
         for turn in next.into_iter().rev() {
@@ -144,7 +144,7 @@ impl Band {
             }
         }
         for group in late.into_iter().map(|turn| turn.group).chain(visited.last) {
-            // A group that was looked up may be in the ring already.
+            // A group that was looked up may already be in the ring.
             if self.members.insert(Arc::clone(&group)) {
                 self.ring.push_back(group.into());
             }
@@ -172,9 +172,9 @@ impl Band {
 /// The groups that a claim visits for one priority.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Round {
-    /// These are visited first, in this order.
+    /// The groups that are visited first, in this order.
     pub(crate) first: Vec<Turn>,
-    /// The claim looks up further groups after this group, or from the first group on.
+    /// The group after which the lookup of further groups starts, or `None` to start at the first group.
     pub(crate) after: Option<Arc<str>>,
     /// The number of further groups.
     pub(crate) more: usize,
@@ -188,7 +188,7 @@ pub(crate) struct Visited {
     pub(crate) next: Vec<Turn>,
     /// The groups that may have more keys after their turns, and other groups that were found.
     pub(crate) last: Vec<Arc<str>>,
-    /// The last group that was looked up. `None` after the last group of the queue.
+    /// The last group that was looked up, or `None` after the last group of the queue.
     pub(crate) cursor: Option<Arc<str>>,
     /// True if all groups with ready keys were looked up.
     pub(crate) is_complete: bool,
@@ -200,7 +200,7 @@ impl Turns {
         self.hears_wakes = true;
     }
 
-    /// Lets the next claim visit a group that may have a ready key of this priority, and room for it.
+    /// Makes the next claim visit a group that may be able to deliver a key of this priority.
     pub(crate) fn name_group(&mut self, priority: Priority, group: &str) {
         let band = Priority::ALL.iter().zip(&mut self.bands).find(|(band, _)| **band == priority);
         let Some((_, Band { named, .. })) = band else { return };
@@ -212,7 +212,7 @@ impl Turns {
         }
     }
 
-    /// As [`name_group`](Self::name_group), for several groups with keys of any priority.
+    /// Names several groups as [`name_group`](Self::name_group) does, for all priorities.
     #[cfg(feature = "sqlite")]
     pub(crate) fn name_groups<'a>(&mut self, groups: impl IntoIterator<Item = &'a Arc<str>>) {
         for group in groups {
@@ -239,13 +239,13 @@ impl Turns {
         }
     }
 
-    /// Lets the next claim that finds no key search all groups, because any of them may have changed.
+    /// Makes the next claim that finds no key start a search of all groups, because any group may have changed.
     pub(crate) fn forget_search(&mut self) {
         self.searched_for = 0;
     }
 
-    /// Records that a claim is subject to a rate. No wake names a group when its rate permits the next start, so that only a
-    /// search finds it.
+    /// Records that a claim is subject to a rate. No wake names a group when its rate permits the next start, so only a
+    /// search finds the group.
     pub(crate) fn note_rate(&mut self) {
         self.is_rated = true;
         self.has_rates = true;
@@ -259,9 +259,9 @@ impl Turns {
         self.has_rates
     }
 
-    /// Returns the time until the next claim. The last claim was at the time `at` of the engine, has found `count`
-    /// keys, and has answered `next`. The answer of each claim of a search covers only the rates of the groups that the
-    /// claim has visited.
+    /// Returns the time until the next claim. The last claim was at the engine's time `at`, has found `count` keys, and
+    /// has returned `next`. The result of each claim of a search covers only the rates of the groups that the claim has
+    /// visited.
     #[cfg(feature = "redis")]
     pub(crate) fn next_claim(
         &mut self,
@@ -282,8 +282,8 @@ impl Turns {
         earliest.map(|earliest| until(at, earliest))
     }
 
-    /// Returns the groups that the next claim visits. These groups leave the ring until the claim has answered. If the
-    /// claim does not answer, later claims look them up again.
+    /// Returns the groups that the next claim visits. These groups are removed from the ring until the claim has an
+    /// answer. Without an answer, later claims look the groups up again.
     pub(crate) fn next_rounds(&mut self) -> Bands<Round> {
         let skips = self.was_full && !self.is_searching && self.since_lookup + 1 < LOOKUP_EVERY;
         self.since_lookup = if skips { self.since_lookup + 1 } else { 0 };
@@ -301,8 +301,7 @@ impl Turns {
         })
     }
 
-    /// Takes the groups back from a claim that has visited no group, because the queue is paused or held back by its
-    /// rate.
+    /// Puts the groups of a claim back that has visited no group, because the queue is paused or held back by its rate.
     pub(crate) fn return_rounds(&mut self, rounds: Bands<Round>) {
         let mut fits = true;
         for (band, round) in self.bands.iter_mut().zip(rounds) {
@@ -319,8 +318,8 @@ impl Turns {
         }
     }
 
-    /// Records the result of a claim that has found `count` of `wanted` keys. Returns true if another claim may find a
-    /// key immediately.
+    /// Records the result of a claim that wanted `wanted` keys and has found `count`. Returns true if another claim may
+    /// find a key immediately.
     pub(crate) fn note_visited(
         &mut self,
         visited: Bands<Visited>,
@@ -348,7 +347,7 @@ impl Turns {
             return false;
         }
         if self.searched_for > 0 && (was_named || was_found) {
-            // Only the named groups have changed since the last search. A poll continues it.
+            // Only the named groups have changed since the last search. The next poll continues the search.
             return false;
         }
         if self.is_searching {
@@ -371,9 +370,9 @@ impl Turns {
     }
 }
 
-/// Returns the number of turns that each visited group gets. The turns of all these groups together fill a claim of
-/// `wanted` keys. `groups` are the groups that may deliver, each with its weight and the number of keys that it has
-/// already got in its turn.
+/// Returns the number of turns of each visited group with which all these groups together fill a claim of `wanted`
+/// keys. `groups` contains the weight of each group that may deliver, and the number of keys that the group has already
+/// received in its turn.
 pub(crate) fn turns_each(wanted: usize, groups: impl Iterator<Item = (u32, u32)>) -> usize {
     let add = |(sum, used): (u64, u64), (weight, had): (u32, u32)| {
         (sum + u64::from(weight), used + u64::from(had))
@@ -449,7 +448,7 @@ mod tests {
         assert_eq!(turns_each(100, [(1, 0), (3, 0)].into_iter()), 25);
         assert_eq!(turns_each(100, [].into_iter()), 100);
         assert_eq!(turns_each(100, std::iter::repeat_n((1, 0), 1000)), 13);
-        // The rest of a turn is shorter.
+        // The remainder of a turn has fewer keys.
         assert_eq!(turns_each(16, [(1, 2), (1, 0)].into_iter()), 9);
     }
 
@@ -531,7 +530,7 @@ mod tests {
         assert_eq!(first(&mut turns), ["g9-0", "x0"]);
     }
 
-    /// While a queue is paused, each claim returns its groups, and wakes name others.
+    /// While a queue is paused, each claim returns its groups, and wakes name other groups.
     #[test]
     fn the_groups_that_wakes_have_named_are_bounded() {
         let mut turns = Turns::default();
@@ -580,7 +579,7 @@ mod tests {
         }
         let some = lookups.iter().filter(|&&more| more > 0).count();
         assert_eq!((some, lookups[0]), (2, LOOKED_UP));
-        // The cursor stays if nothing was looked up.
+        // The cursor does not change if no group was looked up.
         assert_eq!(turns.next_rounds()[1].after.as_deref(), Some("m"));
     }
 }

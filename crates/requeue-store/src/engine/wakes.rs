@@ -1,4 +1,4 @@
-//! Wakes the getters of this process, and tells their claims which groups have changed.
+//! Wakes the getters of this process, and names changed groups to their claims.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, Weak};
@@ -52,7 +52,7 @@ impl Wakes {
     /// Wakes the getters, after `note` has changed the turns of each handle of a queue with groups.
     pub(crate) fn wake_after(&self, queue: i64, note: impl Fn(&mut Turns)) {
         if let Some(QueueWakes { sender, turns }) = lock(&self.0).get(&queue) {
-            // A claim that follows the wake must know the groups.
+            // The groups are recorded first, because a claim that follows the wake must know them.
             turns.iter().filter_map(Weak::upgrade).for_each(|turns| note(&mut lock(&turns)));
             sender.send_modify(|wakes| *wakes += 1);
         }

@@ -1,4 +1,4 @@
-//! Tests of the numbers that a process writes, and of its signs of life.
+//! Tests of the activity that a process writes, and of its signs of life.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::PoisonError;
@@ -13,11 +13,11 @@ use crate::engine::time::Micros;
 use crate::types::activity::Activity;
 use crate::types::error::EngineError;
 
-/// The numbers per minute of the engine in memory.
+/// The activity of the engine in memory.
 #[derive(Debug, Default)]
 pub(super) struct Numbers {
     rows: BTreeMap<(i64, String), Part>,
-    /// The failures of the next writes, one each.
+    /// The failures of the next writes, one for each write.
     mishaps: VecDeque<Mishap>,
 }
 
@@ -78,7 +78,7 @@ fn worker() -> (Arc<Memory>, Queue) {
     (engine, queue)
 }
 
-/// Returns the numbers that are in the store. The process writes nothing for that.
+/// Returns the number of adds in the store, without causing a write.
 fn stored_adds(engine: &Memory) -> u64 {
     numbers(engine).rows.values().map(|part| part.tally.adds).sum()
 }
@@ -201,7 +201,8 @@ proptest! {
                 queue.add_all((0..number).map(|n| n.to_string())).await.expect("added");
                 adds += number;
                 if matches!(mishap, Mishap::Lost | Mishap::Unheard) {
-                    // They are lost if the row is not written, and cannot be before its minute is over.
+                    // These adds are lost if the row was not written, and can no longer be written because its minute
+                    // is over.
                     abandoned += adds - stored_adds(&engine);
                 }
                 numbers(&engine).mishaps = [mishap].into();

@@ -1,4 +1,4 @@
-//! Tests of adds: their batches, and how long they are retried.
+//! Tests of the batches and the retries of adds.
 
 use super::*;
 
@@ -6,7 +6,7 @@ use super::*;
 async fn what_comes_together_travels_together() {
     let (engine, queue) = queue();
     let gate = engine.gate.lock().await;
-    // The first add is in flight when the others come.
+    // The first add is in flight when the other adds arrive.
     let adds: Vec<_> = (0..100u32)
         .map(|n| {
             let queue = queue.clone();
@@ -50,7 +50,7 @@ async fn an_add_is_tried_until_its_time_is_over() {
     let (engine, queue) = queue();
     engine.fail([Mishap::Absent, Mishap::Lost, Mishap::Absent]);
     assert_eq!(queue.add("a").await.expect("added at last"), Added::New);
-    // The add took effect, and the retry is answered like a second add.
+    // The add took effect, and the answer to the retry is that of a second add.
     engine.fail([Mishap::Unheard]);
     assert_eq!(queue.add("b").await.expect("added"), Added::Coalesced);
 

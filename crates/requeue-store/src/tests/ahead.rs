@@ -39,7 +39,7 @@ async fn keys_are_claimed_ahead_of_a_quick_worker_and_of_no_slow_one() {
     let ahead = in_flight(&queue).await - 1;
     assert!((1..=40).contains(&ahead), "{ahead}");
     item.succeed().await.expect("the lease is held");
-    // One claim serves many getters.
+    // This call forgets the batches so far. One claim serves many getters.
     engine.batches();
     for _ in 0..20 {
         get(&queue).await.succeed().await.expect("the lease is held");
@@ -110,7 +110,7 @@ async fn what_was_claimed_ahead_is_back_when_the_last_handle_is_gone() {
 async fn leases_of_keys_that_are_ahead_are_their_holders() {
     let (engine, queue, item) = busy(Options::default()).await;
     assert!(in_flight(&queue).await > 1);
-    // The process is paused until its leases have expired: none of its keys is delivered.
+    // The process is suspended until its leases have expired, so none of its keys is delivered.
     let gate = engine.gate.lock().await;
     tokio::time::advance(Options::default().lease).await;
     let getter = tokio::spawn({
@@ -169,7 +169,7 @@ async fn a_pause_returns_what_was_claimed_ahead() {
     let other = another(&engine);
     other.pause().await.expect("paused");
     item.succeed().await.expect("the lease is held");
-    // The worker takes keys until its process claims again and learns of the pause.
+    // The worker receives keys until its process claims again and learns of the pause.
     let mut taken = 0;
     while let Ok(item) = tokio::time::timeout(SECOND, get(&queue)).await {
         item.succeed().await.expect("the lease is held");

@@ -12,14 +12,14 @@ use crate::types::add::Added;
 use crate::types::key::Key;
 use crate::{CancelReason, CancelledRun, Completion};
 
-/// The limit of the tests.
+/// The time limit of the tests.
 const LATEST: Duration = Duration::from_secs(900);
 
 async fn open(store: &Store, name: &str) -> Queue {
     store.queue(name).open().await.expect("the queue opens")
 }
 
-/// Cancels runs of `worker` from the process `other`. The lease is so long that no renewal tells the worker.
+/// Cancels runs of `worker` from the process `other`. The lease is so long that no renewal informs the worker.
 pub(crate) async fn check_cancels(worker: &Store, other: &Store, name: &str) {
     let opened = worker.queue(name).lease(LATEST * 6).open().await;
     let (queue, other) = (opened.expect("the queue opens"), open(other, name).await);
@@ -37,7 +37,7 @@ pub(crate) async fn check_cancels(worker: &Store, other: &Store, name: &str) {
     item.complete(Completion::Cancelled).await.expect("the lease is held");
     assert!(other.look_up("a").await.expect("looked up").is_none(), "nothing is left");
 
-    // A key that was added during the run runs again, and that delivery is not cancelled.
+    // A key that was added during the run runs again, and its next delivery is not cancelled.
     queue.add("again").await.expect("added");
     let item = queue.get().await.expect("the queue is open");
     assert_eq!(other.add("again").await.expect("added"), Added::Dirty);
@@ -51,7 +51,7 @@ pub(crate) async fn check_cancels(worker: &Store, other: &Store, name: &str) {
     item.succeed().await.expect("the lease is held");
 }
 
-/// Cancels a run of `Workers`, whose handler stops.
+/// Cancels a run of `Workers`, and checks that the handler stops.
 pub(crate) async fn check_workers(worker: &Store, other: &Store, name: &str) {
     async fn handle(_: Key, context: Context) -> Result<Action, Error> {
         assert_eq!(context.cancelled().await, CancelReason::Cancelled);
@@ -69,7 +69,7 @@ pub(crate) async fn check_workers(worker: &Store, other: &Store, name: &str) {
     assert!(other.look_up("a").await.expect("looked up").is_none());
 }
 
-/// Cancels a run whose worker renews only by its lease.
+/// Cancels a run whose worker renews only at the regular interval.
 pub(crate) async fn check_renewals(worker: &Store, other: &Store, name: &str) {
     let lease = Duration::from_secs(9);
     let queue = worker.queue(name).lease(lease).open().await.expect("the queue opens");

@@ -30,7 +30,7 @@ pub(crate) fn runtime() -> tokio::runtime::Runtime {
     runtime.expect("the runtime is built")
 }
 
-/// Returns the configuration of random tests with this number of cases, which PROPTEST_CASES replaces.
+/// Returns the configuration of random tests with this number of cases. PROPTEST_CASES overrides the number.
 pub(crate) fn cases(default: u32) -> proptest::test_runner::Config {
     let cases = std::env::var("PROPTEST_CASES").ok().and_then(|n| n.parse().ok());
     let cases = cases.unwrap_or(default);
@@ -64,7 +64,7 @@ pub(crate) trait Rig {
         true
     }
 
-    /// Returns true if the time of the engine may go back.
+    /// Returns true if the time of the engine can go back.
     fn goes_back(&self) -> bool {
         true
     }
@@ -82,13 +82,14 @@ pub(crate) trait Rig {
 
 const STATES: [State; 4] = [State::Ready, State::Waiting, State::InFlight, State::Parked];
 const KEYS: u32 = 6;
-/// The number of groups: more than a claim looks up, so that the cursor matters. The first is the group without a name.
+/// The number of groups: more than a claim looks up, so that the cursor has an effect. The first is the group without a
+/// name.
 const GROUPS: u32 = 19;
-/// The number of keys of a queue with groups. Each group has a key of each priority, and two of one priority.
+/// The number of keys of a queue with groups. Each group has a key of each priority, and a second key of one priority.
 const GROUPED_KEYS: u32 = 4 * GROUPS;
-/// The pattern that extracts the groups of these keys: one of the keys has a second line break, before its group.
+/// The pattern that extracts the groups of these keys. In one of the keys, another line break precedes the group.
 pub(crate) const PATTERN: &str = "(?-u)\n([^\n]*)$";
-/// A short name, and one of the greatest length.
+/// A short name, and a name of the maximum length.
 const WORKERS: [&str; 2] = [
     "w",
     "\u{20ac}/'\"{x}-99999999999999999999999999999999999999999999999999999999999999999999999999999999999999999",
@@ -103,7 +104,7 @@ fn failing() -> Failing {
     Failing { backoff: Backoff { base: BACKOFF, cap: BACKOFF, share: 1.0 }, max_failures: None }
 }
 
-/// Checks that keys whose leases expire together do not come back together.
+/// Checks that keys whose leases expire together do not become ready together.
 pub(crate) async fn check_jitter(rig: &dyn Rig, name: &str) {
     const KEYS: usize = 40;
     let engine = rig.engine();
@@ -166,7 +167,7 @@ pub(crate) async fn check_bulk(store: &Store, name: &str) {
     let named = queue.cancel_keys(["parked-7", "none", "parked-8"]).await;
     assert_eq!(named.expect("cancelled"), [true, false, true]);
     queue.add(held[0].key().clone()).await.expect("added");
-    // This includes the second run of a key in flight.
+    // The number includes the second run of a key in flight.
     assert_eq!(queue.cancel_all(None).await.expect("cancelled"), 2 * MANY - 4);
     assert_eq!(counted().await, (0, 0, 3, 0));
     for item in held {

@@ -1,4 +1,4 @@
-//! Tests of damaged rows, which other programs wrote and requeue cannot read: they affect no other key. The
+//! Tests of damaged rows, which other programs wrote and requeue cannot read. They must not affect other keys. The
 //! tests of each engine write many such rows, and check them with these functions.
 
 use std::collections::BTreeSet;
@@ -33,7 +33,7 @@ pub(crate) enum Kind {
     Parked,
     Running,
     Dirty,
-    /// In flight, with an expired lease.
+    /// The key is in flight, with an expired lease.
     Expired,
 }
 
@@ -192,7 +192,7 @@ impl Scene {
     }
 
     /// Checks that all good ready keys are delivered, and that all other operations on good keys work in one
-    /// batch with the bad key. Returns whether that key was damaged, and the reports of the claims.
+    /// batch with the bad key. Returns true if the bad key was damaged, and the reports of the claims.
     pub(crate) async fn check(&self, how: &str) -> (bool, Vec<Damaged>) {
         let (engine, place) = (&self.engine, &self.place);
         let is_damaged = self.is_damaged(how).await;
@@ -247,7 +247,7 @@ impl Scene {
         .into_iter()
         .enumerate()
         {
-            // Two keys at a time, after the bad one.
+            // The page has two keys, and begins after the bad key.
             let part = all.iter().skip(1).skip(2 * n).take(if n == 2 { 9 } else { 2 });
             let ends: Vec<End> = all[..1]
                 .iter()
@@ -261,13 +261,13 @@ impl Scene {
             let ended = engine.finish_deliveries(place, ends).await;
             let ended = ended.unwrap_or_else(|error| panic!("{how}: {}", error.source));
             assert!(ended[1..].iter().all(|ended| *ended), "{how}: {ended:?}");
-            // An engine may let a run succeed, because that removes the row.
+            // An engine may permit the success of a run, because a success removes the row.
             assert!(!is_damaged || !ended[0] || n == 2, "{how}");
         }
         (is_damaged, reported)
     }
 
-    /// Checks that an add, in a batch with others, repairs the key: the key runs.
+    /// Checks that an add, in a batch with other keys, repairs the key, so that it runs.
     pub(crate) async fn check_add(&self, how: &str) {
         let (engine, place) = (&self.engine, &self.place);
         let is_damaged = self.is_damaged(how).await;
@@ -296,7 +296,7 @@ impl Scene {
         assert_eq!(self.looks(how).await.damaged, 0, "{how}");
     }
 
-    /// Checks that a drop counts damaged keys like others, and leaves nothing of them.
+    /// Checks that a drop counts damaged keys like other keys, and removes all their data.
     pub(crate) async fn check_drop(&self, how: &str) {
         let (engine, place) = (&self.engine, &self.place);
         let counts = self.looks(how).await;
@@ -341,7 +341,7 @@ impl Scene {
         }
     }
 
-    /// Checks that a cancel, in a batch with another key, leaves nothing of the key.
+    /// Checks that a cancel, in a batch with another key, removes all data of the key.
     pub(crate) async fn check_cancel(&self, how: &str) {
         let (engine, place) = (&self.engine, &self.place);
         let is_damaged = self.is_damaged(how).await;

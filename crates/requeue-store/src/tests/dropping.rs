@@ -14,7 +14,7 @@ use crate::types::inspect::{State, StateCounts};
 use crate::types::key::Key;
 use crate::types::schedule::Schedule;
 
-/// A time limit that is longer than a test takes.
+/// A time limit that no test reaches.
 const LONG: Duration = Duration::from_secs(900);
 
 async fn within<T>(what: impl Future<Output = T>) -> T {
@@ -115,7 +115,7 @@ async fn check_forced(one: &Store, other: &Store, name: &str) {
     assert_eq!(error.kind(), ErrorKind::Dropped, "{error:?}");
     assert_eq!(within(queue.get()).await.map(|item| item.to_string()), None);
     assert!(queue.is_dropped() && queue.shutting_down());
-    // The run detects it by the next renewal, and its completion does no harm.
+    // The run detects the drop by the next renewal, and its completion has no effect.
     within(item.lost()).await;
     let error = item.succeed().await.expect_err("the queue was dropped");
     assert!(matches!(error, CompleteError::Lost | CompleteError::Dropped), "{error:?}");
@@ -182,7 +182,7 @@ async fn check_created_again(one: &Store, other: &Store, name: &str) {
     assert!(item.fencing_token() > epoch, "{} after {epoch}", item.fencing_token());
     item.give_up("no").await.expect("the lease is held");
 
-    // The other process can open the new queue, too.
+    // The other process can also open the new queue.
     let again = other.queue(name).open().await.expect("the queue opens");
     assert_eq!(again.shared.place.readd_policy, ReaddPolicy::Hold);
     assert!(again.cancel("a").await.expect("cancelled"));
@@ -226,7 +226,7 @@ async fn check_races(one: &Store, other: &Store, name: &str) {
                 added += 1;
             }
             (Ok(()), Err(error)) => assert!(error.kind() == ErrorKind::Dropped, "{error:?}"),
-            // Both succeeded or both failed: of several shards, only some got the keys in time.
+            // Both succeeded or both failed, because only some of the shards received the keys in time.
             (dropped, added) => panic!("round {round}: {dropped:?}, {added:?}"),
         }
     }

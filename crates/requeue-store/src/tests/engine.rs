@@ -28,16 +28,16 @@ use crate::types::key::Key;
 /// A failure that a test injects into a call.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Mishap {
-    /// Nothing is done, and the caller gets an error.
+    /// The call has no effect, and the caller receives an error.
     Absent,
     /// The call takes effect, and its answer is lost.
     Unheard,
-    /// Nothing is done, and the answer is lost.
+    /// The call has no effect, and the answer is lost.
     Lost,
-    /// Nothing is done, and no answer ever comes.
+    /// The call has no effect, and no answer ever arrives.
     Silent,
     Refused,
-    /// The call takes effect, and has its answer. A later call fails.
+    /// The call takes effect and is answered. A later call fails.
     Fine,
 }
 
@@ -56,23 +56,23 @@ pub(super) struct Memory {
     is_paused: AtomicBool,
     /// Keys that another transaction has locked. Their leases are still renewed.
     locked: Mutex<BTreeSet<Key>>,
-    /// Its failures are separate, because the time of a write is random.
+    /// The failures of activity are separate, because the time of a write is random.
     pub(super) numbers: Mutex<Numbers>,
-    /// A test holds it to block all operations.
+    /// A test holds this lock to block all operations.
     pub(super) gate: tokio::sync::Mutex<()>,
-    /// A test holds it to block counts only.
+    /// A test holds this lock to block only counts.
     pub(super) counting: tokio::sync::Mutex<()>,
-    /// The number of concurrent batches that it supports.
+    /// The number of concurrent batches that the engine supports.
     pub(super) breadth: usize,
-    /// True if it wakes getters.
+    /// True if the engine wakes getters.
     pub(super) tells: bool,
-    /// True if the answer to a claim includes when the next lease expires.
+    /// True if the answer to a claim includes the time until the next lease expires.
     pub(super) knows_leases: bool,
-    /// The time until a schedule is due, as claims answer it.
+    /// The time until a schedule is due, as claims return it.
     pub(super) schedule_in: Option<Duration>,
     /// The schedules of each shard.
     pub(super) schedules: Vec<Mutex<Vec<Scheduled>>>,
-    /// True if claims name the time of the next schedule.
+    /// True if claims return the time of the next schedule.
     pub(super) knows_schedules: bool,
     /// The shard that does not answer requests for schedules.
     pub(super) silent_shard: Option<usize>,
@@ -119,12 +119,12 @@ impl Memory {
         }
     }
 
-    /// Injects these failures into the next operations, one each.
+    /// Injects these failures into the next operations, one into each.
     pub(super) fn fail(&self, mishaps: impl IntoIterator<Item = Mishap>) {
         lock(&self.mishaps).extend(mishaps);
     }
 
-    /// Removes the failures that no operation has met.
+    /// Removes the failures that no operation has encountered.
     pub(super) fn clear(&self) {
         lock(&self.mishaps).clear();
     }
@@ -133,7 +133,7 @@ impl Memory {
         std::mem::take(&mut lock(&self.batches))
     }
 
-    /// Wakes the getters, though no key has changed.
+    /// Wakes the getters, although no key has changed.
     pub(super) fn wake_getters(&self) {
         self.wakes.send_modify(|wakes| *wakes += 1);
     }
@@ -159,7 +159,8 @@ impl Memory {
         lock(&self.locked).contains(key)
     }
 
-    /// Applies `operation` to the requests whose keys are free. The other requests have no answer, or make all fail.
+    /// Applies `operation` to the requests whose keys are free. The other requests have no answer, or make the whole
+    /// batch fail.
     async fn answer_free<'a, W, T>(
         &self,
         wishes: Vec<W>,
@@ -241,7 +242,7 @@ impl Memory {
         })
     }
 
-    /// Changes the keys that are free. The wait for a single locked key fails immediately.
+    /// Changes the unlocked keys. The wait for a single locked key fails immediately.
     fn changed<'a, T: Send + 'a>(
         &'a self,
         keys: Vec<Key>,
@@ -531,7 +532,7 @@ impl Engine for Memory {
     }
 }
 
-/// Reverses the order of priorities, so that the highest one is the least.
+/// Reverses the order of priorities, so that the highest priority is the least value.
 const fn flipped(priority: Priority) -> Priority {
     match priority {
         Priority::Low => Priority::High,

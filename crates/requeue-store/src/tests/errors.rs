@@ -101,7 +101,7 @@ async fn a_change_that_fails_after_its_first_part_may_have_happened() {
         assert!(error.may_have_happened(), "{mishap:?}");
         assert_eq!(error.kind().is_temporary(), is_temporary, "{mishap:?}");
         assert!(queue.counts().await.expect("counted").ready <= 1, "{mishap:?}");
-        // The first part is the only one.
+        // The batch has no earlier part.
         engine.fail([mishap]);
         let error = queue.cancel_keys(["1000"]).await.expect_err("the only part fails");
         let is_unsure = matches!(mishap, Mishap::Lost | Mishap::Unheard);
@@ -116,7 +116,7 @@ async fn a_change_that_fails_after_its_first_part_may_have_happened() {
         let error = queue.cancel_keys(["a", "b"]).await.expect_err("the key is locked");
         assert!(error.may_have_happened() && error.kind().is_temporary());
         assert!(chain(&error).ends_with("another transaction has locked the key; try again later"));
-        // No other key is changed now.
+        // No other key has changed.
         let error = queue.cancel_keys(["a", "b"]).await.expect_err("the key is locked");
         assert!(!error.may_have_happened() && error.kind().is_temporary());
     }
@@ -139,7 +139,7 @@ fn no_error_prints_its_source_which_it_returns() {
 #[test]
 fn all_types_of_errors_are_held_to_that() {
     let text = include_str!("../types/error.rs");
-    // The text has the enums, and the uses of the macro: a name, a comma and the end of the message.
+    // The text contains the enums, and the uses of the macro: a name, a comma and the end of the message.
     let enums = text.lines().filter_map(|line| line.strip_prefix("pub enum "));
     let by_macro = text.split("\nerror! {").skip(1).flat_map(str::lines).map(str::trim);
     let names = enums.chain(by_macro).filter_map(|line| line.split([' ', ',']).next());

@@ -1,4 +1,4 @@
-//! The processes of a queue fire its schedules, also while some of them fail.
+//! Tests of the processes that fire the schedules of a queue, even while some schedules fail.
 
 use std::sync::Mutex;
 use std::sync::atomic::Ordering;
@@ -16,7 +16,7 @@ fn scheduled(key: &str) -> Scheduled {
     Scheduled { key, spec, zone, priority, group, next_at, is_new, is_paused, error }
 }
 
-/// Gets keys until this much time has passed. Returns how often each of them came.
+/// Gets keys for the given time. Returns the number of deliveries of each key.
 async fn work_for(queue: &Queue, time: Duration) -> Vec<(String, usize)> {
     let until = Instant::now() + time;
     let mut counts = std::collections::BTreeMap::new();
@@ -52,7 +52,7 @@ async fn claims_do_not_pay_for_a_schedule_that_cannot_be_fired() {
     let looks = looks.load(Ordering::SeqCst);
     assert!(looks <= 250, "{looks} requests in a minute, and at least 600 claims");
 
-    // Other processes store a schedule, which claims name.
+    // Other processes store a schedule, whose time claims return.
     let new = Scheduled { is_new: true, next_at: 0, ..scheduled("new") };
     engine.schedules[0].lock().expect("no panic").push(new);
     let counts = work_for(&queue, SECOND * 3).await;
@@ -98,7 +98,7 @@ async fn a_store_that_is_unable_gets_few_attempts() {
     assert!((40..=100).contains(&shots), "{shots} attempts in a minute");
 }
 
-/// The store may have lost the time that claims name.
+/// The store may have lost the time that claims return.
 #[tokio::test(start_paused = true)]
 async fn a_schedule_that_no_claim_names_is_found() {
     let mut engine = Memory::new();

@@ -62,7 +62,7 @@ async fn a_key_for_one_who_has_gone_is_put_back_and_has_not_failed() {
     add.await.expect("the task completes").expect("added");
     let item = get(&queue).await;
     assert_eq!((item.as_str(), item.attempt()), (Some("a"), 1));
-    // The same holds if the key has been claimed by then.
+    // The same is true if the key has already been claimed.
     item.succeed().await.expect("the lease is held");
     let mut getter = Box::pin(queue.get());
     assert!(polled(&mut getter).await.is_pending());
@@ -129,7 +129,7 @@ async fn a_queue_that_is_shut_down_hands_out_no_more() {
 #[tokio::test(start_paused = true)]
 async fn it_is_not_idle_while_another_works() {
     let mut engine = Memory::new();
-    // An engine may not know when leases expire.
+    // An engine may not report the expiry of leases.
     engine.knows_leases = false;
     let (engine, queue) = queue_with(engine, Options::default());
     queue.add("a").await.expect("added");
@@ -203,7 +203,7 @@ async fn a_process_that_wants_no_key_passes_its_wake_on() {
         assert_eq!(engine.passed_wakes(), 1, "wake {n}: the process waits for no further one");
     }
 
-    // The wake of another key comes while a claim has its key, but not its answer.
+    // The wake for another key arrives while a claim has taken its key but has no answer yet.
     queue.add("a").await.expect("added");
     settle().await;
     let gate = engine.gate.lock().await;

@@ -16,7 +16,7 @@ use crate::types::inspect::State;
 
 /// No test waits for a poll or for the end of a lease.
 const NEVER: Duration = Duration::from_secs(3600);
-/// The limit of the tests.
+/// The time limit of the tests.
 const LATEST: Duration = Duration::from_secs(900);
 const PATTERN: &str = "^[^/]*";
 
@@ -192,7 +192,7 @@ async fn processes_agree_on_the_groups_of_a_queue() {
     let info = queue.group("a").info().await.expect("read").expect("it has a key");
     assert_eq!((info.limit, info.counts.ready), (Some(3), 1));
     one.queue("limit").group_by(PATTERN).group_limit(3).open().await.expect("equal settings");
-    // The limit alone needs no pattern: the adds may name the groups.
+    // A limit without a pattern is valid, because the adds may name the groups.
     one.queue("limit").group_limit(3).open().await.expect("an equal limit");
     let error = one.queue("limit").group_limit(2).open().await.expect_err("another limit");
     assert!(error.to_string().contains("the limit of its groups is 3, not 2"), "{error}");
@@ -227,7 +227,7 @@ async fn a_key_keeps_its_group_while_it_has_a_state() {
     let item = get_all(&queue).await.pop().expect("the second run");
     assert_eq!(item.group(), Some("a"));
     item.give_up("no").await.expect("the lease is held");
-    // A parked key has a state, too.
+    // A parked key also has a state.
     assert_eq!(queue.add("k").await.expect("added"), Added::Revived);
     assert_eq!(group().await.as_deref(), Some("a"));
     assert!(queue.cancel("k").await.expect("cancelled"));
@@ -438,7 +438,7 @@ async fn metrics_show_a_pause_and_the_ready_keys_of_full_groups() {
     assert_eq!((sample.paused, sample.depth, at_limit.keys), (Some(false), 3, 2));
     assert!(at_limit.oldest > Duration::ZERO, "{at_limit:?}");
 
-    // Another process looks after a pause, and when no group is full.
+    // The keys at their limit are read again after a pause of the group, and when no group is at its limit.
     queue.pause().await.expect("paused");
     for item in items {
         item.retry("no").await.expect("the lease is held");
@@ -470,7 +470,7 @@ async fn metrics_keep_the_last_look_if_the_store_cannot_list_groups() {
         })
     };
     assert!(shown(Mishap::Fine).await.expect("read"));
-    // A role that may not read the groups.
+    // The role has no right to read the groups.
     assert!(!shown(Mishap::Refused).await.expect("read"));
     shown(Mishap::Absent).await.expect_err("the groups are unknown");
 }

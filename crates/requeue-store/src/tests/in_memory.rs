@@ -44,7 +44,7 @@ struct Held {
 
 /// [`requeue::limiter::BackoffLimiter`] without its jitter and its growth.
 ///
-/// All backoffs are equal. A failure during the backoff of the last one waits for the rest of it.
+/// All backoffs are equal. A failure during the backoff of the previous failure waits for the remaining time.
 #[derive(Debug, Default)]
 struct Steady(HashMap<Key, Time>);
 
@@ -66,7 +66,7 @@ impl RateLimiter<Key> for Steady {
     }
 }
 
-/// How long the key of the last delivery had been ready.
+/// The time for which the last delivered key had been ready.
 #[derive(Debug, Default)]
 struct Last(Mutex<Duration>);
 
@@ -182,7 +182,7 @@ impl InMemory {
             Finish::RetryAfter(delay, ..) => item.complete(Completion::RetryAfter(delay)),
             Finish::GiveUp(_) => unreachable!("a queue in memory parks no keys"),
             Finish::Cancelled => unreachable!("this engine cancels no runs"),
-            // The queue in memory keeps no places in the order. The test does not unclaim its keys.
+            // The queue in memory does not keep the places of keys, so the test does not unclaim them.
             Finish::Release(_) | Finish::Unclaim(..) => item.complete(Completion::Release),
         }
         true
@@ -283,7 +283,7 @@ impl Engine for InMemory {
     }
 
     async fn drop_queue(&self, _: &str, _: bool) -> Answer<Dropped> {
-        // Its rig drops no queues.
+        // The rig drops no queues.
         answer(Dropped::Missing).await
     }
 
@@ -423,8 +423,7 @@ impl Rig for Fixture {
 
     fn set_time(&self, now: Micros) -> BoxFuture<'_, ()> {
         let now = Time::from_nanos(u64::try_from(now).expect("after 1970") * 1000);
-        // A key becomes ready when a call finds it due. Step to each due time, so that the key becomes ready
-        // on time.
+        // A key becomes ready when a call finds it due. Therefore, the test steps to each due time.
         while let Some(due) = self.0.next_due().filter(|&due| due < now) {
             self.0.clock.set(due);
         }

@@ -41,7 +41,7 @@ async fn a_renewal_that_hangs_keeps_nobody_from_hearing_of_the_loss() {
     let (engine, queue) = queue();
     queue.add("a").await.expect("added");
     queue.add("b").await.expect("added");
-    // Another key is claimed first, so that no renewal falls on the time at which this lease expires.
+    // Another key is claimed first, so that no renewal happens at the expiry of this lease.
     let first = get(&queue).await;
     tokio::time::advance(Duration::from_secs(3)).await;
     let start = Instant::now();

@@ -15,7 +15,7 @@ async fn a_key_that_somebody_has_locked_holds_up_no_other() {
     for other in [a, c] {
         assert_eq!(other.await.expect("the task completes").expect("added"), Added::New);
     }
-    // Later adds of the key wait, too, and delay no other key.
+    // Later adds of the key also wait, and delay no other key.
     let [again, high] = [Add::now(), Add::now().priority(Priority::High)].map(|how| add("b", how));
     settle().await;
     engine.batches();

@@ -1,4 +1,4 @@
-//! Tests of a queue's metrics, and of how often the engine counts keys.
+//! Tests of a queue's metrics, and of the frequency at which the engine counts keys.
 
 use requeue::Completion;
 use tokio::time::timeout;
@@ -39,7 +39,7 @@ async fn what_this_process_does_is_counted_here_and_keys_by_the_engine() {
     // The adds are a twice, b, c, d, and b again. One add of a is coalesced.
     assert_eq!((counts.adds, counts.enqueued, counts.coalesced), (6, 5, 1));
     assert_eq!(counts.deliveries, 4);
-    // b failed twice and c once. The retries are d's delay and b's first failure: b's second failure was its
+    // b failed twice and c once. The retries are d's delay and b's first failure, because b's second failure was its
     // last.
     assert_eq!((counts.failures, counts.retries, sample.given_up), (3, 2, 2));
     assert_eq!((sample.consecutive.counts[..2].to_vec(), sample.consecutive.sum), (vec![2, 1], 4));
@@ -116,7 +116,7 @@ async fn a_count_goes_on_whoever_has_gone() {
     assert_eq!(engine.batches(), [0], "one count");
 }
 
-/// Counts the keys. The engine takes `time` to do so.
+/// Counts the keys. The count takes `time`.
 async fn count_in(engine: &Memory, queue: &Queue, time: Duration) {
     engine.batches();
     let counting = engine.counting.lock().await;
@@ -145,7 +145,7 @@ async fn rests(engine: &Memory, queue: &Queue, pause: Duration) {
 #[tokio::test(start_paused = true)]
 async fn a_stall_makes_no_long_pause_and_long_counts_take_a_fifth_of_the_time() {
     let (engine, queue) = queue();
-    // The first count may be slow once, and so may any other.
+    // The first count may be slow once. So may any later count.
     count_in(&engine, &queue, 40 * SECOND).await;
     rests(&engine, &queue, 30 * SECOND).await;
     count_in(&engine, &queue, SECOND / 10).await;
@@ -189,8 +189,8 @@ async fn a_count_without_an_answer_fails_and_the_last_numbers_remain() {
     assert_eq!(queue.sample().and_then(|sample| sample.counts_age), Some(Duration::ZERO));
 }
 
-/// Counts without success for `fault`, or until the time limit. Checks that the next count is due after a
-/// pause of this length.
+/// Makes a count fail with `fault`, or at the time limit. Checks that the next count is due after a pause of this
+/// length.
 async fn fails(engine: &Memory, queue: &Queue, fault: Option<Mishap>, pause: u32) {
     match fault {
         Some(fault) => {
@@ -222,7 +222,7 @@ async fn fails(engine: &Memory, queue: &Queue, fault: Option<Mishap>, pause: u32
     tokio::time::advance(moment).await;
 }
 
-/// An outage fails in both ways. The numbers must not be old for long after it.
+/// During an outage, counts fail in both ways. After the outage, the numbers must soon be recent again.
 #[tokio::test(start_paused = true)]
 async fn only_counts_that_take_too_long_in_a_row_make_long_pauses() {
     let (engine, queue) = queue();

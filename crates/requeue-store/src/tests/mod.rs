@@ -54,7 +54,7 @@ use crate::engine::{Ask, End, Engine, Place, Tried};
 use crate::types::add::{Add, Added, Priority, ReaddPolicy};
 use crate::types::error::{Answer, CompleteError, chain};
 
-/// Batches that are sent once.
+/// The operations, without repetitions of batches.
 #[async_trait]
 pub(crate) trait Batches: Engine {
     async fn add_keys(&self, queue: &Place, asks: Vec<Ask>) -> Answer<Vec<Added>> {
@@ -108,7 +108,7 @@ pub(crate) async fn get(queue: &Queue) -> Item {
     queue.get().await.expect("the queue is open")
 }
 
-/// Lets all tasks run as far as they can without the passing of time.
+/// Lets all tasks run until each of them waits for time.
 async fn settle() {
     for _ in 0..50 {
         tokio::task::yield_now().await;
@@ -146,7 +146,7 @@ async fn after_so_many_failures_a_key_is_parked_until_it_is_revived() {
     assert!(queue.revive("a").await.expect("revived"));
     let item = get(&queue).await;
     assert_eq!((item.attempt(), queue.revive("a").await.expect("answered")), (1, false));
-    // An add during the run makes it run again instead, with its failures reset.
+    // If the key is added during the run, it runs again instead, with its failures reset.
     queue.add("a").await.expect("added");
     item.give_up("never").await.expect("the lease is held");
     let item = get(&queue).await;

@@ -17,9 +17,9 @@ thread_local! {
     static LINES: RefCell<Vec<String>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Keeps the messages about outages for the thread that they come from, which is that of one test.
+/// Keeps the messages about outages by thread, because each test has its own thread.
 ///
-/// All tests share it. If each thread had its own subscriber, other threads could disable the events.
+/// All tests share this subscriber. If each thread had its own, other threads could disable the events.
 struct Keeping;
 
 impl Subscriber for Keeping {
@@ -78,7 +78,7 @@ async fn an_outage_is_reported_when_it_begins_each_minute_and_when_it_ends() {
     let (last, between) = lines[1..].split_last().expect("the outage is over");
     let prefix = format!("store reachable again after {minutes} min ");
     assert!(last.starts_with(&prefix), "{lines:?}");
-    // A message comes with the first attempt after a minute.
+    // Each message is logged at the first attempt after a minute.
     assert!((minutes * 9 / 10..=minutes).contains(&(between.len() as u64)), "{lines:?}");
     for line in between {
         assert!(line.starts_with("store still unreachable after "), "{lines:?}");
@@ -118,7 +118,7 @@ async fn a_store_that_fails_every_other_time_is_not_reported_each_time() {
     }
     let lines = lines();
     let starts = lines.iter().filter(|line| line.starts_with("store unreachable: ")).count();
-    // One immediately, and one a minute later.
+    // One line is logged immediately, and one a minute later.
     assert_eq!((starts, lines.len()), (2, 4), "{lines:?}");
 }
 
@@ -155,7 +155,7 @@ async fn a_store_that_answers_is_not_called_unreachable() {
     tokio::time::advance(60 * SECOND).await;
     let source = "no replica has confirmed it".into();
     place.note_failure(part(), &EngineError { kind: Kind::Unconfirmed, source });
-    // The server then stops. Each trouble has a line, at most once a minute.
+    // The server then stops. Each kind of trouble is logged at most once a minute.
     for _ in 0..9 {
         place.note_failure(part(), &EngineError::absent("gone"));
         place.note_failure(part(), &full());

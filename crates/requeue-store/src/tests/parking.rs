@@ -53,7 +53,7 @@ async fn an_add_revives_a_parked_key_and_resets_its_failures() {
     assert_eq!(state(&queue, "b").await, (State::Waiting, 0));
     let added = queue.add_all(["a", "c", "c", "d"]).await.expect("added");
     assert_eq!(added, [Added::Coalesced, Added::Revived, Added::Coalesced, Added::New]);
-    // Adds in one batch have their own answers, too.
+    // Adds in one batch also have separate answers.
     let (_, queue) = self::queue();
     park(&queue, ["e"]).await;
     let both = tokio::join!(queue.add("e"), queue.add("e"));
@@ -204,7 +204,7 @@ async fn a_key_that_a_claim_parks_is_reported_and_counted() {
     assert_eq!(reported, [(Some("a"), true), (Some("b"), false)]);
 }
 
-/// Checks that the answer to a claim has the keys that the claim parked.
+/// Checks that the answer to a claim contains the keys that the claim has parked.
 pub(crate) async fn check_expired(rig: &dyn Rig, name: &str) {
     const KEYS: usize = 12;
     const LEASE: Duration = Duration::from_secs(30);
@@ -234,7 +234,7 @@ pub(crate) async fn check_expired(rig: &dyn Rig, name: &str) {
             rig.set_time(now + micros(2 * SECOND)).await;
         }
     }
-    // An add during the last run keeps the first half of the keys from being parked.
+    // The first half of the keys are added during the last run, so they are not parked.
     add((0..KEYS / 2).map(ask).collect()).await;
     let claimed = engine.claim_keys(&place, claim).await.expect("claimed");
     assert_eq!(claimed.items.len(), KEYS / 2);
@@ -298,7 +298,7 @@ async fn a_locked_key_holds_up_no_other_and_is_told() {
     while reviving.changed() < 1_497 {
         assert!(reviving.step().await.expect("revived"));
     }
-    // The key is free when the others have been revived.
+    // The key is unlocked after the other keys have been revived.
     engine.set_locked("0008", false);
     let error = loop {
         match reviving.step().await {

@@ -11,7 +11,7 @@ use crate::client::item::Item;
 use crate::types::add::{Add, Added};
 use crate::types::inspect::State;
 
-/// The limit of the tests.
+/// The time limit of the tests.
 const LATEST: Duration = Duration::from_secs(900);
 /// No test waits for a poll.
 const POLL: Duration = Duration::from_secs(3600);
@@ -25,7 +25,7 @@ fn getting(queue: &Queue) -> JoinHandle<Option<Item>> {
     tokio::spawn(async move { queue.get().await })
 }
 
-/// Pauses and resumes a queue of `worker` from the process `other`, whose resume wakes it.
+/// Pauses and resumes a queue of `worker` from the process `other`. The resume wakes the worker.
 pub(crate) async fn check_pauses(worker: &Store, other: &Store, name: &str) {
     let (queue, other_queue) = (open(worker, name).await, open(other, name).await);
     queue.add_all(["in flight", "next"]).await.expect("added");
@@ -37,7 +37,7 @@ pub(crate) async fn check_pauses(worker: &Store, other: &Store, name: &str) {
     let listed = worker.queues().await.expect("listed");
     assert!(listed.iter().any(|queue| queue.name == name && queue.is_paused), "{listed:?}");
 
-    // Everything but deliveries continues.
+    // All operations except deliveries continue.
     let mut waiting = getting(&queue);
     assert_eq!(queue.add("added").await.expect("added"), Added::New);
     let later = Add::debounce(POLL);

@@ -12,7 +12,7 @@ use crate::types::inspect::State;
 use crate::types::rate::Rate;
 
 const HOUR: Duration = Duration::from_secs(3600);
-/// The limit of the tests.
+/// The time limit of the tests.
 const LATEST: Duration = Duration::from_secs(900);
 
 async fn store_in(dir: &TempDir) -> Store {

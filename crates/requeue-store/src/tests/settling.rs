@@ -70,7 +70,7 @@ async fn workers_end_when_what_they_did_not_take_is_back() {
     let workers = Workers::new(queue.clone(), succeed).drain_timeout(SECOND);
     let mut ran = Box::pin(workers.run_until(settle()));
     assert!(polled(&mut ran).await.is_pending());
-    // By then, the workers have been stopped, and no longer wait for a key.
+    // At this point, the workers have stopped, and no longer wait for a key.
     tokio::time::timeout(SECOND * 5, &mut ran).await.expect_err("a key is being claimed");
     drop(gate);
     ran.await;

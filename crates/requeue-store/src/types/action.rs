@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use super::text::prefix;
 
-/// The number of actions that a store keeps of each queue.
+/// The number of actions that a store keeps for each queue.
 pub(crate) const KEPT: usize = 100;
-/// The greatest lengths of texts, in bytes.
+/// The maximum lengths of the texts, in bytes.
 const MAX_ACTION: usize = 50;
 const MAX_BY: usize = 200;
 const MAX_TARGET: usize = 200;
@@ -25,15 +25,15 @@ const MAX_NOTE: usize = 500;
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct ActionRecord {
-    /// The time since the action, by the clock of the store. Zero for a new action.
+    /// The time since the action, by the clock of the store. The time is zero for a new action.
     pub ago: Duration,
     /// The name of the action, as in the HTTP API: `pause`, or `group-limit`.
     pub action: String,
     /// The person or the program that acted.
     pub by: String,
-    /// The key, the group or the number of keys. Empty: the queue.
+    /// The key, the group or the number of keys. The text is empty if the action concerns the queue.
     pub target: String,
-    /// The reason that the operator gave. Empty: none.
+    /// The reason that the operator gave, or an empty text.
     pub note: String,
 }
 

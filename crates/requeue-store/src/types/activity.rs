@@ -1,4 +1,4 @@
-//! The numbers of a queue per minute, over all processes.
+//! The activity of a queue per minute, over all processes.
 
 use std::time::Duration;
 
@@ -6,7 +6,7 @@ use requeue::Histogram;
 
 use super::inspect::Entry;
 
-/// The work on a queue in a time, over all processes. See [`Queue::activity`](crate::Queue::activity).
+/// The work on a queue in a period, over all processes. See [`Queue::activity`](crate::Queue::activity).
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub struct Tally {
@@ -16,15 +16,15 @@ pub struct Tally {
     pub coalesced: u64,
     /// Deliveries.
     pub starts: u64,
-    /// Runs that succeeded, also if their keys were added again.
+    /// Runs that succeeded, even if their keys were added again.
     pub successes: u64,
     /// Runs that failed. The run of a worker that was killed is not counted.
     pub failures: u64,
     /// Keys that were given up, because a handler asked for it or because of too many failures.
     pub given_up: u64,
-    /// The times from ready to delivery.
+    /// The durations from ready to delivery.
     pub queued: Histogram,
-    /// The times from delivery to completion.
+    /// The durations from delivery to completion.
     pub worked: Histogram,
 }
 
@@ -57,7 +57,7 @@ impl Tally {
         Self::new(counts, times)
     }
 
-    /// Adds the numbers of another time or process.
+    /// Adds the numbers of another period or process.
     pub fn merge(&mut self, other: &Self) {
         let mut counts = self.counts();
         for (count, more) in counts.iter_mut().zip(other.counts()) {
@@ -82,15 +82,15 @@ pub struct Minute {
     pub tally: Tally,
 }
 
-/// A worker that has given a sign of life in the last 30 seconds.
+/// A worker with a sign of life in the last 30 seconds.
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct LiveWorker {
-    /// Its [name](crate::OpenOptions::worker).
+    /// The worker's [name](crate::OpenOptions::worker).
     pub name: String,
-    /// The time since its last sign of life. A worker gives a sign of life every 10 seconds.
+    /// The time since the last sign of life, which a worker writes every 10 seconds.
     pub seen: Duration,
-    /// Its keys in flight, among the first 256 of the queue.
+    /// The worker's keys in flight, among the first 256 keys in flight of the queue.
     pub running: Vec<Entry>,
 }
 
@@ -98,9 +98,9 @@ pub struct LiveWorker {
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub struct Activity {
-    /// The time that the numbers cover: from the beginning of the first minute to now.
+    /// The period that the numbers cover: from the beginning of the first minute to now.
     pub period: Duration,
-    /// The minutes with numbers, the oldest first.
+    /// The minutes with activity, the oldest first.
     pub minutes: Vec<Minute>,
     /// The workers that are alive, by name.
     pub workers: Vec<LiveWorker>,

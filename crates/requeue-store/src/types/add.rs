@@ -6,7 +6,7 @@ pub use requeue::{Added, Merge, ReaddPolicy};
 
 /// The effect of an add on a parked key.
 ///
-/// This effect is a setting of the queue for all processes: the first process that opens the queue chooses it.
+/// This effect is a setting of the queue for all processes. The first process that opens the queue chooses it.
 ///
 /// # Examples
 ///
@@ -40,7 +40,7 @@ pub enum ParkedAdd {
     Keep,
 }
 
-/// The priority of a key: ready keys with a higher priority are delivered first.
+/// The priority of a key. Ready keys with a higher priority are delivered first.
 ///
 /// Within one priority, the keys that have been ready longest are first. See
 /// [`OpenOptions::oldest_every`](crate::OpenOptions::oldest_every) for the exception that keeps low
@@ -48,12 +48,12 @@ pub enum ParkedAdd {
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default, Hash)]
 #[non_exhaustive]
 pub enum Priority {
-    /// After all other keys.
+    /// Delivered after all other keys.
     Low,
-    /// Between the other two.
+    /// Delivered after `High` and before `Low`.
     #[default]
     Normal,
-    /// Before all other keys.
+    /// Delivered before all other keys.
     High,
 }
 
@@ -70,7 +70,7 @@ impl Priority {
     }
 }
 
-/// Low below 0, normal at 0, high above 0.
+/// Converts a number below 0 to `Low`, 0 to `Normal`, and a number above 0 to `High`.
 ///
 /// # Examples
 ///
@@ -91,7 +91,7 @@ impl From<i32> for Priority {
     }
 }
 
-/// Returns -1, 0 or 1. A queue in memory also accepts it as a priority.
+/// Returns -1, 0 or 1, which a queue in memory also accepts as a priority.
 impl From<Priority> for i32 {
     fn from(priority: Priority) -> Self {
         priority.number().into()
@@ -134,15 +134,15 @@ impl Add {
         Self { after: delay, merge, priority, reasons: 0, revives: false, at_most: None }
     }
 
-    /// Creates an add that is due when no debounced add of the key has come for the time `quiet`. Each
-    /// debounced add postpones the pending run.
+    /// Creates an add that is due when no debounced add of the key has arrived for the time `quiet`. Each debounced add
+    /// postpones the pending run.
     ///
     /// [`at_most`](Self::at_most) bounds the wait. Without a bound, a key that is added again and again never runs. If
     /// the key already has another delayed add, it is due no later than that add. If the key is ready or dirty, the add
     /// is part of that run. If the key is in flight, its next run is debounced. A quiet time of zero means now.
     ///
-    /// Debounced adds combine due times by their own rule: [`Merge::Exactly`] is the only
-    /// [merge](Self::merge) that affects them.
+    /// Debounced adds combine due times by this separate rule. [`Merge::Exactly`] is the only [merge](Self::merge) that
+    /// affects them.
     ///
     /// # Examples
     ///
@@ -169,8 +169,8 @@ impl Add {
         Self { at_most: Some(Duration::MAX), ..Self::after(quiet) }
     }
 
-    /// Bounds the wait of a [debounced](Self::debounce) add: the run is due at most `max` after its first
-    /// add. A `max` that is shorter than the quiet time counts as the quiet time.
+    /// Limits the wait of a [debounced](Self::debounce) add, so that the run is due at most `max` after its first add.
+    /// A `max` that is shorter than the quiet time counts as the quiet time.
     ///
     /// If the adds of one run have different bounds, the earliest bound counts. An add that is not debounced
     /// has no bound, and `at_most` has no effect on it.
@@ -184,8 +184,8 @@ impl Add {
         self.at_most.filter(|_| !self.after.is_zero()).map(|most| most.max(self.after))
     }
 
-    /// Sets how the due time of this add is combined with the due time that the key already has. The
-    /// default is [`Merge::Earliest`].
+    /// Sets the rule that combines the due time of this add with the due time that the key already has. The default is
+    /// [`Merge::Earliest`].
     pub const fn merge(self, merge: Merge) -> Self {
         Self { merge, ..self }
     }
@@ -208,7 +208,7 @@ impl Add {
     }
 }
 
-/// Returns the answer to the same add, repeated.
+/// Returns the answer to a repetition of the add.
 pub(crate) const fn repeat_answer(added: Added) -> Added {
     match added {
         Added::New | Added::Dirty | Added::Revived => Added::Coalesced,

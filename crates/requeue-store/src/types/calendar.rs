@@ -1,7 +1,8 @@
 //! The calendar of schedules: cron expressions with a time zone, and periods.
 //!
-//! The crate `cronexpr` finds dates, and this module maps them to instants with `jiff`. Each cron crate was tried with
-//! 26 cases, and no crate maps all cases. 02:30 in the gap of Berlin should run at 03:00, and 02:30 in the fold once:
+//! The crate `cronexpr` finds dates, and this module maps them to instants with `jiff`. Each cron crate was tested with
+//! 26 cases, and none handles all of them. In Berlin, 02:30 should run at 03:00 on the day when the clock skips it (the
+//! gap), and once on the day when the clock shows it twice (the fold):
 //!
 //! | | `30 2` in the gap | `0,30 2` in the gap | `30 2` in the fold | a day without midnight (Cairo) | Apia's skipped day |
 //! |---|---|---|---|---|---|
@@ -10,9 +11,10 @@
 //! | `jiff-cron` 0.3 | 03:30 | 03:00 | once | 01:00 | skipped |
 //! | this module | 03:00 | 03:00 once | once | 01:00 | the next midnight |
 //!
-//! Therefore, this module uses only dates in UTC. There `cronexpr` is the best. This crate depends only on `jiff`, its
-//! errors name the wrong field, and a search without a result ends after four years. `croner` needs two families of
-//! proc macros. `jiff-cron` requires a field for seconds, and combines the two fields of days as no other cron does.
+//! Therefore, this module uses a crate only for dates in UTC, for which `cronexpr` is the best. `cronexpr` depends only
+//! on `jiff`, its errors name the wrong field, and a search without a result stops after four years. `croner` needs two
+//! families of proc macros. `jiff-cron` requires a field for seconds, and combines the two fields for days differently
+//! from all other crons.
 
 use std::time::Duration;
 
@@ -23,13 +25,13 @@ use jiff::{SignedDuration, Timestamp};
 
 use crate::types::text::prefix;
 
-/// The greatest length of an expression, a period or the name of a time zone in bytes.
+/// The maximum length, in bytes, of an expression, a period or the name of a time zone.
 const MAX_TEXT: usize = 200;
-/// The least period.
+/// The minimum period.
 const MIN_PERIOD: Duration = Duration::from_millis(1);
 /// The word before a period in the text of a schedule.
 const EVERY: &str = "every ";
-/// The expressions that names stand for.
+/// The names of expressions.
 const NAMES: [(&str, &str); 7] = [
     ("@yearly", "0 0 1 1 *"),
     ("@annually", "0 0 1 1 *"),
@@ -49,7 +51,7 @@ pub(crate) enum Calendar {
 
 impl Calendar {
     /// Parses the texts that an engine has stored: an expression and its time zone, or `every` and a period, without a
-    /// time zone. Returns the reason if there are no such times.
+    /// time zone. Returns the reason if the texts are invalid.
     pub(crate) fn parse(spec: &str, zone: &str) -> Result<Self, String> {
         let Some(period) = spec.strip_prefix(EVERY) else {
             return Cron::parse(spec, zone).map(Self::Cron);
@@ -68,7 +70,7 @@ impl Calendar {
         Self::every(period)
     }
 
-    /// Returns the time zone of a schedule for which none is named.
+    /// Returns the default time zone of a schedule.
     pub(crate) fn default_zone(spec: &str) -> &'static str {
         if spec.starts_with(EVERY) { "" } else { "UTC" }
     }
@@ -80,7 +82,7 @@ impl Calendar {
         Ok(Self::Every(period))
     }
 
-    /// Returns the texts that [`parse`](Self::parse) takes.
+    /// Returns the texts that [`parse`](Self::parse) accepts.
     pub(crate) fn to_texts(&self) -> (String, String) {
         match self {
             Self::Cron(cron) => (cron.expression.clone(), cron.zone_name.clone()),
@@ -121,8 +123,8 @@ pub(crate) struct Cron {
     zone: TimeZone,
     /// The expression in UTC, where each date is one instant.
     dates: Crontab,
-    /// True if the expression has a `*` for the hours. The expression then means a time in each hour that passes, also
-    /// in hours that the clock shows twice. Otherwise the expression means times of the day, as the clock shows them.
+    /// True if the expression has a `*` for the hours. The expression then applies to each hour that passes, even to
+    /// hours that the clock shows twice. Otherwise, the expression means times of day, as the clock shows them.
     is_hourly: bool,
 }
 
@@ -157,7 +159,7 @@ impl Cron {
         let is_hourly = matches!(fields[1], "*" | "*/1");
         let (expression, zone_name) = (expression.to_owned(), zone_name.to_owned());
         let cron = Self { expression, zone_name, zone, dates, is_hourly };
-        // After this date, each date of the Gregorian calendar that returns within four years follows.
+        // In the four years after this date, each date of the Gregorian calendar occurs, including 29 February.
         let any = DateTime::constant(2024, 1, 1, 0, 0, 0, 0);
         cron.next_date(any).map_err(|_| {
             wrong("it has no date within four years; correct the day and the month")
@@ -171,7 +173,7 @@ impl Cron {
     }
 
     /// Returns the first instant after `now` at which the clock shows a date of the expression for the first time. If
-    /// the clock skips a date, the first instant after the date counts.
+    /// the clock skips a date, the first instant after the skipped period counts.
     fn next_shown(&self, now: Timestamp) -> Result<Timestamp, String> {
         let mut date = self.zone.to_datetime(now);
         loop {
@@ -184,7 +186,7 @@ impl Cron {
                     after.to_timestamp(date).map(|early| self.next_change(early).unwrap_or(early))
                 }
             };
-            // While the clock shows times for the second time, dates that it still shows have already passed.
+            // While the clock shows an hour for the second time, its dates have already passed.
             let at = at.map_err(|error| error.to_string())?;
             if at > now {
                 return Ok(at);

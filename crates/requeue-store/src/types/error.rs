@@ -17,7 +17,7 @@ pub(crate) fn newer_schema(found: impl fmt::Display, supported: impl fmt::Displa
     ))
 }
 
-/// Returns the error of an engine about a schema that this program does not upgrade by itself. `next` says how to
+/// Returns the error of an engine about a schema that this program does not upgrade automatically. `next` says how to
 /// upgrade the schema.
 #[cfg(any(feature = "postgres", feature = "redis"))]
 pub(crate) fn older_schema(
@@ -46,7 +46,7 @@ pub(crate) struct EngineError {
 pub(crate) enum Kind {
     /// The store was not reached, and nothing was changed. A retry may succeed.
     Absent,
-    /// The answer was lost: the change may have been made. A retry may succeed.
+    /// The answer was lost, so the change may have been made. A retry may succeed.
     Unsure,
     /// The store has answered that it cannot make the change now. Nothing was changed. A retry may succeed.
     Unable,
@@ -55,9 +55,9 @@ pub(crate) enum Kind {
     Unconfirmed,
     /// Nothing was changed, because another transaction has locked a key. The duration of the lock is unknown.
     Locked,
-    /// Nothing was changed. A retry gets the same answer.
+    /// Nothing was changed. A retry would fail again.
     Refused,
-    /// A part of the change was made. A retry gets the same answer for the rest.
+    /// A part of the change was made. A retry of the other part would fail again.
     PartlyRefused,
     /// Nothing was changed, and a retry is useless, because the queue was dropped.
     Dropped,
@@ -92,7 +92,7 @@ impl EngineError {
         Self { kind: Kind::Refused, source: source.into() }
     }
 
-    /// Returns the error of a request that was sent, and was not answered before its deadline.
+    /// Returns the error of a request that was sent but not answered before its deadline.
     pub(crate) fn late() -> Self {
         Self::unsure("the store did not answer in time")
     }
@@ -108,7 +108,8 @@ impl EngineError {
         Self { kind: Kind::Dropped, source: format!("queue {queue:?} was dropped").into() }
     }
 
-    /// Returns the error of a change of which an earlier part was made. A dropped queue has lost that part.
+    /// Returns the error of a change that failed after a part of it was made. In a dropped queue, that part no longer
+    /// exists.
     pub(crate) fn after_a_part(self) -> Self {
         let kind = match self.kind {
             Kind::Absent | Kind::Unable | Kind::Locked => Kind::Unsure,
@@ -118,8 +119,8 @@ impl EngineError {
         Self { kind, ..self }
     }
 
-    /// Returns the error of a change that failed at a read, before it changed anything. A read changes nothing, so
-    /// nothing was changed even if its answer was lost.
+    /// Returns the error of a change that failed at its first read. Nothing was changed, even if the answer to the read
+    /// was lost.
     pub(crate) fn of_a_read(self) -> Self {
         let kind = if self.kind == Kind::Unsure { Kind::Absent } else { self.kind };
         Self { kind, ..self }
@@ -144,8 +145,8 @@ impl Reason {
         Self { kind, said: said.into() }
     }
 
-    /// Combines the reasons of two servers. If the reasons differ in kind, one of the servers may answer
-    /// later.
+    /// Combines the reasons of two servers. If their kinds differ, the kind of the result permits a retry, because one
+    /// of the servers may answer later.
     pub(crate) fn and(self, other: Self) -> Self {
         let kind = if self.kind == other.kind { self.kind } else { ErrorKind::Unreachable };
         Self { kind, said: format!("{}; {}", self.said, other.said) }
@@ -163,8 +164,8 @@ impl From<Reason> for EngineError {
 
 /// Returns an error and its sources in one line, with `: ` between them.
 ///
-/// Leaves out a source if the text before it ends with the same words: the errors of some drivers print
-/// their source themselves.
+/// Omits a source if the text before it ends with the same words, because the errors of some drivers print their
+/// source.
 pub(crate) fn chain(error: &(dyn Error + 'static)) -> String {
     let mut text = error.to_string();
     for source in with_sources(error).skip(1) {
@@ -206,16 +207,15 @@ pub enum ErrorKind {
     Missing,
     /// The queue has keys or schedules, and was not dropped.
     HasKeys,
-    /// The queue was [dropped](crate::Store::drop_queue) after it was opened. No later call with this handle
+    /// The queue was [dropped](crate::Store::drop_queue) after it was opened. No later call with the same handle
     /// succeeds, even if the queue is created again.
     Dropped,
-    /// No server answers at the address, or the server cannot execute the request now. Or a file cannot be opened or is
-    /// locked, or another transaction has locked a key.
+    /// No server answers at the address, or the server cannot execute the request now. This kind also means that a file
+    /// cannot be opened or is locked, or that another transaction has locked a key.
     Unreachable,
     /// The server rejects the user or the password, or requires a password.
     Authentication,
-    /// No encrypted connection was made: the server's certificate is not trusted, or only one side uses
-    /// TLS.
+    /// No encrypted connection was made, because the server's certificate is not trusted, or only one side uses TLS.
     Tls,
     /// The address belongs to another kind of server, or to a file of another program.
     WrongServer,
@@ -233,12 +233,12 @@ impl ErrorKind {
 
 /// The end of the message about a change whose answer was lost, if a second change has no further effect.
 const HARMLESS: &str = " (the change may have taken effect; repeating it is harmless)";
-/// The end of the message about a change whose answer was lost. A second cancel, revive or drop also affects
-/// runs, keys or queues that were added after the first.
+/// The end of the message about a change whose answer was lost. A second cancel, revive or drop also affects runs, keys
+/// or queues that were added after the first one.
 const CHECK: &str = " (the change may have taken effect; check before you repeat it)";
 const HARMLESS_ADD: &str = " (the add may have taken effect; repeating it is harmless)";
 
-/// The content of each error: a sentence, and the engine's error as the source, if the engine has failed.
+/// The content of each error: a sentence, and as the source the error of the engine, if it has failed.
 #[derive(Debug, thiserror::Error)]
 #[error("{said}")]
 pub(crate) struct Failed {
@@ -257,7 +257,7 @@ impl Failed {
         Self::new(ErrorKind::Invalid, said)
     }
 
-    /// `similar` has the similar names of existing queues.
+    /// Returns the error about a missing queue. `similar` contains similar names of existing queues.
     pub(crate) fn missing(queue: &str, similar: &[String]) -> Self {
         let names: Vec<_> = similar.iter().map(|name| format!("{name:?}")).collect();
         let said = match names.is_empty() {
@@ -301,8 +301,8 @@ impl Failed {
     }
 }
 
-/// Defines the error of an operation, with the end of its message after a change that may have been made, and the
-/// flags of [`Failed`] that it shows.
+/// Defines the error of an operation, with the end of its message after a change that may have been made, and the flags
+/// of [`Failed`] that the error exposes.
 macro_rules! error {
     ($(#[$doc:meta])* $name:ident, $note:expr, {$($(#[$flag_doc:meta])* $flag:ident)*}) => {
         $(#[$doc])*
@@ -346,7 +346,7 @@ impl ConnectError {
 }
 
 error! {
-    /// The error of [`Store::migrate`](crate::Store::migrate): the schema was not created or updated, as far as is known.
+    /// The error of [`Store::migrate`](crate::Store::migrate). The schema was probably not created or upgraded.
     /// Repeating the call is harmless.
     MigrateError, HARMLESS, {}
 }
@@ -370,36 +370,36 @@ error! {
     /// key, or the queue was dropped.
     ///
     /// If the change [may have happened](Self::may_have_happened), look at the key before you repeat a cancel or a
-    /// revive: a second call also affects later adds and failures. A second drop affects a queue of the same name that
-    /// was created since. Repeating a pause or a resume is harmless.
+    /// revive, because a second call also affects later adds and failures. A second drop also drops a later queue of
+    /// the same name. Repeating a pause or a resume is harmless.
     ///
     /// A drop that finds [keys](ErrorKind::HasKeys) or [no such queue](ErrorKind::Missing) has no source.
     UpdateError, CHECK, {
-        /// Returns true if the change, or a part of it, may have been made nevertheless, because the answer to a
-        /// request was lost, or only a part succeeded.
+        /// Returns true if the change, or a part of it, may have been made, because the answer to a request was lost,
+        /// or only a part succeeded.
         may_have_happened
     }
 }
 
 error! {
-    /// The error of an add: the key was not added, as far as is known.
+    /// The error of an add. The key was probably not added.
     AddError, HARMLESS_ADD, {
-        /// Returns true if the key may have been added nevertheless, because the request was sent, and its answer was
-        /// lost. Adding the key again is harmless.
+        /// Returns true if the key may have been added, because the request was sent but its answer was lost. Adding
+        /// the key again is harmless.
         may_have_happened
     }
 }
 
-/// The error of a completion: it had no effect, as far as is known.
+/// The error of a completion. The completion probably had no effect.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum CompleteError {
-    /// The lease had expired. Nothing was changed: the run counts as failed, and its key is delivered
-    /// again, or parked.
+    /// The lease had expired, so the completion changed nothing. The run counts as failed, and its key is delivered
+    /// again or parked.
     #[error("the lease has expired: the key no longer belongs to this worker; discard the result")]
     Lost,
-    /// The lease expired, or the completion took effect. The completion was sent in time, and its answer was lost. When
-    /// the completion was sent again, the lease was gone.
+    /// Either the lease expired, or the completion took effect. The completion was sent in time, but its answer was
+    /// lost. When it was sent again, the lease no longer existed.
     #[error("the answer was lost: either the completion took effect, or the lease expired before")]
     Unsure,
     /// The queue was [dropped](crate::Store::force_drop_queue) together with the key. Nothing was changed.

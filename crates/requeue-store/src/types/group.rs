@@ -7,10 +7,10 @@ use regex::bytes::Regex;
 
 use crate::types::key::Key;
 
-/// The greatest length of the name of a group in bytes.
+/// The maximum length, in bytes, of the name of a group.
 const MAX_NAME: usize = 100;
 
-/// The way in which the keys of a queue get their groups.
+/// The rule that assigns the keys of a queue to groups.
 ///
 /// This value is a setting of the queue for all processes: see [`OpenOptions::group_by`](crate::OpenOptions::group_by).
 /// The name of a group has up to 100 bytes and no control characters. The group with the empty name is for keys without
@@ -26,11 +26,11 @@ const MAX_NAME: usize = 100;
 #[derive(Clone, PartialEq, Eq, Debug, Hash)]
 #[non_exhaustive]
 pub enum GroupBy {
-    /// Each add names the group: see [`Queue::group`](crate::Queue::group). A key that is added without a group is
-    /// in the group with the empty name.
+    /// Each add names the group: see [`Queue::group`](crate::Queue::group). A key that is added without the name of a
+    /// group is in the group with the empty name.
     Add,
-    /// A regular expression extracts the group from the key: its first capture, or else the whole match. A key that does
-    /// not match is in the group with the empty name.
+    /// A regular expression extracts the group from the key: the first capture, or the whole match if the expression
+    /// has no captures. A key that does not match is in the group with the empty name.
     ///
     /// The crate `regex` defines the syntax. Control characters, backslashes and bytes that are not UTF-8 are escaped
     /// in the name, as [`Key`](crate::Key) shows them. An add is refused if the name then has more than 100 bytes.
@@ -38,7 +38,7 @@ pub enum GroupBy {
 }
 
 impl GroupBy {
-    /// Returns the reason why a queue with this setting refuses an add of this key, which names this group.
+    /// Returns the reason why a queue with this setting refuses an add of `key` that names `group`.
     #[doc(hidden)] // For `requeue-cli`, which checks an add before it creates the queue.
     pub fn check_add(&self, key: &Key, named: Option<&str>) -> Result<(), String> {
         Grouping::new(self)?.group_of(key, named).map(drop)
@@ -81,7 +81,7 @@ impl Grouping {
         }
     }
 
-    /// Returns the setting, as engines store it: empty if each add names the group, and otherwise the pattern.
+    /// Returns the setting, as engines store it: an empty text if each add names the group, or the pattern.
     pub(crate) fn as_stored(&self) -> &str {
         match self {
             Self::Add => "",
@@ -89,7 +89,7 @@ impl Grouping {
         }
     }
 
-    /// Returns the group of a key for which `named` is the group that its add names.
+    /// Returns the group of a key. `named` is the group that its add names.
     ///
     /// # Errors
     ///
@@ -101,8 +101,8 @@ impl Grouping {
                 let found = pattern.captures(key);
                 let found = found.and_then(|found| found.get(1).or(found.get(0)));
                 let bytes = found.map(|found| found.as_bytes()).unwrap_or_default();
-                // A key may have any bytes. The escapes show such bytes as text, so that different bytes are different
-                // groups.
+                // A key may contain any bytes. Bytes that are not text are escaped, so that different bytes are
+                // different groups.
                 let group = Key::from(bytes).to_string();
                 if let Some(named) = named.filter(|&named| named != group) {
                     return Err(format!(
@@ -136,12 +136,12 @@ impl fmt::Display for Grouping {
     }
 }
 
-/// Returns a text between `name` and the valid names below it: it is less than `name`, but not less than these names.
-/// Engines compare names by their bytes. `None`: no name is less.
+/// Returns the upper bound of the valid names before `name`, by the order of bytes that engines use: a text that is
+/// less than `name`, and not less than any earlier name. Returns `None` if no name is less.
 pub(crate) fn preceding(name: &str) -> Option<String> {
     let mut chars = name.chars();
     let last = chars.next_back()?;
-    // The range omits the surrogates, which are no characters.
+    // The range omits the surrogates, which are not characters.
     let before = ('\0'..last).next_back()?;
     // Names are shorter than this text, so none of them begins with it.
     let tail = std::iter::repeat_n(char::MAX, MAX_NAME / char::MAX.len_utf8() + 1);

@@ -14,22 +14,22 @@ use crate::types::rate::{Rate, Throttle};
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Hash)]
 #[non_exhaustive]
 pub enum State {
-    /// May be delivered now.
+    /// The key can be delivered now.
     Ready,
-    /// Is due in the future: it was added with a delay, or is backing off.
+    /// The key is due in the future, because it was added with a delay or is backing off.
     Waiting,
-    /// Delivered: a worker of this or another process has the key.
+    /// The key is delivered to a worker of this or another process.
     InFlight,
-    /// Has failed for the last time, and is kept until it is added again, revived or cancelled.
+    /// The key has failed for the last time, and is kept until it is added again, revived or cancelled.
     Parked,
-    /// The key is set aside, because another program has written an unreadable row for it. No worker gets the key until
-    /// it is added again. An add replaces the row. [`Entry::error`] has the reason.
+    /// The key is set aside, because another program has written an unreadable row for it. No worker receives the key
+    /// until it is added again. An add replaces the row. [`Entry::error`] contains the reason.
     Damaged,
 }
 
 /// The state of a key at the time of a query. The engine measures the times.
 ///
-/// The struct is flat, like the entry of a queue in memory: each field is a column where keys are listed.
+/// The struct is flat, like the entry of a queue in memory, because each field is a column in lists of keys.
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct Entry {
@@ -37,13 +37,14 @@ pub struct Entry {
     pub key: Key,
     /// The state of the key.
     pub state: State,
-    /// How long the key has been in its state. For a ready key, this is the time since it was added or
-    /// became due. `None` for a waiting key: the store does not record it.
+    /// The time for which the key has been in its state. For a ready key, this is the time since it was added or became
+    /// due. `None` for a waiting key, because the store does not record this time.
     pub since: Option<Duration>,
     /// The time until the pending run is due. For a key in flight, this is the run after the present run.
     pub due: Option<Duration>,
     /// The bound: further debounced adds postpone the pending run until this time has passed, at the latest. `None`
-    /// if the run does not wait for debounced adds. Without [`at_most`](crate::Add::at_most), more than 100 years.
+    /// if the run does not wait for debounced adds. Without [`at_most`](crate::Add::at_most), the bound is more than
+    /// 100 years.
     pub bound: Option<Duration>,
     /// True if the key is in flight and was added again, so that it runs once more.
     pub dirty: bool,
@@ -59,7 +60,7 @@ pub struct Entry {
     /// For a key in flight, the [name of its worker](crate::OpenOptions::worker). Another process has written
     /// this text to the store: escape it where you show it.
     pub worker: Option<String>,
-    /// The number of failures in a row.
+    /// The number of consecutive failures.
     pub failures: u32,
     /// The priority of the key.
     pub priority: Priority,
@@ -81,11 +82,11 @@ pub struct Entry {
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct Attempt {
-    /// The number of failures in a row up to this one, from 1.
+    /// The number of consecutive failures including this one, from 1.
     pub number: u32,
     /// The time since the end of the run. The store measures it.
     pub ended: Duration,
-    /// How long the run took. For an expired lease, the time since the claim of the key.
+    /// The duration of the run. If the lease expired, this is the time from the claim of the key to the expiry.
     pub took: Duration,
     /// The [name of the worker](crate::OpenOptions::worker).
     pub worker: Option<String>,
@@ -93,7 +94,7 @@ pub struct Attempt {
     pub exit_status: Option<i32>,
     /// The error.
     pub error: String,
-    /// The end of the [output](crate::Item::set_output), if the worker has set it.
+    /// The last part of the [output](crate::Item::set_output), if the worker has set it.
     pub output: Option<String>,
 }
 
@@ -104,9 +105,9 @@ pub struct Attempt {
 pub struct Part {
     /// The entries.
     pub entries: Vec<Entry>,
-    /// The position of the next part. `None` after the last part.
+    /// The position of the next part, or `None` after the last part.
     pub next: Option<Vec<u8>>,
-    /// The entries are in the order of the keys, so that a walk can continue after each of them.
+    /// True if the entries are sorted by key, so that a walk can continue after each of them.
     pub in_order: bool,
 }
 
@@ -144,7 +145,7 @@ impl Part {
         Some(Key::from(position.strip_prefix(&[Self::SORTED])?))
     }
 
-    /// Returns the shard and the position within it of a scan.
+    /// Returns the shard of a scan, and the position within the shard.
     pub(crate) fn place_in_scan(position: &[u8]) -> Option<(usize, Vec<u8>)> {
         let (shard, at) = position.strip_prefix(&[Self::SCANNED])?.split_first_chunk::<2>()?;
         let is_valid = at.iter().all(u8::is_ascii_digit)
@@ -166,11 +167,11 @@ impl Part {
 pub struct ParkedKey {
     /// The key.
     pub key: Key,
-    /// The number of failures in a row.
+    /// The number of consecutive failures.
     pub failures: u32,
     /// The error of the last failure.
     pub error: String,
-    /// True if the last failure was an expired lease: the worker died, or was cut off from the store.
+    /// True if the last failure was an expired lease, because the worker died or was cut off from the store.
     pub lease_expired: bool,
 }
 
@@ -178,18 +179,17 @@ pub struct ParkedKey {
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct QueueInfo {
-    /// Its name.
+    /// The name of the queue.
     pub name: String,
     /// The re-add policy.
     pub readd_policy: ReaddPolicy,
     /// The effect of an add on a parked key.
     pub parked_add: ParkedAdd,
-    /// The way in which the keys get their groups. `None`: the queue has no
-    /// [groups](crate::OpenOptions::group_by).
+    /// The rule that assigns keys to groups, or `None` if the queue has no [groups](crate::OpenOptions::group_by).
     pub group_by: Option<GroupBy>,
     /// The limit of keys in flight of each group without a [separate limit](crate::GroupHandle::set_limit).
     pub group_limit: Option<u32>,
-    /// The [rate](crate::OpenOptions::rate) of its starts. `None`: there is no limit.
+    /// The [rate](crate::OpenOptions::rate) of the queue's starts, or `None` if there is no limit.
     pub rate: Option<Rate>,
     /// True if the queue has no key in any state.
     pub is_empty: bool,
@@ -202,19 +202,20 @@ pub struct QueueInfo {
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct GroupInfo {
-    /// Its name. The name is empty for the keys whose add names no group, or that the pattern does not match.
+    /// The name of the group. The name is empty for keys whose add names no group, or that the pattern does not match.
     pub name: String,
-    /// The numbers of its keys in each state.
+    /// The number of the group's keys in each state.
     pub counts: StateCounts,
-    /// The limit of its keys in flight: the limit that was [set for it](crate::GroupHandle::set_limit), or else the
-    /// [limit of the queue](crate::OpenOptions::group_limit). `None`: there is no limit.
+    /// The limit of the group's keys in flight: its [separate limit](crate::GroupHandle::set_limit), or the [limit of
+    /// the queue](crate::OpenOptions::group_limit). `None` means that there is no limit.
     pub limit: Option<u32>,
     /// The number of keys in one turn: see [`GroupHandle::set_weight`](crate::GroupHandle::set_weight).
     pub weight: u32,
-    /// The [rate](crate::GroupHandle::set_rate) of its starts. `None` means that only the rate of the queue applies.
+    /// The [rate](crate::GroupHandle::set_rate) of the group's starts. `None` means that only the rate of the queue
+    /// applies.
     pub rate: Option<Rate>,
-    /// The time until its rate permits the next start. Zero if the rate permits a start now; `None` if there is no
-    /// rate.
+    /// The time until the group's rate permits the next start. The time is zero if the rate permits a start now, and
+    /// `None` if there is no rate.
     pub next_start: Option<Duration>,
     /// True if the group is [paused](crate::GroupHandle::pause).
     pub is_paused: bool,
@@ -236,7 +237,7 @@ pub struct StateCounts {
     pub parked: u64,
     /// [Damaged](State::Damaged) keys.
     pub damaged: u64,
-    /// How long the oldest ready key has been ready. Zero if no key is ready.
+    /// The time for which the oldest ready key has been ready, or zero if no key is ready.
     pub oldest_ready: Duration,
 }
 
@@ -248,7 +249,8 @@ impl StateCounts {
     }
 }
 
-/// A longer time is never reached: 100 years. Engines differ in the latest time that they store.
+/// A bound after more than this time, 100 years, counts as never reached. Engines differ in the latest time that they
+/// store.
 pub(crate) const FAR: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
 
 /// The settings that apply to a ready key, and the keys of its group in flight.
@@ -264,7 +266,7 @@ pub(crate) enum Standing {
     AtRate(Throttle),
     /// The rate of the group permits no start now.
     AtGroupRate(Throttle),
-    /// As many keys are in flight as the limit permits. The value contains the first of these keys.
+    /// The group has as many keys in flight as its limit permits. The value contains the first of these keys.
     AtLimit {
         limit: u32,
         in_flight: u64,
@@ -324,14 +326,14 @@ fn holders_text(first: &[Entry], in_flight: u64) -> String {
 impl Entry {
     /// Returns one line of text that explains the state of the key.
     ///
-    /// The text does not contain the cause if a rate, or the limit or a pause of the group, holds a ready key back.
-    /// [`Queue::explain`](crate::Queue::explain) also reads these causes.
+    /// If a rate, or the limit or a pause of the group, holds a ready key back, the text does not name this cause.
+    /// [`Queue::explain`](crate::Queue::explain) also names these causes.
     #[must_use]
     pub fn explain(&self) -> String {
         self.explain_in_group(None)
     }
 
-    /// Returns the explanation of the key. A ready key may be throttled, which only `standing` shows.
+    /// Returns the explanation of the key. Only `standing` shows whether a ready key is throttled.
     pub(crate) fn explain_in_group(&self, standing: Option<&Standing>) -> String {
         let (key, since) = (&self.key, self.since.unwrap_or_default());
         let failed = match self.failures {

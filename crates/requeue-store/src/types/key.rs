@@ -23,7 +23,7 @@ use std::sync::Arc;
 pub struct Key(Arc<[u8]>);
 
 impl Key {
-    /// The greatest length of a key in bytes. An index of PostgreSQL cannot contain a longer key.
+    /// The maximum length of a key in bytes. An index of PostgreSQL cannot contain a longer key.
     pub const MAX_LENGTH: usize = 2048;
 
     /// Returns the key as text, or `None` if it is not valid UTF-8.
@@ -81,7 +81,7 @@ impl From<&Self> for Key {
     }
 }
 
-/// Writes text as it is. Control characters, backslashes and bytes that are not UTF-8 are escaped.
+/// Writes the key as text. Escapes control characters, backslashes and bytes that are not UTF-8.
 impl fmt::Display for Key {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for chunk in self.0.utf8_chunks() {

@@ -4,26 +4,27 @@ use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
 
-/// The starts of this time are the default burst.
+/// The default burst is the number of starts in this time.
 const DEFAULT_BURST: Duration = Duration::from_millis(200);
-/// The greatest product of the burst and the time of a rate, in microseconds: about 35 years. Up to this product, the
-/// arithmetic of each engine is exact, also with the doubles of Redis, and an unused rate permits its burst.
+/// The maximum product of the burst and the period of a rate, in microseconds: about 35 years. Up to this product, the
+/// arithmetic of each engine is exact, even with the doubles of Redis, and an unused rate permits its burst.
 const MOST: u128 = 1 << 50;
 
-/// A limit on the rate at which keys start, for all processes together: at most `starts` in each time `per`, and a burst.
+/// A limit on the rate at which keys start, for all processes together: at most `starts` in each period `per`, and a
+/// burst.
 ///
 /// In every window of the engine's clock, at most `window × starts / per + burst` deliveries start. While keys are
-/// ready and workers wait for them, at least 95 % of the permitted starts happen. Each delivery is a start, also the
-/// delivery of a retry and the delivery after an expired lease. The delivery of a key that returns to the store without
-/// a run is also a start.
+/// ready and workers wait for them, at least 95 % of the permitted starts happen. Each delivery counts as a start,
+/// including that of a retry, and that after an expired lease. The delivery of a key that returns to the store without
+/// a run also counts as a start.
 ///
 /// The burst is the number of starts that may follow each other immediately after a pause. The default burst is the
 /// number of starts in 200 ms, rounded up, so slow claims do not lower the rate. With a burst of 1, each claim delivers
 /// one key, and the latency of each claim delays all later starts.
 ///
-/// If the engine's clock goes back, the repeated period permits its starts again.
+/// If the engine's clock goes back, the rate permits the starts of the repeated period again.
 ///
-/// The algorithm is the generic cell rate algorithm of ITU-T I.371: it keeps one time for each rate.
+/// The algorithm is the generic cell rate algorithm of ITU-T I.371: it stores one time for each rate.
 ///
 /// # Examples
 ///
@@ -40,16 +41,16 @@ const MOST: u128 = 1 << 50;
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
 pub struct Rate {
     starts: u32,
-    /// In microseconds. Rounded up, so that the rate is never exceeded.
+    /// The period in microseconds. It is rounded up, so that the rate is never exceeded.
     per: i64,
     burst: u32,
 }
 
 impl Rate {
-    /// Creates the rate of `starts` in each time `per`, with the default burst.
+    /// Creates the rate of `starts` in each period `per`, with the default burst.
     ///
-    /// Opening a queue and the setters refuse a rate of 0 starts, a time or a burst of 0, and a product of the time and
-    /// the burst of more than 35 years.
+    /// Opening a queue and the setters refuse a rate of 0 starts, a period or a burst of 0, and a product of the period
+    /// and the burst of more than 35 years.
     #[must_use]
     pub fn new(starts: u32, per: Duration) -> Self {
         let per = i64::try_from(per.as_nanos().div_ceil(1000)).unwrap_or(i64::MAX);
@@ -65,13 +66,13 @@ impl Rate {
         self
     }
 
-    /// Returns the number of starts in each time [`per`](Self::per).
+    /// Returns the number of starts in each period [`per`](Self::per).
     #[must_use]
     pub const fn starts(&self) -> u32 {
         self.starts
     }
 
-    /// Returns the time, in whole microseconds.
+    /// Returns the period, in whole microseconds.
     #[must_use]
     pub const fn per(&self) -> Duration {
         Duration::from_micros(self.per.unsigned_abs())
@@ -101,7 +102,7 @@ impl Rate {
         Ok(())
     }
 
-    /// Returns the number of starts, their time in microseconds, and the burst.
+    /// Returns the number of starts, their period in microseconds, and the burst.
     pub(crate) const fn parts(self) -> [i64; 3] {
         [self.starts as i64, self.per, self.burst as i64]
     }
@@ -156,7 +157,7 @@ impl FromStr for Rate {
     }
 }
 
-/// The alternate form, `{:#}`, omits the burst.
+/// Writes the rate. The alternate form, `{:#}`, omits the burst.
 impl fmt::Display for Rate {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { starts, per, burst } = self;
@@ -198,7 +199,7 @@ impl Throttle {
 }
 
 impl Rate {
-    /// Returns the time of this number of starts in microseconds, rounded up.
+    /// Returns the duration of `starts` starts at the rate, in microseconds, rounded up.
     pub(crate) fn time_of(self, starts: usize) -> i64 {
         let time = (as_wide(self.per) * starts as u128).div_ceil(u128::from(self.starts));
         i64::try_from(time).unwrap_or(i64::MAX)

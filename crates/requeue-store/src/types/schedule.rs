@@ -32,15 +32,15 @@ pub struct Schedule {
 impl Schedule {
     /// Creates a schedule from a cron expression of five fields and the name of a time zone in the IANA database.
     ///
-    /// The fields are minute, hour, day of the month, month and day of the week. If both fields of days are restricted,
-    /// a day must match only one of them. The names from `@hourly` to `@yearly` are also expressions.
+    /// The fields are minute, hour, day of the month, month and day of the week. If both fields for days are
+    /// restricted, a day needs to match only one of them. The names from `@hourly` to `@yearly` are also expressions.
     ///
     /// A time of day that a change of the clocks skips is replaced by the first instant after it. A time of day that
-    /// the clock shows twice is used once. With `*` for the hours, the expression means each hour that passes instead:
-    /// none is left out or added.
+    /// the clock shows twice is used once. With `*` for the hours, the expression instead means each hour that passes,
+    /// without omissions or repetitions.
     ///
-    /// Time zones come from the system. If the system has no time zones, like many containers, the time zones come from
-    /// this program.
+    /// Time zones come from the system. If the system has no time zones, as in many containers, they come from this
+    /// program.
     ///
     /// # Errors
     ///
@@ -63,8 +63,8 @@ impl Schedule {
         Ok(Self::new(Calendar::Cron(cron)))
     }
 
-    /// Creates a schedule with a time in each period, counted from the time at which the store gets the schedule. The
-    /// least period is a millisecond.
+    /// Creates a schedule with one time in each period. The first period begins when the store receives the schedule.
+    /// The minimum period is one millisecond.
     pub const fn every(period: Duration) -> Self {
         Self::new(Calendar::Every(period))
     }
@@ -116,21 +116,21 @@ pub struct ScheduleInfo {
     pub key: Key,
     /// The cron expression, or `every` and the period: `every 5m`.
     pub spec: String,
-    /// The time zone of the cron expression. `None` for a period.
+    /// The time zone of the cron expression, or `None` for a period.
     pub zone: Option<String>,
-    /// The time until the next add, or zero if it is overdue. `None` if the schedule is paused, or no worker has computed
-    /// the time yet.
+    /// The time until the next add, or zero if the add is overdue. `None` if the schedule is paused, or no worker has
+    /// computed the time yet.
     pub next: Option<Duration>,
-    /// The same time by the clock of the store, which may differ from the clock of this process.
+    /// The time of the next add by the clock of the store, which may differ from the clock of this process.
     pub next_at: Option<SystemTime>,
     /// True if the schedule adds nothing, because it is [paused](crate::Queue::pause_schedule), or was refused.
     pub is_paused: bool,
-    /// The reason why a worker has refused the schedule. Such a schedule was stored by SQL, or its time zone is unknown
-    /// to the worker.
+    /// The reason why a worker has refused the schedule. Either the schedule was stored by SQL, or its time zone is
+    /// unknown to the worker.
     pub error: Option<String>,
     /// The priority of the adds.
     pub priority: Priority,
-    /// The group of the adds. `None`: the queue has no groups.
+    /// The group of the adds, or `None` if the queue has no groups.
     pub group: Option<String>,
 }
 

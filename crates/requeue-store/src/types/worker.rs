@@ -2,7 +2,7 @@
 
 use super::text::prefix;
 
-/// The greatest length of a name in bytes.
+/// The maximum length of a name in bytes.
 const MAX_WORKER: usize = 100;
 
 /// Returns the reason why a name is invalid, or `None` if it is valid.
@@ -20,7 +20,7 @@ pub(crate) fn invalid_worker(label: &str) -> Option<String> {
 pub(crate) fn this_process() -> String {
     let host = host_name();
     let host: String = host.chars().filter(|char| !char.is_control()).collect();
-    // The rest is for the colon and the number of the process.
+    // The other 20 bytes are for the colon and the process id.
     let host = prefix(&host, MAX_WORKER - 20);
     format!("{}:{}", if host.is_empty() { "localhost" } else { host }, std::process::id())
 }

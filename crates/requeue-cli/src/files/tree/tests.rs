@@ -14,10 +14,10 @@ use crate::args::{Cli, Subcommand};
 
 type OnWatch = Box<dyn FnMut(&Path) + Send>;
 
-/// The calls of a tree to its watch, and the errors that it gets.
+/// The calls of a tree to its watcher, and the errors that the watcher returns.
 #[derive(Default)]
 struct Calls {
-    /// `+` or `-` and a path in the root, or `reset`.
+    /// The calls: `+` or `-` and a path in the root, or `reset`.
     all: Vec<String>,
     most: Option<usize>,
     denied: Option<PathBuf>,
@@ -100,7 +100,7 @@ impl Fixture {
 
     fn unstarted(roots: &[&str], flags: &[&str], files: &[&str]) -> Self {
         let dir = tempfile::tempdir().unwrap();
-        // No rules above it count.
+        // Because of `.git`, no rules of parent directories apply.
         fs::create_dir(dir.path().join(".git")).unwrap();
         for file in files {
             write(&dir.path().join(file), file);
@@ -121,12 +121,12 @@ impl Fixture {
             Ok(Box::new(Fake { root: root.clone(), calls: Arc::clone(&new_calls) }))
         });
         let tree = Tree::new(roots, filter, new_watcher, RandomState::new()).ok().unwrap();
-        // The first watcher resets nothing.
+        // The creation of the first watcher is not a reset.
         calls.lock().unwrap().all.clear();
         Self { dir, tree, calls }
     }
 
-    /// Starts, and returns the files that changed after a time that no file has.
+    /// Runs the first scan. Returns the files that changed after a time that is later than all files.
     fn start(&mut self) -> Vec<String> {
         let changes = self.tree.first_scan(SystemTime::now() + std::time::Duration::from_secs(60));
         self.named(changes.unwrap())
@@ -198,7 +198,7 @@ fn only_another_content_is_a_change() {
     it.write("a", "x");
     assert_eq!(it.modified(&["a", "b/c"]), ["a"]);
     assert_eq!(it.modified(&["a"]), NONE, "seen");
-    // As editors do it.
+    // The file is replaced, as editors do.
     it.write(".a.swp", "y");
     it.rename(".a.swp", "a");
     assert_eq!(it.replaced(&[".a.swp", "a"]), ["a"]);
@@ -239,7 +239,7 @@ fn files_appear_and_disappear() {
 #[test]
 fn a_directory_is_read_after_it_is_watched() {
     let mut it = Fixture::new(&[], &[]);
-    // Nothing reports these files: they appear before the watch, or at the same moment.
+    // No event reports these files, because they appear before the watch was added or at the same moment.
     it.write("new/deep/before", "");
     it.calls.lock().unwrap().on_watch =
         Some(Box::new(|dir| fs::write(dir.join("late"), "").unwrap()));
@@ -310,7 +310,7 @@ fn rules_decide_which_files_count() {
     }
     assert_eq!(it.modified(&files), ["a.rs", "z/t.tar.gz"]);
 
-    // No longer excluded, and newly excluded.
+    // One file is no longer excluded, and another is newly excluded.
     it.write(".gitignore", "z\n");
     assert_eq!(it.modified(&[".gitignore"]), ["out/x.rs"]);
     assert_eq!(it.watched(), ["", "out", "x"]);
@@ -360,7 +360,8 @@ fn a_rule_that_cannot_be_parsed_is_reported_once() {
 fn a_link_that_takes_the_place_of_a_directory_leads_nowhere() {
     let outside = tempfile::tempdir().unwrap();
     write(&outside.path().join("secret"), "secret");
-    // The directory itself when it is watched, and another one that has been listed already.
+    // In the first case, the directory itself is replaced when it is watched. In the second case, another directory is
+    // replaced, which has already been listed.
     for swaps_itself in [true, false] {
         let mut it = Fixture::unstarted(&[""], &[], &["c/x", "d/x"]);
         let (root, target) = (it.dir.path().to_owned(), outside.path().to_owned());
@@ -433,7 +434,7 @@ fn links_count_only_if_they_are_followed() {
     }
     let mut it = Fixture::new(&["-L"], &["old/f", "new/f"]);
     symlink("old", it.path("link")).unwrap();
-    // Its target is watched already, at its own path.
+    // The target of the link is already watched, at its own path.
     assert_eq!(it.replaced(&["link"]), NONE);
 }
 
@@ -461,7 +462,7 @@ fn a_directory_that_cannot_be_watched_is_reported_once() {
     assert_eq!(it.modified(&["a", "c"]), ["c"]);
     assert_eq!(it.overflow(), NONE);
     assert_eq!(it.tree.take_warnings(), NONE);
-    // Its mode has changed.
+    // The mode of the directory has changed.
     it.calls.lock().unwrap().denied = None;
     assert_eq!(it.modified(&["a"]), ["a/b"]);
 }

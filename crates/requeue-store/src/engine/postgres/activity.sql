@@ -1,6 +1,7 @@
--- The numbers of a queue per minute: see `engine/activity.rs`. Rust merges rows, because it reads the histograms.
+-- The activity of a queue per minute: see `engine/activity.rs`. Rust code merges the rows, because only Rust code
+-- decodes the histograms.
 
--- Writes the row of a process for a minute, unless that minute is over. Replaces the last one.
+-- Writes the row of a process for a minute, unless that minute is over. Replaces the previous row.
 create or replace function requeue.record_activity(
     in_queue integer, in_minute bigint, in_instance text, in_worker text, in_counts bigint[], in_times bytea,
     out current_minute bigint, out is_written boolean, out has_old boolean
@@ -16,7 +17,7 @@ begin
     if is_written then
         perform requeue.keep_queue(in_queue);
         perform requeue.check_queue(in_queue);
-        -- A crash of the server may lose the last numbers.
+        -- The commit does not wait for the disk. A crash of the server may lose the last numbers.
         perform set_config('synchronous_commit', 'off', true);
         insert into requeue.activity as a values (
             in_queue, wanted, in_instance, in_worker, t, in_counts[1], in_counts[2], in_counts[3], in_counts[4],
@@ -34,9 +35,9 @@ begin
     );
 end $$;
 
--- Replaces rows of a minute, given with the times of their last writes, with a merged one. Without times, no row remains.
--- Returns false if a row was written since, is being written, or is merged by another process. Also removes the rows of
--- seven days ago.
+-- Replaces rows of a minute, given with the times of their last writes, with a merged row. Without times, no row
+-- remains. Returns false if a row was written after it was read, is being written, or was merged by another process.
+-- Also removes the rows that are older than seven days.
 create or replace function requeue.merge_activity(
     in_queue integer, in_minute bigint, in_instances text[], in_ats bigint[], in_counts bigint[], in_times bytea
 ) returns boolean

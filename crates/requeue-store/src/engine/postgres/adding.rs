@@ -21,14 +21,14 @@ pub(super) struct Batch<'a> {
     pub(super) hows: Vec<i16>,
     pub(super) priorities: Vec<i16>,
     pub(super) reasons: Vec<i32>,
-    /// The longest waits of debounced adds. Empty if no add is debounced.
+    /// The longest waits of debounced adds. The vector is empty if no add is debounced.
     pub(super) mosts: Vec<Option<i64>>,
 }
 
 impl<'a> Batch<'a> {
     pub(super) fn new(adds: impl Iterator<Item = (&'a [u8], Add)>) -> Self {
         let mut adds: Vec<(usize, (&[u8], Add))> = adds.enumerate().collect();
-        // All transactions lock keys in this order, because two that lock in different orders can deadlock.
+        // All transactions lock keys in this order, because transactions that lock in different orders can deadlock.
         adds.sort_unstable_by_key(|&(_, (key, _))| key);
         let mosts = adds.iter().map(|(_, (_, add))| add.longest_wait().map(micros));
         let mosts =
@@ -82,9 +82,9 @@ impl<'a> FromSql<'a> for Answer {
     }
 }
 
-/// Adds keys to a queue in a transaction of the caller. The adds take effect together with the other
-/// changes of the transaction when the caller commits it, or not at all. The answers are in the order of
-/// the adds. A key that occurs several times is added several times.
+/// Adds keys to a queue in a transaction of the caller. The adds take effect when the caller commits the transaction,
+/// together with its other changes. The answers are in the order of the adds. A key that occurs several times is added
+/// several times.
 ///
 /// The queue must exist. `client` is a transaction of tokio-postgres 0.7, or a client whose statements commit
 /// immediately. Programs with another driver call [the SQL
@@ -109,9 +109,9 @@ impl<'a> FromSql<'a> for Answer {
 ///
 /// # Errors
 ///
-/// Returns an error if the queue does not exist (SQLSTATE 42704) or is dropped meanwhile (RQ001), or if a key
-/// is longer than 2,048 bytes (54000). Also returns an error if the server refuses the statement or cannot be
-/// reached. After any error, the transaction can only be rolled back.
+/// Returns an error if the queue does not exist (SQLSTATE 42704) or is dropped during the call (RQ001), or if a key is
+/// longer than 2,048 bytes (54000). Also returns an error if the server refuses the statement or cannot be reached.
+/// After any error, the transaction can only be rolled back.
 ///
 /// # Cancel safety
 ///
@@ -128,15 +128,16 @@ where
     add_with_group(client, queue, None, adds).await
 }
 
-/// As [`add_in`], for keys of a group of a queue with [groups](crate::GroupBy). A key that exists keeps its group.
+/// Adds keys to a group, as [`add_in`] does, in a queue with [groups](crate::GroupBy). An existing key stays in its
+/// group.
 ///
 /// If a pattern extracts the groups of the queue, the caller must name the group that the pattern extracts: neither this
 /// function nor the server evaluates the pattern.
 ///
 /// # Errors
 ///
-/// As [`add_in`]. Also returns an error if the queue has no groups, or if the name of the group has control characters
-/// (22023) or is longer than 100 bytes (54000).
+/// Returns the errors of [`add_in`]. Also returns an error if the queue has no groups, or if the name of the group has
+/// control characters (22023) or is longer than 100 bytes (54000).
 ///
 /// # Cancel safety
 ///
@@ -168,7 +169,7 @@ where
     let mut added = vec![None; adds.len()];
     let mut left: Vec<usize> = (0..adds.len()).collect();
     while !left.is_empty() {
-        // No batch may contain a key twice.
+        // The adds are split, because no batch may contain a key twice.
         let mut different = HashSet::new();
         let (batch, again): (Vec<usize>, Vec<usize>) =
             left.into_iter().partition(|&n| different.insert(&adds[n].0));
@@ -177,13 +178,13 @@ where
         let sql = "select requeue.add_each($1, $2, $3, $4, $5, $6, $7, $8)";
         let groups: Vec<&str> = group.map(|group| vec![group; keys.len()]).unwrap_or_default();
         let params = with_types(&[&queue, keys, afters, hows, priorities, reasons, mosts, &groups]);
-        // The statement is not prepared: behind a pooler, the next one may run in another session.
+        // The statement is not prepared: behind a pooler, the next statement may run in another session.
         let row = client.query_typed_one(sql, &params).await?;
         for (n, answer) in batch.into_iter().zip(asked.read_answers(&row)?) {
             added[n] = answer;
         }
         left = again;
     }
-    // Every add has an answer: this function waits for locks, so no answer is `None`.
+    // Because this function waits for locks, no answer is `None`.
     Ok(added.into_iter().flatten().collect())
 }

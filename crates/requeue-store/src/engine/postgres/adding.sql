@@ -1,13 +1,12 @@
--- Adds, and the notification of waiting processes. The operations lock in the order of keys: see
--- `operations.sql`.
+-- Adds, and the notification of waiting processes. The operations lock keys in sorted order: see `operations.sql`.
 
--- A process that finds no key records with `wait` that it waits. An add before `waited_until` notifies the
--- process with `wake`. No notification is needed for a key that is due after the `horizon`, because the
--- process polls again before then. Most processes poll again within 1.5 s. `wait` ensures that all others
--- poll at least 10 s before `waited_until`. `horizon` is the later of these two times.
+-- A process that finds no key records with `wait` that it waits. Until `waited_until`, each add notifies the process
+-- with `wake`. No notification is needed for a key that is due after the `horizon`, because each waiting process polls
+-- before that time. Most processes poll again within 1.5 s. `wait` ensures that the others poll at least 10 s before
+-- `waited_until`. `horizon` is the later of these two times.
 
 -- Records that a process waits for a key of the queue and polls again within `in_time` microseconds. The
--- process need not call this again for polls within that time. A process that polls within 1.5 s passes at
+-- process need not call this again for polls within that time. For a process that polls within 1.5 s, `in_time` is at
 -- most 5.5 s: see `SAID`.
 create or replace function requeue.wait(in_queue integer, in_time bigint) returns void
 language plpgsql {definer} set lock_timeout = '5s' as $$
@@ -16,8 +15,8 @@ declare
     said_until bigint := requeue.now() + in_time + 1000000
         + case when in_time > 5500000 then 10000000 else 0 end;
 begin
-    -- Adds another 5 s, so that not every waiting process writes the row. The total is 11.5 s for most
-    -- processes.
+    -- Another 5 s are added, so that most waiting processes need not write the row. For most processes, the total is
+    -- 11.5 s.
     update requeue.queues set waited_until = said_until + 5000000
     where id = in_queue and waited_until < said_until;
 end $$;
@@ -33,21 +32,22 @@ begin
     perform pg_notify('requeue_' || in_queue, '');
 end $$;
 
--- As `wake`, for a queue with groups of which only these have changed. Before each name stands the digit of a priority, 0
--- for the lowest. A process visits them first. It searches all groups only if there are too many.
+-- Notifies waiting processes as `wake` does, in a queue with groups, and names the changed groups. A digit for the
+-- priority, 0 for the lowest, precedes each name. Processes visit these groups first. With too many groups, the
+-- notification names none, and processes search all groups.
 create or replace function requeue.wake_for_groups(in_queue integer, in_groups text[]) returns void
 language plpgsql as $$
 begin
     perform pg_notify('requeue_' || in_queue, case
-        -- A notification has less than 8,000 bytes.
+        -- A notification must be shorter than 8,000 bytes.
         when cardinality(in_groups) <= 64 then array_to_string(array['groups'] || in_groups, e'\n')
         else ''
     end);
 end $$;
 
--- `how` encodes the merge rule and the revival of an add: 0 for the earliest due time, 1 for the latest, 2
--- for exactly this one, plus 4 to revive. Until there is an answer, the row's `said` has this value plus 8,
--- which distinguishes it from an answer. The row of a new key keeps this value.
+-- `how` encodes the merge rule and the revival of an add: 0 for the earliest due time, 1 for the latest, 2 for exactly
+-- this due time, plus 4 to revive. Until the answer is known, the row's `said` is this value plus 8, which is different
+-- from every answer. The row of a new key keeps this value.
 create or replace function requeue.wants_latest(said smallint) returns boolean language sql immutable
     return said & 3 = 1;
 
@@ -55,7 +55,8 @@ create or replace function requeue.wants_latest(said smallint) returns boolean l
 create or replace function requeue.answers() returns text[] language sql immutable
     return array['new', 'coalesced', 'dirty', 'backing_off', 'parked', 'locked', 'revived'];
 
--- Raises an error if the keys of a batch may not have these groups. The queue has no groups if `group_by` is null.
+-- Raises an error if these groups are not allowed for the keys of a batch. The queue has no groups if `group_by` is
+-- null.
 create or replace function requeue.check_groups(group_by text, in_groups text[], in_count integer) returns void
 language plpgsql immutable as $$
 declare
@@ -85,9 +86,9 @@ begin
     end if;
 end $$;
 
--- Adds the keys in their order. Returns the answers as numbers, which `answers` names. `in_mosts` has the
--- longest waits of debounced adds, and null for others. `in_groups` has the groups of the keys. It is null or empty if
--- the queue has no groups. A key that exists keeps its group.
+-- Adds the keys in their order. Returns the answers as indexes into `answers`. `in_mosts` contains the longest waits of
+-- debounced adds, and null for other adds. `in_groups` contains the groups of the keys, and is null or empty if the
+-- queue has no groups. An existing key stays in its group.
 create or replace function requeue.add_all(
     in_queue integer, in_keys bytea[], in_afters bigint[], in_hows smallint[],
     in_priorities smallint[], in_reasons integer[], in_adds integer[], in_mosts bigint[],
@@ -97,16 +98,17 @@ create or replace function requeue.add_all(
 language plpgsql {definer} set plan_cache_mode = force_generic_plan
 set enable_nestloop = off as $$
 declare
-    -- Assigned before the clock is read: a claim that reads a later time then knows of this transaction.
+    -- The number is assigned before the clock is read, so that a claim that reads a later time knows of this
+    -- transaction.
     xid constant xid8 := pg_current_xact_id();
     t bigint := requeue.now();
     place requeue.queues;
     answers smallint[];
     is_due boolean;
-    -- The groups of which keys are ready: see `wake_for_groups`.
+    -- The groups in which keys became ready: see `wake_for_groups`.
     ready text[];
 begin
-    -- Raises an error.
+    -- Raises an error if a key is too long.
     perform requeue.checked(a.key) from unnest(in_keys) a (key)
     where a.key is null or octet_length(a.key) > 2048;
     perform requeue.keep_queue(in_queue);
@@ -162,7 +164,7 @@ begin
                         else 1
                     end
                 from (
-                    -- The values that the key keeps. A key that starts over keeps none.
+                    -- The values that the key keeps. A key that starts over keeps no values.
                     select b.starts_over,
                         case when k.state = 2 then 0 else k.state end as state,
                         case when b.starts_over then null else k.at end as at,
@@ -174,8 +176,7 @@ begin
                         select k.state = 2 or excluded.said & 3 = 2 as starts_over
                     ) b
                 ) o, lateral (
-                    -- The due time that this add requests. A debounced add postpones the run at most to
-                    -- the bound.
+                    -- The due time that this add requests. A debounced add postpones the run to the bound at most.
                     select case
                         when excluded.bound is null then excluded.at
                         else least(excluded.at, coalesce(o.bound, o.at))

@@ -20,7 +20,7 @@ const CONNECTIONS: usize = 12;
 pub(crate) struct Address {
     /// The `Debug` output of a configuration contains no password.
     pub(super) config: Config,
-    /// The server that sends notifications, if there is one.
+    /// The address of the server for notifications, if they are enabled.
     pub(super) listen: Option<Config>,
     pub(super) pooling: Pooling,
     pub(super) trust: Trust,
@@ -29,8 +29,7 @@ pub(crate) struct Address {
     pub(super) connections: usize,
 }
 
-/// The options of an address, and the values that they take. The driver parses those that this module does
-/// not.
+/// The options of an address, and their possible values. The driver parses the options that this module does not parse.
 const OPTIONS: &[(&str, &str)] = &[
     ("connections", "a number of 1 or more"),
     ("listen", "HOST:PORT, the address of the server itself behind a pooler"),
@@ -100,7 +99,7 @@ impl Address {
     pub(crate) fn parse(url: &str) -> Result<Self, ConnectError> {
         let bad = |why: &str| ConnectError::new(format!("postgres: {why}"));
         let (base, query) = url.split_once('?').unwrap_or((url, ""));
-        // An unknown option that contains an @ may be part of a password that contains a `?`.
+        // If the query contains an `@`, the unknown option may be part of a password that contains a `?`.
         let is_misread = query.contains('@');
         let mut options = Options::default();
         let mut rest = Vec::new();
@@ -120,7 +119,7 @@ impl Address {
                 Some(false) | None => return Err(wrong()),
             }
         }
-        // An error that names an option here would show a part of the password.
+        // The error names no option, because its name would reveal a part of the password.
         if is_misread {
             return Err(bad(UNREADABLE));
         }
@@ -142,7 +141,7 @@ impl Address {
         };
         let trust = options.required_trust(config.get_ssl_mode()).map_err(bad)?;
         if !matches!(trust, Trust::Anybody) {
-            // In its default mode, the driver connects without TLS to a server that offers no TLS.
+            // In its default mode, the driver would connect without TLS to a server that offers no TLS.
             config.ssl_mode(SslMode::Require);
             listen.iter_mut().for_each(|listen| {
                 listen.ssl_mode(SslMode::Require);
@@ -168,10 +167,10 @@ impl Address {
         [&mut self.config].into_iter().chain(&mut self.listen)
     }
 
-    /// Guards the connections: no password is sent in clear text or as an MD5 hash.
+    /// Guards the connections, so that no password is sent in clear text or as an MD5 hash.
     pub(super) fn guard_passwords(&mut self) {
         let taken: Vec<_> = self.all_configs().map(Negotiation::take).collect();
-        // Both configurations have the same options.
+        // The first negotiation suffices, because both configurations have the same options.
         self.negotiation = taken.first().copied();
     }
 
@@ -202,7 +201,7 @@ impl Address {
 
 impl Options {
     /// Returns the required verification of the server. The rules are the same as in libpq, except for `sslrootcert`
-    /// without `sslmode`: naming an authority means that the server must be verified.
+    /// without `sslmode`: an address that names an authority requires a verified server.
     fn required_trust(&mut self, mode: SslMode) -> Result<Trust, &'static str> {
         Ok(match (self.trust.take(), self.roots.take()) {
             (None, None) => Trust::Anybody,
@@ -226,7 +225,7 @@ impl Options {
         })
     }
 
-    /// Parses an option of this module. Returns false for any other option, and `None` if the value is not
+    /// Parses an option that this module handles. Returns false for any other option, and `None` if the value is not
     /// valid.
     fn take_option(&mut self, name: &str, value: &str) -> Option<bool> {
         match (name, value) {
@@ -262,7 +261,7 @@ fn replace_hosts(url: &str, hosts: &str) -> String {
 
 /// Returns the driver's configuration for a URL, with defaults for the options that the URL omits.
 fn build_config(url: &str, passfile: Option<&Path>) -> Result<Config, &'static str> {
-    // The driver's error may contain parts of a password.
+    // The driver's error is replaced, because it may contain parts of a password.
     let mut config: Config = url.parse().map_err(|_| UNREADABLE)?;
     if config.get_hosts().is_empty() {
         config.host("localhost");
@@ -279,15 +278,15 @@ fn build_config(url: &str, passfile: Option<&Path>) -> Result<Config, &'static s
     if config.get_application_name().is_none() {
         config.application_name("requeue");
     }
-    // Without a limit, a network that drops packets delays the report of an outage by minutes.
+    // Without a timeout, the report of an outage is delayed by minutes if the network drops packets.
     if config.get_connect_timeout().is_none() {
         config.connect_timeout(Duration::from_secs(5));
     }
-    // A server that is cut off must be noticed before leases of the default duration expire.
+    // The loss of the connection must be noticed before leases of the default duration expire.
     if config.get_tcp_user_timeout().is_none() {
         config.tcp_user_timeout(Duration::from_secs(20));
     }
-    // This is the default of the driver: the address has no value.
+    // The driver's default means that the address sets no value.
     if config.get_keepalives_idle() == Duration::from_secs(2 * 60 * 60) {
         config.keepalives_idle(Duration::from_secs(10));
         config.keepalives_interval(Duration::from_secs(5));

@@ -1,4 +1,4 @@
-//! Claims keys, and scans for keys that claims have passed over.
+//! Claims keys, and scans for keys that claims have skipped.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -11,15 +11,15 @@ use super::watermark::{LOWEST, Snapshot, Watermark};
 use crate::engine::{Claim, Claimed, Place, lock};
 use crate::types::error::Answer;
 
-/// The time for which a waiting process need not record again that it waits: see `requeue.wait`.
+/// The time for which a record of a waiting process remains valid after its next poll: see `requeue.wait`.
 const SAID: Duration = Duration::from_secs(4);
 /// Scans of all keys below the watermark use at most 1 / `WHOLE_SHARE` of the time.
 const WHOLE_SHARE: u32 = 20;
-/// Scans for the keys of a transaction that has ended use at most 1 / `LATE_SHARE` of the time. They read
-/// less than scans of all keys, and a key may be waiting for them.
+/// Scans for the keys of a transaction that has ended use at most 1 / `LATE_SHARE` of the time. They read fewer rows
+/// than scans of all keys, and a key may be waiting for them.
 const LATE_SHARE: u32 = 4;
 
-/// Makes the claims of a process.
+/// Claims keys for one process.
 #[derive(Clone, Debug)]
 pub(super) struct Claims(Arc<Shared>);
 
@@ -30,7 +30,7 @@ struct Shared {
     /// True if adds notify this process.
     listens: bool,
     has_warned: AtomicBool,
-    /// The interval of scans of all keys below the watermark. Zero: a scan with each claim.
+    /// The interval of scans of all keys below the watermark. With zero, each claim searches all keys.
     every: Duration,
     queues: Mutex<HashMap<i64, Known>>,
 }
@@ -41,20 +41,20 @@ struct Known {
     watermark: Watermark,
     /// The time of the next scan of all keys below the watermark.
     whole_at: Instant,
-    /// True once `whole_at` has passed.
+    /// True after `whole_at` has passed.
     is_whole_due: bool,
     /// The earliest time of the next scan for the keys of late transactions.
     scan_at: Instant,
     is_scanning: bool,
-    /// The earliest expiry of a lease that the last scan has seen.
+    /// The earliest expiry of a lease that the last scan has found.
     lease_at: Option<Instant>,
-    /// The time until which the last claimer sleeps.
+    /// The time until which the caller of the last claim sleeps.
     sleeps_until: Instant,
-    /// Wakes the claimer at `sleeps_until`.
+    /// The task that wakes that caller before `sleeps_until`.
     alarm: Option<Task>,
     /// The time until which the server knows that this process waits.
     said_until: Instant,
-    /// True if the next claim visits named groups again, because of transactions in progress.
+    /// True if the next claim must visit the named groups again, because of transactions in progress.
     is_repeating: bool,
 }
 
@@ -91,14 +91,14 @@ impl Claims {
         let was_named = queue.group_by.is_some() && lock(&queue.turns).has_named();
         let (mut claimed, snapshot) = self.claim_once(queue, claim).await?;
         if claim.poll.is_zero() {
-            // No caller waits for these keys.
+            // No caller waits for keys.
             return Ok(claimed);
         }
         if queue.group_by.is_some() && claimed.items.is_empty() {
             self.visit_named_again(queue, was_named, &snapshot);
         }
         if claimed.items.is_empty() && self.say_waiting(queue, claim.poll).await? {
-            // Keys that were added before the server knew of this process did not cause a notification.
+            // Keys that were added before the server knew that this process waits did not cause a notification.
             let (again, snapshot) = self.claim_once(queue, claim).await?;
             let next = claimed.next.into_iter().chain(again.next).min();
             let parked = [claimed.parked, again.parked].concat();
@@ -122,7 +122,7 @@ impl Claims {
     async fn claim_once(&self, queue: &Place, claim: &Claim) -> Answer<(Claimed, Snapshot)> {
         let is_each_whole = self.0.every.is_zero();
         let mut begun = self.0.with_queue(queue.id, |known| known.watermark.begin(Instant::now()));
-        // The transactions in progress tell whether to visit the named groups again.
+        // The list of transactions in progress determines whether to visit the named groups again.
         begun.names_newest |= queue.group_by.is_some() && lock(&queue.turns).has_named();
         if is_each_whole {
             // With an interval of zero, each claim searches all keys, and no scan follows.
@@ -146,7 +146,7 @@ impl Claims {
             }
             let is_due = known.watermark.is_suspect() || known.is_whole_due;
             let scans = is_due && !known.is_scanning && !is_each_whole;
-            // The flag is set under the lock of the check, so that only one task scans a queue.
+            // The flag is checked and set under the same lock, so that only one task scans a queue.
             known.is_scanning |= scans;
             scans
         });
@@ -159,10 +159,11 @@ impl Claims {
         Ok((claimed, snapshot))
     }
 
-    /// Lets claims visit the groups that a wake has named again, until the transactions that were in progress have ended.
+    /// Makes claims visit the groups that a wake has named again, until the transactions that were in progress have
+    /// ended.
     ///
-    /// A completion that has not been committed keeps its slot, and sees no key that another transaction adds
-    /// meanwhile. So the add wakes a process that finds the group at its limit, and the completion wakes none.
+    /// An uncommitted completion still occupies its slot of the group, and does not see keys of other uncommitted adds.
+    /// So the add wakes a process that finds the group at its limit, and the completion wakes no process.
     fn visit_named_again(&self, queue: &Place, was_named: bool, snapshot: &Snapshot) {
         let is_unaware = self.0.with_queue(queue.id, |known| {
             if was_named && !known.is_repeating {
@@ -176,8 +177,8 @@ impl Claims {
         }
     }
 
-    /// Requests notifications from adds until this process claims again, after `poll`. Returns true if adds
-    /// did not notify it before.
+    /// Requests notifications from adds until this process claims again, after `poll`. Returns true if adds did not
+    /// notify this process before.
     async fn say_waiting(&self, queue: &Place, poll: Duration) -> Answer<bool> {
         let now = Instant::now();
         if !self.0.listens {
@@ -192,10 +193,10 @@ impl Claims {
         if self.0.with_queue(queue.id, |known| now + poll <= known.said_until) {
             return Ok(false);
         }
-        // The server keeps this for longer than one poll, so most claims need not repeat it.
+        // The server keeps the record for longer than one poll, so most claims need not write it again.
         self.0.sessions.announce_wait(queue, poll + SAID).await?;
-        // The time counts from before the request: the server counts from a later time, and so forgets
-        // later.
+        // The time counts from before the request. The server counts from a later time, so it forgets the record later
+        // than this process assumes.
         self.0.with_queue(queue.id, |known| known.said_until = now + poll + SAID);
         Ok(true)
     }
@@ -203,7 +204,7 @@ impl Claims {
 
 impl Shared {
     /// Schedules a wake of the claimer if it should claim again before the end of `sleep`, the time for which
-    /// it sleeps. Unlike [`Claimed::next`], a wake does not mean that there is a key.
+    /// it sleeps. Unlike [`Claimed::next`], such a wake does not mean that a key is ready.
     fn set_alarm(&self, queue: i64, sleep: Duration) {
         let now = Instant::now();
         self.with_queue(queue, |known| {
@@ -235,7 +236,7 @@ struct Scan {
 }
 
 impl Scan {
-    /// Waits for the next scan and runs it. Returns true if another scan may be due.
+    /// Waits until the next scan is due, and runs it. Returns true if another scan may be due.
     async fn run_step(&mut self) -> bool {
         let Self { shared, queue, has_ended } = self;
         let scan_at = shared
@@ -248,13 +249,13 @@ impl Scan {
                 let is_due = std::mem::take(&mut known.is_whole_due);
                 is_due.then(|| (LOWEST, known.watermark.current_lows()))
             });
-            // Set this under the same lock, so that a claim that finds a suspect range starts another task.
+            // The flag is set under the same lock as the range, so that a claim that finds a suspect range later starts
+            // another task.
             known.is_scanning = suspect.is_some();
             suspect
         });
         let Some((floors, lows)) = suspect else {
-            // A task that stops without this, by a panic or a shutdown, resets `is_scanning` when it is
-            // dropped.
+            // If a panic or a shutdown stops the task before this line, the drop of the task resets `is_scanning`.
             *has_ended = true;
             return false;
         };
@@ -264,7 +265,7 @@ impl Scan {
         let tells = shared.with_queue(*queue, |known| match scanned {
             Ok((found, lease)) => {
                 if floors == LOWEST {
-                    // The pause grows with the scan, so that scans of a large table are rare.
+                    // The pause is proportional to the duration of the scan, so that scans of a large table are rare.
                     known.whole_at = began + shared.every.max(took * WHOLE_SHARE);
                     known.lease_at = lease.map(|lease| Instant::now() + lease);
                 } else {
@@ -276,9 +277,9 @@ impl Scan {
             Err(fault) => {
                 let error = fault.source;
                 tracing::warn!(%error, "a scan for late keys failed, and is tried again");
-                // Otherwise, the keys of this range would wait for the next scan of all keys.
+                // Without this mark, the keys of the range would wait for the next scan of all keys.
                 known.watermark.mark_suspect(floors);
-                // A server that fails is given some time.
+                // After a failure, the next scan waits, so that the server can recover.
                 known.scan_at = began + Duration::from_secs(1);
                 false
             }

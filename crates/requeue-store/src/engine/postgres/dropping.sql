@@ -1,9 +1,8 @@
--- Drops queues, and makes other operations fail on a dropped queue. The number of a queue is never reused.
--- A process that has a dropped queue open therefore finds no queue, even if one of the same name exists
--- again.
+-- Drops queues, and makes other operations fail on a dropped queue. The id of a queue is never reused. Therefore, a
+-- process that has a dropped queue open finds no queue, even if a new queue has the same name.
 
--- Fails if the queue was dropped. Functions call this only if they change or find no key, so that it costs
--- nothing in the common case.
+-- Fails if the queue was dropped. Functions call this check only if they neither change nor find a key, so that the
+-- check costs nothing in the common case.
 create or replace function requeue.check_queue(in_queue integer) returns void
 language plpgsql stable set search_path = pg_catalog, pg_temp as $$
 begin
@@ -12,22 +11,22 @@ begin
     end if;
 end $$;
 
--- Prevents a drop of the queue until the transaction ends. Adds and recorded actions need this. Completions also insert
--- rows, but hold the lock of a key, for which a drop waits. Waits for a drop in progress. Many transactions can hold this lock at the same time.
+-- Prevents a drop of the queue until the transaction ends. Waits for a drop in progress. Many transactions can hold the
+-- lock at the same time. Adds and recorded actions need it. Completions also insert rows, but they hold the lock of a
+-- key, for which a drop waits.
 create or replace function requeue.keep_queue(in_queue integer) returns void
 language plpgsql set search_path = pg_catalog, pg_temp as $$
 begin
     -- The first number is "rqqu" in bytes.
     perform pg_advisory_xact_lock_shared(1920037237, in_queue);
     if current_setting('transaction_isolation') <> 'read committed' then
-        -- A snapshot from before the drop still contains the queue. In that case this statement fails
-        -- (40001).
+        -- A snapshot from before the drop still contains the queue. With such a snapshot, this statement fails (40001).
         perform from requeue.queues q where q.id = in_queue for key share;
     end if;
 end $$;
 
--- Drops a queue that has neither keys nor schedules, or with `force` any queue. Returns whether it was dropped (null if
--- there is no such queue), and the numbers of keys and schedules that it had or has.
+-- Drops a queue that has neither keys nor schedules, or any queue with `force`. Returns whether the queue was dropped
+-- (null if there is no such queue), and its numbers of keys and schedules before the call.
 create or replace function requeue.drop_queue(
     name text, force boolean default false, out dropped boolean, out ready bigint,
     out waiting bigint, out in_flight bigint, out dirty bigint, out parked bigint, out schedules bigint
@@ -36,7 +35,7 @@ language plpgsql {definer} set lock_timeout = '5s' as $$
 declare
     in_queue integer := (select f.id from requeue.find(name) f);
     t bigint := requeue.now();
-    -- Take the lock only if it is needed: while this waits for the lock, adds wait too.
+    -- The lock is taken only if it is needed, because adds wait while this transaction waits for the lock.
     is_locked boolean := force or not exists (select from requeue.keys x where x.queue = in_queue)
         and not exists (select from requeue.schedules s where s.queue = in_queue);
 begin
@@ -44,7 +43,7 @@ begin
         return;
     end if;
     if current_setting('transaction_isolation') <> 'read committed' then
-        -- The count must include the adds that this has waited for.
+        -- The count must include the adds that this transaction has waited for.
         raise exception 'requeue.drop_queue needs the isolation level read committed'
             using errcode = 'feature_not_supported';
     end if;
@@ -56,7 +55,7 @@ begin
                 return;
             end if;
             if force then
-                -- Lock in the same order as all others: batches in different orders deadlock.
+                -- All transactions lock keys in the same order, because different orders can deadlock.
                 perform from requeue.keys x where x.queue = in_queue order by x.key for update;
             end if;
         end if;
@@ -67,7 +66,7 @@ begin
         if not dropped then
             return;
         end if;
-        -- The keys that were found have been deleted. Without the lock, adds in progress may insert others.
+        -- All keys that were found are deleted. Without the lock, adds in progress can insert further keys.
         exit when is_locked;
         is_locked := true;
     end loop;

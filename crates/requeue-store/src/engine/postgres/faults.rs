@@ -1,4 +1,4 @@
-//! Classifies the driver's errors by whether the operation has taken effect.
+//! Classifies the driver's errors: the operation has taken effect, has not, or may have.
 
 use std::error::Error as _;
 use std::io;
@@ -23,7 +23,7 @@ const NO_PASSWORD: &str =
 /// The SQLSTATE of a dropped queue: see `requeue.check_queue`.
 const DROPPED: &str = "RQ001";
 
-/// Converts an error from connecting. There is no connection, so nothing has taken effect.
+/// Converts the error of a connection attempt. Without a connection, no operation has taken effect.
 pub(super) fn of_connecting(error: PoolError) -> EngineError {
     match error {
         PoolError::Backend(error) | PoolError::PostCreateHook(HookError::Backend(error)) => {
@@ -46,9 +46,9 @@ fn refusal_kind(error: &Error) -> Option<ErrorKind> {
         return Some(match *code {
             _ if is_unsuitable_pooler(error) => ErrorKind::Refused,
             SqlState::INVALID_CATALOG_NAME => ErrorKind::Refused,
-            // Invalid authorization.
+            // Class 28 means invalid authorization.
             _ if code.code().starts_with("28") => ErrorKind::Authentication,
-            // The server is starting or stopping, or has no connection left.
+            // The server is starting or stopping, or has no free connection.
             _ => ErrorKind::Unreachable,
         });
     }
@@ -58,7 +58,7 @@ fn refusal_kind(error: &Error) -> Option<ErrorKind> {
     if lacks_password(error) {
         return Some(ErrorKind::Authentication);
     }
-    // The driver's errors have no public kinds.
+    // The text is compared, because the driver's errors have no public kinds.
     let text = error.to_string();
     if text == "authentication error" {
         return Some(ErrorKind::Authentication);
@@ -78,7 +78,7 @@ fn is_unsuitable_pooler(error: &Error) -> bool {
     error.as_db_error().is_some_and(|error| error.message().contains("statement pooling mode"))
 }
 
-/// Returns true if TLS has rejected the data that it received, such as a certificate.
+/// Returns true if TLS has rejected the received data, such as a certificate.
 fn has_invalid_data(error: &Error) -> bool {
     let cause = with_sources(error).find_map(|error| error.downcast_ref::<io::Error>());
     cause.is_some_and(|error| error.kind() == io::ErrorKind::InvalidData)
@@ -92,15 +92,15 @@ fn kind_of_connecting(error: &Error) -> Kind {
     if may_change { Kind::Absent } else { Kind::Refused }
 }
 
-/// Converts the error of a statement. Each statement is its own transaction.
+/// Converts the error of a statement. Each statement is a separate transaction.
 pub(super) fn of_statement(error: &Error) -> EngineError {
     EngineError { kind: statement_kind(error), source: error_text(error).into() }
 }
 
 fn statement_kind(error: &Error) -> Kind {
     let Some(code) = error.code() else {
-        // An error with another source means that a parameter did not fit the statement, or that the result
-        // had an unexpected type. Otherwise the connection was closed.
+        // An I/O error means that the connection was closed. Any other source means that a parameter did not fit the
+        // statement, or that the result had an unexpected type.
         let ours = error.source().is_some_and(|source| !source.is::<io::Error>());
         return if ours { Kind::Refused } else { Kind::Unsure };
     };
@@ -112,10 +112,11 @@ fn statement_kind(error: &Error) -> Kind {
         }
         SqlState::LOCK_NOT_AVAILABLE => Kind::Locked,
         ref code if code.code() == DROPPED => Kind::Dropped,
-        // The server stops immediately, possibly between its commit and its answer.
+        // A server that crashes may stop between the commit and the answer.
         SqlState::CRASH_SHUTDOWN => Kind::Unsure,
         ref code => match &code.code()[..2] {
-            // Serialization failures and deadlocks; no memory, disk space or connections left.
+            // Class 40 contains serialization failures and deadlocks, and class 53 the lack of memory, disk space or
+            // connections.
             "40" | "53" => Kind::Unable,
             "08" if is_unsuitable_pooler(error) => Kind::Refused,
             "08" => Kind::Unsure,
@@ -124,7 +125,7 @@ fn statement_kind(error: &Error) -> Kind {
     }
 }
 
-/// Returns the server's message and hint. Omits its details, which may contain rows and therefore keys.
+/// Returns the server's message and hint. Omits the details, which may contain rows and thus keys.
 fn error_text(error: &Error) -> String {
     if let Some(refusal) = guard::find_refusal(error) {
         return refusal.to_string();

@@ -1,8 +1,8 @@
--- Operations that do not wait for locks of other transactions. The plain operations wait: in a caller's own
--- transaction, `requeue.add` waits for as long as that transaction allows.
+-- Operations that do not wait for locks of other transactions. The plain operations wait. In a transaction of the
+-- caller, `requeue.add` waits for as long as that transaction allows.
 
--- As `add_all`, for keys that are not expected to stay locked. After 100 ms it gives up and releases its own
--- locks, so that the other keys of the batch can be processed.
+-- Adds keys as `add_all` does, if they are not expected to stay locked. After 100 ms, the function gives up and
+-- releases its locks, so that the other keys of the batch can be processed.
 create or replace function requeue.add_all_soon(
     in_queue integer, in_keys bytea[], in_afters bigint[], in_hows smallint[],
     in_priorities smallint[], in_reasons integer[], in_adds integer[], in_mosts bigint[],
@@ -14,7 +14,7 @@ begin
         in_mosts, in_groups);
 end $$;
 
--- As `finish`, with the same timeout.
+-- Completes deliveries as `finish` does, with the timeout of `add_all_soon`.
 create or replace function requeue.finish_soon(in_queue integer, in_hold boolean, ends requeue.ends)
 returns integer[]
 language plpgsql {definer} set lock_timeout = '100ms' as $$
@@ -24,7 +24,7 @@ end $$;
 
 -- Operations that skip locked keys. A part of a batch that contains a locked key is halved recursively.
 
--- As `add_all`. The answer for a locked key is 5.
+-- Adds keys as `add_all` does. The answer for a locked key is 5.
 create or replace function requeue.add_free(
     in_queue integer, in_keys bytea[], in_afters bigint[], in_hows smallint[],
     in_priorities smallint[], in_reasons integer[], in_adds integer[], in_mosts bigint[],
@@ -62,7 +62,7 @@ begin
     )::requeue.ends;
 end $$;
 
--- As `finish`. Also returns the numbers of the keys that are locked.
+-- Completes deliveries as `finish` does. Also returns the positions of the locked keys.
 create or replace function requeue.finish_free(
     in_queue integer, in_hold boolean, ends requeue.ends, out held integer[], out locked integer[]
 )
@@ -70,8 +70,7 @@ language plpgsql {definer} set lock_timeout = '1ms' as $$
 declare
     many integer := cardinality(ends.keys);
     half integer := many / 2;
-    -- The results of the first and the second half. The numbers in `those` count from the start of the second
-    -- half.
+    -- The results of the first and the second half. The positions in `those` count from the start of the second half.
     these record;
     those record;
 begin

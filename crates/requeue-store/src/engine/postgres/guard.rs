@@ -1,13 +1,13 @@
 //! Prevents connections from sending passwords to servers that have not been authenticated.
 //!
-//! A server may ask for the password in clear text, or as an MD5 hash with which an eavesdropper can log in
-//! as well. The driver answers both requests. Therefore each connection without verified TLS goes through a
-//! [`Guarded`] stream. It reads the server's messages until the client is authenticated, and fails the
-//! connection at such a request before the driver sees it. SCRAM passes: it reveals nothing that the server
+//! A server may ask for the password in clear text, or as an MD5 hash with which an eavesdropper can log in as well.
+//! The driver answers both requests. Therefore, each connection without verified TLS goes through a [`Guarded`] stream.
+//! Until the client is authenticated, the stream inspects the server's messages. If it finds such a request, the
+//! connection fails before the driver sees the request. SCRAM is permitted, because it reveals nothing that the server
 //! does not already know.
 //!
-//! The driver lets no other code wrap a plain connection. So the driver is configured to start TLS immediately,
-//! and the `sslmode` of the address is negotiated [here](negotiate_tls).
+//! The driver permits no wrapper around a plain connection. Therefore, the driver is configured to start TLS
+//! immediately, and the `sslmode` of the address is negotiated [here](negotiate_tls).
 
 use std::error::Error;
 use std::fmt;
@@ -30,7 +30,7 @@ use crate::types::error::with_sources;
 type Rustls<S> = <MakeRustlsConnect as MakeTlsConnect<S>>::TlsConnect;
 type Encrypted<S> = <MakeRustlsConnect as MakeTlsConnect<S>>::Stream;
 
-/// The options of the address that are not passed to the driver.
+/// The TLS options of the address, which are not passed to the driver.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Negotiation {
     mode: SslMode,
@@ -47,7 +47,7 @@ impl Negotiation {
 }
 
 /// Returns true if all servers of the configuration are reached without a network: by a Unix socket or the
-/// loopback interface. There, only programs that this machine permits can listen or impersonate the server.
+/// loopback interface. Only programs on this machine can then listen to the connection or impersonate the server.
 pub(super) fn is_local(config: &Config) -> bool {
     let addresses = config.get_hostaddrs();
     let is_loopback = |host: &str| {
@@ -56,7 +56,7 @@ pub(super) fn is_local(config: &Config) -> bool {
     };
     let hosts = config.get_hosts();
     (0..hosts.len().max(addresses.len())).all(|n| match (addresses.get(n), hosts.get(n)) {
-        // The host name is then used only for the certificate.
+        // With an address, the host name is used only for the certificate.
         (Some(address), _) => address.to_canonical().is_loopback(),
         (None, Some(Host::Tcp(host))) => is_loopback(host),
         (None, Some(Host::Unix(_))) => true,
@@ -113,7 +113,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send + 'static> TlsConnect<S> for Conne
             let Self { tls, server, negotiation } = self;
             let is_encrypted = match negotiation {
                 Some(negotiation) => negotiate_tls(&mut stream, negotiation).await?,
-                // The driver has already negotiated TLS.
+                // Without these options, the driver has already negotiated TLS.
                 None => true,
             };
             let inner = if is_encrypted {
@@ -144,7 +144,7 @@ async fn negotiate_tls<S: AsyncRead + AsyncWrite + Unpin>(
     match (answer, mode) {
         ([b'S'], _) => Ok(true),
         (_, SslMode::Prefer) => Ok(false),
-        // This kind of error is classified as one of TLS.
+        // An error of this kind is classified as an error of TLS.
         _ => Err(io::Error::new(io::ErrorKind::InvalidData, "the server does not support TLS")),
     }
 }
@@ -152,7 +152,7 @@ async fn negotiate_tls<S: AsyncRead + AsyncWrite + Unpin>(
 /// A connection to a server. Inspects the server's messages until the client is authenticated.
 pub(super) struct Guarded<S: AsyncRead + AsyncWrite + Unpin + Send + 'static> {
     inner: Either<S, Encrypted<S>>,
-    /// Present until the client is authenticated.
+    /// The parser of the messages, until the client is authenticated.
     filter: Option<Filter>,
 }
 
@@ -173,7 +173,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send + 'static> AsyncRead for Guarded<S
     ) -> Poll<io::Result<()>> {
         let Self { inner, filter } = self.get_mut();
         let Some(reading) = filter else { return Pin::new(inner).poll_read(cx, buf) };
-        // Without space in the buffer, no bytes would be read, which looks like the end of the stream.
+        // If the buffer has no space, a read of zero bytes would look like the end of the stream.
         if buf.remaining() == 0 {
             return Poll::Ready(Ok(()));
         }
@@ -186,8 +186,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send + 'static> AsyncRead for Guarded<S
                 *filter = None;
                 return Pin::new(inner).poll_read(cx, buf);
             }
-            // The bytes go to a separate buffer, because the driver must not see a byte before it was
-            // checked.
+            // The bytes go to a separate buffer, because the driver must not see unchecked bytes.
             let mut more = [0; 1024];
             let mut more = ReadBuf::new(&mut more);
             ready!(Pin::new(&mut *inner).poll_read(cx, &mut more))?;
@@ -218,23 +217,22 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send + 'static> AsyncWrite for Guarded<
     }
 }
 
-/// Parses the messages that a server sends before the client is authenticated. Each message is a letter,
-/// its length without the letter, and its content. The content of an authentication message begins with a
-/// number.
+/// Parses the messages that a server sends before the client is authenticated. Each message consists of a letter, the
+/// length without the letter, and the content. The content of an authentication message begins with a number.
 struct Filter {
     server: String,
     is_encrypted: bool,
-    /// Received bytes that were not yet passed to the driver.
+    /// The received bytes that were not yet passed to the driver.
     held: Vec<u8>,
-    /// The number of bytes from the start of `held` that belong to permitted messages. Some of them may not
-    /// have been received yet.
+    /// The number of bytes from the start of `held` that belong to permitted messages. Some of these bytes may not have
+    /// been received yet.
     free: usize,
-    /// True once the client is authenticated: all later bytes may pass.
+    /// True after the client is authenticated. All later bytes can pass.
     is_in: bool,
 }
 
 const HEADER: usize = 5;
-/// The length of the header and the number of an authentication message.
+/// The length in bytes of the header and the number of an authentication message.
 const AUTHENTICATION: usize = 9;
 
 impl Filter {
@@ -328,7 +326,7 @@ mod tests {
         message(b'R', &[&number.to_be_bytes()[..], rest].concat())
     }
 
-    /// Returns the bytes that pass, and whether a request was refused.
+    /// Returns the bytes that pass. The second value is true if a request was refused.
     fn passed(all: &[u8], piece: usize) -> (Vec<u8>, bool) {
         let mut filter = Filter::new("db".to_owned(), false);
         let mut passed = Vec::new();
@@ -369,7 +367,7 @@ mod tests {
             let all = [&notice[..], &scram, &let_in, &row, b"\0\0"].concat();
             assert_eq!(passed(&all, piece), (all.clone(), false), "{piece} at once");
         }
-        // An invalid length, and one that exceeds the data.
+        // The lengths 0 and 3 are invalid, and the last length exceeds the data.
         for length in [0, 3, u32::MAX] {
             let odd = [&b"N"[..], &length.to_be_bytes(), &authentication(3, b"")].concat();
             let (passed, is_refused) = passed(&odd, 4);

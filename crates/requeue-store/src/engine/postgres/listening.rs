@@ -17,10 +17,10 @@ use crate::engine::wakes::Wakes;
 use crate::engine::{Place, lock};
 use crate::types::add::Priority;
 
-/// The interval of warnings about a missing listening connection.
+/// The interval of warnings while the connection for notifications is missing.
 const REPORTING: Duration = Duration::from_secs(60);
 
-/// The listening task. The task stops when this value is dropped.
+/// The task that listens. It stops when this value is dropped.
 #[derive(Debug)]
 pub(super) struct Listener {
     wakes: Arc<QueueWakes>,
@@ -69,7 +69,7 @@ impl Listener {
         tls: &Connector,
     ) -> watch::Receiver<u64> {
         let mut task = lock(&self.task);
-        // The task may have ended together with the runtime of an earlier queue.
+        // The task may have stopped together with the runtime of an earlier queue.
         if address.listen.is_some() {
             lock(&queue.turns).hear_wakes();
         }
@@ -106,7 +106,7 @@ impl QueueWakes {
         &self.getters
     }
 
-    /// Handles a notification. One that this version does not know wakes the getters.
+    /// Handles a notification. An unknown notification wakes the getters.
     fn note(&self, queue: i64, payload: &str) {
         match payload.strip_prefix(GROUPS) {
             _ if payload == CANCEL => self.note_cancel(queue),
@@ -129,16 +129,15 @@ fn group(line: &str) -> Option<(Priority, &str)> {
 
 async fn run_listener(wakes: Weak<QueueWakes>, config: Config, tls: Connector) {
     let mut delay = RetryDelay::new();
-    // The time of the last report of the missing connection. Before the first report, the time at which the
+    // The time of the last report of the missing connection. Before the first report, this is the time at which the
     // loss was noticed.
     let mut told_at = None;
     while wakes.strong_count() > 0 {
         match config.connect(tls.clone()).await {
             Ok((client, mut connection)) => {
-                // After a connection that worked, the next loss begins with a short delay.
+                // The connection has worked, so the first delay after its next loss is short.
                 (delay, told_at) = (RetryDelay::new(), None);
-                // The task has a weak handle: the connection must not keep the wakes of a closed store
-                // alive.
+                // The task has a weak handle, because the connection must not keep the wakes of a closed store alive.
                 let heard = wakes.clone();
                 let driven = tokio::spawn(async move {
                     while let Some(message) = poll_fn(|cx| connection.poll_message(cx)).await {
@@ -152,14 +151,14 @@ async fn run_listener(wakes: Weak<QueueWakes>, config: Config, tls: Connector) {
                             }
                             Ok(_) => {}
                             Err(error) => {
-                                // The loop reconnects. Claims report an outage.
+                                // The level is low, because the loop reconnects and claims report an outage.
                                 tracing::debug!(%error, "the connection for notifications was closed");
                                 return;
                             }
                         }
                     }
                 });
-                // This closes the connection when the listener is dropped, or when a LISTEN fails.
+                // The task closes the connection when the listener is dropped, or when a LISTEN fails.
                 let _driver = Task::new(&driven);
                 tokio::select! {
                     () = listen_to_queues(&wakes, &client) => {}
@@ -168,7 +167,8 @@ async fn run_listener(wakes: Weak<QueueWakes>, config: Config, tls: Connector) {
             }
             Err(error) => {
                 let now = Instant::now();
-                // Claims report an outage. If only this connection is missing, the process polls for keys.
+                // Claims report an outage of the server. This warning concerns only the connection for notifications,
+                // without which the process polls for keys.
                 if now - *told_at.get_or_insert(now) >= REPORTING {
                     told_at = Some(now);
                     tracing::warn!(%error, "no connection for notifications: the \
@@ -193,7 +193,7 @@ async fn listen_to_queues(wakes: &Weak<QueueWakes>, client: &Client) {
                 return;
             }
             asked.insert(queue);
-            // Earlier adds have sent no notification, and notifications may have been lost.
+            // Before this LISTEN, notifications may have been lost, so the getters claim again.
             strong.getters.wake_getters(queue);
             strong.note_cancel(queue);
         }

@@ -5,10 +5,10 @@
 //! The address is `postgres://USER:PASSWORD@HOST:PORT/DATABASE?OPTION=VALUE&…`, in the format of `libpq`.
 //! Special characters are percent-encoded: `%40` stands for `@`, and a directory of Unix sockets is written
 //! `%2Frun%2Fpostgresql`. Several hosts, separated by commas, are tried in order.
-//! `target_session_attrs=read-write` selects the one that accepts writes.
+//! `target_session_attrs=read-write` selects the host that accepts writes.
 //!
-//! - The password may also come from `PGPASSWORD`, or from the file `passfile=FILE`, `PGPASSFILE` or
-//!   `~/.pgpass`, which must not be accessible to other users. No error and no log contains it.
+//! - The password can also come from `PGPASSWORD`, or from the file `passfile=FILE`, `PGPASSFILE` or `~/.pgpass`, which
+//!   must not be accessible to other users. No error and no log contains it.
 //! - `sslmode=prefer`, the default, `require` and `disable` do not verify the identity of the server. With
 //!   `verify-ca`, a trusted authority must have signed the server's certificate. With `verify-full`, the
 //!   certificate must also name the host. The trusted authorities are those in `sslrootcert=FILE`, or those
@@ -21,9 +21,9 @@
 //!   `scram-sha-256`, the default of servers, are used on any connection: SCRAM does not reveal them.
 //! - `channel_binding=require` prevents a server in the middle from forwarding SCRAM messages. It needs TLS.
 //!   It also authenticates a server whose certificate no authority has signed.
-//! - `connections=N` is the maximum number of connections, 12 by default. Two more are used, to renew
-//!   leases and to listen for notifications. Other settings of a session are those of the role or the
-//!   database, with two exceptions: commits are always durable, and the isolation level is fixed.
+//! - `connections=N` is the maximum number of connections, 12 by default. Two more connections renew leases and listen
+//!   for notifications. The other settings of a session are those of the role or the database, with two exceptions:
+//!   commits are always durable, and the isolation level is fixed.
 //! - `pooler=transaction` and `listen=HOST:PORT` are described [below](#behind-a-pooler).
 //!
 //! # Behind a pooler
@@ -34,16 +34,16 @@
 //! first applies the settings. Without the option, [`Store::connect`](crate::Store::connect) refuses such a
 //! pooler if it gives two connections the same session.
 //!
-//! Notifications do not pass through the pooler. With `listen=HOST:PORT`, the address of the server itself,
-//! a process that waits for keys has one connection there, with the same user, password and database.
-//! Without it, the process [polls](crate::OpenOptions::poll), and logs that as a warning. Processes that
-//! only add need no `listen`.
+//! Notifications do not pass through the pooler. With `listen=HOST:PORT`, the address of the server itself, a process
+//! that waits for keys opens one connection to the server, with the same user, password and database. Without this
+//! option, the process [polls](crate::OpenOptions::poll), and logs a warning. Processes that only add keys do not need
+//! the option.
 //!
 //! # Durability
 //!
-//! When an add or a claim returns, it has been committed, and is as durable as any commit of the server. A
-//! completion is committed without waiting for the disk. A crash of the server, but not of its clients, may
-//! undo the last completions before the crash. The effect is the same as if their leases had expired.
+//! When an add or a claim returns, it has been committed, and is as durable as any commit of the server. A completion
+//! is committed without waiting for the disk. A crash of the server may undo the last completions before the crash, but
+//! a crash of a client undoes none. The effect is the same as if their leases had expired.
 //!
 //! If an asynchronous standby is promoted, adds and claims that it had not received are lost. Name a
 //! standby in `synchronous_standby_names` to prevent that. Fencing tokens increase in either case.
@@ -51,9 +51,9 @@
 //! # Adds in a transaction of the caller
 //!
 //! In Rust, [`add_in`] adds keys in a transaction of tokio-postgres 0.7. In all languages, the SQL
-//! functions `requeue.add` and `requeue.add_many` add them in the transaction in which they are called. If
-//! the transaction is rolled back, its keys were never added. When it is committed, workers are notified.
-//! The queue must exist: the first process that opens it, or `requeue.open`, creates it.
+//! functions `requeue.add` and `requeue.add_many` add keys in the current transaction. If the transaction is rolled
+//! back, no keys are added. When it is committed, workers are notified. The queue must exist: the first process that
+//! opens it, or `requeue.open`, creates it.
 //!
 //! ```sql
 //! select requeue.open('mail');                       -- hold => false: ReaddPolicy::Replace
@@ -72,11 +72,12 @@
 //! select requeue.add('jobs', 'invoice/17', "group" => 'tenant-a');
 //! ```
 //!
-//! If a pattern extracts the groups, SQL must name the group that the pattern extracts. In Rust, [`add_in_group`] names
-//! it. A key that exists keeps its group.
+//! If a pattern extracts the groups, SQL must name the group that the pattern extracts. In Rust, [`add_in_group`] adds
+//! keys to a group. An existing key stays in its group.
 //!
-//! A schedule adds a key at each of its times: see [`Queue::schedule`](crate::Queue::schedule). A process that gets keys of
-//! the queue computes the times. It keeps a schedule that it refuses, with the reason as its `error`:
+//! A schedule adds a key at each of its times: see [`Queue::schedule`](crate::Queue::schedule). A process that claims
+//! keys of the queue computes the times. If it refuses a schedule, the schedule stays in the table, with the reason in
+//! the column `error`:
 //!
 //! ```sql
 //! select requeue.schedule('mail', 'digest', '0 9 * * MON-FRI', 'Europe/Berlin', priority => 'low');
@@ -86,18 +87,17 @@
 //! ```
 //!
 //! Keys are `text` or `bytea`. `add_many` applies the same options to all of its keys, and returns one row
-//! with the number of keys that got each answer, in the columns `new`, `coalesced`, `dirty`, `backing_off`,
-//! `revived` and `parked`. Name the type of an array that is a literal or an untyped parameter:
-//! `$1::text[]`.
+//! with the number of keys with each answer, in the columns `new`, `coalesced`, `dirty`, `backing_off`, `revived` and
+//! `parked`. Name the type of an array that is a literal or an untyped parameter: `$1::text[]`.
 //!
-//! The keys that a transaction has added stay locked until it ends. They are not delivered. Another add of
-//! such a key, and the completion of its delivery, wait until about 250 ms after the end of the transaction,
-//! or longer if very many keys are locked. Other keys of the same batch do not wait, and leases are renewed.
-//! Two transactions that add the same keys one by one in different orders deadlock, as two transactions that
-//! update rows do. `add_many` and `add_in` lock keys in a fixed order.
+//! The keys that a transaction has added stay locked until it ends, and are not delivered. Another add of such a key,
+//! or a completion of its delivery, waits until about 250 ms after the end of the transaction. The wait is longer if
+//! very many keys are locked. Other keys of the same batch do not wait, and leases are renewed. Two transactions that
+//! add the same keys one by one in different orders deadlock, as two transactions that update rows do. `add_many` and
+//! `add_in` lock keys in a fixed order.
 //!
-//! A delay starts with the add, not with the commit. A key is delivered once its transaction is committed,
-//! however long the transaction was open.
+//! A delay starts with the add, not with the commit. A key can be delivered after its transaction is committed, however
+//! long the transaction was open.
 //!
 //! A trigger can add a key for each change of a table:
 //!
@@ -165,7 +165,7 @@ pub(crate) struct Postgres {
     address: Address,
     connector: Connector,
     sessions: Sessions,
-    /// Limits slow reads, so that they leave connections to other operations.
+    /// Limits slow reads, so that connections remain for other operations.
     looks: Semaphore,
     /// Separate connections for renewals, so that leases are renewed even while all other connections wait
     /// for locks.

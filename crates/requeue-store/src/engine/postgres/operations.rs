@@ -1,4 +1,4 @@
-//! The operations. Each calls a function of the schema for a batch.
+//! The operations of the engine. Each calls a function of the schema for a batch.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -50,7 +50,8 @@ impl Engine for Postgres {
     }
 
     async fn open_queue(&self, name: &str, settings: Settings) -> Answer<Place> {
-        // Most queues exist. A role that is not allowed to create queues may call only `find`.
+        // The queue is searched first, because most queues exist, and a role that may not create queues can call only
+        // `find`.
         if let Some(place) = self.find_queue(name).await? {
             return Ok(place);
         }
@@ -284,7 +285,7 @@ impl Engine for Postgres {
         let epochs: Vec<i64> = ends.iter().map(|end| end.epoch).collect();
         let hows: Vec<i16> = ends.iter().map(|end| how_to_end(&end.how)).collect();
         let mut rest = Rest::default();
-        // Completions that succeed have no other parameters.
+        // Without completions of other kinds, the statement has no further parameters.
         if hows.iter().any(|&how| how != 0) {
             ends.iter().for_each(|end| rest.push(&end.how));
         }
@@ -299,8 +300,8 @@ impl Engine for Postgres {
         let params = [&of_all[..], &of_others[..], &of_failures[..]].concat();
         let row = self.query_row(queue, sql, &params).await;
         if ends.iter().any(|end| matches!(end.how, Finish::Unclaim(..))) {
-            // Unclaimed keys are back at their old places, which may be below the start of the next claim. That also
-            // holds if the answer was lost.
+            // Unclaimed keys return to their old places, which may be below the start of the next claim. This may also
+            // be true if the answer was lost.
             self.claims.scan_soon(queue);
         }
         Ok(changed(&row?, ends.len()))
@@ -319,8 +320,7 @@ impl Engine for Postgres {
         while !left.is_empty() {
             let keys: Vec<&[u8]> = left.iter().map(|&n| &*held[n].0).collect();
             let epochs: Vec<i64> = left.iter().map(|&n| held[n].1).collect();
-            // All other connections may wait for locks while leases expire, so renewals have separate
-            // ones.
+            // All other connections may wait for locks while leases expire, so renewals have separate connections.
             let row = self.renewals.query_row(sql, &[&id, &keys, &epochs, &lease]).await;
             let row = name_dropped(queue, row)?;
             read_indexes(&row, 0).into_iter().for_each(|n| renewed[left[n]] = Renewed::Yes);
@@ -375,7 +375,7 @@ impl Engine for Postgres {
     }
 
     async fn read_attempts(&self, queue: &Place, key: &Key) -> Answer<Vec<Attempt>> {
-        // Another program may have written longer texts.
+        // The texts are cut, because another program may have written longer ones.
         let sql = "select k.failures, requeue.now(), a.number, a.at, a.took, a.worker, a.exit_status, \
                        left(a.error, 4096), left(a.output, 4096) \
                    from requeue.keys k join requeue.attempts a using (queue, key) \
@@ -396,7 +396,8 @@ impl Engine for Postgres {
         after: Option<&Key>,
         limit: usize,
     ) -> Answer<Vec<Entry>> {
-        // A read of all keys may take minutes, and must leave connections to claims and completions.
+        // The number of these reads is limited, because they may take minutes, and must leave connections for claims
+        // and completions.
         let _turn = self.looks.acquire().await;
         let sql = page_sql(state, after.is_some());
         let limit = i64::try_from(limit).unwrap_or(i64::MAX);
@@ -418,7 +419,7 @@ impl Engine for Postgres {
         let row = self.query_row(queue, &sql, &[&number(queue)]).await?;
         let oldest_ready = until(0, row.get::<_, Option<i64>>(5).unwrap_or(0));
         let counts = StateCounts { oldest_ready, ..read_counts(&row)? };
-        // A dropped queue has no keys either. With any other result, the queue exists.
+        // A dropped queue also has no keys. With any other counts, the queue exists.
         if counts == StateCounts::default() {
             self.check_queue(queue).await?;
         }
@@ -434,12 +435,12 @@ impl Engine for Postgres {
     }
 
     fn max_batches(&self) -> usize {
-        // With more concurrent batches, each batch would be smaller, and the server would need more time.
+        // With more concurrent batches, each batch would be smaller, and the server would need more time per key.
         2
     }
 }
 
-/// Adds the queue's name to the error of a dropped queue: the server knows only the number.
+/// Adds the queue's name to the error of a dropped queue, because the server knows only the queue's id.
 fn name_dropped<T>(queue: &Place, answer: Answer<T>) -> Answer<T> {
     answer.map_err(|fault| match fault.kind {
         Kind::Dropped => EngineError::dropped(&queue.name),
@@ -451,7 +452,8 @@ fn read_counts(row: &SqlRow) -> Answer<StateCounts> {
     StateCounts::read(row).map_err(|error| faults::of_statement(&error))
 }
 
-/// Reads whether each of `count` keys was changed from a row with the numbers of the changed and the locked keys.
+/// Reads a row with the positions of the changed and of the locked keys. Returns true, false or `None` for each of
+/// `count` keys.
 fn changed(row: &SqlRow, count: usize) -> Vec<Option<bool>> {
     let mut changed = vec![Some(false); count];
     read_indexes(row, 0).into_iter().for_each(|n| changed[n] = Some(true));
@@ -502,7 +504,7 @@ impl Postgres {
 
 impl Sessions {
     /// Claims keys. Also returns the lower bounds for the next claim, and the transactions that were in progress during
-    /// this claim. The newest of these are included only if `names_newest` is true.
+    /// this claim. The newest transactions are included only if `names_newest` is true.
     pub(super) async fn claim(
         &self,
         queue: &Place,
@@ -510,7 +512,7 @@ impl Sessions {
         lows: &Lows,
         names_newest: bool,
     ) -> Answer<(Claimed, Lows, Snapshot)> {
-        // The time of the next schedule is read by the same statement, and costs a search in an index.
+        // The same statement reads the time of the next schedule, which costs a search in an index.
         let plain = "select keys, epochs, priorities, adds, reasons, failures, queued, parked, \
                      parked_failures, next_due, lows, snapshot, is_paused, is_rated, \
                      (select s.due_at - requeue.now() from requeue.schedules s \
@@ -577,9 +579,8 @@ impl Sessions {
         Ok((claimed, lows, snapshot))
     }
 
-    /// Returns the earliest ready key of each priority, and the earliest expired lease, among the keys that
-    /// claims have passed over. Also returns the time until the next lease expires, if the scan covered all
-    /// keys below `lows`.
+    /// Returns the earliest ready key of each priority, and the earliest expired lease, among the keys that claims have
+    /// skipped. Also returns the time until the next lease expires, if the scan covered all keys below `lows`.
     pub(super) async fn passed_over(
         &self,
         queue: i64,
@@ -602,7 +603,7 @@ impl Sessions {
     }
 }
 
-/// The groups to visit, as `requeue.claim_turns` takes them.
+/// The groups to visit, as arguments of `requeue.claim_turns`.
 struct Visits<'a> {
     bands: Vec<i32>,
     ring: Vec<&'a str>,

@@ -1,7 +1,7 @@
--- The operations. Each takes a batch, and locks in the order of keys, since batches in different orders
+-- The operations on keys. Each applies to a batch, and locks the keys in sorted order, because different orders can
 -- deadlock. A `ctid` here always refers to a locked row, which therefore keeps its `ctid`.
 
--- Tries to take the right to decide on a lease. Only one transaction has it at a time, until it commits.
+-- Tries to acquire the right to decide on a lease. Only one transaction at a time has this right, until it commits.
 create or replace function requeue.decides(epoch bigint) returns boolean
 language plpgsql set search_path = pg_catalog, pg_temp as $$
 begin
@@ -9,8 +9,8 @@ begin
     return pg_try_advisory_xact_lock(1920036197, (epoch % 2147483647)::integer);
 end $$;
 
--- The maximum number of such decisions in one transaction: each takes an entry in the lock table that the
--- whole server shares.
+-- The maximum number of leases that one transaction decides on. Each takes an entry in the lock table of the whole
+-- server.
 create or replace function requeue.most_decisions() returns integer language sql immutable return 64;
 
 -- Returns whether a row in `renewals` extends the lease: see `renew`.
@@ -19,20 +19,20 @@ create or replace function requeue.is_renewed(in_epoch bigint, t bigint) returns
         select from requeue.renewals r where r.epoch = in_epoch and r.lease_until > t
     );
 
--- Raises the next fencing tokens to the time in microseconds since 1970, unless they are greater.
+-- Raises the next fencing tokens to the time in microseconds since 1970, if they are less than that.
 --
--- The sequence alone makes tokens increase, also while the clock is set back. But the sequence itself falls
--- back when a replica is promoted without the last transactions, when a backup is restored, and after
--- `setval`. In these cases the clock has passed all tokens that were lost.
+-- The sequence makes tokens increase, even if the clock is set back. But the sequence itself falls back when a replica
+-- is promoted without the last transactions, when a backup is restored, and after `setval`. In these cases, the time is
+-- later than all lost tokens.
 --
 -- Most claims only read the sequence. A claim that finds it behind the clock by more than `slack` sets it,
--- which happens at most 20 times per second. The slack is shorter than a failover. It also makes setting
--- safe. Reading a sequence and setting it are two steps. Between these steps, other claims would have to draw
--- 50,000 tokens to exceed the time that is set.
+-- which happens at most 20 times per second. The slack is shorter than a failover. It also makes `setval` safe although
+-- the sequence is read in an earlier step: between the two steps, other claims would have to draw 50,000 tokens to
+-- exceed the new value.
 --
--- A lock prevents two claims from setting it at once. A lock that lasts until the commit would make claims
--- wait for each other's commits. A session lock would remain if the statement were cancelled. So the lock
--- is taken in a subtransaction that is rolled back at once. The rollback does not undo `setval`.
+-- A lock prevents two claims from setting the sequence simultaneously. A lock until the commit would make claims wait
+-- for each other's commits. A session lock would remain after a cancelled statement. So the lock is taken in a
+-- subtransaction that is rolled back immediately. The rollback does not undo `setval`.
 create or replace function requeue.raise_epochs() returns void
 language plpgsql set search_path = pg_catalog, pg_temp as $$
 declare
@@ -53,9 +53,9 @@ begin
     end;
 end $$;
 
--- Returns the transactions in progress that no snapshot names: those from `first` on, which are newer than
--- every transaction that has ended. A transaction holds a lock on its own number. The lock shows the lower 32
--- bits of that number.
+-- Returns the transactions in progress that no snapshot names. Their numbers are `first` or greater, and they are newer
+-- than every transaction that has ended. A transaction holds a lock on its number. The lock shows the lower 32 bits of
+-- that number.
 create or replace function requeue.newest(first bigint) returns text language sql volatile as $$
     select coalesce(string_agg((first + n.after)::text, ','), '')
     from pg_locks l, lateral (
@@ -64,11 +64,12 @@ create or replace function requeue.newest(first bigint) returns text language sq
     where l.locktype = 'transactionid' and l.mode = 'ExclusiveLock' and n.after < 2147483648
 $$;
 
--- Claims find a key despite their lower bounds if the transaction that has added it is no older than this.
+-- Claims find a key below their lower bounds if the transaction that has added the key is at most this old, in
+-- microseconds.
 create or replace function requeue.slack() returns bigint language sql immutable return 200000;
 
--- Returns the transactions in progress. With `in_newest`, it names all of them. A claim calls this before it reads any
--- key, so that it sees all changes of the transactions that the snapshot does not name.
+-- Returns the transactions in progress. With `in_newest`, the result names all of them. A claim calls this function
+-- before it reads keys, so that the claim sees all changes of transactions that the result does not name.
 create or replace function requeue.snapshot(in_newest boolean) returns text
 language plpgsql as $$
 declare
@@ -79,8 +80,8 @@ begin
     end;
 end $$;
 
--- Counts a failure for each expired lease from `low` on. Returns the lower bound for the next claim, the keys that were
--- parked because this was their last permitted failure, and the groups of the keys.
+-- Counts a failure for each lease that expired at or after `low`. Returns the lower bound for the next claim, the keys
+-- that were parked after their last permitted failure, and the groups of the keys.
 create or replace function requeue.expire_leases(
     in_queue integer, in_hold boolean, in_base bigint, in_cap bigint, in_share double precision,
     in_most integer, t bigint, inout low bigint,
@@ -94,8 +95,7 @@ declare
     renewed_until bigint;
     expired integer := 0;
     is_trimmed boolean := false;
-    -- The step of the jitter, so that keys that fail at once do not become ready at the same time: see
-    -- `Failing::nth`.
+    -- The step of the jitter. Keys that fail simultaneously must not become ready at the same time: see `Failing::nth`.
     step double precision;
 begin
     parked := '{}';
@@ -173,14 +173,14 @@ end $$;
 -- Claims keys for delivery, after counting a failure for each expired lease.
 --
 -- Skips everything below `in_lows`, the lower bounds for the low, normal and high priority and for leases.
--- Below them, the index has the entries of past deliveries. As long as a transaction is open elsewhere,
--- each claim would read them all. `lows` has the bounds for the next claim.
+-- Below these bounds, the index contains entries of past deliveries. While another transaction is open, these entries
+-- cannot be removed, and each claim would read all of them. `lows` contains the bounds for the next claim.
 --
--- Returns one row. The keys that were claimed are in arrays: their fencing tokens, the parameters of their runs,
--- and the times for which they were ready. Two more arrays have the keys that the claim has parked, because
--- their expired lease was their last permitted failure. `next_due` is the time until the next key may be ready.
--- `snapshot` names the transactions that were in progress: see `watermark.rs`. With `in_newest`, it names all of
--- them. If the queue is paused, the claim only handles the expired leases.
+-- Returns one row. Arrays contain the claimed keys, their fencing tokens, the parameters of their runs, and the times
+-- for which they were ready. Two more arrays contain the keys that the claim has parked, because the expiry of their
+-- lease was their last permitted failure. `next_due` is the time until the next key may be ready. `snapshot` names the
+-- transactions that were in progress: see `watermark.rs`. With `in_newest`, it names all of them. In a paused queue,
+-- the claim handles only the expired leases.
 create or replace function requeue.claim(
     in_queue integer, in_hold boolean, in_max integer, in_oldest integer, in_lease bigint,
     in_base bigint, in_cap bigint, in_share double precision, in_most integer, in_lows bigint[],
@@ -232,8 +232,8 @@ begin
     end if;
 
     if in_oldest > 0 then
-        -- Search without locks. This finds up to three times `in_oldest` keys, and the claim does not take
-        -- most of them.
+        -- This search takes no locks, because it finds up to three times `in_oldest` keys, most of which the claim does
+        -- not need.
         select array_agg(o.id) into here from (
             select b.id from (
                 (select x.ctid as id, x.at from requeue.keys x
@@ -250,7 +250,7 @@ begin
             ) b order by b.at limit in_oldest
         ) o;
         select coalesce(array_agg(o.id), '{}') into eldest from (
-            -- (`+ 0`: prevents the planner from using the index of all ready keys.)
+            -- (`+ 0` prevents the planner from using the index of all ready keys.)
             select x.ctid as id from requeue.keys x
             where x.ctid = any (here) and x.queue + 0 = in_queue and x.state + 0 = 0
                 and x.at + 0 <= t
@@ -282,7 +282,7 @@ begin
                 and x.at >= lows[band]
             order by x.at limit 1
         ) o;
-        -- A ready key is locked by another transaction. Claim again soon to see whether it is still ready.
+        -- If another transaction has locked a ready key, the process claims again soon.
         next_due := case when next_at <= t then 20000 else next_at - t end;
     end if;
     if is_rated and not is_paused then
@@ -290,7 +290,7 @@ begin
     end if;
 end $$;
 
--- Pauses or resumes the deliveries of a queue, and wakes the waiting processes. A claim that has begun before may still
+-- Pauses or resumes the deliveries of a queue, and wakes the waiting processes. A claim that is in progress may still
 -- deliver keys.
 create or replace function requeue.set_paused(in_queue integer, in_paused boolean) returns void
 language plpgsql {definer} set lock_timeout = '5s' as $$
@@ -300,13 +300,13 @@ begin
     perform requeue.wake(in_queue);
 end $$;
 
--- Finds keys that claims have passed over: those that were added or locked by a transaction that was still
--- in progress. Returns the earliest ready key of each priority, and the earliest expired lease, from
--- `in_floors` on and below `in_lows`. Null means none.
+-- Finds keys that claims have skipped, because a transaction in progress had added or locked them. Returns the earliest
+-- ready key of each priority, and the earliest expired lease, between `in_floors` (included) and `in_lows` (excluded).
+-- Null means that there is none.
 --
--- With floors of -2^63 it scans everything below `in_lows`. Then it also clears `renewals`, and returns the
--- time until the next lease expires. It reads the index entries of past deliveries, which claims skip, so
--- it runs outside of claims. It locks no key, because claims skip locked keys.
+-- With floors of -2^63, the function scans everything below `in_lows`, clears `renewals`, and returns the time until
+-- the next lease expires. The scan reads the index entries of past deliveries, which claims skip, so it does not run
+-- within a claim. It locks no key, because claims skip locked keys.
 create or replace function requeue.passed_over(
     in_queue integer, in_floors bigint[], in_lows bigint[], out passed bigint[], out next_lease bigint
 )
@@ -341,8 +341,7 @@ begin
     end if;
 end $$;
 
--- Completes deliveries. Returns the numbers of the deliveries in the batch whose holders still had their
--- leases.
+-- Completes deliveries. Returns the positions in the batch of the deliveries whose holders still had their leases.
 create or replace function requeue.finish(in_queue integer, in_hold boolean, ends requeue.ends)
 returns integer[]
 language plpgsql {planned} as $$
@@ -353,21 +352,22 @@ declare
     held integer[];
     gone tid[];
     again tid[];
-    -- The keys that have succeeded, and have failed before.
+    -- The keys that have succeeded after failures.
     cured bytea[];
     -- True if this call removes old failures.
     is_trimmed boolean := false;
     others integer[];
-    -- The groups of the keys.
+    -- The groups of the keys in the batch.
     freed text[];
     n integer;
     first_at bigint;
 begin
-    -- If a crash of the server undoes a completion, the effect is that of an expired lease.
+    -- The commit does not wait for the disk. If a crash of the server undoes a completion, the effect is that of an
+    -- expired lease.
     perform set_config('synchronous_commit', 'off', true);
-    -- First lock, then change with another statement. The second statement sees the changes of an add that
-    -- was in progress when this one began. (One key at a time, and without `state = 1`: a plan made while
-    -- the table was small would scan the whole table, or the index of leases.)
+    -- One statement locks the keys, and another one changes them. The second statement sees the changes of an add that
+    -- was in progress when the first began. (The query looks up one key at a time, without `state = 1`. Otherwise, a
+    -- plan from the time when the table was small would scan the whole table, or the index of leases.)
     select array_agg(f.n),
         array_agg(f.id) filter (where f.how = 0 and f.at is null),
         array_agg(f.id) filter (where f.how = 0 and f.at is not null),
@@ -421,7 +421,7 @@ begin
             first_at := least(first_at, case when k.state = 0 then k.at end);
         end loop;
     end if;
-    -- Last, so that this call waits for no key afterwards.
+    -- This step is the last, so that the call waits for no key while it holds these locks.
     if is_trimmed then
         perform requeue.trim_attempts(in_queue);
     end if;
@@ -435,11 +435,10 @@ begin
     return coalesce(held, '{}');
 end $$;
 
--- Renews leases. Returns four lists of numbers in the batch: the leases that were renewed; those on which
--- another transaction is currently deciding; the rest, which need another transaction; and those of the
--- renewed ones whose runs were cancelled. Waiting for one
--- locked key could let all other leases expire. So the renewal of a locked key is stored separately, in
--- `renewals`.
+-- Renews leases. Returns four lists of positions in the batch: the renewed leases; the leases on which another
+-- transaction is currently deciding; the leases that need another transaction; and the renewed leases whose runs were
+-- cancelled. A wait for one locked key could let all other leases expire. So the renewal of a locked key is stored
+-- separately, in `renewals`.
 create or replace function requeue.renew(
     in_queue integer, in_keys bytea[], in_epochs bigint[], in_lease bigint,
     out renewed integer[], out busy integer[], out rest integer[], out cancelled integer[]
@@ -486,7 +485,7 @@ begin
             busy := busy || n;
             continue;
         end if;
-        -- An earlier holder of the lock may have taken the key away. From here on, no transaction can.
+        -- An earlier holder of the lock may have ended the lease. From this point, no other transaction can end it.
         select x.cancel_epoch = x.epoch into is_cancelled from requeue.keys x
         where x.queue = in_queue and x.key = in_keys[n] and x.epoch = in_epochs[n]
             and (x.lease_until > t or requeue.is_renewed(x.epoch, t));
@@ -506,9 +505,8 @@ begin
 end $$;
 
 -- Locks the existing keys among `in_keys` for a change. If there is a single key, waits for its lock. In a
--- larger batch, keys that other transactions have locked are left out, so that they do not delay the batch.
--- Returns the numbers and row IDs of the keys that it locked, and the numbers of the keys that other
--- transactions have locked.
+-- larger batch, keys that other transactions have locked are skipped, so that they do not delay the batch. Returns the
+-- positions and row IDs of the keys that it locked, and the positions of the keys that other transactions have locked.
 create or replace function requeue.lock(
     in_queue integer, in_keys bytea[], out numbers integer[], out ids tid[], out locked integer[]
 )
@@ -542,7 +540,7 @@ begin
 end $$;
 
 -- Cancels the keys in the given state, or in any state: 0 ready, 1 waiting, 2 in flight, 3 parked. Returns the
--- numbers of the keys that were parked or had a pending run.
+-- positions of the keys that were parked or had a pending run.
 create or replace function requeue.cancel(
     in_queue integer, in_keys bytea[], in_state integer,
     out cancelled integer[], out locked integer[]
@@ -553,7 +551,7 @@ declare
     held record;
     gone tid[];
     running tid[];
-    -- The keys that have failed before.
+    -- The keys that have failures.
     failed bytea[];
 begin
     held := requeue.lock(in_queue, in_keys);
@@ -606,8 +604,8 @@ begin
     return 1;
 end $$;
 
--- Makes parked keys ready, or with 1 as `in_state` waiting keys. Returns the numbers of the keys in the batch that were in
--- that state.
+-- Makes parked keys ready, or waiting keys if `in_state` is 1. Returns the positions in the batch of the keys that were
+-- in that state.
 create or replace function requeue.revive(
     in_queue integer, in_keys bytea[], in_state integer,
     out revived integer[], out locked integer[]
@@ -636,7 +634,8 @@ begin
     end if;
 end $$;
 
--- Returns whether no key is ready, waiting or in flight. (The orders select the indexes, which `exists` ignores.)
+-- Returns whether no key is ready, waiting or in flight. (The queries use `order by` to select the indexes, because
+-- `exists` ignores the order.)
 create or replace function requeue.is_idle(in_queue integer) returns boolean
 language plpgsql stable {planned} as $$
 begin

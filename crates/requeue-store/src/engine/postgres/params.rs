@@ -6,7 +6,7 @@ use tokio_postgres::types::{ToSql, Type};
 
 pub(super) type Params<'a> = [&'a dyn Param];
 
-/// A parameter that knows its SQL type.
+/// A parameter with its SQL type.
 pub(super) trait Param: ToSql + Sync {
     fn sql_type(&self) -> Type;
 }
@@ -60,7 +60,7 @@ impl<T: Scalar> Param for &[T] {
     }
 }
 
-/// Returns the parameters with their types, as unprepared statements take them.
+/// Returns the parameters with their types, as unprepared statements require.
 pub(super) fn with_types<'a>(params: &Params<'a>) -> Vec<(&'a (dyn ToSql + Sync), Type)> {
     params.iter().map(|&param| (param as &(dyn ToSql + Sync), param.sql_type())).collect()
 }

@@ -35,7 +35,7 @@ fn read_private(file: &Path) -> Option<String> {
     {
         use std::os::unix::fs::PermissionsExt;
 
-        // libpq also ignores such a file: another user could have written it, and so chosen the password.
+        // As libpq does, requeue ignores such a file, because another user could have written the password.
         if fs::metadata(file).ok()?.permissions().mode() & 0o077 != 0 {
             tracing::warn!(file = %file.display(), "the password file is ignored, because \
                 other users can access it; change its mode to 0600");
@@ -56,13 +56,13 @@ fn look_up(text: &str, wanted: [&str; 4]) -> Option<String> {
     })
 }
 
-/// Splits a line at its colons. In a field, `\:` stands for a colon and `\\` for a backslash.
+/// Splits a line at its colons. In a field, `\:` is a colon and `\\` is a backslash.
 fn split_fields(line: &str) -> Vec<String> {
     let mut fields = vec![String::new()];
     let mut chars = line.chars();
     while let Some(c) = chars.next() {
         match c {
-            // The rest of the line is the password.
+            // Everything after the fourth colon is the password.
             ':' if fields.len() < 5 => fields.push(String::new()),
             '\\' => fields.last_mut().into_iter().for_each(|field| field.extend(chars.next())),
             c => fields.last_mut().into_iter().for_each(|field| field.push(c)),

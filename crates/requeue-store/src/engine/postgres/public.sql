@@ -1,8 +1,8 @@
 -- Functions for programs in other languages, and functions that open a queue.
 
--- Returns the number and the settings of the queue with this name: whether its re-adds are held, whether its adds
--- revive parked keys, the way in which its keys get their groups, the limit of these groups, and the rate of all starts.
--- Returns no row if the queue does not exist.
+-- Returns the id and the settings of the queue with this name: whether its re-adds are held, whether its adds revive
+-- parked keys, the rule that assigns keys to groups, the limit of the groups, and the rate of all starts. Returns no
+-- row if the queue does not exist.
 create or replace function requeue.find(name text)
 returns table (id integer, holds boolean, revives boolean, group_by text, group_limit integer, rate bigint[])
 language sql stable {definer}
@@ -10,8 +10,10 @@ begin atomic
     select q.id, q.hold, q.revive, q.group_by, q.group_limit, q.rate from requeue.queues q where q.name = find.name;
 end;
 
--- The same, but creates the queue if it does not exist. With `group_by => ''`, each add names the group. `rate`
--- has the number of starts, their time in microseconds, and the burst.
+-- ''`, each add names the group. `rate` has the number of starts, their time in microseconds, and the burst. => Returns
+-- the same row as `find`, but creates the queue if it does not exist. With an empty `group_by`, each add names the
+-- group. `rate` contains the number of starts, their period in microseconds, and the burst. => ''`, each add names the
+-- group. `rate` has the number of starts, their time in microseconds, and the burst.
 create or replace function requeue.open(
     name text, hold boolean default true, revive boolean default true,
     inout group_by text default null, inout group_limit integer default null,
@@ -43,9 +45,9 @@ begin
     end loop;
 end $$;
 
--- Adds each key with its own delay in microseconds, merge and revival (as encoded by `how_number`),
--- priority and reasons; debounced adds also have a longest wait in `mosts`. In a queue with groups, each key has
--- its group in `groups`. No key may occur twice. Returns the answers in the order of the keys' bytes: see `answers`.
+-- Adds keys, each with a separate delay in microseconds, merge and revival (as encoded by `how_number`), priority and
+-- reasons. Debounced adds also have a longest wait in `mosts`. In a queue with groups, `groups` contains the group of
+-- each key. No key may occur twice. Returns the answers in the order of the keys' bytes: see `answers`.
 create or replace function requeue.add_each(
     queue text, keys bytea[], afters bigint[], hows smallint[], priorities smallint[],
     reasons integer[], mosts bigint[], groups text[] default null
@@ -88,8 +90,8 @@ language sql {definer}
     return requeue.add(queue, convert_to(key, 'UTF8'), after, merge, priority, reasons, revive, debounce,
         at_most, "group");
 
--- Adds all keys in a fixed order, so that two calls do not deadlock. Returns one row: the number of keys
--- that got each answer of `add`.
+-- Adds all keys in a fixed order, so that two calls do not deadlock. Returns one row: the number of keys with each
+-- answer of `add`.
 create or replace function requeue.add_many(
     queue text, keys bytea[], after interval default '0', merge text default 'earliest',
     priority text default 'normal', reasons integer default 0, revive boolean default false,
@@ -129,7 +131,7 @@ begin
 end $$;
 
 -- Adds a key again at each time of a schedule: a cron expression with a time zone, or `every` and a period. A process
--- that gets keys of the queue computes the times.
+-- that claims keys of the queue computes the times.
 create or replace function requeue.schedule(
     queue text, key bytea, spec text, zone text default null, priority text default 'normal',
     "group" text default null
@@ -172,7 +174,7 @@ create or replace function requeue.schedule(
 language sql {definer}
     return requeue.schedule(queue, convert_to(key, 'UTF8'), spec, zone, priority, "group");
 
--- Lists the schedules of a queue. `next` is null while it is unknown, and for a schedule that is paused.
+-- Lists the schedules of a queue. `next` is null while the next time is unknown, and for a paused schedule.
 create or replace function requeue.list_schedules(queue text)
 returns table (
     key bytea, spec text, zone text, next timestamptz, paused boolean, error text, priority text, "group" text
@@ -271,5 +273,5 @@ begin
     return key;
 end $$;
 
--- Only grants give privileges on these functions.
+-- Privileges on these functions come only from grants.
 revoke all on all functions in schema requeue from public;

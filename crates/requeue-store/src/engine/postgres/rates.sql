@@ -1,32 +1,33 @@
 -- The rates of a queue and of its groups, by the generic cell rate algorithm: `Gate` in engine/gate.rs is the reference.
 --
--- `rates` has the time from which each rate permits the next start. The queue itself has the name of one control
--- character, which no group has. Only one claim at a time uses a rate: it holds a lock until it commits. The lock is only
--- tried, so that claims never wait for each other's commits. Each function here reads the time with a statement that
--- begins after the lock was taken. So it sees what each claim has written that has held the lock before.
+-- `rates` contains the time from which each rate permits the next start. The row of the queue itself has a control
+-- character as its name, which no group can have. Only one claim at a time uses a rate, and it holds a lock until it
+-- commits. A claim that cannot get the lock does not wait, so that claims never wait for each other's commits. Each
+-- function here reads the time with a statement that begins after the lock was acquired. So the statement sees the
+-- writes of all earlier holders of the lock.
 
--- Returns the numbers of starts that rates permit at the time `t`. Null: there is no rate.
+-- Returns the number of starts that a rate permits at the time `t`, or null without a rate.
 create or replace function requeue.permitted(in_rate bigint[], next_at bigint, t bigint) returns integer
 language sql immutable
     return case
         when in_rate is null then null
         when t < next_at then 0
-        -- (A numeric, because a time since 1970 times the number of starts exceeds a bigint.)
+        -- (The type is numeric, because a time since 1970 times the number of starts exceeds a bigint.)
         else least(1 + div((t - next_at)::numeric * in_rate[1], in_rate[2]), in_rate[3], 2147483647)::integer
     end;
 
--- Returns the time of this many starts, rounded up.
+-- Returns the duration of `n` starts at the rate, rounded up.
 create or replace function requeue.time_of_starts(in_rate bigint[], starts integer) returns bigint
 language sql immutable
     return ceil(starts * in_rate[2]::numeric / in_rate[1])::bigint;
 
--- Returns the time from which a rate permits the next start. If the stored time is further ahead than one interval, then
--- the clock has gone back, or the rate was changed.
+-- Returns the time from which a rate permits the next start. If the stored time is further ahead than one interval,
+-- then the clock was set back, or the rate was changed.
 create or replace function requeue.next_start(in_rate bigint[], next_at bigint, t bigint) returns bigint
 language sql immutable
     return least(coalesce(next_at, 0), t + requeue.time_of_starts(in_rate, 1) + 1);
 
--- Returns that time after this many starts at the time `t`.
+-- Returns the time of the next start after the given number of starts at the time `t`.
 create or replace function requeue.after_starts(in_rate bigint[], next_at bigint, t bigint, starts integer)
 returns bigint
 language sql immutable
@@ -36,7 +37,7 @@ language sql immutable
             + requeue.time_of_starts(in_rate, starts)
     end;
 
--- Tries to take the right to use the rate of a queue, or to visit a group, until the transaction ends.
+-- Tries to acquire the right to use the rate of a queue, or to visit a group, until the transaction ends.
 create or replace function requeue.try_lock(in_queue integer, in_name text) returns boolean
 language plpgsql set search_path = pg_catalog, pg_temp as $$
 begin
@@ -44,9 +45,9 @@ begin
     return pg_try_advisory_xact_lock(1920034674, hashtext(in_queue || ' ' || in_name));
 end $$;
 
--- Returns how many of `in_max` keys a claim may deliver by the rate of the queue, and the time of the next start. Without
--- the right to use the rate, it is 0 keys, and the claim is tried again soon. The keys must be delivered at a later time
--- than that of this call, which is after those of all claims that have had the right.
+-- Returns how many of `in_max` keys a claim may deliver by the rate of the queue, and the time of the next start.
+-- Without the right to use the rate, the number is 0, and the process claims again soon. The keys must be delivered at
+-- a later time than that of this call, which is later than the times of all claims that have had the right.
 create or replace function requeue.begin_rate(
     in_queue integer, in_rate bigint[], in_max integer, out most integer, out next_at bigint
 )
@@ -57,7 +58,7 @@ declare
 begin
     most := 0;
     next_at := requeue.next_start(in_rate, stored, t);
-    -- Many processes may wait for the same time. Before it, they need no lock.
+    -- Many processes may wait for the same time. Before that time, they need no lock.
     if next_at > t and next_at = stored then
         return;
     end if;
@@ -82,8 +83,8 @@ begin
     on conflict (queue, name) do update set next_at = excluded.next_at where r.next_at <> excluded.next_at;
 end $$;
 
--- Records that a claim has delivered `in_starts` keys at the time `t`, after `begin_rate`. Returns the time until the
--- next claim may find a key, if it delivered all that the rate permitted, and otherwise `in_next`.
+-- Records that a claim has delivered `in_starts` keys at the time `t`, after `begin_rate`. If the claim delivered as
+-- many keys as the rate permitted, returns the time until the next claim may find a key. Otherwise, returns `in_next`.
 create or replace function requeue.end_rate(
     in_queue integer, in_rate bigint[], in_max integer, in_most integer, in_starts integer, in_at bigint, t bigint,
     in_next bigint
@@ -98,16 +99,16 @@ begin
     if in_starts < in_most or in_most = in_max then
         return in_next;
     end if;
-    -- Without any key, the claim is final: `work --until-empty` must not wait for the rate.
+    -- If no work is left, the result must not name a time, because `work --until-empty` must not wait for the rate.
     return case when not requeue.is_idle(in_queue) then greatest(next_at - t, 0) end;
 end $$;
 
--- Returns how many starts the rate of a group permits. Claims whose locks `try_group` has taken also correct a time that
--- is further ahead than one interval.
+-- Returns the number of starts that the rate of a group permits. Only a claim that `try_group` has given the lock
+-- corrects a stored time that is more than one interval ahead.
 create or replace function requeue.permitted_now(in_queue integer, c requeue.turn, is_locked boolean) returns integer
 language plpgsql as $$
 declare
-    -- Not before the time of a claim that has held the lock.
+    -- This time is not before the time of any claim that has held the lock.
     t constant bigint := requeue.now();
     stored constant bigint := (select r.next_at from requeue.rates r where r.queue = in_queue and r.name = c.name);
     next_at constant bigint := requeue.next_start(c.rate, stored, t);
@@ -119,12 +120,12 @@ begin
         perform requeue.keep_rate(in_queue, c.name, next_at);
         return 0;
     end if;
-    -- The clock has gone back, or the rate was changed. The claim needs the lock.
+    -- The clock was set back, or the rate was changed. The claim needs the lock to correct the time.
     return 2147483647;
 end $$;
 
--- Records that a claim delivers a key of each of `in_groups` at the time `t`, after `try_group`. A group can be there
--- several times.
+-- Records that a claim delivers a key of each of `in_groups` at the time `t`, after `try_group`. `in_groups` can
+-- contain a group several times.
 create or replace function requeue.end_group_rates(in_queue integer, in_groups text[], t bigint) returns void
 language plpgsql as $$
 begin
@@ -143,8 +144,8 @@ begin
     on conflict (queue, name) do update set next_at = excluded.next_at;
 end $$;
 
--- Returns the time until the rate of a group permits the start of a ready key, if rates prevented some at the time
--- `began`, at which the claim has begun.
+-- Returns the time until the rate of a group permits the start of a ready key, if rates prevented starts at `began`,
+-- the time at which the claim began.
 create or replace function requeue.next_by_rates(in_queue integer, began bigint, t bigint) returns bigint
 language plpgsql stable as $$
 begin
@@ -172,11 +173,11 @@ begin
     perform requeue.wake(in_queue);
 end $$;
 
--- Sets the rate of a queue that has none, and wakes the waiting processes. Returns the rate of the queue.
+-- If the queue has no rate, sets its rate, and wakes the waiting processes. Returns the resulting rate of the queue.
 create or replace function requeue.set_first_rate(in_queue integer, in_rate bigint[]) returns bigint[]
 language plpgsql {definer} set lock_timeout = '5s' as $$
 begin
-    -- A second process waits here for the first process, and then finds the rate of the first.
+    -- A second process waits here for the first, and then finds the rate that the first has set.
     update requeue.queues q set rate = in_rate where q.id = in_queue and q.rate is null;
     perform requeue.check_queue(in_queue);
     perform requeue.wake(in_queue);

@@ -9,16 +9,16 @@ use super::{Postgres, sessions};
 use crate::engine::peer::{self, Protocol};
 use crate::types::error::{Answer, EngineError, ErrorKind};
 
-/// The time without an answer after which the engine checks that the server is a PostgreSQL server. Some
-/// other servers wait for more data and never answer.
+/// The time without an answer after which the engine checks whether the server is a PostgreSQL server. Some other
+/// servers wait for more data and never answer.
 const SILENCE: Duration = Duration::from_secs(2);
-/// The time in which a server must authenticate a client that has connected.
+/// The timeout for the authentication of a connected client.
 const HANDSHAKE: Duration = Duration::from_secs(10);
 
 impl Postgres {
     /// Opens a connection, so that an unreachable server is reported early.
     pub(super) async fn check_reachable(&self) -> Answer<()> {
-        // The attempt continues during the check of the server, because a slow server must not be given up.
+        // The attempt continues during the check of the server, because a slow server must still be able to answer.
         let mut first = pin!(sessions::check_server(&self.sessions, &self.renewals));
         let opened = match timeout(SILENCE, &mut first).await {
             Ok(opened) => opened,

@@ -1,6 +1,6 @@
 -- The effect of each operation on a row. `row.rs` is the reference.
 
--- The only clock.
+-- The only source of the time.
 create or replace function requeue.now() returns bigint language sql volatile
     return (extract(epoch from clock_timestamp()) * 1000000)::bigint;
 
@@ -49,9 +49,9 @@ begin
 end $$;
 
 -- Returns the key after the completion of its delivery. `how`: 0 succeed, 1 requeue_after, 2 retry, 3
--- retry_after, 4 give_up, 5 release, 6 unclaim, 7 cancelled. An unclaimed key, whose run was not started, returns to the
--- place that it had when it was claimed. It had then been ready for `delay`. If its run was cancelled meanwhile, the
--- cancellation takes effect at once, because the run has not started.
+-- retry_after, 4 give_up, 5 release, 6 unclaim, 7 cancelled. An unclaimed key, whose run was not started, returns to
+-- its place before the claim. `delay` is the time for which the key had been ready before the claim. If its run was
+-- cancelled meanwhile, the cancellation takes effect immediately.
 create or replace function requeue.ended(
     k requeue.keys, t bigint, hold boolean, how smallint, delay bigint, in_priority smallint,
     in_adds integer, in_reasons integer, in_error text, base bigint, cap bigint,
@@ -81,13 +81,13 @@ begin
         if how = 3 then
             wait := delay;
         elsif how = 2 and t < k.until then
-            -- A failure during the backoff of the previous one is not counted.
+            -- A failure during the backoff of the previous failure is not counted.
             wait := k.until - t;
         elsif how = 2 then
             if requeue.later(requeue.later(k.until, cap), cap) < t then
                 k.steps := 0;
             end if;
-            -- The cap is 9e18: a bigint cannot hold every number of microseconds that a double can.
+            -- The maximum is 9e18, because a bigint cannot represent all numbers of microseconds that a double can.
             wait := least(9e18, ceil(
                 least(base * power(2::double precision, least(k.steps, 64)), cap)
                 * (0.5 + share / 2)));
@@ -126,7 +126,7 @@ begin
         k.since := place;
         k.bound := null;
     elsif k.at <= t then
-        -- The key becomes the last of the ready keys. `since` keeps the time of the add.
+        -- The key becomes the last of the ready keys. `since` is still the time of the add.
         k.at := t;
         k.bound := null;
     end if;
@@ -137,8 +137,8 @@ begin
     return k;
 end $$;
 
--- Stores the row of a key that is locked, or deletes it if the key has no state left. Each writer of `at` also writes
--- `is_due`: see `turns.sql`.
+-- Stores the row of a key that is locked, or deletes it if the key has no state left. Each statement that writes `at`
+-- also writes `is_due`: see `turns.sql`.
 create or replace function requeue.keep(k requeue.keys, t bigint) returns void
 language plpgsql as $$
 begin

@@ -30,8 +30,7 @@ impl Postgres {
         Ok(Agenda { now: row.get(4), schedules })
     }
 
-    /// Returns schedules in the order in which they are due. With `after`, returns the next schedules in the order of
-    /// their keys.
+    /// Returns schedules in the order in which they are due. With `after`, returns the next schedules, sorted by key.
     pub(super) async fn read_schedules(
         &self,
         queue: &Place,
@@ -86,13 +85,13 @@ impl Postgres {
 #[derive(Clone, Copy)]
 pub(super) enum Order<'a> {
     Due,
-    /// This key.
+    /// Only the schedule of this key.
     Only(&'a Key),
-    /// By key, after this key.
+    /// The schedules after this key, sorted by key.
     Key(Option<&'a Key>),
 }
 
-/// Reads a row of [`Postgres::read_schedules`]. `None`: it only has the time.
+/// Reads a row of [`Postgres::read_schedules`]. Returns `None` if the row contains only the time.
 fn read_schedule(row: &SqlRow) -> Option<Scheduled> {
     let key: &[u8] = row.get::<_, Option<_>>(1)?;
     Some(Scheduled {

@@ -1,4 +1,5 @@
--- Schedules. PostgreSQL has no calendar: a process computes the next time of each schedule. See `client/schedules.rs`.
+-- Schedules. A process computes the next time of each schedule, because PostgreSQL cannot evaluate cron expressions.
+-- See `client/schedules.rs`.
 
 -- Stores the schedule of a key, and wakes the waiting processes. Schedules with the same texts keep their times.
 create or replace function requeue.put_schedule(
@@ -26,7 +27,7 @@ begin
     perform requeue.wake(in_queue);
 end $$;
 
--- Removes the schedule of a key. Returns false if it has none.
+-- Removes the schedule of a key. Returns false if the key has no schedule.
 create or replace function requeue.remove_schedule(in_queue integer, in_key bytea) returns boolean
 language plpgsql {definer} set lock_timeout = '5s' as $$
 begin
@@ -56,10 +57,10 @@ begin
     return true;
 end $$;
 
--- Sets the next time of a schedule, or the reason why there is none. Adds the key, unless the schedule is new. Returns
--- false, and changes nothing, if another process has changed the schedule, which was read with these values.
+-- Sets the next time of a schedule, or the reason why it has no next time. Adds the key, unless the schedule is new.
+-- Returns false, and changes nothing, if another process has changed the schedule, which was read with these values.
 --
--- The update locks the schedule until the key is added. So of several processes, one adds the key.
+-- The update locks the schedule until the key is added, so that only one of several processes adds the key.
 create or replace function requeue.fire_schedule(
     in_queue integer, in_key bytea, was_spec text, was_zone text, was_next_at bigint, was_new boolean,
     in_next_at bigint, in_error text

@@ -23,7 +23,8 @@ const OLDEST_SERVER: i32 = 140_000;
 /// Serializes migrations. The number is "requeue" in bytes.
 const LOCK: &str = "select pg_advisory_xact_lock(32199685320308069)";
 
-/// Creates the tables of version 1. [`STEPS`] change them, also those of a new schema, so that both are alike.
+/// Creates the tables of version 1. [`STEPS`] change these tables even in a new schema, so that new and upgraded
+/// schemas are equal.
 pub(super) const TABLES: &str = concat!("create schema requeue;", include_str!("schema.sql"));
 
 /// Creates the functions, or replaces the functions of an older version. See [`function_sql`] for the names in braces.
@@ -42,17 +43,18 @@ const FUNCTIONS: &str = concat!(
     include_str!("public.sql"),
 );
 
-/// The options of the functions that a worker or producer calls: they run as the owner of the schema, and find no objects
-/// that the caller has created.
+/// The options of the functions that a worker or producer calls. The functions run as the owner of the schema, and do
+/// not find objects that the caller has created.
 const DEFINER: &str = "security definer set search_path = pg_catalog, pg_temp";
-/// As [`DEFINER`], for functions with queries whose plan must not depend on the size of the table when it was made. Each
-/// query for the first keys in an order must read the index with that order, and not all keys to sort them.
+/// The options of [`DEFINER`], and an option for functions whose plans must not depend on the size of the table at
+/// planning time. A query for the first keys in an order must read the index with that order, instead of reading and
+/// sorting all keys.
 const PLANNED: &str = "{definer} set plan_cache_mode = force_generic_plan \
                        set enable_seqscan = off set enable_bitmapscan = off set enable_sort = off \
                        set enable_hashjoin = off set enable_mergejoin = off";
 
-/// Returns [`FUNCTIONS`] with the common options, and with the lists of columns inserted, so that a new column of a key is
-/// named once.
+/// Returns [`FUNCTIONS`] with the common options, and with the lists of columns inserted, so that only one list names
+/// the columns of a key.
 fn function_sql() -> String {
     let run = |form: fn(&&str) -> String| Columns::RUN.iter().map(form).collect::<Vec<_>>();
     FUNCTIONS
@@ -68,8 +70,8 @@ fn function_sql() -> String {
 const BEGIN_UPGRADE: &str = include_str!("upgrades/begin.sql");
 const END_UPGRADE: &str = include_str!("upgrades/end.sql");
 
-/// An upgrade waits for each transaction that has added keys, and all later operations wait behind the upgrade. The
-/// upgrade therefore stops after this time, and tries again after the pause, for `PATIENCE` in total.
+/// An upgrade waits for each transaction that has added keys, and all later operations wait for the upgrade. Therefore,
+/// an attempt stops after this timeout. The upgrade tries again after the pause, for `PATIENCE` in total.
 const WAITING: &str = "set local lock_timeout = '1s'";
 const PAUSE: Duration = Duration::from_millis(500);
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -83,7 +85,7 @@ pub(super) async fn check_version(sessions: &Sessions, steps: &[&str]) -> Answer
         session.put_back();
         return Err(EngineError::refused(crate::types::error::UNPREPARED));
     };
-    // A role without this right must be told who can upgrade, and not get the error of the first statement.
+    // The error for a role without this right must say who can upgrade. The error of the first statement would not.
     let may_upgrade = missing_steps(found, VERSION, steps).is_some() && owns_schema(client).await?;
     session.put_back();
     match found {
@@ -169,7 +171,8 @@ async fn try_migrate(sessions: &Sessions, steps: &[&str]) -> Answer<()> {
         return Err(EngineError::refused(said));
     }
     // If this function returns early, the session is closed, which rolls the transaction back. Processes that start
-    // together migrate one after the other. Each process waits for as long as the process before it takes.
+    // together migrate one after the other. Each process waits until the migration of the previous process is complete,
+    // however long it takes.
     run_batch(client, &format!("{BEGIN}; set local lock_timeout = 0; {LOCK}")).await?;
     // Another process may have migrated in the meantime.
     match read_version(client).await? {
@@ -182,7 +185,7 @@ async fn try_migrate(sessions: &Sessions, steps: &[&str]) -> Answer<()> {
         Some(version) => {
             let missing = missing_steps(version, VERSION, steps)
                 .ok_or_else(|| version_mismatch(version, steps))?;
-            // The version changes in the same transaction as the tables: a step that fails changes neither.
+            // The version changes in the same transaction as the tables, so that a failed step changes neither.
             let record = format!("update requeue.version set version = {VERSION}");
             let all = [
                 WAITING,

@@ -4,25 +4,24 @@ create table requeue.version (version integer not null);
 create table requeue.queues (
     id integer generated always as identity primary key,
     name text collate "C" not null unique,
-    -- True: nothing runs before a backoff is over. False: an add replaces a delayed run.
+    -- If true, no key runs before its backoff is over. If false, an add replaces a delayed run.
     hold boolean not null,
-    -- True: an add revives a parked key. False: only an add that requests it does.
+    -- If true, each add revives a parked key. If false, only an add that requests the revival does.
     revive boolean not null default true,
-    -- The time until which a process may be waiting. Without a waiting process, adds send no notification.
+    -- The time until which a process may be waiting. After that time, adds send no notification.
     waited_until bigint not null default 0 check (waited_until >= 0),
-    -- True: the queue delivers no key.
+    -- True if the queue is paused, so that it delivers no key.
     paused boolean not null default false
 );
 
 -- The fencing tokens of deliveries: see `raise_epochs`.
 create sequence requeue.epochs;
 
--- One row for each key that has a state. The constraints refuse each row that requeue cannot read, so that no
--- operation checks rows again. (Times are from 1970 on, so that the difference between two times never
--- overflows.)
+-- One row for each key that has a state. The constraints refuse each row that requeue cannot read, so that operations
+-- need not check rows. (Times are from 1970 on, so that the difference between two times never overflows.)
 create table requeue.keys (
     queue integer not null,
-    -- 0: ready or waiting; 1: in flight; 2: parked.
+    -- The state: 0 for ready or waiting, 1 for in flight, 2 for parked.
     state smallint not null check (state between 0 and 2),
     priority smallint not null check (priority between -1 and 1),
     -- The due time of the pending run.
@@ -31,11 +30,11 @@ create table requeue.keys (
     until bigint not null default 0 check (until >= 0),
     not_before bigint not null default 0 check (not_before >= 0),
     adds integer not null check (adds >= 0),
-    -- 32 bits.
+    -- The 32 bits of the reasons.
     reasons integer not null,
     failures integer not null default 0 check (failures >= 0),
     steps integer not null default 0 check (steps >= 0),
-    -- For a key in flight: its delivery, and the parameters of its run.
+    -- The delivery of a key in flight, and the parameters of its run.
     epoch bigint check (epoch > 0),
     lease_until bigint check (lease_until >= 0),
     run_since bigint check (run_since >= 0),
@@ -46,12 +45,12 @@ create table requeue.keys (
     said smallint not null,
     key bytea not null check (octet_length(key) <= 2048),
     error text,
-    -- For a key in flight: the name of its worker, without control characters.
+    -- The name of the worker of a key in flight, without control characters.
     worker text check (octet_length(worker) <= 100 and worker !~ '[\u0001-\u001f\u007f-\u009f]'),
-    -- For a key that waits for debounced adds: the latest time to which further ones postpone its run.
+    -- The latest time to which further debounced adds postpone the run of a debounced key.
     bound bigint check (bound >= 0),
-    -- For a key in flight: the fencing token of the delivery whose run was cancelled. A later delivery has
-    -- another token, and is not cancelled.
+    -- The fencing token of the cancelled delivery of a key in flight. A later delivery has another token, so its run is
+    -- not cancelled.
     cancel_epoch bigint check (cancel_epoch > 0),
     constraint pending check (case state when 0 then at is not null when 2 then at is null else true end),
     constraint in_flight check (
@@ -63,8 +62,8 @@ create table requeue.keys (
     primary key (queue, key)
 ) with (fillfactor = 80, autovacuum_vacuum_scale_factor = 0.05, autovacuum_vacuum_cost_delay = 0);
 
--- Leases that were renewed while another transaction had the key locked, for example an add that has not
--- committed. `lease_until` applies if it is later than the value in the key's row.
+-- Leases that were renewed while another transaction had the key locked, for example by an uncommitted add.
+-- `lease_until` applies if it is later than the value in the key's row.
 create table requeue.renewals (
     epoch bigint primary key,
     lease_until bigint not null
@@ -74,8 +73,7 @@ create index keys_ready on requeue.keys (queue, priority, at) where state = 0;
 create index keys_leases on requeue.keys (queue, lease_until) where state = 1;
 create index keys_parked on requeue.keys (queue, key) where state = 2;
 
--- Completions, with the arguments of `ended` for each. If all have succeeded, only the first three arrays are
--- set.
+-- Completions, with the arguments of `ended` for each. If all runs have succeeded, only the first three arrays are set.
 create type requeue.ends as (
     keys bytea[], epochs bigint[], hows smallint[], delays bigint[], priorities smallint[],
     adds integer[], reasons integer[], errors text[], bases bigint[], caps bigint[],

@@ -16,9 +16,9 @@ use super::params::{Params, with_types};
 use crate::types::error::{Answer, EngineError, ErrorKind, Reason};
 
 /// The settings of a session, or of the current transaction, which override the settings of the role and the database.
-/// A statement that waits for a lock fails after 5 s, and so does a commit that waits for other transactions with
-/// notifications. The server checks every second that the client is still connected, and cancels a statement whose
-/// client is gone. JIT compilation does not pay off for these statements.
+/// A statement that waits for a lock fails after 5 s. So does a commit that waits for other transactions with
+/// notifications. The server checks every second that the client is still connected, and cancels the statements of a
+/// disconnected client. JIT compilation does not pay off for these statements.
 macro_rules! settings {
     ($set:literal, $is_local:literal) => {
         concat!(
@@ -75,11 +75,11 @@ impl Sessions {
         let pool = Pool::builder(manager)
             .max_size(most)
             .post_create(prepare)
-            // This also bounds the first statements of a session, which the connect timeout does not.
+            // This timeout also limits the first statements of a session. The connect timeout does not.
             .create_timeout(Some(Duration::from_secs(30)))
             .runtime(Runtime::Tokio1)
             .build();
-        // Building fails only for a pool with timeouts and without a runtime.
+        // Only a pool that has timeouts but no runtime fails to build.
         let pool = pool.unwrap_or_else(|error| unreachable!("{error}"));
         Self { pool, pooling }
     }
@@ -105,7 +105,7 @@ impl Sessions {
                         .try_collect()
                         .await
                 }
-                // The statements are sent in this order. None of them waits for the result of another.
+                // The statements are sent in this order, and none of them waits for the result of another.
                 Pooling::Transactions => {
                     let (begun, rows, committed) = tokio::join!(
                         biased;
@@ -139,8 +139,8 @@ impl fmt::Debug for Sessions {
     }
 }
 
-/// A connection. Dropping it without [`put_back`](Self::put_back) closes it: a pending response may never come, and
-/// would block the next user of the connection.
+/// A connection. Dropping it without [`put_back`](Self::put_back) closes it, because a pending response may never
+/// arrive, and would block the next user of the connection.
 pub(super) struct Session(Option<Object>);
 
 impl Session {
@@ -152,7 +152,7 @@ impl Session {
         }
     }
 
-    /// Returns the connection to the pool. A session that is dropped closes its connection instead.
+    /// Returns the connection to the pool. A dropped session closes its connection instead.
     pub(super) fn put_back(mut self) {
         drop(self.0.take());
     }
@@ -166,8 +166,8 @@ impl Drop for Session {
     }
 }
 
-/// Checks that the server can be reached, and is a PostgreSQL server. Unless the address names a pooler, also
-/// checks that each connection has its own session.
+/// Checks that the server can be reached, and is a PostgreSQL server. If the address does not name a pooler, also
+/// checks that each connection has a separate session.
 pub(super) async fn check_server(some: &Sessions, others: &Sessions) -> Answer<()> {
     let one = some.open_session().await?;
     let version = one.client().query_typed_one("select version()", &[]).await;
@@ -176,12 +176,12 @@ pub(super) async fn check_server(some: &Sessions, others: &Sessions) -> Answer<(
         return Err(reason.into());
     }
     if some.pooling == Pooling::None
-        // Without a second connection there is nothing to compare.
+        // Without a second connection, the sessions cannot be compared.
         && let Ok(other) = others.open_session().await
     {
         let pids = (backend_pid(one.client()).await?, backend_pid(other.client()).await?);
         if pids.0 == pids.1 {
-            // The next client of this session expects its own settings.
+            // The settings must not remain for the next client of this session.
             let _ = run_batch(one.client(), "reset all").await;
             return Err(EngineError::refused(faults::POOLED));
         }
@@ -191,10 +191,10 @@ pub(super) async fn check_server(some: &Sessions, others: &Sessions) -> Answer<(
     Ok(())
 }
 
-/// Returns the reason not to use a server with this `version()`: it is another database that speaks the protocol of
-/// PostgreSQL. Some report a version of PostgreSQL as their `server_version`.
+/// Returns the reason not to use a server with this `version()`, because it is another database that speaks the
+/// protocol of PostgreSQL. Some of these databases report a version of PostgreSQL as their `server_version`.
 fn unsuitable_server(version: &str) -> Option<Reason> {
-    /// Databases whose `version()` begins as in PostgreSQL, with the words by which these databases are recognized.
+    /// Databases whose `version()` begins like that of PostgreSQL, and the word that identifies each of them.
     const OTHERS: [(&str, &str); 6] = [
         ("-YB-", "YugabyteDB"),
         ("Redshift", "Redshift"),
@@ -216,7 +216,7 @@ fn unsuitable_server(version: &str) -> Option<Reason> {
     Some(Reason::new(ErrorKind::WrongServer, said))
 }
 
-/// Returns the process ID of the session that the client has now.
+/// Returns the process ID of the client's current session.
 async fn backend_pid(client: &Client) -> Answer<Option<i32>> {
     let found = client.query_typed_one(PID, &[]).await;
     found.map(|row| row.get(0)).map_err(|error| faults::of_statement(&error))

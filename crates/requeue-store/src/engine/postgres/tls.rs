@@ -15,11 +15,10 @@ use tokio_postgres_rustls::MakeRustlsConnect;
 
 use crate::types::error::ConnectError;
 
-/// The required proof of the server's identity. The authorities are those of a file, or those that the
-/// system trusts.
+/// The required proof of the server's identity. The trusted authorities are those in a file, or those of the system.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) enum Trust {
-    /// None. The connection is encrypted, but the server is not verified: `sslmode=require`.
+    /// No proof: the connection is encrypted, but the server is not verified (`sslmode=require`).
     Anybody,
     /// A certificate of a trusted authority, for any name: `sslmode=verify-ca`.
     Authority(Option<PathBuf>),
@@ -42,7 +41,7 @@ pub(super) fn tls_connector(trust: &Trust) -> Result<MakeRustlsConnect, ConnectE
                 ConnectError::new(format!("sslrootcert: {}: {error}", file.display()))
             })?
         }
-        // A public authority signs certificates for anyone, so only the name identifies the server.
+        // Public authorities sign certificates for anyone, so only the name identifies the server.
         Trust::Authority(None) | Trust::Name(None) => {
             Arc::new(Verifier::new(Arc::clone(&provider)).map_err(bad)?)
         }
@@ -71,8 +70,8 @@ fn read_roots(file: &Path) -> Result<RootCertStore, ConnectError> {
     Ok(roots)
 }
 
-/// Accepts a server that has the key of a certificate signed by one of `roots`, or of any certificate if
-/// there are no roots. Ignores the name in the certificate.
+/// Accepts a server that has the private key of a certificate signed by one of `roots`. Without roots, accepts any
+/// certificate. Ignores the name in the certificate.
 #[derive(Debug)]
 struct Lenient {
     roots: Option<RootCertStore>,

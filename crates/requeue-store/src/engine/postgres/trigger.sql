@@ -1,4 +1,4 @@
--- Adds each order that is inserted, updated or deleted to the queue `orders` when the change is committed.
+-- Adds each inserted, updated or deleted order to the queue `orders` when the change is committed.
 create function orders_changed() returns trigger language plpgsql as $$
 begin
     perform requeue.add_many('orders', array(select id::text from changed));

@@ -1,12 +1,12 @@
--- Claims of queues with groups. The groups take turns, and a group at its limit is passed over. The process that claims
--- knows which groups come next: see `Turns`.
+-- Claims of queues with groups. The groups take turns, and a group at its limit is skipped. The claiming process knows
+-- which groups come next: see `Turns`.
 --
--- The index `keys_turns` has only the keys that are ready, so that groups whose keys wait cost nothing. A key that was
--- written before it was due has `is_due = false`, until a claim after its due time writes the key again.
+-- The index `keys_turns` contains only ready keys, so that groups without ready keys cost nothing. If a row was written
+-- before the key was due, `is_due` is false until a claim after the due time updates the row.
 --
--- Each search for one row has `limit 1`. Without it, a plan that was made while the table was small would join in
--- another order, and read the whole index. Each search for keys has the order of the index that it must use. With
--- another one, or with `exists`, which ignores the order, it could read all keys of the queue.
+-- Each search for one row has `limit 1`. Otherwise, a plan from the time when the table was small would join in another
+-- order, and read the whole index. Each search for keys has the same order as the index that it must use. With another
+-- order, or with `exists`, which ignores the order, the search could read all keys of the queue.
 
 -- Marks up to 256 keys whose due time has passed. Returns their number.
 create or replace function requeue.note_due(in_queue integer, t bigint) returns integer
@@ -23,8 +23,8 @@ begin
     return marked;
 end $$;
 
--- Returns up to `in_count` groups that have ready keys of a priority, in the order of their names: first those after
--- `in_after`, then the others. Each step seeks in the index, so the number of keys does not matter.
+-- Returns up to `in_count` groups that have ready keys of a priority, sorted by name: first the groups after
+-- `in_after`, then the others. Each step is a search in the index, so the cost does not depend on the number of keys.
 create or replace function requeue.next_groups(
     in_queue integer, in_priority integer, in_after text, in_count integer
 ) returns text[]
@@ -32,7 +32,7 @@ language plpgsql stable as $$
 declare
     found text[];
     others text[];
-    -- The names have no control characters, so no name lies between `in_after` and this text.
+    -- Names contain no control characters, so no name is between `in_after` and this text.
     low constant text := coalesce(in_after || e'\u0001', '');
 begin
     with recursive g (name, n) as (
@@ -71,9 +71,9 @@ begin
     return found;
 end $$;
 
--- Returns the groups to visit: for each priority those of the ring, in their order, and then those that were found.
--- Leaves out paused groups, and found groups at their limits or whose rates permit no start, so that they do not take
--- places in the ring, nor locks.
+-- Returns the groups to visit: for each priority the groups of the ring, in their order, and then the groups that were
+-- found. Omits paused groups. Also omits found groups that are at their limits or whose rates permit no start, so that
+-- these groups take neither places in the ring nor locks.
 create or replace function requeue.candidates(
     in_queue integer, in_limit integer, ring_bands integer[], ring text[], used integer[],
     found_bands integer[], found_names text[]
@@ -114,13 +114,13 @@ begin
     ));
 end $$;
 
--- Returns how many of `in_wanted` keys a claim may take from a group that has a limit or a rate, besides the `in_had` keys
--- that it has taken before. If that is not 0, no other claim visits the group until this transaction ends. Null: another
--- claim visits it.
+-- Returns the number of keys, up to `in_wanted`, that a claim may take from a group with a limit or a rate. The claim
+-- has already taken `in_had` other keys from the group. If the result is greater than 0, no other claim visits the
+-- group until this transaction ends. Null means that another claim is visiting the group.
 --
--- The lock is only tried, so that claims never wait for each other's commits. A group that permits no key is not locked:
--- each lock takes an entry in the lock table that the whole server shares. The statements after the lock see each claim
--- that has held it before.
+-- A claim that cannot get the lock does not wait, so that claims never wait for each other's commits. A group that
+-- permits no key is not locked, because each lock takes an entry in the lock table of the whole server. The statements
+-- after the lock see the writes of all earlier holders.
 create or replace function requeue.try_group(
     in_queue integer, c requeue.turn, in_had integer, in_wanted bigint
 ) returns bigint
@@ -151,11 +151,11 @@ begin
     return room;
 end $$;
 
--- Chooses and locks up to `in_wanted` ready keys of one priority from the groups `in_turns`, by their turns. Each turn has
--- as many keys as the weight of the group, times a number with which 8 groups fill the claim, less the keys that the group
--- has already got. `taken` has the keys that this claim has chosen, and `taken_groups` the groups of those whose groups
--- have a limit or a rate. Also returns the groups that may have more keys, the groups that had fewer keys than they had
--- room for, and whether another claim kept this one from a group.
+-- Chooses and locks up to `in_wanted` ready keys of one priority from the groups `in_turns`, by their turns. The number
+-- of keys in a turn is the weight of the group, times a factor with which 8 groups fill the claim, less the keys that
+-- the group has already received in this turn. `taken` contains the keys that this claim has chosen, and `taken_groups`
+-- the groups of those keys whose groups have a limit or a rate. Also returns the groups that may have more keys, the
+-- groups that had fewer keys than permitted, and whether another claim was visiting a group.
 create or replace function requeue.take_turns(
     in_queue integer, in_turns requeue.turn[], in_wanted integer,
     inout taken tid[], inout taken_groups text[], inout short requeue.turn[], inout is_busy boolean,
@@ -174,10 +174,10 @@ declare
     locked integer;
     here tid[];
     many integer;
-    -- The groups whose turns are over. They have the next pass.
+    -- The groups whose turns are over. They are visited in the next pass.
     over requeue.turn[];
-    -- The keys of this pass in the order of the groups, and for each group the number of its keys, the number of those
-    -- that it has got before in its turn, and its weight.
+    -- The keys of this pass in the order of the groups, and for each group the number of its keys, the number of keys
+    -- that it has already received in its turn, and its weight.
     found tid[];
     counts integer[];
     used bigint[];
@@ -223,7 +223,7 @@ begin
             if many = turn then
                 over := over || row(c.priority, c.name, 0, false, c.weight, c.most, c.rate)::requeue.turn;
             elsif many = wanted then
-                -- The claim ends before the turn.
+                -- The claim is full before the turn is over.
                 open := open
                     || row(c.priority, c.name, c.used + many, true, c.weight, c.most, c.rate)::requeue.turn;
             end if;
@@ -237,7 +237,7 @@ begin
             weights := weights || c.weight;
             wanted := wanted - many;
         end loop;
-        -- The workers take the keys of a claim in their order, which is the order of the turns.
+        -- Workers take the keys of a claim in order, which must be the order of the turns.
         if cardinality(counts) > 1 then
             select array_agg(found[g.first + k] order by (g.used + k - 1) / g.weight, g.n) into found
             from (
@@ -247,17 +247,17 @@ begin
         end if;
         taken := taken || found;
         in_turns := in_turns[visited + 1 :];
-        -- The next priority waits until a pass finds no key.
+        -- A lower priority is visited only after a pass that finds no key.
         exit when wanted = 0 or wanted = wanted_before or cardinality(in_turns) > 0 or cardinality(over) = 0;
         in_turns := over;
     end loop;
-    -- The groups that were not visited have their turns in the next claim.
+    -- The next claim visits the groups that were not visited.
     is_busy := is_busy or wanted > 0 and cardinality(in_turns) > 0;
-    -- A claim that visits a priority again must give no group two turns in a row.
+    -- If a claim visits a priority again, no group may have two consecutive turns.
     open := open || in_turns || over;
 end $$;
 
--- Returns the priority of the oldest ready key among the first keys of the groups that are below their limits.
+-- Returns the priority of the oldest key among the first ready keys of the groups below their limits.
 create or replace function requeue.oldest_priority(in_queue integer, in_turns requeue.turn[]) returns integer
 language plpgsql stable as $$
 begin
@@ -276,8 +276,9 @@ begin
     order by h.at, c.priority limit 1);
 end $$;
 
--- Returns those of these groups that have a ready key, each with the digit of its priority: see `wake_for_groups`. Without
--- `in_all`, only those that have a limit: the completion of their keys has made room for that key.
+-- Returns the groups in `in_groups` that have a ready key, each with the digit of the key's priority: see
+-- `wake_for_groups`. Without `in_all`, returns only groups with a limit, because the completion of their keys permits
+-- another run.
 create or replace function requeue.freed_groups(in_queue integer, in_groups text[], in_all boolean, t bigint)
 returns text[]
 language plpgsql as $$
@@ -300,8 +301,9 @@ begin
     );
 end $$;
 
--- Wakes the processes that wait for a key, after runs have ended. `first_at` is the earliest time at which one of their
--- keys is due again, or null. The keys are in `in_groups`: a group with a limit has room again. Null: the queue has none.
+-- Wakes the processes that wait for a key, after runs were completed. `first_at` is the earliest time at which a key of
+-- these runs is due again, or null. `in_groups` contains the groups of the keys, because groups with limits permit runs
+-- again. It is null if the queue has no groups.
 create or replace function requeue.wake_for_ended(
     in_queue integer, first_at bigint, in_groups text[], t bigint
 ) returns void
@@ -324,8 +326,8 @@ begin
     end if;
 end $$;
 
--- Looks up groups of each priority, as `claim_turns` describes. Returns their names with their priorities from 1 for the
--- lowest, the last group of each priority that was looked up, or null, and whether all were.
+-- Looks up groups of each priority, as `claim_turns` describes. Returns their names, their priorities (1 is the
+-- lowest), and for each priority the last group that was looked up (or null) and whether all groups were looked up.
 create or replace function requeue.look_up_groups(
     in_queue integer, in_after text[], in_more integer[],
     out bands integer[], out names text[], out cursors text[], out is_complete boolean[]
@@ -352,9 +354,9 @@ begin
     end loop;
 end $$;
 
--- Returns how long a claim by turns that has found fewer keys than it wanted waits for the next one, if that is known.
--- `marked` is the number of keys that it has marked as due, and `short` has the groups that had fewer keys than they had
--- room for. `is_busy` says that another claim kept it from a group.
+-- Returns the time until the next claim, if it is known, after a claim by turns that has found too few keys. `marked`
+-- is the number of keys that the claim has marked as due, and `short` contains the groups that had fewer keys than
+-- permitted. `is_busy` is true if another claim was visiting a group.
 create or replace function requeue.next_turn(
     in_queue integer, marked integer, short requeue.turn[], is_busy boolean, t bigint
 ) returns bigint
@@ -365,7 +367,7 @@ declare
         where x.queue = in_queue and x.state = 0 and x.grp is not null and not x.is_due
         order by x.at limit 1
     );
-    -- A key that was due and was not marked is one of too many, or is locked by another transaction.
+    -- A due key was not marked if too many keys were due, or another transaction has locked it.
     next_due constant bigint := case
         when next_at > t then next_at - t
         when next_at is not null and marked < 256 then 20000
@@ -374,7 +376,7 @@ declare
 begin
     return case
         when is_busy then least(next_due, 5000)
-        -- Another transaction has locked a ready key, as in `claim`.
+        -- Another transaction has locked a ready key: see `claim`.
         when exists (
             select from unnest(short) c, lateral (
                 select from requeue.keys x
@@ -387,13 +389,13 @@ begin
     end;
 end $$;
 
--- As `claim`, for a queue with groups. The groups in `in_ring` come first, each with its priority from 1 for the
--- lowest, and the number of keys that it has got in its turn. Then follow, for each priority, up to `in_more` groups
--- after `in_after`, unless it is 0. Groups have no lower bounds, so that `lows` stays as it is, except for leases.
+-- Claims keys as `claim` does, in a queue with groups. The groups in `in_ring` come first, each with its priority (1 is
+-- the lowest), and the number of keys that it has received in its turn. Then, for each priority whose `in_more` is not
+-- 0, up to `in_more` groups after `in_after` follow. Groups have no lower bounds, so `lows` changes only for leases.
 --
--- Also returns the groups of the keys; the groups that later claims visit, as in `in_ring`, with those whose turns come
--- next (`is_next`); and for each priority the last group that was looked up, or null, and whether all were. If the
--- queue is paused, no group is visited, and the arrays of groups are empty.
+-- Also returns the groups of the keys; the groups that later claims visit, as in `in_ring`, with the groups whose turns
+-- come next (`is_next`); and for each priority the last group that was looked up (or null) and whether all groups were
+-- looked up. If the queue is paused, no group is visited, and the arrays of groups are empty.
 create or replace function requeue.claim_turns(
     in_queue integer, in_hold boolean, in_max integer, in_oldest integer, in_lease bigint,
     in_base bigint, in_cap bigint, in_share double precision, in_most integer, in_lows bigint[],
@@ -460,7 +462,7 @@ begin
         );
     end if;
 
-    -- A group may have got its first rate since `place` was read.
+    -- The first rate of a group may have been set since `place` was read.
     has_group_rates := place.has_group_rates or exists (select from unnest(turns) c where c.rate is not null);
     is_rated := place.rate is not null or has_group_rates;
     present := array(select distinct c.priority from unnest(turns) c);
@@ -493,7 +495,7 @@ begin
     into bands, ring, used, is_next from unnest(turns) c;
 
     if is_rated then
-        -- Not before the time of a claim that has had the right to use a rate.
+        -- This time is not before the time of any claim that has had the right to use a rate.
         t := requeue.now();
         if has_group_rates and cardinality(visited.taken_groups) > 0 then
             perform requeue.end_group_rates(in_queue, visited.taken_groups, t);
@@ -515,7 +517,8 @@ begin
     end if;
 end $$;
 
--- Changes a setting of a group, and wakes the waiting processes: 0 the limit, 1 the weight, 2 whether it is paused.
+-- Changes a setting of a group, and wakes the waiting processes. The settings are 0 for the limit, 1 for the weight,
+-- and 2 for the pause.
 create or replace function requeue.change_group(
     in_queue integer, in_name text, in_setting integer, in_value integer
 ) returns void
@@ -533,7 +536,7 @@ begin
     perform requeue.wake_for_groups(in_queue, array['0' || in_name, '1' || in_name, '2' || in_name]);
 end $$;
 
--- Sets the limit of the groups that have no other one, and wakes the waiting processes.
+-- Sets the limit of the groups without a separate limit, and wakes the waiting processes.
 create or replace function requeue.set_group_limit(in_queue integer, in_limit integer) returns void
 language plpgsql {definer} set lock_timeout = '5s' as $$
 begin

@@ -18,8 +18,8 @@ use crate::types::rate::Rate;
 
 /// The columns that [`read_entry`] reads: the columns of a row, then the key and the time.
 ///
-/// The library writes at most 4096 characters of an error. A longer error, which another program has written,
-/// would fill the memory of a reader.
+/// The library writes at most 4096 characters of an error. The query truncates longer errors from other programs, so
+/// that they do not fill the memory of a reader.
 pub(super) fn entry_columns() -> String {
     let columns = Columns::join_names(|column| match column.name {
         "lease_until" => "greatest(k.lease_until, \
@@ -27,7 +27,7 @@ pub(super) fn entry_columns() -> String {
             .to_owned(),
         name @ ("error" | "trace" | "run_trace") => format!("left(k.{name}, 4096)"),
         name if column.is_text => format!("k.{name}"),
-        // All numbers have one type, so the decoder need not know the type of each column.
+        // All numbers are read as one type, so that the decoder need not know the type of each column.
         name => format!("k.{name}::bigint"),
     });
     format!("{columns}, k.key, n.t")
@@ -104,13 +104,13 @@ impl<'a> Rest<'a> {
     }
 }
 
-/// Returns the place of a queue from a row. Its columns are the number of the queue, whether re-adds are held, whether
-/// adds revive parked keys, the way in which keys get their groups, the limit of the groups, and the rate.
+/// Returns the place of a queue from a row. Its columns are the id of the queue, whether re-adds are held, whether adds
+/// revive parked keys, the rule that assigns keys to groups, the limit of the groups, and the rate.
 pub(super) fn read_place(name: &str, row: &SqlRow) -> Place {
     Place::new(row.get::<_, i32>(0).into(), name, read_settings(row))
 }
 
-/// Returns the settings of a queue from such a row.
+/// Returns the settings of a queue from a row with these columns.
 pub(super) fn read_settings(row: &SqlRow) -> Settings {
     let group_by: Option<&str> = row.get(3);
     let group_limit: Option<i32> = row.get(4);
@@ -127,7 +127,7 @@ pub(super) fn rate_parts(rate: Option<Rate>) -> Vec<i64> {
     rate.map(Rate::parts).into_iter().flatten().collect()
 }
 
-/// Reads a rate.
+/// Reads a rate from a column.
 pub(super) fn read_rate(row: &SqlRow, column: usize) -> Option<Rate> {
     let parts: Option<Vec<i64>> = row.get(column);
     parts.as_deref().and_then(Rate::from_parts)
@@ -140,7 +140,7 @@ pub(super) const fn number_of(state: State) -> i32 {
         State::Waiting => 1,
         State::InFlight => 2,
         State::Parked => 3,
-        // No key is in this state.
+        // PostgreSQL has no keys in this state.
         State::Damaged => 4,
     }
 }
@@ -195,13 +195,13 @@ pub(super) fn clean_text(text: &str) -> Cow<'_, str> {
     if text.contains('\0') { text.replace('\0', "\u{fffd}").into() } else { text.into() }
 }
 
-/// Converts a column of numbers, which the server counts from 1, to indexes in the batch.
+/// Converts a column of positions, which the server counts from 1, to indexes in the batch.
 pub(super) fn read_indexes(row: &SqlRow, column: usize) -> Vec<usize> {
     let numbers: Vec<i32> = row.get(column);
     numbers.into_iter().filter_map(|n| usize::try_from(n).ok()?.checked_sub(1)).collect()
 }
 
-/// Returns the failed run of a row of `attempts`, from its third column on.
+/// Returns the failed run in a row of `attempts`, starting at the third column.
 pub(super) fn read_failed(row: &SqlRow) -> Failed {
     let worker: Option<&str> = row.get(5);
     Failed {
@@ -215,7 +215,7 @@ pub(super) fn read_failed(row: &SqlRow) -> Failed {
     }
 }
 
-/// Returns the entry of a row of [`entry_columns`].
+/// Returns the entry in a row of [`entry_columns`].
 pub(super) fn read_entry(row: &SqlRow) -> Answer<Entry> {
     let columns = Columns::read(row).map_err(|error| faults::of_statement(&error))?;
     Ok(Row::from(columns).to_entry(row.get::<_, &[u8]>("key").into(), row.get("t")))

@@ -1,18 +1,17 @@
-//! Tracks the watermark of a queue: the times below which claims do not search for keys.
+//! Tracks the watermark of a queue, which consists of the times below which claims do not search for keys.
 //!
-//! Below it, the index has the entries of keys that were delivered. The server removes them only when no
+//! Below the watermark, the index contains the entries of delivered keys. The server removes them only when no
 //! transaction can see them, so a claim that began at the oldest entry would read all of them.
 //!
-//! A key may appear below the watermark. An add reads the clock when it runs, but its key becomes visible
-//! when its transaction commits. A key that a transaction has locked keeps its position until that
-//! transaction ends. So each claim returns the transactions that were in progress when it began. A later
-//! claim may find that one of them has ended after more time than the [slack](SLACK) of claims. Then the
-//! range that claims have passed since the transaction began is suspect. A [scan](super::claims) of that
-//! range follows.
+//! Keys can appear below the watermark. An add reads the clock when it runs, but its key becomes visible when its
+//! transaction commits. A claim also skips locked keys, whose positions do not change. So each claim returns the
+//! transactions that were in progress when it began. A later claim may find that one of them took longer than the
+//! [slack](SLACK) of claims. Then the range that claims have passed since the transaction began is suspect. A
+//! [scan](super::claims) of that range follows.
 //!
-//! A snapshot does not name the newest transactions in progress unless a newer one has ended. A claim that
-//! takes a key is itself a transaction that ends, so the snapshot of the next claim names all older ones.
-//! Other claims additionally ask for the newest, which costs the server more time.
+//! A snapshot names a transaction in progress only if a newer transaction has ended. A claim that takes a key is such a
+//! newer transaction, so the snapshot of the next claim names all transactions older than that claim. Other claims also
+//! ask for the newest transactions, which costs the server more time.
 
 use std::collections::{BTreeSet, HashMap};
 use std::time::{Duration, Instant};
@@ -25,9 +24,9 @@ pub(super) type Lows = [Micros; 4];
 /// A bound below all keys.
 pub(super) const LOWEST: Lows = [Micros::MIN; 4];
 
-/// The distance by which claims search further back than necessary: see `slack` in `requeue.claim`.
+/// The time by which claims search further back than their bounds: see `slack` in `requeue.claim`.
 const SLACK: Duration = Duration::from_millis(200);
-/// The first pause of a claimer that some adds may not wake.
+/// The first pause of a claiming process that some adds may not wake.
 const FIRST_PAUSE: Duration = Duration::from_millis(20);
 
 /// The transactions that were in progress at one moment.
@@ -57,9 +56,9 @@ impl Snapshot {
 /// A transaction that was in progress.
 #[derive(Clone, Copy, Debug)]
 struct Open {
-    /// The transaction began after this time. `None`: before the first claim.
+    /// The time after which the transaction began, or `None` if it began before the first claim.
     since: Option<Instant>,
-    /// The transaction cannot hide a key below these bounds.
+    /// The bounds below which the transaction cannot hide a key.
     lows: Lows,
 }
 
@@ -89,10 +88,10 @@ pub(super) struct Watermark {
     /// True if the last claim took no key.
     was_empty: bool,
     open: HashMap<u64, Open>,
-    /// The lower end of the range, up to `lows`, that may contain keys.
+    /// The lower end of the suspect range, which extends to `lows` and may contain keys.
     suspect: Option<Lows>,
-    /// The transactions that were in progress when the server learned that this process waits. Their adds
-    /// may send no notification.
+    /// The transactions that were in progress when the server learned that this process waits. Their adds may not send
+    /// notifications.
     unaware: BTreeSet<u64>,
     unaware_since: Instant,
 }
@@ -119,7 +118,7 @@ impl Watermark {
     pub(super) fn begin(&self, now: Instant) -> Begun {
         let lows = self.lower.map_or(self.lows, |below| lower_of(below, self.lows));
         let [open, newer] = self.next_open;
-        // Transactions that began after a very recent claim are within the slack of this claim.
+        // Claims find the keys of transactions that began after a very recent claim, because of their slack.
         let is_long_ago = newer.since.is_none_or(|since| now > since + SLACK / 2);
         let names_newest = self.was_empty || is_long_ago;
         Begun { lows, names_newest, at: now, lowered: self.lowered, open }
@@ -149,13 +148,12 @@ impl Watermark {
             self.open.entry(transaction).or_insert(begun.open);
         }
         self.unaware.retain(|&transaction| !snapshot.has_ended(transaction));
-        // The transaction may have begun, and locked a key, while the claim before the last one was in
-        // progress.
+        // The transaction may have begun, and locked a key, during the second to last claim.
         self.next_open = [self.next_open[1], Open { since: Some(begun.at), lows: self.lows }];
         self.lows = lows;
     }
 
-    /// Marks the range from `floors` on as suspect: it may contain keys that claims have passed.
+    /// Marks the range above `floors` as suspect, because it may contain keys that claims have skipped.
     pub(super) fn mark_suspect(&mut self, floors: Lows) {
         self.suspect = Some(self.suspect.map_or(floors, |other| lower_of(other, floors)));
     }
@@ -173,7 +171,7 @@ impl Watermark {
         self.suspect.take().map(|floors| (floors, self.lows))
     }
 
-    /// Records the results of a scan. Returns true if it found a key.
+    /// Records the results of a scan. Returns true if the scan found a key.
     pub(super) fn note_scan(&mut self, found: [Option<Micros>; 4]) -> bool {
         let is_any = found.iter().any(Option::is_some);
         if is_any {
@@ -195,8 +193,8 @@ impl Watermark {
         !self.unaware.is_empty()
     }
 
-    /// Returns the time after which to claim again, because adds may not send a notification. The pauses
-    /// grow with the age of the transactions that cause them.
+    /// Returns the time after which to claim again, because adds may not send notifications. The pauses grow with the
+    /// age of the transactions that cause them.
     pub(super) fn claim_pause(&self, now: Instant) -> Option<Duration> {
         let age = now.saturating_duration_since(self.unaware_since);
         (!self.unaware.is_empty()).then(|| (age / 2).max(FIRST_PAUSE))
@@ -211,8 +209,8 @@ mod tests {
         Snapshot::parse(text).expect("the snapshot is valid")
     }
 
-    /// Runs claims at the given times in milliseconds, which return the given bounds and see the given
-    /// transactions. Returns the suspect bound after each claim.
+    /// Runs claims. Each has a time in milliseconds, the bound that it returns, and the snapshot that it sees. Returns
+    /// the suspect bound after each claim.
     fn suspects<const N: usize>(claims: [(u64, Micros, &str); N]) -> [Option<Micros>; N] {
         let start = Instant::now();
         let mut mark = Watermark::new(start);
@@ -243,7 +241,7 @@ mod tests {
 
     #[test]
     fn what_a_long_transaction_may_hide_is_suspect_once_it_has_ended() {
-        // Transaction 5 begins during the claim at 1 ms, which may pass over a key that 5 locks.
+        // Transaction 5 begins during the claim at 1 ms, which may skip a key that transaction 5 has locked.
         let long = suspects([
             (0, 10, "5:5:"),
             (1, 20, "5:5:"),
@@ -254,7 +252,7 @@ mod tests {
             (500, 70, "9:9:"),
         ]);
         assert_eq!(long, [None, None, None, None, None, Some(10), None]);
-        // The same for the newest transaction, which not all snapshots name.
+        // The result is the same for the newest transaction, which not all snapshots name.
         let newest = suspects([
             (0, 10, "5:5:"),
             (1, 20, "5:5:"),
@@ -267,7 +265,7 @@ mod tests {
         let short =
             suspects([(0, 10, "5:5:"), (1, 20, "5:5:"), (2, 30, "5:6:5"), (199, 40, "6:6:")]);
         assert_eq!(short, [None; 4]);
-        // A transaction that was in progress before the first claim may be of any age.
+        // A transaction that was in progress before the first claim can have any age.
         let first = suspects([(0, 10, "5:6:5"), (1, 20, "6:6:")]);
         assert_eq!(first, [None, Some(Micros::MIN)]);
     }
@@ -295,7 +293,7 @@ mod tests {
         mark.note_claim(&first, [100; 4], &none, false);
         assert!(!mark.note_scan([None; 4]));
         assert!(mark.note_scan([None, Some(50), None, None]));
-        // This claim fails.
+        // This claim is not recorded, as if it had failed.
         let failing = mark.begin(now);
         assert_eq!(failing.lows, [100, 50, 100, 100]);
         let second = mark.begin(now);

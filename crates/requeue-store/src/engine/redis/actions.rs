@@ -1,4 +1,5 @@
-//! The actions of operators on a queue. Each is a list element of lines, because its texts have no control characters.
+//! The actions of operators on a queue. Each action is a list element with one text per line, because the texts have no
+//! control characters.
 
 use super::Redis;
 use super::activity::activity_call;
@@ -23,7 +24,7 @@ impl Redis {
         let now = text(answer.bytes()?).parse().unwrap_or_default();
         let mut actions = Vec::new();
         while !answer.is_empty() {
-            // Another program may have damaged an element.
+            // Elements that other programs have damaged are skipped.
             actions.extend(decode_action(&text(answer.bytes()?), now));
         }
         Ok(actions)

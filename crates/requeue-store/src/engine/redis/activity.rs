@@ -1,4 +1,4 @@
-//! The numbers of a queue per minute. They are not in a shard: all processes of a queue write them.
+//! The activity of a queue per minute. It is not in a shard, because it concerns the whole queue.
 
 use std::fmt::Write;
 
@@ -39,7 +39,7 @@ impl Redis {
         let mut parts = Vec::new();
         while !answer.is_empty() {
             let (minute, instance) = (text(answer.bytes()?), text(answer.bytes()?));
-            // A row that another program has damaged has no numbers.
+            // Rows that other programs have damaged are skipped.
             if let (Ok(minute), Some(part)) = (minute.parse(), decode_part(&answer.bytes()?)) {
                 parts.push(Part { minute, instance, ..part });
             }
@@ -79,7 +79,8 @@ pub(super) fn activity_call<'s>(script: &'s Script, queue: &Place) -> (Call<'s>,
     (call, slot)
 }
 
-/// Encodes a row without its time: the counts, the worker on the next line, and the times on the last one.
+/// Encodes a row without its time. The counts are on the first line, the worker on the second, and the histograms
+/// follow.
 fn encode_part(worker: &str, tally: &Tally) -> Vec<u8> {
     let mut text = String::new();
     for count in tally.counts() {

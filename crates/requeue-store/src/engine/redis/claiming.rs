@@ -16,14 +16,14 @@ use crate::engine::time::micros;
 use crate::engine::{Claim, Claimed, Place, lock};
 use crate::types::error::{Answer, EngineError, Kind};
 
-/// The timeout of a claim. The keys of a later response are lost until their leases expire.
+/// The timeout of a claim. Keys in a later response are not delivered until their leases expire.
 const CLAIMING: Duration = Duration::from_secs(3);
 /// The time in which replicas should confirm a claim, if `wait` is set. The claim is valid without their
-/// confirmation, but later claims wait behind it.
+/// confirmation, but later claims wait for this one.
 const WAIT: Duration = Duration::from_millis(200);
 /// The timeout of a query for the number of keys that can be claimed from a shard.
 const PEEKING: Duration = Duration::from_secs(1);
-/// The pause before a shard that did not answer is asked again.
+/// The pause before the next request to a shard that did not answer.
 const RESTING: Duration = Duration::from_secs(2);
 
 impl Redis {
@@ -79,7 +79,7 @@ impl Redis {
             );
         }
         for item in &mut claimed.items {
-            // Shards count independently, so two of them may have used the same token.
+            // Shards count independently, so two shards may have used the same token.
             item.epoch = epoch_of(item.epoch, number, shards.len());
         }
         Ok(claimed)
@@ -106,9 +106,9 @@ impl Redis {
         Ok(Peeked { due, rest: Claimed { next, schedule_in, ..Claimed::default() } })
     }
 
-    /// Claims from one shard. If that shard has too few keys, also claims from the other shards that have
-    /// some. A shard that does not answer does not delay the others. It is queried from time to time, to
-    /// detect when it is available again.
+    /// Claims from one shard. If that shard has too few keys, also claims from other shards with keys. A shard that
+    /// does not answer does not delay the others. The engine queries such a shard from time to time, to detect when it
+    /// is available again.
     pub(super) async fn claim_shards(
         &self,
         queue: &Place,
@@ -118,7 +118,7 @@ impl Redis {
         let shards = self.shards_of(queue)?;
         let count = shards.len();
         let mut others: Vec<usize> = (0..count).map(|n| (begin + n) % count).collect();
-        // A claim from a shard that does not answer would delay the getters until its timeout.
+        // Silent shards are skipped, because a claim from such a shard would delay the getters until its timeout.
         let well = others.iter().position(|&number| lock(&shards[number].silent).is_none());
         let mut all = Gathered::default();
         if let Some(first) = well {
@@ -137,7 +137,7 @@ impl Redis {
             let claims = self.claim_others_by_turns(queue, &shards, &others, peeked, claim, all);
             return claims.await;
         }
-        // Together, the shards must not deliver more keys than the getters want.
+        // The shards together must not deliver more keys than the getters want.
         let (mut left, mut oldest) = (claim.max - all.claimed.items.len(), claim.oldest);
         oldest = oldest.saturating_sub(all.claimed.items.len());
         let mut claims = Vec::new();
@@ -166,9 +166,9 @@ impl Redis {
 }
 
 impl Redis {
-    /// Claims from the `others` among the shards of a queue with groups. A shard may have many ready keys that the
-    /// limits of their groups hold back, so the claim does not rely on their number. Each round of claims divides the
-    /// wanted keys among the shards that have not been visited.
+    /// Claims from the `others`, shards of a queue with groups. A shard may have many ready keys that the limits of
+    /// their groups hold back, so the claim does not rely on their number. Each round of claims divides the wanted keys
+    /// among the shards that have not been visited.
     async fn claim_others_by_turns(
         &self,
         queue: &Place,
@@ -208,7 +208,7 @@ impl Redis {
         }
         let mut claimed = all.into_claimed()?;
         if was_cut && claimed.items.len() < claim.max {
-            // A shard had more keys than its part.
+            // A shard had more keys than its share of the claim.
             claimed.next = Some(Duration::ZERO);
         }
         Ok(claimed)
@@ -219,7 +219,7 @@ impl Redis {
 struct Peeked {
     /// The number of keys that can be claimed.
     due: usize,
-    /// The result of a claim that takes none of them.
+    /// The result of a claim that takes none of these keys.
     rest: Claimed,
 }
 
@@ -252,21 +252,21 @@ impl Gathered {
         }
     }
 
-    /// Returns the combined result. A failure of one shard counts only if no other shard has answered. A pause
-    /// of some shards counts only if the other shards have delivered no key: the client returns the keys of a
-    /// paused queue to the store, and would claim them again immediately.
+    /// Returns the combined result. A failure of a shard counts only if no other shard has answered. A pause of some
+    /// shards counts only if the other shards have delivered no key. Otherwise, the client would return these keys to
+    /// the store, and claim them again immediately.
     fn into_claimed(self) -> Answer<Claimed> {
         let Self { claimed, answered, fault } = self;
         let has_items = !claimed.items.is_empty();
         match fault {
             Some(fault) if !answered || fault.kind == Kind::Dropped && !has_items => Err(fault),
-            // The failure was already reported.
+            // A failure here was already reported.
             Some(_) | None => Ok(Claimed { is_paused: claimed.is_paused && !has_items, ..claimed }),
         }
     }
 }
 
-/// Limits a request to `limit`, and records whether the shard has answered.
+/// Runs a request with the timeout `limit`, and records whether the shard has answered.
 async fn in_time<T>(
     limit: Duration,
     shard: &Shard,
@@ -274,7 +274,7 @@ async fn in_time<T>(
 ) -> Answer<T> {
     let ran = timeout(limit, ran).await;
     let ran = ran.unwrap_or_else(|_| Err(EngineError::late()));
-    // The time is the last failure, so the shard is asked again after a rest.
+    // The value is the time of the last failure. The next request to the shard follows after a pause.
     *lock(&shard.silent) = ran.is_err().then(Instant::now);
     ran
 }

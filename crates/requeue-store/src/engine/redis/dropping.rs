@@ -1,27 +1,27 @@
 //! Drops queues.
 //!
 //! Each queue has a generation, a number that is drawn when the queue is created. It is stored in the
-//! queue's record, and as a mark in each shard. Every script compares the mark with the generation that its
-//! caller has open. So no script operates on a queue that was dropped, even if one of the same name exists
-//! again.
+//! queue's record, and as a mark in each shard. Every script compares the mark with the generation that its caller has
+//! opened. So no script operates on a dropped queue, even if a new queue has the same name.
 //!
-//! No script reaches all shards of a cluster. So a drop has these steps:
+//! No script can access all shards of a cluster. Therefore, a drop has these steps:
 //!
-//! 1. It seals all shards: their marks now say that a drop is in progress, and scripts are refused for the
-//!    time being. If there are keys that must be kept, it unseals the shards again.
-//! 2. It raises the floor to the last fencing token. The tokens of all later queues exceed the floor.
-//! 3. It marks the record. From then on the queue is dropped.
+//! 1. It seals all shards: their marks then say that a drop is in progress, and scripts are refused until it is over.
+//!    If the queue has keys that must be kept, the drop unseals the shards.
+//! 2. It raises the floor, a number that the fencing tokens of all later queues exceed, to the last token of the queue.
+//! 3. It marks the record. From this point, the queue is dropped.
 //! 4. It removes the shards, the record, and the name from the list.
 //!
-//! A drop that is interrupted before step 3 leaves sealed shards, which another drop takes over after [a
-//! time limit](LIMIT). After step 3, the next process that opens or drops the queue completes the drop.
+//! If a drop is interrupted before step 3, the shards stay sealed until another drop takes over, after [a time
+//! limit](LIMIT). After step 3, the next process that opens or drops the queue completes the drop.
 //!
 //! If a process opens the queue and finds a shard without a mark, the process first writes a tentative mark. No script
-//! accepts this mark. The process then reads the record again, and completes the mark only if the tentative mark is
-//! still there. So a process that read the record before a drop cannot mark the shards after the drop.
+//! accepts this mark. The process then reads the record again. It completes the mark only if the tentative mark still
+//! exists. So a process that read the record before a drop cannot mark the shards after the drop.
 //!
 //! A mark may be missing because the server has evicted it. The record then shows whether the queue was dropped. If the
-//! record is also gone, the floor shows this: if a queue was dropped, the floor has risen since this queue was opened.
+//! record is also missing, the floor shows it, because the floor has risen since the queue was opened if any queue was
+//! dropped.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -53,12 +53,12 @@ impl Redis {
         let record = read.await.map_err(EngineError::of_a_read)?;
         let Some(record) = record else { return Ok(Dropped::Missing) };
         let Record { settings, shards: count, generation, is_dropping, .. } = record;
-        // The grouping determines the parts of a shard.
+        // The Redis keys of a shard depend on whether the queue has groups.
         let grouping = settings.group_by.map(|_| Grouping::Add);
         let of = Arc::new(Identity { name: name.to_owned(), generation, floor: 0, grouping });
         let shards = names::shards(&of, count);
         if !keys_too && !is_dropping {
-            // Count without a seal first, so that adds continue if the queue is not dropped.
+            // The first count is without a seal, so that adds continue if the queue is not dropped.
             let counted = self.count_unsealed(&shards).await;
             let (counts, schedules) = counted.map_err(EngineError::of_a_read)?;
             if Dropped::keeps(&counts, schedules, keys_too) {
@@ -66,10 +66,10 @@ impl Redis {
             }
         }
         let nodes = Arc::clone(&self.nodes);
-        // This runs in a separate task, so a caller that goes away leaves no shard sealed.
+        // The drop runs in a separate task, so that no shard stays sealed if the caller is dropped.
         let dropping = tokio::spawn(async move {
             if is_dropping {
-                // An earlier drop was interrupted.
+                // An earlier drop was interrupted after step 3.
                 remove_queue(&nodes, &shards).await?;
                 return Ok(Dropped::Yes(StateCounts::default()));
             }
@@ -96,7 +96,7 @@ impl Redis {
         Ok((counts, schedules))
     }
 
-    /// Returns the floor. All queues that are created from now on have greater fencing tokens.
+    /// Returns the floor. All queues that are created later have greater fencing tokens.
     pub(super) async fn read_floor(&self) -> Answer<i64> {
         let get = redis::cmd("GET").arg(names::FLOOR).to_owned();
         match self.nodes.run_command(names::slot(names::FLOOR), &get).await? {
@@ -121,11 +121,11 @@ impl Redis {
         }
         self.nodes.run_script(shard.slot, &check).await?;
         if self.was_dropped(of).await? {
-            // The queue was dropped in the meantime. A tentative mark that remains is harmless.
+            // The queue was dropped in the meantime. If this step fails, a tentative mark remains, which is harmless.
             let _ = self.complete_mark(shard, "forget").await;
             return Err(EngineError::dropped(&of.name));
         }
-        // If the mark is not completed, the caller's script finds none, and this is tried again.
+        // If the mark is not completed, the caller's script finds no mark, and the caller restores it again.
         self.complete_mark(shard, "confirm").await.map(drop)
     }
 
@@ -173,7 +173,7 @@ async fn seal_and_mark(nodes: &Arc<Nodes>, shards: &[Shard], keys_too: bool) -> 
     };
     if is_open {
         for shard in shards {
-            // Unseal the other shards even if this fails.
+            // The other shards must be unsealed even if this shard fails.
             if let Err(fault) = run_step(nodes, shard, "unseal", name).await {
                 let (queue, error) = (&shard.queue.name, fault.source);
                 tracing::warn!(queue, %error, "a shard could not be unsealed: \
@@ -193,7 +193,7 @@ async fn seal_shards(
     let (mut all, mut schedules, mut last_epoch) = (StateCounts::default(), 0, 0);
     for (number, shard) in shards.iter().enumerate() {
         let answer = run_step(nodes, shard, "seal", name).await;
-        // Unsealing shows whether the seal was set.
+        // The error need not be `Unsure`, because unsealing later shows whether the seal was set.
         let answer = answer.map_err(|fault| EngineError { kind: Kind::Absent, ..fault })?;
         let mut answer = Values::from_array(answer)?;
         if answer.number::<u8>()? == 0 {
@@ -216,24 +216,24 @@ async fn mark_record(
     raise.arg(last_epoch);
     let raised = nodes.run_script(names::slot(names::FLOOR), &raise);
     raised.await.map_err(|fault| EngineError { kind: Kind::Absent, ..fault })?;
-    // Another drop may have taken over the seals and removed them. Adds may have succeeded since.
+    // Another drop may have taken over the seals and removed them. Then adds may have succeeded.
     if began.elapsed() > LIMIT {
         return Err(EngineError::absent("the shards did not answer in time"));
     }
     record(nodes, of, &["drop".to_owned()]).await
 }
 
-/// Runs step 4. Several processes may do so at the same time.
+/// Runs step 4. Several processes can do this at the same time.
 pub(super) async fn remove_queue(nodes: &Arc<Nodes>, shards: &[Shard]) -> Answer<()> {
-    // The shards go before the record. Without the record, no process would find a shard that a crash has
-    // left.
+    // The shards are removed before the record. Without the record, no process would find shards that a crash has left
+    // behind.
     remove_shards(nodes, shards).await?;
     let Some(Shard { queue: of, .. }) = shards.first() else { return Ok(()) };
     record(nodes, of, &["remove".to_owned()]).await?;
     let mut remove = redis::cmd("HDEL");
     remove.arg(names::QUEUES).arg(&of.name);
     nodes.run_command(names::slot(names::QUEUES), &remove).await?;
-    // Another process may have created the queue again. It lists the queue before or after the removal.
+    // Another process may have created the queue again. The script then keeps the name in the list.
     let (key, slot) = names::queue(&of.name);
     let exists = redis::cmd("EXISTS").arg(key).to_owned();
     if values::number(nodes.run_command(slot, &exists).await?)? > 0 {
@@ -255,7 +255,7 @@ async fn run_step(nodes: &Arc<Nodes>, shard: &Shard, what: &str, name: u64) -> A
     nodes.run_script(shard.slot, &command).await
 }
 
-/// Changes the record if it has this generation.
+/// Changes the record of a queue if its generation is that of `of`.
 pub(super) async fn record(nodes: &Arc<Nodes>, of: &Identity, what: &[String]) -> Answer<()> {
     let (key, slot) = names::queue(&of.name);
     let mut command = nodes.scripts.record.with(&names::with_activity(key));
@@ -290,7 +290,7 @@ pub(super) fn parse_mark(mark: &str) -> Answer<(u64, Mark)> {
     Ok((generation.parse().map_err(|_| unknown_format())?, kind))
 }
 
-/// Adds the name of the queue to the error of a dropped queue. The server does not report the name.
+/// Adds the name of the queue to the error of a dropped queue. The server's error does not contain the name.
 pub(super) fn name_dropped(shard: &Shard, fault: EngineError) -> EngineError {
     match fault.kind {
         Kind::Dropped => EngineError::dropped(&shard.queue.name),

@@ -38,32 +38,32 @@ fn to_fault(kind: Kind, address: &str, error: &RedisError) -> EngineError {
         // The error code comes from the server.
         (Some(_), _) if kind == Kind::Refused => Reason::new(ErrorKind::Refused, text).into(),
         (Some(_), _) => Reason::new(ErrorKind::Unreachable, text).into(),
-        // For example, a certificate that is not trusted.
+        // An example is a certificate that is not trusted.
         _ if has_invalid_data(error) => Reason::new(ErrorKind::Tls, text).into(),
         _ => text.into(),
     };
     EngineError { kind, source }
 }
 
-/// Returns true if TLS has rejected the data that it received.
+/// Returns true if TLS has rejected the received data.
 fn has_invalid_data(error: &RedisError) -> bool {
-    // The driver shares the causes of its errors.
+    // The driver wraps the causes of its errors in `Arc`.
     let cause =
         error.source().and_then(|source| source.downcast_ref::<Arc<dyn Error + Send + Sync>>());
     let cause = cause.and_then(|cause| cause.downcast_ref::<io::Error>());
     cause.is_some_and(|error| error.kind() == io::ErrorKind::InvalidData)
 }
 
-/// Returns the error for a response that no script of requeue gives.
+/// Returns the error for a response that no script of requeue produces.
 pub(super) fn unknown_format() -> EngineError {
     EngineError::unsure("the server's answer has an unknown format")
 }
 
-/// Returns the kind of an error that the server itself has reported. Such a command has had no effect:
-/// scripts write at their end, after which nothing can fail.
+/// Returns the kind of an error that the server itself has reported. The failed command had no effect, because scripts
+/// begin to write only when no step can fail any longer.
 fn reported_kind(error: &RedisError) -> Option<Kind> {
-    // Older servers report the codes of scripts in the text. Another server serves the clients, or this server serves
-    // no client at the moment.
+    // Older servers report the codes of scripts in the text. These codes mean that another server serves the clients,
+    // or that this server currently serves no client.
     const ABSENT: [&str; 8] = [
         "LOADING",
         "CLUSTERDOWN",
@@ -75,7 +75,7 @@ fn reported_kind(error: &RedisError) -> Option<Kind> {
         "max number of clients",
     ];
     const UNABLE: [&str; 7] = [
-        // Raised by alive.lua: a drop is in progress, which may still be refused.
+        // alive.lua raises this error while a drop is in progress. The drop may still be refused.
         "SEALED",
         "TRYAGAIN",
         "READONLY",

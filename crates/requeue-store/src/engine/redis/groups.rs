@@ -1,10 +1,10 @@
 //! The settings of groups, and the list of groups.
 //!
-//! All shards of a queue have the settings of all its groups. If a pattern extracts the groups, all keys of a group
-//! are in one shard; otherwise the queue has one shard. So a claim can keep the limits within one script.
+//! All shards of a queue contain the settings of all its groups. If a pattern extracts the groups, all keys of a group
+//! are in one shard. Otherwise, the queue has one shard. So one script can enforce the limits in a claim.
 //!
-//! A server that evicts keys may lose the settings of groups. The next process that opens the queue restores the limit
-//! of the queue, and the groups keep the default weight and no limit until they are set again.
+//! A server that evicts keys can lose the settings of groups. The next process that opens the queue restores the limit
+//! of the queue. The groups then have the default weight and no separate limits, until these are set again.
 
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
@@ -21,7 +21,7 @@ use crate::types::inspect::{Entry, State, StateCounts};
 use crate::types::key::Key;
 use crate::types::rate::{Rate, Throttle};
 
-/// The name in the scripts of the group that has the settings of the queue.
+/// The name under which the scripts keep the settings of the queue, like those of a group.
 const DEFAULT: &[u8] = b"\x01";
 
 impl Redis {
@@ -43,17 +43,17 @@ impl Redis {
             command.arg(group.map(|group| format!(".{group}")).unwrap_or_default());
             command.arg(setting).arg(&value);
             let ran = self.run_script(shard, &command).await;
-            // The earlier shards were changed.
+            // If a later shard fails, the earlier shards were changed.
             ran.map_err(|fault| if n > 0 { fault.after_a_part() } else { fault })?;
         }
         Ok(())
     }
 
-    /// Sets the limit of the groups that have no other one. The record of the queue has it, too: it restores the limit
-    /// of a shard that has lost it.
+    /// Sets the limit of the groups without a separate limit. The record of the queue also contains the limit, to
+    /// restore it in a shard that has lost it.
     pub(super) async fn set_default_limit(&self, queue: &Place, limit: Option<u32>) -> Answer<()> {
         let shards = self.shards_of(queue)?;
-        // This fails if the queue was dropped, before the record is changed.
+        // The shards change before the record, because this step fails if the queue was dropped.
         self.change_group_setting(queue, None, GroupChange::Limit(limit)).await?;
         let limit = limit.map(|limit| limit.to_string()).unwrap_or_default();
         let recorded =
@@ -64,7 +64,7 @@ impl Redis {
 
     pub(super) async fn read_queue_rate(&self, queue: &Place) -> Answer<Option<Throttle>> {
         let shards = self.shards_of(queue)?;
-        // A queue with several shards has no rate.
+        // Only a queue with one shard can have a rate.
         let [shard] = &shards[..] else { return Ok(None) };
         let read = self.run_script(shard, &self.nodes.scripts.read_rate.on(shard)).await?;
         let mut read = Values::from_array(read)?;
@@ -73,9 +73,9 @@ impl Redis {
         Ok(gate.map(|gate| gate.throttle(now)))
     }
 
-    /// Sets the rate of a queue with one shard: the starts of several shards could not be counted exactly. The record of
-    /// the queue has it, too, as the limit of its groups. With `when` "first", the queue keeps the rate that it has.
-    /// Returns its rate.
+    /// Sets the rate of a queue with one shard, because the starts of several shards could not be counted exactly. The
+    /// record of the queue also contains the rate, like the limit of the groups. With `when` "first", an existing rate
+    /// is not changed. Returns the resulting rate.
     pub(super) async fn set_queue_rate(
         &self,
         queue: &Place,
@@ -102,8 +102,9 @@ impl Redis {
         recorded.await.map_err(|fault| fault.after_a_part())
     }
 
-    /// Changes the record of a queue, which says the rate `recorded`, until it says the rate that claims keep: another
-    /// process may change the rate meanwhile, and change the record first. Returns the rate.
+    /// Changes the record of a queue, which contains the rate `recorded`, until it contains the rate that claims use.
+    /// Repetitions are needed because another process may change the rate meanwhile, and may change the record first.
+    /// Returns the rate.
     pub(super) async fn record_queue_rate(
         &self,
         queue: &Place,
@@ -133,8 +134,8 @@ impl Redis {
         dropping::record(&self.nodes, &shard.queue, &change).await
     }
 
-    /// Lists groups with the numbers of their keys. The shards do not keep their keys by group, so this reads all keys
-    /// of the queue.
+    /// Lists groups with the numbers of their keys. Shards have no index of keys by group, so this reads all keys of
+    /// the queue.
     pub(super) async fn list_all_groups(
         &self,
         queue: &Place,
@@ -183,8 +184,8 @@ impl Redis {
         Ok(infos.collect())
     }
 
-    /// Reads the settings of all groups. All shards have the same, but for a change that is in progress, and for the
-    /// times of the next starts: only the shard of a group knows the next start that its rate permits.
+    /// Reads the settings of all groups. All shards contain the same settings, with two exceptions: a change can be in
+    /// progress, and only the shard of a group knows the time of the next start that its rate permits.
     async fn read_settings(
         &self,
         shard: &Shard,
@@ -219,12 +220,12 @@ struct Setting {
     limit: Option<u32>,
     weight: u32,
     is_paused: bool,
-    /// Its rate.
+    /// The rate of the group.
     gate: Option<Gate>,
 }
 
 impl Setting {
-    /// Parses the settings as the scripts do: an invalid one has its default value.
+    /// Parses the settings as the scripts do: an invalid setting counts as its default.
     fn parse(text: &str, now: Micros) -> Self {
         let mut words = text.splitn(4, ' ');
         let limit = words.next().and_then(|limit| limit.parse().ok());
@@ -245,7 +246,7 @@ impl Default for Setting {
     }
 }
 
-/// The first groups after a name.
+/// The list of the first groups after a name.
 struct Listing<'a> {
     after: Option<&'a str>,
     limit: usize,
@@ -260,7 +261,7 @@ struct Group {
 }
 
 impl Listing<'_> {
-    /// Returns the group, if the group is listed.
+    /// Returns the group, if it belongs to the page.
     fn group(&mut self, name: &str) -> Option<&mut Group> {
         if self.limit == 0 || self.after.is_some_and(|after| name <= after) {
             return None;

@@ -1,4 +1,4 @@
-//! The map of slots to servers, as reported by one server.
+//! The map of slots to servers, as one server has reported it.
 
 use std::sync::Arc;
 
@@ -14,16 +14,14 @@ pub(super) struct Map {
     /// The ranges of slots, by their last slots, in ascending order.
     ranges: Vec<(u16, Arc<Node>)>,
     pub(super) is_cluster: bool,
-    /// True if the cluster is complete. A master that was cut off from the cluster notices that after a
-    /// while.
+    /// True if the cluster is complete. A master that was cut off from the cluster reports this with a delay.
     pub(super) is_whole: bool,
-    /// The configuration epoch of the cluster as far as the server knows. It increases with each election
-    /// of a master.
+    /// The configuration epoch of the cluster, as the server knows it. It increases with each election of a master.
     epoch: u64,
 }
 
 impl Map {
-    /// Asks a server for its map. `known` returns the node of an address that the server names.
+    /// Requests the map of a server. `known` returns the node with an address that the server names.
     pub(super) async fn ask_server(
         node: &Arc<Node>,
         known: impl Fn(ConnectionAddr) -> Arc<Node>,
@@ -35,7 +33,8 @@ impl Map {
             return Err(sentinel_error(node).await);
         }
         if !says("mode", "cluster") {
-            // A replica refuses writes. After a failover, the address may lead to the new master again.
+            // The map of a replica is not used, because a replica refuses writes. After a failover, the address may
+            // lead to the new master again.
             if says("role", "replica") {
                 return Err(EngineError::absent(format!(
                     "{}: the server is a replica at the moment",
@@ -78,7 +77,7 @@ impl Map {
         (self.is_whole, self.epoch) > (other.is_whole, other.epoch)
     }
 
-    /// Returns each server that has slots, once.
+    /// Returns the servers that have slots, each once.
     pub(super) fn all_masters(&self) -> Vec<Arc<Node>> {
         let mut masters: Vec<Arc<Node>> = Vec::new();
         for (_, node) in &self.ranges {
@@ -99,8 +98,7 @@ impl Map {
     }
 }
 
-/// Returns the address of a server that `from` has named. If the host is missing, the address has the host of
-/// `from`.
+/// Returns the address of a server that `from` has named. A missing host is the host of `from`.
 pub(super) fn address(from: &Node, host: &str, port: u16) -> ConnectionAddr {
     let own = match from.info.addr() {
         ConnectionAddr::Tcp(host, _) | ConnectionAddr::TcpTls { host, .. } => host.clone(),

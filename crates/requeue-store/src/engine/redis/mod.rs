@@ -19,10 +19,10 @@
 //!
 //! # Groups
 //!
-//! A claim counts the keys of a group in flight, and delivers further ones, in one script. So the limits are exact,
-//! also after a failover, except for lost writes. All keys of a group must therefore be in one shard. If a pattern
-//! extracts the groups, the group of a key determines its shard. If adds name the groups, the queue has one shard,
-//! even if the address asks for more.
+//! A claim counts the keys of a group in flight, and delivers further ones, in one script. So the limits are exact.
+//! After a failover, they are exact except for lost writes. All keys of a group must therefore be in one shard. If a
+//! pattern extracts the groups, the group of a key determines its shard. If adds name the groups, the queue has one
+//! shard, even if the address asks for more.
 //!
 //! # Data loss in a failover
 //!
@@ -35,13 +35,12 @@
 //!   then lower, so its completion has no effect here, and destinations that compare tokens reject its
 //!   writes.
 //!
-//! An add that replicas do not confirm in time is sent again. The script recognizes it by its receipt: a Redis
-//! key with the answers of the batch, which is written together with the rows, and expires when the batch is
-//! not sent again. So a retried add is one add, also after a failover to a replica that has it.
+//! An add that replicas do not confirm in time is sent again. The script recognizes the batch by its receipt, a Redis
+//! key with the answers of the batch. The receipt is written together with the rows, and expires when the batch can no
+//! longer be repeated. So a retried add counts once, even after a failover to a replica that has the receipt.
 //!
-//! Fencing tokens increase regardless of what was lost: each is at least the time of its server in
-//! microseconds. The clocks of servers that replace each other must therefore differ by less than the time
-//! that a failover takes.
+//! Fencing tokens increase regardless of lost writes, because each is at least the time of its server in microseconds.
+//! The clocks of servers that replace each other must therefore differ by less than the time that a failover takes.
 //!
 //! # Minimum permissions
 //!
@@ -49,20 +48,20 @@
 //! `time`, `exists`, `type`, `hset`, `hdel`, `hget`, `hlen`, `hmget`, `hscan`, `zadd`, `zrem`, `zrange`,
 //! `zrangebylex`, `zrangebyscore`, `zscore`, `zcount`, `zcard`, `zscan`, `llen`, `lpush` and `ltrim`. A
 //! cluster also needs `cluster|slots` and `cluster|info`, `wait=N` needs `wait`, and an address with a
-//! `/DB` needs `select`. `migrate` needs no more. With `info`, servers that evict or do not persist are
-//! detected. With `unlink`, queues can be dropped. Queues with groups also need `zremrangebylex`.
+//! `/DB` needs `select`. `migrate` needs no further permissions. The permission for `info` makes requeue detect servers
+//! that evict or do not persist keys. Drops of queues need `unlink`, and queues with groups need `zremrangebylex`.
 //!
 //! # Lost keys
 //!
 //! Evictions and manual deletions can remove parts of a shard. Each row has one place in the sorted sets, so
-//! a script can detect missing parts by comparing counts. It does so when a queue is opened, and when a claim
-//! finds nothing. Then a repair walks all rows in short steps and restores their places. Places without a row
-//! are dropped. Keys whose rows are gone are lost.
+//! a script can detect missing parts by comparing counts. Scripts compare the counts when a queue is opened, and when a
+//! claim finds no key. If parts are missing, a repair walks all rows in short steps, and restores their places. Places
+//! without a row are dropped. Keys whose rows are missing are lost.
 //!
-//! In a queue with groups, claims deliver nothing while the numbers of keys in flight are wrong, because they could not
-//! keep the limits. Each script adds differences to these numbers, so that their sum stays wrong until the repair counts
-//! all keys in flight. A script that finds an impossible number makes the sum wrong. So do the reviews of the schedules if
-//! the numbers do not add up to their sum.
+//! In a queue with groups, claims deliver no key while the numbers of keys in flight are wrong, because claims could
+//! not enforce the limits. Each script adds differences to these numbers, so that their sum stays wrong until the
+//! repair counts all keys in flight. A script that finds an impossible number makes the sum wrong. The regular review
+//! of the schedules does the same if the numbers do not add up to their sum.
 
 mod actions;
 mod activity;
@@ -132,10 +131,10 @@ const WAIT: Duration = Duration::from_secs(1);
 
 #[derive(Debug)]
 pub(crate) struct Redis {
-    /// The address that was given.
+    /// The host and port of each seed, separated by commas, for messages.
     address: String,
     nodes: Arc<Nodes>,
-    /// The number of replicas that must have an acknowledged write.
+    /// The number of replicas that must have received an acknowledged write.
     wait: u32,
     shards: u16,
     /// The shards of the open queues, by generation.
@@ -144,7 +143,7 @@ pub(crate) struct Redis {
     waiting: Mutex<HashMap<i64, Arc<Waiting>>>,
     places: AtomicI64,
     receipts: Receipts,
-    /// Determines the shard with which the next claim begins.
+    /// A counter that determines the shard with which the next claim begins.
     turn: AtomicUsize,
 }
 
@@ -159,7 +158,7 @@ impl Redis {
 
     /// Connects with a custom clock. `clock` defines a Lua function `now`.
     async fn connect_with(options: Options, clock: &str) -> Answer<Self> {
-        // The driver chooses no TLS provider. `install_default` fails if the program has installed one,
+        // The driver chooses no TLS provider. `install_default` fails if the program has already installed a provider,
         // which is then used.
         let _ = rustls::crypto::ring::default_provider().install_default();
         let Options { seeds, wait, shards, accepts_eviction } = options;
@@ -191,7 +190,7 @@ impl Redis {
         Ok((shards, number))
     }
 
-    /// Runs a script that changes keys of one shard in a state, and returns for each key whether it was changed.
+    /// Runs a script that changes keys of one shard in a state. The result for a key is true if it was changed.
     async fn changed(
         &self,
         script: &Script,
@@ -273,13 +272,13 @@ impl Engine for Redis {
         }
         let line = (Line::WaitingAdds, WAIT);
         let (answer, replicas) = self.run_and_wait(shard, &command, line).await?;
-        // The master has the write, but a failover may lose it. The caller sends it again.
+        // The master has the write, but a failover may lose it. The caller sends the batch again.
         if replicas < self.wait {
             let wanted = self.wait;
             let source = format!("only {replicas} of {wanted} replicas have confirmed it").into();
             return Err(EngineError { kind: Kind::Unconfirmed, source });
         }
-        // After a second attempt, the first one may still arrive, and must then find its receipt.
+        // After a second attempt, the first attempt may still arrive, and must then find its receipt.
         if let Some(receipt) = receipt.filter(|_| is_first) {
             self.receipts.put_back(receipt);
         }
@@ -298,8 +297,8 @@ impl Engine for Redis {
         let begin = woken.unwrap_or_else(|| self.turn.fetch_add(1, Ordering::Relaxed));
         let claimed = self.claim_shards(queue, begin, claim).await;
         if let Some(waiting) = waiting {
-            // A failed claim counts as empty, too. The task that waits for tokens then has time to discover
-            // the server that now has the shard.
+            // A failed claim also counts as empty. The task that waits for tokens then has time to find the new server
+            // of the shard.
             let is_waited_for = !claim.poll.is_zero();
             let is_empty = claimed.as_ref().map_or(true, |claimed| claimed.items.is_empty());
             waiting.want_tokens(is_waited_for && is_empty);
@@ -319,7 +318,7 @@ impl Engine for Redis {
         Ok(())
     }
 
-    /// Returns true if any shard is paused: a pause or a resume may have been interrupted.
+    /// Returns true if any shard is paused, because a pause or a resume may have been interrupted.
     async fn is_paused(&self, queue: &Place) -> Answer<bool> {
         for shard in &*self.shards_of(queue)? {
             let found = self.run_script(shard, &self.nodes.scripts.is_paused.on(shard)).await?;
@@ -466,12 +465,13 @@ impl Engine for Redis {
             1 => CancelledRun::Cancelled,
             _ => CancelledRun::AlreadyCancelled,
         };
-        // Holders renew their leases when the value changes. It expires after all of them have seen it.
+        // Holders renew their leases when the value changes. The value expires after all holders have seen it.
         let (signal, slot) = names::cancels(&queue.name);
         let mut set = redis::cmd("SET");
         set.arg(signal).arg(fastrand::u64(1..=i64::MAX.unsigned_abs())).arg("EX").arg(60);
         if let Err(fault) = self.nodes.run_command(slot, &set).await {
-            // A server whose memory is full refuses the value. The run is cancelled in any case.
+            // A server whose memory is full refuses the value. The run is cancelled nevertheless, but its worker learns
+            // of it later.
             let (queue, error) = (&queue.name, fault.source);
             tracing::warn!(queue, %error, "a run was cancelled, and its worker learns of it only \
                     by the next renewal of its lease");
@@ -562,12 +562,12 @@ impl Engine for Redis {
         let waiting = Arc::new(Waiting::new());
         let woken = waiting.subscribe();
         if let Ok(shards) = self.shards_of(queue) {
-            // The scripts of claims read the names of the groups that have changed.
+            // Wakes name no groups, because the scripts of claims read the names of changed groups.
             shards.iter().for_each(|shard| lock(&shard.turns).hear_wakes());
             waiting.begin(&self.nodes, &shards);
         }
         let mut all = lock(&self.waiting);
-        // Queues that were closed in this process leave their entries, which are removed here.
+        // Entries of queues that were closed in this process are removed here.
         all.retain(|_, waiting| !waiting.is_over());
         all.insert(queue.id, waiting);
         woken
@@ -576,9 +576,9 @@ impl Engine for Redis {
     fn pass_wake_on(&self, queue: &Place) {
         let waiting = lock(&self.waiting).get(&queue.id).map(Arc::clone);
         let (Some(waiting), Ok(shards)) = (waiting, self.shards_of(queue)) else { return };
-        // Otherwise, this process might take the token again.
+        // Without this call, this process might take the token again.
         waiting.want_tokens(false);
-        // A claim that has failed has forgotten the shard.
+        // After a failed claim, the shard of the token is unknown.
         let numbers = waiting.shard().map_or(0..shards.len(), |number| number..number + 1);
         let nodes = Arc::clone(&self.nodes);
         tokio::spawn(async move {

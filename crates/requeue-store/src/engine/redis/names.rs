@@ -19,14 +19,13 @@ pub(super) const MAX_SHARDS: u16 = 256;
 /// The version of the data of all queues.
 pub(super) const SCHEMA: &str = "requeue:schema";
 
-/// The floor, a number that increases with each drop. All queues that are created from now on have greater
-/// fencing tokens.
+/// The floor, a number that increases with each drop. All queues that are created later have greater fencing tokens.
 pub(super) const FLOOR: &str = "requeue:dropped";
 
-/// A hash with the names of all queues: on a cluster, nothing else lists them.
+/// A hash with the names of all queues: on a cluster, no other key lists them.
 pub(super) const QUEUES: &str = "requeue:queues";
 
-/// Identifies one of the queues that have had this name in turn.
+/// The identity of one of the successive queues of a name.
 #[derive(Clone, Debug)]
 pub(super) struct Identity {
     pub(super) name: String,
@@ -34,7 +33,7 @@ pub(super) struct Identity {
     pub(super) generation: u64,
     /// The value of [`FLOOR`] when this process opened the queue.
     pub(super) floor: i64,
-    /// The way in which keys get their groups. `None`: the queue has no groups.
+    /// The rule that assigns keys to groups, or `None` if the queue has no groups.
     pub(super) grouping: Option<Grouping>,
 }
 
@@ -95,10 +94,10 @@ pub(super) fn shards(of: &Arc<Identity>, count: u16) -> Vec<Shard> {
     let shard = |number: u16| {
         let slots = SLOTS / count;
         let mut tags = (0u32..).map(|draw| format!("{queue}/{number}.{draw}"));
-        // Each draw succeeds with probability 1 / `count`.
+        // Each tag matches with probability 1 / `count`.
         let tag = tags.find(|tag| (slot(tag) / slots).min(count - 1) == number);
         let tag = tag.unwrap_or_else(|| queue.clone());
-        // A process that waits for a token of a dropped queue must not take one of a later queue.
+        // A process that waits for a token of a dropped queue must not take a token of a later queue.
         let wake = format!("{}:wake", of.generation);
         let parts = [
             "rows",
@@ -144,8 +143,8 @@ pub(super) fn queue(queue: &str) -> (String, u16) {
     (format!("requeue:{{{tag}}}:queue"), slot(&tag))
 }
 
-/// Returns the Redis key of a queue's record, and the Redis keys of its numbers per minute and of the operators' actions.
-/// All have the same slot.
+/// Returns the Redis key of a queue's record, and the Redis keys of its activity and of the operators' actions. All
+/// have the same slot.
 pub(super) fn with_activity(record: String) -> [String; 5] {
     let start = record.trim_end_matches("queue");
     let [parts, times, minutes, actions] =
@@ -160,7 +159,7 @@ pub(super) fn cancels(queue: &str) -> (String, u16) {
     (format!("requeue:{{{tag}}}:cancels"), slot(&tag))
 }
 
-/// Returns the slot of a Redis key, or of all keys that have `tag` between braces.
+/// Returns the slot of a Redis key, or of all Redis keys with `tag` between braces.
 pub(super) fn slot(tag: &str) -> u16 {
     State::<XMODEM>::calculate(tag.as_bytes()) % SLOTS
 }

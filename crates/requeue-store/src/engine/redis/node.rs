@@ -19,14 +19,14 @@ use crate::types::error::{Answer, EngineError, Kind};
 const CONNECTING: Duration = Duration::from_secs(3);
 /// The timeout of a response.
 const ANSWERING: Duration = Duration::from_secs(10);
-/// The timeout of a check that the server is available.
+/// The timeout of a check whether the server is available.
 const GREETING: Duration = Duration::from_secs(1);
 /// The number of connections for commands that wait for replicas, per kind.
 const WAITING: usize = 4;
 
-/// The kind of connection that a command uses. `WAIT` blocks all later commands on its connection. So it
-/// must not share one with commands that are answered immediately, such as renewals, and claims must not wait
-/// behind adds.
+/// The kind of connection that a command uses. `WAIT` blocks all later commands on its connection. So commands with
+/// `WAIT` must not share a connection with commands that are answered immediately, such as renewals. Claims must not
+/// wait for adds.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Line {
     Quick,
@@ -38,7 +38,7 @@ pub(super) enum Line {
 #[derive(Default)]
 struct Wire {
     open: Mutex<Option<MultiplexedConnection>>,
-    /// Locked while the connection is opened. Has the time and the error of the last failed attempt.
+    /// The time and the error of the last failed attempt. The lock is held while the connection is opened.
     opening: tokio::sync::Mutex<Option<(Instant, Kind, String)>>,
 }
 
@@ -109,13 +109,13 @@ impl Node {
         if let Some(open) = open() {
             return Ok(open);
         }
-        // A caller that has waited for a failed attempt does not start another one.
+        // A caller that has waited for a failed attempt does not start another attempt.
         if let Some((at, kind, said)) = &*last
             && *at > since
         {
             return Err(EngineError { kind: *kind, source: said.clone().into() });
         }
-        // The lock is held meanwhile, so a server that comes back gets one connection, not one per caller.
+        // The lock is held during the attempt, so that callers open one connection to a returning server, not one each.
         let new = self.connect(ANSWERING).await;
         let new = new.inspect_err(|fault| {
             *last = Some((Instant::now(), fault.kind, fault.source.to_string()));
@@ -127,7 +127,7 @@ impl Node {
     /// Forgets the connections. Commands in progress may still be answered; later commands use new connections.
     pub(super) fn disconnect(&self) {
         self.note_silence();
-        // The address may then lead to another server.
+        // A new connection may lead to another server, which must be examined.
         self.is_examined.store(false, Ordering::Relaxed);
         for wire in &self.wires {
             *lock(&wire.open) = None;
@@ -162,7 +162,7 @@ impl Node {
                 connection.send_packed_commands(&all, skipped, commands.len()).await?
             }
         };
-        // Only the order in which servers are asked depends on this.
+        // `Relaxed` suffices, because only the order of requests for the map depends on this flag.
         self.silent.store(false, Ordering::Relaxed);
         if let Some(first) = answers.first_mut() {
             *first = std::mem::replace(first, Value::Nil).extract_error()?;
@@ -188,10 +188,10 @@ impl Node {
 
     /// Checks that the server answers. Returns `None` if another task is already checking.
     ///
-    /// A `WAIT` delays the commands behind it. So a connection for adds is not checked itself. Instead,
-    /// another connection is checked, and the connection for adds is replaced in case it is broken.
+    /// A `WAIT` delays all later commands on its connection. So a connection for adds is not checked itself. Instead,
+    /// another connection is checked, and the connection for adds is replaced, because it may be broken.
     pub(super) async fn is_there(&self, wire: usize) -> Option<bool> {
-        // The swap lets one task through. It publishes no other data, so a relaxed order suffices.
+        // Only one task sees `false`. The flag publishes no other data, so a relaxed order suffices.
         if self.doubted.swap(true, Ordering::Relaxed) {
             return None;
         }
@@ -204,7 +204,7 @@ impl Node {
         };
         let is_there = timeout(GREETING, greeted).await.unwrap_or(false);
         if is_held_up {
-            // The answers of this connection may hang behind a `WAIT`, so the next command gets a new one.
+            // A `WAIT` may delay the answers of this connection, so the next command opens a new connection.
             *lock(&self.wires[wire].open) = None;
         }
         self.doubted.store(false, Ordering::Relaxed);

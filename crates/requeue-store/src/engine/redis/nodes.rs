@@ -1,7 +1,7 @@
-//! Tracks the servers of a cluster and the slots that they have.
+//! Tracks the servers of a cluster and the slots that they serve.
 //!
 //! The driver's own cluster client resends a command when its connection breaks. A claim that runs twice
-//! would hold keys that no process knows of. So this module maintains the map of slots. It resends a command
+//! would hold keys that no process knows of. So this module maintains the map of slots. This module resends a command
 //! only if the server reported that the command had no effect.
 
 use std::collections::HashMap;
@@ -26,13 +26,14 @@ use crate::types::error::{Answer, EngineError, Kind};
 
 /// The minimum interval between requests for the map of a cluster.
 const ASKING: Duration = Duration::from_millis(100);
-/// The time in which servers must return their maps. After the first map has arrived, the others have at
-/// least `OTHERS`, or as long as the first one took.
+/// The time in which servers must return their maps. After the first map has arrived, the other servers have at least
+/// `OTHERS`, or as much time as the first answer took.
 const SAYING: Duration = Duration::from_secs(3);
 const OTHERS: Duration = Duration::from_millis(100);
-/// The number of servers that are asked for their maps at the same time: one may be cut off from the others.
+/// The number of servers whose maps are requested at the same time. Several are needed, because one may be cut off from
+/// the others.
 const ASKED: usize = 5;
-/// The maximum number of servers that a command is sent to, before it fails temporarily.
+/// The maximum number of times that a command is sent before it fails with a temporary error.
 const HOPS: usize = 6;
 
 #[derive(Debug)]
@@ -41,7 +42,7 @@ pub(super) struct Nodes {
     /// The servers that are known, by address.
     known: Mutex<HashMap<String, Arc<Node>>>,
     map: Mutex<Arc<Map>>,
-    /// When a map was last requested.
+    /// The time of the last request for a map.
     asked: tokio::sync::Mutex<Option<Instant>>,
     accepts_eviction: bool,
     /// The scripts that run on the servers.
@@ -78,13 +79,13 @@ impl Nodes {
         lock(&self.map).is_cluster
     }
 
-    /// Updates the map, unless it was updated a moment ago. Runs in a separate task, because the caller may
-    /// give up.
+    /// Updates the map if the last update is not recent. The update runs in a separate task, because the caller may be
+    /// dropped.
     async fn update_map(self: &Arc<Self>) -> Answer<()> {
         let nodes = Arc::clone(self);
         let looked = tokio::spawn(async move {
             nodes.look_now().await?;
-            // Examine new masters in the background.
+            // New masters are examined in the background.
             tokio::spawn(async move {
                 let examined = examine_servers(nodes.all_masters(), nodes.accepts_eviction).await;
                 if let Err(EngineError { source: error, .. }) = examined {
@@ -97,13 +98,12 @@ impl Nodes {
     }
 
     async fn look_now(&self) -> Answer<()> {
-        // The lock is held during the requests: callers that arrive meanwhile wait for the new map and use
-        // it.
+        // The lock is held during the requests, so that callers that arrive meanwhile wait for the new map.
         let mut asked = self.asked.lock().await;
         if asked.is_some_and(|asked| asked.elapsed() < ASKING) {
             return Ok(());
         }
-        // Begin with the servers that have answered their last requests.
+        // The servers that have answered their last requests come first.
         let mut nodes = self.seeds.clone();
         let is_seed = |node: &Arc<Node>| self.seeds.iter().any(|seed| Arc::ptr_eq(seed, node));
         nodes.extend(lock(&self.known).values().filter(|node| !is_seed(node)).cloned());
@@ -118,7 +118,7 @@ impl Nodes {
             while let Ok(Some(said)) = timeout_at(limit, asking.next()).await {
                 match said {
                     Ok(map) if best.as_ref().is_none_or(|best| map.is_better_than(best)) => {
-                        // One map is here. The others get a little more time, because one of them may be
+                        // One map has arrived. The other servers have a little more time, because their maps may be
                         // newer.
                         limit = limit.min(Instant::now() + begun.elapsed().max(OTHERS));
                         best = Some(map);
@@ -131,7 +131,7 @@ impl Nodes {
                 break;
             }
         }
-        // The time is set after a failure, too: callers must not all ask a cluster that is down.
+        // The time is also set after a failure, so that not every caller sends requests to a cluster that is down.
         *asked = Some(Instant::now());
         match best {
             Some(map) => {
@@ -144,7 +144,7 @@ impl Nodes {
                 *lock(&self.map) = Arc::new(map);
                 Ok(())
             }
-            // The request has no effect, so its outcome is not in doubt.
+            // The request changes nothing, so its outcome is not in doubt.
             None if fault.kind.may_have_happened() => {
                 Err(EngineError { kind: Kind::Absent, ..fault })
             }
@@ -176,10 +176,10 @@ impl Nodes {
         holder().ok_or_else(|| EngineError::absent(format!("no server has slot {slot}")))
     }
 
-    /// Checks a server after a caller has given up on it, and updates the map if the server does not
-    /// answer. Runs in a separate task, which no caller can cancel.
+    /// Checks a server after a caller has stopped waiting for its answer. Updates the map if the server does not answer
+    /// the check. Runs in a separate task, which no caller can cancel.
     fn doubt_node(self: &Arc<Self>, node: &Arc<Node>, wire: usize) {
-        // Without a runtime, no request follows.
+        // Without a runtime, no later request follows, so no check is needed.
         let Ok(runtime) = Handle::try_current() else { return };
         let (nodes, node) = (Arc::clone(self), Arc::clone(node));
         runtime.spawn(async move {
@@ -199,7 +199,7 @@ impl Nodes {
         let node = self.holder_of(slot).await?;
         let connected = node.connect(answering).await;
         if connected.is_err() {
-            // Another server may have the slot by now. The next request uses the new map.
+            // Another server may now have the slot. The next request uses the new map.
             node.note_silence();
             let _ = self.update_map().await;
         }
@@ -212,7 +212,7 @@ impl Nodes {
         answers.pop().ok_or_else(unknown_format)
     }
 
-    /// As [`run_command`](Self::run_command), for a script.
+    /// Runs a script on the server that has the slot, as [`run_command`](Self::run_command) runs a command.
     pub(super) async fn run_script(self: &Arc<Self>, slot: u16, call: &Call<'_>) -> Answer<Value> {
         let mut answers = self.send(slot, Line::Quick, &[call], Some(call.script)).await?;
         answers.pop().ok_or_else(unknown_format)
@@ -238,7 +238,7 @@ impl Nodes {
                 Ok(mut connection) => Ok(node.send(&mut connection, commands, ahead).await),
                 Err(fault) => Err(fault),
             };
-            // There is an answer or an error. Only a caller that was dropped leaves the flag set.
+            // The request has an answer or an error. The flag stays set only if the caller was dropped.
             patient.gives_up = false;
             drop(patient);
             let error = match sent {
@@ -261,8 +261,7 @@ impl Nodes {
                 (Some(code), Some((address, _)), _) => {
                     let Some((host, port)) = address.rsplit_once(':') else { return Err(fault) };
                     let Ok(port) = port.parse() else { return Err(fault) };
-                    // The slot is being moved. Only this command goes to the new server, which needs to be
-                    // told so.
+                    // The slot is being moved. Only this command goes to the new server, and `ASKING` must precede it.
                     ahead = code == "ASK";
                     node = self.node_at(&node, map::address(&node, host, port));
                     if !ahead {
@@ -299,7 +298,7 @@ impl Nodes {
     }
 }
 
-/// Detects a caller that stops waiting for an answer: it has given up on the server.
+/// Detects that a caller has stopped waiting for an answer.
 struct Patient<'a> {
     nodes: &'a Arc<Nodes>,
     node: &'a Arc<Node>,

@@ -1,6 +1,6 @@
 //! Opens queues, creates them and lists them.
 //!
-//! The record of a queue and its shards lie on several nodes of a cluster, so no script can read both. A process that
+//! The record of a queue and its shards are on several nodes of a cluster, so no script can read both. A process that
 //! opens the queue reads the record, marks the shards, and reads the record again.
 
 use std::collections::BTreeMap;
@@ -21,14 +21,14 @@ use crate::types::group::{GroupBy, Grouping};
 use crate::types::inspect::QueueInfo;
 use crate::types::rate::Rate;
 
-/// The version of the data. Raise it if the scripts of an older program cannot read the data.
+/// The version of the data. It must be raised if the scripts of older programs cannot read the data.
 const VERSION: &str = "2";
-/// The version before groups. This version also reads its rows.
+/// The version before groups. This program also reads rows of that version.
 const WITHOUT_GROUPS: &str = "1";
-/// Writes the version, unless a newer program has written another one in the meantime.
+/// Writes the version, unless a newer program has written another version in the meantime.
 const UPGRADE: &str =
     "if redis.call('GET', KEYS[1]) == ARGV[1] then redis.call('SET', KEYS[1], ARGV[2]) end";
-/// The maximum number of attempts to open a queue that others drop and create at the same time.
+/// The maximum number of attempts to open a queue that other processes concurrently drop and create.
 const ATTEMPTS: u32 = 10;
 
 /// The data of a queue, apart from its keys.
@@ -40,7 +40,7 @@ pub(super) struct Record {
     /// True if this call created the record.
     pub(super) is_made: bool,
     pub(super) generation: u64,
-    /// True if the queue was dropped, and the drop has not yet removed everything.
+    /// True if the queue was dropped, but the drop has not yet removed all its Redis keys.
     pub(super) is_dropping: bool,
 }
 
@@ -55,7 +55,7 @@ impl Redis {
         }
     }
 
-    /// Fails unless the server has data of this version.
+    /// Fails if the server has no data, or data of another version.
     pub(super) async fn check(&self, queue: Option<&str>) -> Answer<()> {
         let refuse = |why: &str| Err(EngineError::refused(format!("{}: {why}", self.address)));
         match self.version().await?.as_deref() {
@@ -94,7 +94,7 @@ impl Redis {
             Some(WITHOUT_GROUPS) => {
                 upgrade.arg(UPGRADE).arg(1).arg(names::SCHEMA).arg(WITHOUT_GROUPS).arg(VERSION)
             }
-            // A full server accepts no write, but may already have the version.
+            // A server with full memory accepts no write, but may already contain the version.
             Some(_) => return self.check(None).await,
         };
         self.nodes.run_command(names::slot(names::SCHEMA), write).await?;
@@ -110,8 +110,8 @@ impl Redis {
         let (key, slot) = names::queue(name);
         let mut open = self.nodes.scripts.open.with(&[key]);
         if let Some(Settings { readd_policy, parked_add, group_by, group_limit, rate }) = settings {
-            // The adds name groups that the keys do not show, so only one shard can find each key.
-            // Only one shard can count the starts of a queue.
+            // If adds name the groups, a group cannot be computed from the key, so the queue needs a single shard. A
+            // rate also needs a single shard, which counts all starts.
             let is_single = group_by.as_deref() == Some("") || rate.is_some();
             let shards = if is_single { 1 } else { self.shards };
             open.arg(u8::from(readd_policy == ReaddPolicy::Hold)).arg(shards);
@@ -165,7 +165,7 @@ impl Redis {
     ) -> Answer<Option<Place>> {
         self.check(Some(name)).await?;
         if settings.is_some() {
-            // List the name first, so that every existing queue is listed.
+            // The name is listed first, so that every existing queue is listed.
             dropping::list_name(&self.nodes, name).await?;
         }
         let (mut is_lost, mut was_made) = (false, false);
@@ -182,23 +182,23 @@ impl Redis {
             let Record { ref settings, shards: count, generation, is_new, is_made, is_dropping } =
                 record;
             was_made |= is_made;
-            // The floor is read before the marks: a later drop raises the floor, and then no mark of this
-            // queue is restored.
+            // The floor is read before the marks. A later drop raises the floor, so that no mark of this queue is
+            // restored.
             let floor = self.read_floor().await?;
             let grouping = parse_grouping(settings)?;
             let of = Arc::new(Identity { name: name.to_owned(), generation, floor, grouping });
             let shards = Arc::new(names::shards(&of, count));
             if is_dropping {
-                // A drop is in progress or was interrupted.
+                // A drop was interrupted after its third step.
                 dropping::remove_queue(&self.nodes, &shards).await?;
                 continue;
             }
             if is_new {
-                // List the name again: a drop of the previous queue may have removed it in the meantime.
+                // The name is listed again, because a drop of the previous queue may have removed it in the meantime.
                 dropping::list_name(&self.nodes, name).await?;
                 if let Some(mark) = self.other_mark(&shards).await? {
-                    // The record was lost, but the queue was not. Adopt its generation before any shard
-                    // gets a mark, so that all shards get the same one.
+                    // The record was lost, but the shards were not. Their generation is adopted before any shard is
+                    // marked, so that all shards have the same mark.
                     is_lost = true;
                     let adopted = ["adopt".to_owned(), mark.to_string()];
                     dropping::record(&self.nodes, &of, &adopted).await?;
@@ -222,21 +222,20 @@ impl Redis {
             );
         }
         let generation = shards[0].queue.generation;
-        // Shards that another handle has opened stay, because they have a state: silence, and a repair in
-        // progress.
+        // Shards that another handle has opened are kept, because they have a state, such as a repair in progress.
         lock(&self.queues).entry(generation).or_insert(shards);
         let id = self.places.fetch_add(1, Ordering::Relaxed);
         let settings = Settings { rate, ..recorded.clone() };
         let mut place = Place { generation, ..Place::new(id, name, settings) };
         if rate != recorded.rate {
-            // A process that has changed the rate has not changed the record, or not yet.
+            // A process that has changed the rate may not have changed the record yet.
             place.rate = self.record_queue_rate(&place, recorded.rate).await?;
         }
         Ok(Some(place))
     }
 
-    /// Marks all shards with the generation of the record. The marks are not complete if another process has
-    /// changed the record or the marks meanwhile: the caller tries again.
+    /// Marks all shards with the generation of the record. If another process has changed the record or the marks
+    /// meanwhile, the marks are not complete, and the caller tries again.
     async fn mark_all(
         &self,
         name: &str,
@@ -257,12 +256,12 @@ impl Redis {
         }
         let incomplete = Ok(Marked { had_data, is_complete: false, rate: None });
         if let Some(other) = others {
-            // If the queue is new, another process has marked a shard in the meantime.
+            // In a new queue, another process has marked the shard in the meantime.
             if !record.is_new {
                 let now = self.read_record(name, None).await?;
                 if now.is_some_and(|now| now.generation == record.generation && !now.is_new) {
                     // A failover has brought back a shard of a dropped queue.
-                    // It may have had groups.
+                    // That queue may have had groups.
                     let grouping = Some(Grouping::Add);
                     let left = Identity { generation: other, grouping, ..(**of).clone() };
                     let left = names::shards(&Arc::new(left), record.shards);
@@ -271,19 +270,19 @@ impl Redis {
             }
             return incomplete;
         }
-        // A drop in the meantime has removed the record or the marks.
+        // The record is read again, because a drop in the meantime may have removed the record or the marks.
         let now = self.read_record(name, None).await?;
         let is_there = |now: Record| now.generation == record.generation && !now.is_dropping;
         if !now.is_some_and(is_there) {
             for shard in shards {
-                // A tentative mark that remains is harmless.
+                // The result is ignored, because a remaining tentative mark is harmless.
                 let _ = self.complete_mark(shard, "forget").await;
             }
             return incomplete;
         }
         let mut is_marked = true;
         for shard in shards {
-            // All shards are marked, even if one has lost its mark: the next attempt finds the others
+            // The loop continues even if a shard has lost its mark, so that the next attempt finds the other marks
             // complete.
             is_marked &= self.complete_mark(shard, "confirm").await?;
         }
@@ -300,7 +299,7 @@ impl Redis {
         Ok(Marked { had_data, is_complete: true, rate })
     }
 
-    /// Checks a shard, and begins its mark if it has none.
+    /// Checks a shard, and writes a tentative mark if it has no mark.
     async fn check_shard(&self, shard: &Shard, record: &Record) -> Answer<Checked> {
         let mut check = self.nodes.scripts.check.on(shard);
         check.arg(shard.queue.floor / i64::from(record.shards) + 1);
@@ -327,7 +326,7 @@ impl Redis {
             (other, _) => return Ok(Checked::Others(other)),
         }
         if self.wait > 0 {
-            // Check that the command is permitted.
+            // This checks that the command is permitted.
             self.nodes.run_command(shard.slot, cmd("WAIT").arg(0).arg(1)).await?;
         }
         Ok(Checked::Ours { was_there, is_damaged, rate })
@@ -365,7 +364,7 @@ impl Redis {
         let of = Arc::new(of);
         let (mut is_empty, mut is_paused) = (true, false);
         for shard in names::shards(&of, count) {
-            // A hash exists if it has entries.
+            // Redis keeps only hashes with entries.
             let exists = cmd("EXISTS").arg(shard.rows()).to_owned();
             is_empty &= values::number(self.nodes.run_command(shard.slot, &exists).await?)? == 0;
             let paused = cmd("GET").arg(shard.paused()).to_owned();
@@ -385,7 +384,7 @@ fn is_paused_by(text: &[u8], generation: u64) -> bool {
     text.split(|&byte| byte == b' ').next() == Some(generation.to_string().as_bytes())
 }
 
-/// Returns the way in which the keys of a queue get their groups.
+/// Returns the rule that assigns keys to groups.
 pub(super) fn parse_grouping(settings: &Settings) -> Answer<Option<Grouping>> {
     let by = settings.group_by.as_deref().map(GroupBy::from_stored);
     let grouping = by.as_ref().map(Grouping::new).transpose();
@@ -398,7 +397,7 @@ struct Marked {
     /// True if a shard had data of this generation before.
     had_data: bool,
     is_complete: bool,
-    /// The rate that claims keep.
+    /// The rate that claims use.
     rate: Option<Rate>,
 }
 

@@ -21,9 +21,9 @@ const OPTIONS: &[(&str, &str)] = &[
 
 #[derive(Debug)]
 pub(crate) struct Options {
-    /// The addresses at which to look for the server or the cluster.
+    /// The addresses from which the engine finds the server or the cluster.
     pub(super) seeds: Vec<ConnectionInfo>,
-    /// The number of replicas that must have an acknowledged write.
+    /// The number of replicas that must have received an acknowledged write.
     pub(super) wait: u32,
     /// The number of shards of queues that are created.
     pub(super) shards: Option<u16>,
@@ -45,7 +45,7 @@ impl Options {
             Some((user, hosts)) => (format!("{user}@"), hosts),
             None => (String::new(), authority),
         };
-        // A password with a slash or a question mark was split in the wrong place.
+        // An `@` here shows that a password with a slash or a question mark was split in the wrong place.
         if db.contains('@') || query.contains('@') {
             return Err(bad(
                 "percent-encode special characters in a name or password: %2F for /, %3F for ?",

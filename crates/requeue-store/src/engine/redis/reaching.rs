@@ -5,8 +5,8 @@ use redis::{ConnectionAddr, ConnectionInfo};
 use crate::engine::peer::{self, Protocol};
 use crate::types::error::EngineError;
 
-/// Returns the error of a connection attempt to these addresses, replaced by a more specific one if the
-/// cause can be determined.
+/// Returns the error of a connection attempt to these addresses, or a more specific error if the cause can be
+/// determined.
 pub(super) async fn explain_failure<'a>(
     seeds: &'a [ConnectionInfo],
     fault: EngineError,

@@ -11,19 +11,20 @@ use super::values::{self, Health, Values};
 use crate::engine::Place;
 use crate::types::error::Answer;
 
-/// The delay before a shard that is being repaired is asked for keys again.
+/// The delay before the next claim from a shard that is being repaired.
 const SOON: Duration = Duration::from_millis(100);
 
-/// The Redis keys that are walked, by their numbers in the scripts. The first one has the rows, and the
-/// walk restores missing places of them. The others have the places: low, normal and high priority,
-/// leases, re-adds in flight, parked keys, rows that were set aside.
+/// The Redis keys that are walked, by their numbers in the scripts. The first key contains the rows, whose missing
+/// places the walk restores. The others contain the places: low, normal and high priority, leases, re-adds in flight,
+/// parked keys, and rows that were set aside.
 const WALKED: [usize; 8] = [1, 2, 3, 4, 5, 6, 7, 11];
 
-/// The same in queues with groups, with the keys that are ready, and at last the numbers of keys in flight by group.
+/// The Redis keys that are walked in queues with groups. They also contain the ready keys, and lastly the numbers of
+/// keys in flight by group.
 const WALKED_WITH_GROUPS: [usize; 10] = [1, 2, 3, 4, 5, 6, 7, 11, 15, 16];
 
 impl Redis {
-    /// Starts the repair of a damaged shard. Returns the time until it may have keys.
+    /// Starts the repair of a damaged shard. Returns the time until the shard may deliver keys.
     pub(super) fn start_repair(
         &self,
         queue: &Place,
@@ -35,8 +36,8 @@ impl Redis {
         let nodes = Arc::clone(&self.nodes);
         let (queue, shards) = (queue.name.clone(), Arc::clone(shards));
         report_repair(&queue, 0, dropped);
-        // At most one task of this process repairs a shard. Repairs by other processes are harmless, but
-        // slow.
+        // At most one task of this process repairs a shard. Concurrent repairs by other processes are harmless, but
+        // cost time.
         if !shards[number].is_repaired.swap(true, Ordering::Relaxed) {
             tokio::spawn(async move {
                 let shard = &shards[number];
@@ -51,7 +52,7 @@ impl Redis {
     }
 }
 
-/// Restores the places of rows, and drops places that have no row, in short steps. Others may use and even
+/// Restores the places of rows, and drops places that have no row, in short steps. Other processes can use and even
 /// repair the shard at the same time.
 pub(super) async fn repair_shard(nodes: &Arc<Nodes>, queue: &str, shard: &Shard) -> Answer<()> {
     let (mut restored, mut dropped) = (0, 0);

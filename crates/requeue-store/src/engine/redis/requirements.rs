@@ -13,15 +13,15 @@ use super::map::{address, find_value, value_text};
 use super::node::Node;
 use crate::types::error::{Answer, EngineError};
 
-/// The time in which a server must report its configuration. A server that does not report it in time is
-/// asked again on the next occasion.
+/// The time in which a server must report its configuration. A server that does not answer in time is examined again
+/// later.
 const SAYING: Duration = Duration::from_secs(3);
 
 /// Examines the servers that were not examined since the last connect. Fails with the name of a server that
-/// evicts keys, unless that is accepted.
+/// evicts keys, unless the options accept evictions.
 pub(super) async fn examine_servers(masters: Vec<Arc<Node>>, accepts_eviction: bool) -> Answer<()> {
     let asked = masters.iter().map(async |node| {
-        // The flag is set before the question, so that updates of the map at the same time ask once.
+        // The flag is set before the request, so that concurrent updates of the map send it once.
         if node.is_examined.swap(true, Ordering::Relaxed) {
             return Ok(());
         }
@@ -46,7 +46,7 @@ pub(super) async fn examine_servers(masters: Vec<Arc<Node>>, accepts_eviction: b
             );
         }
         settings.evicts.filter(|_| !accepts_eviction).map_or(Ok(()), |policy| {
-            // Let the next attempt examine it again.
+            // The next attempt must examine the server again.
             node.is_examined.store(false, Ordering::Relaxed);
             Err(EngineError::refused(format!(
                 "{}: maxmemory-policy is {policy}: when its memory is full, this server removes keys \
@@ -70,8 +70,7 @@ async fn read_settings(node: &Node) -> Answer<Settings> {
     let (mut memory, mut persistence) = (cmd("INFO"), cmd("INFO"));
     let asked = [&*memory.arg("memory"), persistence.arg("persistence")];
     let [memory, persistence] = node.ask(asked).await?.map(|said| value_text(&said));
-    // Without a limit nothing is evicted. The policies `volatile-*` do not affect keys without a time to
-    // live.
+    // Without a memory limit, no key is evicted. The policies `volatile-*` do not affect keys without a time to live.
     let has_limit = said(&memory, "maxmemory").is_some_and(|limit| limit != "0");
     let policy = said(&memory, "maxmemory_policy").filter(|policy| policy.starts_with("allkeys"));
     Ok(Settings {

@@ -1,5 +1,5 @@
-//! The schedules of a queue. Each shard has the schedules of its keys, so that one script fires a schedule and adds its
-//! key.
+//! The schedules of a queue. Each shard contains the schedules of its keys, so that one script can fire a schedule and
+//! add its key.
 
 use std::collections::BTreeMap;
 
@@ -90,7 +90,7 @@ impl Redis {
         command.arg(limit);
         let mut found = Values::from_array(self.run_script(shard, &command).await?)?;
         let has_standing = found.is_true()?;
-        // A queue with several shards has no rate.
+        // Only a queue with one shard can have a rate.
         if !has_standing && shards.len() == 1 {
             self.restore_rate(shard).await?;
         }
@@ -124,7 +124,7 @@ impl Redis {
     }
 }
 
-/// The latest time of a schedule: `NEVER` of shard.lua is no time.
+/// The latest time of a schedule: `NEVER` of shard.lua is not a time.
 const LATEST: Micros = (1 << 53) - 2;
 
 /// Encodes a text that may be missing.

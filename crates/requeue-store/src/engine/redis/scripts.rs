@@ -27,7 +27,7 @@ impl Script {
         call
     }
 
-    /// As [`on`](Self::on), with another Redis key after the Redis keys of the shard.
+    /// Returns a call like [`on`](Self::on), with another Redis key after the Redis keys of the shard.
     pub(super) fn on_also(&self, shard: &Shard, key: &str) -> Call<'_> {
         let mut command = cmd("EVALSHA");
         command.arg(&self.hash).arg(shard.keys.len() + 1).arg(&shard.keys).arg(key);
@@ -35,7 +35,7 @@ impl Script {
         Call { script: self, command }
     }
 
-    /// As [`on`](Self::on), with the Redis keys of the schedules after the Redis keys of the shard.
+    /// Returns a call like [`on`](Self::on), with the Redis keys of the schedules after the Redis keys of the shard.
     pub(super) fn on_schedules(&self, shard: &Shard) -> Call<'_> {
         let keys: Vec<_> = shard.keys.iter().cloned().chain(shard.schedules()).collect();
         let mut call = self.with(&keys);
@@ -57,7 +57,7 @@ impl Script {
     }
 }
 
-/// A command that runs a script. A server that does not know the script gets its text.
+/// A command that runs a script. The text is sent only to a server that does not know the script.
 pub(super) struct Call<'s> {
     pub(super) script: &'s Script,
     command: Cmd,
@@ -80,7 +80,7 @@ impl DerefMut for Call<'_> {
 /// The clock of the server.
 pub(super) const CLOCK: &str = include_str!("lua/clock.lua");
 
-/// Scripts that also run on a full server: otherwise no key could leave it.
+/// Scripts that must also run on a full server, because otherwise no key could be removed from it.
 const EVEN_IF_FULL: &str = "#!lua flags=allow-oom";
 /// Scripts that a full server does not start.
 const UNLESS_FULL: &str = "#!lua";
@@ -95,12 +95,12 @@ const ACTIVITY: &str = include_str!("lua/activity.lua");
 /// An add, as a function.
 const ADD_KEYS: &str = concat!("local function add_keys()\n", include_str!("lua/add.lua"), "\nend");
 
-/// Defines [`Scripts`]. Each line has the parts that precede some scripts, and the names of these scripts, which
-/// are those of their files.
+/// Defines [`Scripts`]. Each line contains the files that precede some scripts, and the names of these scripts, which
+/// are also their file names.
 macro_rules! scripts {
     ($clock:ident: $($parts:expr => $($name:ident)*;)*) => {
-        /// The scripts, one for each file in `lua` that is an operation. They have no groups: each operation calls one of
-        /// them.
+        /// The scripts, one for each file in `lua` that is an operation. The fields are not grouped, because each
+        /// operation calls one of them.
         #[derive(Debug)]
         pub(super) struct Scripts {
             $($(pub(super) $name: Script,)*)*

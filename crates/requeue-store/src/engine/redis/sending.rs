@@ -11,7 +11,7 @@ use super::scripts::Call;
 use super::{Redis, dropping, values};
 use crate::types::error::{Answer, Kind};
 
-/// The maximum number of times that a mark is restored, if the server evicts it again immediately.
+/// The maximum number of attempts to restore a mark that the server evicts again immediately.
 const ATTEMPTS: u32 = 10;
 
 impl Redis {
@@ -20,8 +20,8 @@ impl Redis {
         answers.pop().ok_or_else(unknown_format)
     }
 
-    /// As [`run_script`](Self::run_script). Also waits for replicas, at most `limit`, and returns how many have
-    /// confirmed.
+    /// Runs a script as [`run_script`](Self::run_script) does. Also waits for replicas, at most `limit`, and returns
+    /// the number of replicas that have confirmed.
     pub(super) async fn run_and_wait(
         &self,
         shard: &Shard,
@@ -40,7 +40,7 @@ impl Redis {
         Ok((answers.pop().ok_or_else(unknown_format)?, replicas))
     }
 
-    /// Sends the commands. The first one is `call`. Restores the shard's mark if the server has lost it.
+    /// Sends the commands, of which `call` is the first. Restores the shard's mark if the server has lost it.
     async fn send_script(
         &self,
         shard: &Shard,

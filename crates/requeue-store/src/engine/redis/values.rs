@@ -20,7 +20,7 @@ use crate::types::key::Key;
 use crate::types::rate::Rate;
 use crate::types::worker::invalid_worker;
 
-/// The value of `most` if no number of failures parks a key.
+/// The value of `most` if there is no limit of failures.
 const NEVER_PARKED: u64 = 1 << 33;
 
 pub(super) fn push_add(to: &mut Cmd, ask: &Ask, queue: &Place) {
@@ -142,7 +142,7 @@ impl Values {
             .and_then(|number| number.try_into().map_err(|_| unknown_format()))
     }
 
-    /// Reads a time that the script may not have.
+    /// Reads a time, or `None` if the script answers that there is no time.
     pub(super) fn time_if_any(&mut self) -> Answer<Option<Duration>> {
         match self.next_value()? {
             Value::Nil => Ok(None),
@@ -204,7 +204,7 @@ pub(super) fn to_digits(value: Value, count: usize) -> Answer<Vec<u8>> {
     if digits.len() == count { Ok(digits) } else { Err(unknown_format()) }
 }
 
-/// Returns true for each of `count` keys that was changed. No other transaction can have locked a key.
+/// Returns true for each of `count` keys that was changed. No result is `None`, because Redis has no locked keys.
 pub(super) fn to_changed(value: Value, count: usize) -> Answers<bool> {
     let digits = to_digits(value, count)?;
     Ok(digits.into_iter().map(|digit| Some(digit == b'1')).collect())
@@ -245,7 +245,7 @@ pub(super) struct ShardClaim {
     pub(super) health: Health,
     /// True if groups have changed that no wake has named.
     pub(super) needs_search: bool,
-    /// The groups that the claim has visited. `None`: the queue has no groups, or none was visited.
+    /// The groups that the claim has visited, or `None` if it has visited no groups.
     pub(super) visited: Option<Bands<Visited>>,
 }
 
@@ -351,7 +351,7 @@ fn read_parked(value: Value) -> Answer<Vec<ParkedKey>> {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Health {
     Good,
-    /// Parts are missing. Has the number of places without a row that were dropped.
+    /// Parts of the shard are missing. The number is that of the dropped places without a row.
     Damaged(u64),
 }
 
@@ -359,9 +359,9 @@ pub(super) enum Health {
 pub(super) struct Stored {
     /// The row that rows.lua has packed.
     packed: Vec<u8>,
-    /// The fencing token of the key's cancelled run, if there is one. An earlier run may have had it.
+    /// The fencing token of the key's cancelled run, if there is one. The token may be that of an earlier run.
     cancelled: Option<i64>,
-    /// The group of the key. `None`: the queue has no groups, or another client has written the row.
+    /// The group of the key, or `None` if the queue has no groups or another client has written the row.
     group: Option<String>,
 }
 
@@ -385,12 +385,12 @@ impl Stored {
         Ok(Self { cancelled: number(values.next_value()?).ok(), ..stored })
     }
 
-    /// Returns the number of failures in a row. It is 0 if the row cannot be read.
+    /// Returns the number of consecutive failures, or 0 if the row cannot be read.
     pub(super) fn failures(&self) -> u32 {
         read_row(&self.packed).map_or(0, |row| row.failures)
     }
 
-    /// Returns the entry of the key. `epoch` converts a fencing token of the shard to one of the queue.
+    /// Returns the entry of the key. `epoch` converts a fencing token of the shard to that of the queue.
     pub(super) fn to_entry(&self, key: Key, epoch: impl Fn(i64) -> i64, now: Micros) -> Entry {
         let entry = match decode_row(&self.packed, &epoch) {
             Ok(mut row) => {
@@ -411,9 +411,9 @@ const RUNNING: usize = PENDING + 34;
 /// The additional size of a row with failures or a bound, without its error, in bytes.
 const EXTRA: usize = 33;
 
-/// Decodes a row that rows.lua has packed: a part for the pending run, and optionally one for the delivery,
-/// and one for failures and the bound, with the error. `epoch` converts a fencing token of the shard to one of the queue.
-/// rows.lua has the same rules.
+/// Decodes a row that rows.lua has packed: a part for the pending run, optionally a part for the delivery, and
+/// optionally a part for failures, the bound and the error. `epoch` converts a fencing token of the shard to one of the
+/// queue. rows.lua implements the same rules.
 pub(super) fn decode_row(packed: &[u8], epoch: impl Fn(i64) -> i64) -> Result<Row, String> {
     let size = packed.len();
     // The byte before the worker's name is its length.
@@ -457,7 +457,7 @@ pub(super) fn decode_row(packed: &[u8], epoch: impl Fn(i64) -> i64) -> Result<Ro
             [other] => return Err(format!("parked is {}", other.cast_signed())),
         };
         row.bound = none_if_zero(fields.take_time("bound")?).filter(|_| row.at.is_some());
-        // Version 1 of the data has no such time.
+        // Data of version 1 contains no such time.
         let failed_at = if has_time { fields.take_time("failed_at")? } else { 0 };
         row.failed_at = none_if_zero(failed_at).filter(|_| row.failures > 0);
         row.error = (row.failures > 0).then(|| String::from_utf8_lossy(fields.0).into_owned());
@@ -511,7 +511,7 @@ impl Fields<'_> {
     /// double.
     fn take_time(&mut self, name: &str) -> Result<i64, String> {
         let time = f64::from_be_bytes(self.bytes()?);
-        // The numbers of Lua are doubles. No script writes a fraction, or a number beyond the exact integers.
+        // Numbers in Lua are doubles, but scripts write only exact integers.
         if (0.0..=LATEST).contains(&time) && time.fract() == 0.0 {
             // The value is a whole number in the range of an `i64`.
             Ok(time as i64)

@@ -1,8 +1,8 @@
 //! Wakes waiting processes by tokens in Redis lists.
 //!
-//! One of the waiting processes takes a token. A process that takes one and leaves ready keys behind adds
-//! another. A process that no longer waits returns the token. Each shard has a list. Each queue that is open
-//! in this process has one connection per shard, which is opened when the process first waits.
+//! Only one of the waiting processes takes a token. If it leaves ready keys behind, it adds another token. If it no
+//! longer waits, it returns the token. Each shard has a list. Each queue that is open in this process has one
+//! connection per shard, which is opened when the process first waits.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -25,13 +25,13 @@ const ANSWERING: Duration = Duration::from_secs(BLOCKING + 5);
 #[derive(Debug)]
 pub(super) struct Waiting {
     woken: watch::Sender<u64>,
-    /// True if the last claim found nothing. A busy process takes no tokens.
+    /// True if the last claim found no key. A busy process takes no tokens.
     wanted: watch::Sender<bool>,
     /// The shard of the last token, until a claim has begun there.
     shard: AtomicUsize,
 }
 
-/// The value of [`Waiting::shard`] if there is no such shard.
+/// The value of [`Waiting::shard`] if no such shard is known.
 const NONE: usize = usize::MAX;
 
 impl Waiting {
@@ -100,14 +100,15 @@ impl Waiting {
         }
     }
 
-    /// Wakes the claims of this process, if it still wants a token. Returns false otherwise.
+    /// Wakes the claims of this process and returns true, if it still wants a token.
     fn wake_claims(&self, number: usize) -> bool {
-        // The wish is taken together with the token, so that two tokens do not wake the same claim. A claim that gives up
-        // the wish afterwards has been woken: see `Engine::pass_wake_on`.
+        // The value changes to false with the first token, so that two tokens do not wake the same claim. A claim that
+        // no longer needs the token afterwards passes it on: see `Engine::pass_wake_on`.
         self.wanted.send_if_modified(|wanted| {
             let was_wanted = std::mem::take(wanted);
             if was_wanted {
-                // The number is stored before the wake. The channel of the wake orders it for the claimer.
+                // The number is stored before the wake. `Relaxed` suffices, because the channel of the wake orders the
+                // accesses.
                 self.shard.store(number, Ordering::Relaxed);
                 self.woken.send_modify(|woken| *woken += 1);
             }
@@ -135,7 +136,7 @@ impl Waiting {
     }
 }
 
-/// Returns a token for another process. If that fails, other processes find the key by polling.
+/// Returns a token for another process. If this fails, other processes find the key by polling.
 pub(super) async fn return_token(nodes: &Arc<Nodes>, shard: &Shard) {
     let wake = nodes.scripts.wake.on(shard);
     let _ = nodes.run_script(shard.slot, &wake).await;

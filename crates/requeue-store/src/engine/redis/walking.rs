@@ -51,8 +51,8 @@ impl Redis {
         Ok(found.into_values().collect())
     }
 
-    /// Walks one shard after another. Parked keys are returned in order. For other states, a step is one
-    /// step of a scan, which may return more or fewer keys than `limit`.
+    /// Walks one shard after another. Parked keys are returned in order. For other states, each call is one step of a
+    /// scan, which may return more or fewer keys than `limit`.
     pub(super) async fn walk_step(
         &self,
         queue: &Place,
@@ -147,8 +147,8 @@ impl Redis {
         Ok((now, found))
     }
 
-    /// Collects up to `limit` keys of a shard in this state, or in any state, that follow `after`. The shard
-    /// does not keep its keys in order, so this reads all of them.
+    /// Collects up to `limit` keys of a shard in this state, or in any state, that follow `after`. The keys of a shard
+    /// are not stored in order, so this reads all of them.
     async fn collect_scan(
         &self,
         shards: &[Shard],
@@ -247,7 +247,7 @@ fn is_beyond(found: &BTreeMap<Key, Entry>, key: &Key, limit: usize) -> bool {
     found.len() >= limit && found.last_key_value().is_none_or(|(last, _)| *key > *last)
 }
 
-/// Inserts an entry, and keeps the first `limit` entries.
+/// Inserts an entry. Keeps only the first `limit` entries.
 fn put_entry(found: &mut BTreeMap<Key, Entry>, entry: Entry, limit: usize) {
     found.insert(entry.key.clone(), entry);
     if found.len() > limit {

@@ -1,4 +1,4 @@
-//! The numbers of a queue per minute.
+//! The activity of a queue per minute.
 
 use rusqlite::{OptionalExtension, Result, Row, params};
 

@@ -13,7 +13,7 @@ use crate::engine::{Finish, Place};
 use crate::types::inspect::Attempt;
 use crate::types::key::Key;
 
-/// A failure whose fencing token is a multiple of this also removes old failures.
+/// A failure whose fencing token is a multiple of this number also removes old failures.
 const BETWEEN_TRIMS: i64 = 128;
 /// The maximum number of failures that one trim removes.
 const TRIMMED: i64 = 1024;
@@ -57,8 +57,8 @@ impl Work<'_> {
         self.connection.prepare_cached(sql)?.execute(values).map(drop)
     }
 
-    /// Removes the failed runs of a key whose failures were reset, or that has no record any longer. `was_failing` says
-    /// whether the key had failures before.
+    /// Removes the failed runs of a key whose failures were reset, or that no longer has a record. `was_failing` is
+    /// true if the key had failures before.
     pub(super) fn forget_attempts(
         &self,
         queue: &Place,

@@ -1,8 +1,8 @@
 //! Computes the time for a store file. It is the same for all processes, even if the clock of the machine is
 //! changed.
 //!
-//! Time advances with the uptime of the machine, which cannot be changed. Only the first process after a
-//! start of the machine reads the clock of the machine. The time never goes back.
+//! The time of a file advances with the uptime of the machine, which cannot be changed. Only the first process after a
+//! start of the machine reads the machine's clock. The time never goes back.
 
 use std::sync::Arc;
 use std::time::SystemTime;
@@ -11,22 +11,21 @@ use rusqlite::{Connection, OptionalExtension, Result, params};
 
 use crate::engine::time::Micros;
 
-/// A restart of the machine may lose the last part of the time before it. This is the maximum length of that
-/// part, in microseconds.
+/// The maximum time, in microseconds, that a restart of the machine can lose.
 const FORGOTTEN: Micros = 1_000_000;
 
-/// The longest lead of a file's time over the machine's clock, in microseconds: 100 years. A
-/// machine whose clock was wrong at its start may be ahead by decades.
+/// The maximum time, in microseconds, by which a file's time may be ahead of the machine's clock: 100 years. A file may
+/// be ahead by decades if the machine's clock was wrong at its start.
 const AHEAD: Micros = 100 * 365 * 24 * 3_600_000_000;
 
-/// The time by which the time of a file may be behind the latest time that was stored since the machine's start,
-/// in microseconds: a minute. A reader may be stopped between its reading of the clock and its transaction.
+/// The maximum time, in microseconds, by which a reading may be behind the latest stored time of the same machine
+/// start: a minute. A process may be suspended between its reading of the clock and its transaction.
 const BEHIND: Micros = 60_000_000;
 
 /// A reading of the machine's sources of time.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Reading {
-    /// Identifies the last start of the machine.
+    /// The identifier of the machine's last start.
     pub(super) start: Arc<str>,
     /// The uptime of the machine, from a source other than its clock.
     pub(super) running: Micros,
@@ -77,7 +76,7 @@ pub(super) struct Time {
     start: String,
     /// The time of the last start of the machine.
     began: Micros,
-    /// The latest time that was stored. The time of the file was never much later.
+    /// The latest time that was stored. The time of the file has not been much later.
     latest: Micros,
     /// True if the state in the file is ignored.
     is_replaced: bool,
@@ -86,7 +85,7 @@ pub(super) struct Time {
 impl Time {
     /// Reads the state. The caller has begun a transaction.
     ///
-    /// Ignores a state that no clock explains, and that [`keep_time`](Self::keep_time) then replaces. Otherwise all leases
+    /// Ignores an implausible state, which [`keep_time`](Self::keep_time) then replaces. With such a state, all leases
     /// would have expired.
     pub(super) fn read(connection: &Connection, reading: &Reading) -> Result<Self> {
         let mut kept = connection.prepare_cached("select start, began, latest from clock")?;
@@ -99,7 +98,7 @@ impl Time {
         if kept.now(reading) > reading.clock.saturating_add(AHEAD) {
             return Ok(ignored);
         }
-        // Otherwise time would stand still until the machine has run for that long.
+        // With a later value, the time would stand still until the machine has run for that long.
         let latest = kept.latest.max(0);
         let is_known = *kept.start == *reading.start;
         let since = kept.began.saturating_add(reading.running);
@@ -118,8 +117,8 @@ impl Time {
         now.max(self.latest)
     }
 
-    /// Stores that the time at this reading is `now`, if necessary. `has_changed` is true if the transaction
-    /// writes in any case.
+    /// Stores the time `now` of this reading, if necessary. `has_changed` is true if the transaction also writes other
+    /// data.
     pub(super) fn keep_time(
         self,
         connection: &Connection,

@@ -1,4 +1,4 @@
-//! SQLite stores: a file for all processes of one machine.
+//! SQLite stores. All processes of one machine can use the same file.
 
 mod actions;
 mod activity;
@@ -60,8 +60,8 @@ pub(crate) enum Synchronous {
 #[derive(Debug)]
 pub(crate) struct Sqlite {
     thread: Thread,
-    /// The threads for operations that only read, if there are any: one that reads many keys, and one that
-    /// reads a few rows. A long count or search must not delay the state of the queue and of single keys.
+    /// The threads for operations that only read, if there are any. The first is for reads of many keys, and the second
+    /// for reads of a few rows, which must not wait for a long count or search.
     readers: Option<[Thread; 2]>,
     wakes: Wakes,
 }
@@ -91,7 +91,7 @@ impl Sqlite {
         self.wakes.wake_getters(queue);
     }
 
-    /// As [`wake_getters`](Self::wake_getters), after a change of keys of these groups.
+    /// Wakes getters as [`wake_getters`](Self::wake_getters) does, after a change of keys of these groups.
     fn wake_for_groups(&self, queue: &Place, groups: &Groups) {
         match queue.group_by {
             Some(_) => self.wakes.wake_after(queue.id, |turns| turns.name_groups(groups)),
@@ -99,7 +99,7 @@ impl Sqlite {
         }
     }
 
-    /// As [`with_rows`](Self::with_rows), to change rows for a caller that does not try again. Waits for other processes
+    /// Runs `work` as [`with_rows`](Self::with_rows) does, for a caller that does not retry. Waits for other processes
     /// as long as an add does.
     async fn update_rows<T: Send + 'static>(
         &self,
@@ -124,7 +124,7 @@ impl Sqlite {
         self.call(thread, Kind::Plain, queue, |at, queue, _| work(at, queue)).await
     }
 
-    /// As [`with_rows`](Self::with_rows). `work` also gets the state of the queue.
+    /// Runs `work` as [`with_rows`](Self::with_rows) does, and also passes the state of the queue to it.
     async fn call<T: Send + 'static>(
         &self,
         thread: &Thread,
@@ -140,7 +140,7 @@ impl Sqlite {
         called.await?.ok_or_else(|| EngineError::dropped(&queue.name))
     }
 
-    /// Runs `work` on a thread after a check of the schema. Waits while another process has the file locked.
+    /// Runs `work` on a thread after a check of the schema. Waits while another process keeps the file locked.
     async fn call_checked<T: Send + 'static>(
         &self,
         thread: &Thread,
@@ -158,9 +158,9 @@ impl Sqlite {
         retry_patiently(attempt).await
     }
 
-    /// Removes the keys of dropped queues, in short transactions that do not block others for long.
+    /// Removes the keys of dropped queues, in short transactions that do not block other processes for long.
     async fn sweep(&self) -> Answer<()> {
-        // In most cases nothing is left, and nothing must be written.
+        // In most cases, no keys are left, and a read suffices.
         while let Some(queue) = self.slow_reader().call(|at| at.left_over()).await? {
             let sweep = move || self.thread.call(move |at| at.sweep_keys(queue, SWEPT));
             retry_patiently(move || Box::pin(sweep())).await?;
@@ -171,8 +171,8 @@ impl Sqlite {
 
 type Trial<'a, T> = Pin<Box<dyn Future<Output = Answer<T>> + Send + 'a>>;
 
-/// Retries while another process has the file locked. Retries once after another temporary failure: an attempt
-/// that has found the disk full has released the reserve for the next one.
+/// Retries while another process keeps the file locked. Also retries once after another temporary failure: an attempt
+/// that finds the disk full releases the reserve for the next attempt.
 async fn retry_patiently<'a, T>(attempt: impl Fn() -> Trial<'a, T>) -> Answer<T> {
     let (since, mut has_failed) = (Instant::now(), false);
     loop {
@@ -226,7 +226,7 @@ impl Engine for Sqlite {
         for reader in self.readers.iter().flatten() {
             reader.close().await;
         }
-        // If no other process has the file open, SQLite now copies the log into it and deletes the log.
+        // If no other process has the file open, SQLite now copies the log into the file, and deletes the log.
         self.thread.close().await;
     }
 
@@ -421,7 +421,7 @@ impl Engine for Sqlite {
     }
 
     async fn cancel_signal(&self, queue: &Place) -> Answer<u64> {
-        // Other processes do not send wakes.
+        // A poll is needed, because other processes do not send wakes.
         self.with_rows(self.quick_reader(), queue, |at, queue| at.cancel_sum(&queue)).await
     }
 
@@ -472,7 +472,7 @@ impl Engine for Sqlite {
     }
 
     fn max_batches(&self) -> usize {
-        // Only one batch is written at a time. A second one is collected meanwhile.
+        // Only one batch is written at a time. The second batch is collected meanwhile.
         2
     }
 }

@@ -33,7 +33,7 @@ pub(super) static READY: LazyLock<String> = LazyLock::new(|| {
 
 /// The groups of keys that an operation has changed.
 pub(super) type Groups = BTreeSet<Arc<str>>;
-/// The state of a queue, which each operation reads.
+/// The state of a queue. Each operation reads it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Standing {
     pub(super) is_paused: bool,
@@ -94,7 +94,7 @@ impl Work<'_> {
         self.connection.execute(sql, params![queue.id, paused]).map(drop)
     }
 
-    /// Drops the queue, except for its keys, which can no longer be found. Also returns the queue's number.
+    /// Drops the queue, but not its keys, which can then no longer be found. Also returns the queue's id.
     pub(super) fn drop_queue(&self, name: &str, keys_too: bool) -> Result<(Dropped, i64)> {
         let Some(queue) = self.find_queue(name)? else { return Ok((Dropped::Missing, 0)) };
         let counts = self.count_keys(&queue)?;
@@ -102,8 +102,8 @@ impl Work<'_> {
         if Dropped::keeps(&counts, schedules, keys_too) {
             return Ok((Dropped::Kept(counts, schedules), queue.id));
         }
-        // The row of the queue goes first, in a short transaction. After a crash, its keys are unreachable
-        // until `migrate` removes them.
+        // The row of the queue is removed first, in a short transaction. After a crash, its keys are unreachable until
+        // `migrate` removes them.
         self.connection.execute("delete from queues where id = ?1", [queue.id])?;
         self.connection.execute("delete from schedules where queue = ?1", [queue.id])?;
         self.connection.execute("delete from groups where queue = ?1", [queue.id])?;
@@ -112,9 +112,9 @@ impl Work<'_> {
         Ok((Dropped::Yes(counts), queue.id))
     }
 
-    /// Returns the number of a dropped queue that has keys left. Failed runs belong to keys.
+    /// Returns the id of a dropped queue whose keys or failed runs remain.
     pub(super) fn left_over(&self) -> Result<Option<i64>> {
-        // This seeks once in the index for each queue.
+        // The query searches the index once for each queue.
         let sql = "with recursive found (queue) as ( \
                        select min(queue) from keys \
                        union all \
@@ -139,7 +139,7 @@ impl Work<'_> {
         sweep("keys")
     }
 
-    /// Also returns the groups of which keys are ready.
+    /// Adds keys. Also returns the groups in which keys became ready.
     pub(super) fn add_keys(
         &self,
         queue: &Place,
@@ -192,7 +192,7 @@ impl Work<'_> {
         Ok(Claimed { items, next, parked, is_rated, schedule_in, ..Claimed::default() })
     }
 
-    /// Claims keys of a queue without groups. Also returns the time until there may be another key.
+    /// Claims keys of a queue without groups. Also returns the time until another key may be ready.
     fn claim_in_order(
         &self,
         queue: &Place,
@@ -218,8 +218,8 @@ impl Work<'_> {
         mut row: Row,
         lease: Duration,
     ) -> Result<Delivery> {
-        // This uses the clock of the machine, not of the file, because a copy of the file that is restored after a
-        // reboot, or on another machine, shares only that clock with the original.
+        // The token uses the clock of the machine, not the time of the file. A copy of the file that is restored after
+        // a reboot, or on another machine, shares only the machine's clock with the original.
         let sql = "update epochs set last = max(last + 1, ?1) returning last";
         let mut statement = self.connection.prepare_cached(sql)?;
         let epoch = statement.query_row([self.clock], |row| row.get(0))?;
@@ -262,8 +262,8 @@ impl Work<'_> {
         Ok(found)
     }
 
-    /// Counts a failure for each key whose lease has expired. Returns the keys that this failure parks, and the groups of
-    /// all of them.
+    /// Counts a failure for each key whose lease has expired. Returns the keys that this failure parks, and the groups
+    /// of all keys with expired leases.
     fn expire_leases(&self, queue: &Place, claim: &Claim) -> Result<(Vec<ParkedKey>, Groups)> {
         let sql = format!(
             "select {} from keys where queue = ?1 and state = 1 and lease_until <= ?2 \
@@ -304,7 +304,7 @@ impl Work<'_> {
         self.connection.prepare_cached(sql)?.query_row([queue.id], |row| row.get(0))
     }
 
-    /// Also returns the groups that have room for another key.
+    /// Completes deliveries. Also returns the groups that can deliver another key.
     pub(super) fn finish_deliveries(
         &self,
         queue: &Place,
@@ -453,7 +453,7 @@ impl Work<'_> {
     }
 }
 
-/// Reads the settings of a queue, from the second column of a row on.
+/// Reads the settings of a queue, starting at the second column of a row.
 fn settings(row: &rusqlite::Row<'_>) -> Result<Settings> {
     let keeps: bool = row.get(2)?;
     let (group_by, group_limit, rate) = (row.get(3)?, row.get(4)?, read_rate(row, 5)?);
@@ -463,8 +463,8 @@ fn settings(row: &rusqlite::Row<'_>) -> Result<Settings> {
 /// Returns the query of a page. Its parameters `?1` to `?4` are the queue, the limit, the time, and the key
 /// before the page.
 pub(super) fn page_sql(state: Option<State>, is_next: bool) -> String {
-    // Few keys are in flight, and the index of parked keys contains no others. Keys in the other states are
-    // common, so a scan in key order finds some soon.
+    // Few keys are in flight, and the index of parked keys contains no others. Keys in the other states are common, so
+    // a scan in key order soon finds some of them.
     let (index, which) = match state {
         None => ("", ""),
         Some(State::Ready) => ("not indexed", "and state = 0 and at <= ?3"),

@@ -1,4 +1,5 @@
-//! The rules for the path of a queue's file: the place that it names, and why a file cannot be opened there.
+//! The rules for the path of a queue's file: the location that it names, and the reasons why a file cannot be opened
+//! there.
 
 #[cfg(unix)]
 mod owners;
@@ -17,7 +18,7 @@ pub(super) fn beside(file: &Path, suffix: &str) -> PathBuf {
     name.into()
 }
 
-/// Returns the path as it is: the rules of `owners` apply only to Unix.
+/// Returns the path unchanged, because the rules of `owners` apply only to Unix.
 #[cfg(not(unix))]
 pub(super) fn prepare_path(path: &Path) -> std::io::Result<PathBuf> {
     Ok(path.to_owned())
@@ -33,7 +34,7 @@ pub(super) fn find_obstacle(path: &Path) -> Option<EngineError> {
     let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty());
     let directory = directory.unwrap_or(Path::new("."));
     let (at, within) = (path.display(), directory.display());
-    // The errors of SQLite do not tell these cases apart.
+    // The errors of SQLite do not distinguish these cases.
     if path.is_dir() {
         let file = path.join("jobs.db");
         let said = format!("{at}: it is a directory; name a file, as in sqlite:{}", file.display());
@@ -43,7 +44,7 @@ pub(super) fn find_obstacle(path: &Path) -> Option<EngineError> {
         Ok(found) if found.is_dir() => forbidden_access(path, directory)
             .map(|why| EngineError::refused(format!("{at}: {why}"))),
         Ok(_) => Some(EngineError::refused(format!("{at}: {within} is not a directory"))),
-        // A file system that contains it may be mounted later.
+        // A file system that contains the directory may be mounted later.
         Err(error) if error.kind() == ErrorKind::NotFound => {
             let said = format!("{at}: there is no directory {within}; create it");
             Some(EngineError::unable(said))
@@ -58,8 +59,8 @@ pub(super) fn find_obstacle(path: &Path) -> Option<EngineError> {
     }
 }
 
-/// Returns true if a retry of the access would get the same error. Other errors, such as errors of a network file
-/// system, may disappear.
+/// Returns true if a retry would fail with the same error. Other errors, such as errors of a network file system, can
+/// disappear.
 pub(super) const fn is_lasting(error: ErrorKind) -> bool {
     matches!(
         error,
@@ -67,7 +68,7 @@ pub(super) const fn is_lasting(error: ErrorKind) -> bool {
     )
 }
 
-/// Returns that the permissions prevent this process from writing.
+/// Returns the error that this process has no permission to write.
 #[cfg(unix)]
 fn forbidden_access(path: &Path, directory: &Path) -> Option<String> {
     use rustix::fs::{Access, access};

@@ -1,7 +1,7 @@
 //! The rates of a queue and of its groups: see [`Gate`].
 //!
-//! All claims run one after the other, so each one reads what the last one has written. A claim of a queue without
-//! rates runs no further statement.
+//! All claims run one after the other, so each claim reads the times that the previous one has written. A claim from a
+//! queue without rates runs no additional statement.
 
 use std::time::Duration;
 
@@ -21,7 +21,7 @@ impl Work<'_> {
     }
 
     /// Claims up to as many keys as the rate of the queue permits, with `claim_keys`, which also returns the time until
-    /// there may be another key.
+    /// another key may be ready.
     pub(super) fn claim_at_rate(
         &self,
         queue: &Place,
@@ -35,11 +35,12 @@ impl Work<'_> {
             _ => claim_keys(&Claim { max, ..*claim })?,
         };
         gate.use_up(self.now, items.len());
-        // This also stores the time that a clock which has gone back has changed.
+        // This also stores a time that was corrected because the clock was set back.
         let sql = "update queues set next_at = ?2 where id = ?1 and next_at <> ?2";
         self.connection.prepare_cached(sql)?.execute(params![queue.id, gate.next_at])?;
         if items.len() == max && max < claim.max {
-            // Without any key, the claim is final: `work --until-empty` must not wait for the rate.
+            // If no work is left, the result must not name a time, because `work --until-empty` must not wait for the
+            // rate.
             next = (!self.is_idle(queue)?).then(|| until(self.now, gate.next_at));
         }
         Ok((items, next))
@@ -62,13 +63,13 @@ impl Work<'_> {
         let Some(gate) = self.group_gate(queue, group)? else { return Ok(wanted) };
         let permitted = gate.permitted(self.now, wanted);
         if permitted == 0 {
-            // The clock may have gone back.
+            // The gate may have been corrected because the clock was set back.
             self.keep_group_gate(queue, group, gate)?;
         }
         Ok(permitted)
     }
 
-    /// Records that this many keys of the group were delivered.
+    /// Records the delivery of a number of keys of the group.
     pub(super) fn use_up_rate(&self, queue: &Place, group: &str, starts: usize) -> Result<()> {
         let Some(mut gate) = self.group_gate(queue, group)? else { return Ok(()) };
         gate.use_up(self.now, starts);
@@ -83,7 +84,8 @@ impl Work<'_> {
             .map(drop)
     }
 
-    /// Returns the next time at which the rate of a group permits the start of a ready key, if rates prevent some.
+    /// Returns the next time at which the rate of a group permits the start of a ready key, if rates currently hold
+    /// keys back.
     pub(super) fn next_by_rate(&self, queue: &Place) -> Result<Option<Micros>> {
         let sql = "select next_at from groups indexed by groups_rated \
                    where queue = ?1 and rate is not null and next_at > ?2 and exists ( \
@@ -100,7 +102,7 @@ impl Work<'_> {
         self.connection.execute(sql, params![queue.id, rate.map(Rate::to_stored)]).map(drop)
     }
 
-    /// Sets the rate of a queue that has none. Returns its rate.
+    /// Sets the rate of a queue without a rate. Returns the resulting rate.
     pub(super) fn set_first_rate(&self, queue: &Place, rate: Rate) -> Result<Rate> {
         let gate = self.read_standing(queue)?.and_then(|standing| standing.gate);
         match gate {
@@ -124,7 +126,7 @@ impl Work<'_> {
     }
 }
 
-/// Reads a rate. One that another program has damaged is no rate.
+/// Reads a rate. Returns `None` if another program has damaged it.
 pub(super) fn read_rate(row: &rusqlite::Row<'_>, column: usize) -> Result<Option<Rate>> {
     let stored: Option<String> = row.get(column)?;
     Ok(stored.as_deref().and_then(Rate::from_stored))

@@ -1,10 +1,10 @@
 //! Reserves disk space for claims and completions, so that a queue on a full disk can drain.
 //!
 //! Each transaction needs space in the log, and each checkpoint needs space in the file for the pages that
-//! adds have appended. On a disk without a free byte, claims would fail as well, and nothing would ever
-//! free the log. So a reserve file next to the queue's file occupies the space that claims and completions
-//! need. When one of them finds the disk full, the reserve file is removed. From then on, adds may only use
-//! the pages that are free within the queue's file, until the disk has space for a new reserve.
+//! adds have appended. On a full disk, claims would also fail, and the log could never be freed. So a reserve file next
+//! to the queue's file occupies the space that claims and completions need. When an operation finds the disk full, the
+//! reserve file is removed. From then on, adds can use only pages that are free within the queue's file, until the disk
+//! has space for a new reserve.
 
 use std::fs::{self, File};
 use std::io::{self, Write};
@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use super::place::beside;
 
 /// The limits of the reserve's size, in bytes. No transaction and no checkpoint needs more than twice the
-/// size of the file and its log. With the log at its usual 4 MiB, none needs more than `MAX_SIZE`.
+/// size of the file and its log. With the usual log size of 4 MiB, none of them needs more than `MAX_SIZE`.
 const MIN_SIZE: u64 = 256 << 10;
 const MAX_SIZE: u64 = 8 << 20;
 
@@ -34,15 +34,14 @@ impl Reserve {
         is_file.then(|| Self { file: file.to_owned(), log, reserve, is_short: false })
     }
 
-    /// Returns true if the file may grow: the reserve exists or could be created.
+    /// Returns true if the file may grow, because the reserve exists or was created.
     pub(super) fn allows_growth(&mut self) -> bool {
         let length = |path| fs::metadata(path).map_or(0, |found| found.len());
         let size = 2 * (length(&self.file) + length(&self.log));
         let size = size.next_power_of_two().clamp(MIN_SIZE, MAX_SIZE);
         let kept = length(&self.reserve);
         if self.is_short || kept < size {
-            // Require twice the size, so that the new reserve does not take the last space from the
-            // workers.
+            // Twice the size must be free, so that the new reserve does not take the last space from workers.
             let is_made =
                 self.has_space(2 * size) && self.fill_space(size - kept.min(size)).is_ok();
             self.is_short = !is_made;
@@ -67,7 +66,7 @@ impl Reserve {
 
     fn fill_space(&self, mut missing: u64) -> io::Result<()> {
         let mut file = self.open()?;
-        // Random data: some file systems store zeros or duplicate data without using space.
+        // The data is random, because some file systems store zeros or duplicate data without using space.
         let mut part = vec![0; 64 << 10];
         while missing > 0 {
             fastrand::fill(&mut part);
@@ -78,8 +77,8 @@ impl Reserve {
         Ok(())
     }
 
-    /// Opens the reserve with the mode of the queue's file, so that the same users may write to both. Does
-    /// not follow a link that another user has put in its place.
+    /// Opens the reserve with the mode of the queue's file, so that the same users can write to both. Does not follow a
+    /// link that another user has put in its place.
     fn open(&self) -> io::Result<File> {
         let mut options = File::options();
         options.append(true).create(true);
@@ -104,14 +103,14 @@ impl Reserve {
         options.open(&self.reserve)
     }
 
-    /// Records that the disk is full: the file must not grow.
+    /// Records that the disk is full, so that the file does not grow.
     pub(super) const fn note_shortage(&mut self) {
         self.is_short = true;
     }
 
     /// Frees the reserved space for claims and completions.
     pub(super) fn release(&self) {
-        // If the removal fails, the reserve does not exist, or removing it would free no space.
+        // A failure is ignored: either the reserve does not exist, or its removal would free no space.
         let _ = fs::remove_file(&self.reserve);
     }
 }

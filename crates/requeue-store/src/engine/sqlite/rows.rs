@@ -30,7 +30,7 @@ impl Source for SqlRow<'_> {
         self.get(position)
     }
 
-    /// Another program may have written text that is not UTF-8. It must not make the key unreadable.
+    /// Another program may have written text that is not UTF-8. Such text must not make the key unreadable.
     fn read_text(&self, position: usize) -> rusqlite::Result<Option<Cow<'_, str>>> {
         Ok(match self.get_ref(position)? {
             ValueRef::Text(text) => Some(String::from_utf8_lossy(text)),

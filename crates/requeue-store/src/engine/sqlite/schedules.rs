@@ -1,5 +1,5 @@
-//! The schedules of a queue. Each change also writes the time of the next one into the row of the queue, which claims
-//! read anyway.
+//! The schedules of a queue. Each change also writes the time of the next schedule into the row of the queue, which
+//! claims read in any case.
 
 use rusqlite::{OptionalExtension, Result, Row, named_params, params};
 

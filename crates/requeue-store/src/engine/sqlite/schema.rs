@@ -9,7 +9,8 @@ use crate::engine::missing_steps;
 pub(super) const OURS: i32 = 0x7271_7565;
 /// The version of the schema that this program creates and uses.
 pub(super) const VERSION: i32 = 2;
-/// Creates the tables of version 1. [`STEPS`] change them, also those of a new file, so that both are alike.
+/// Creates the tables of version 1. [`STEPS`] change these tables even in a new file, so that new and upgraded files
+/// have the same tables.
 pub(super) const TABLES: &str = include_str!("schema.sql");
 /// The changes of the tables from each version to the next one, up to [`VERSION`].
 pub(super) const STEPS: Steps = &[include_str!("upgrades/2.sql")];
@@ -29,14 +30,15 @@ pub(super) enum Found {
 }
 
 impl Found {
-    /// Returns the steps that upgrade the file. Returns `None` if there are none.
+    /// Returns the steps that upgrade the file, or `None` if no steps lead to this version.
     pub(super) fn missing_steps(self, steps: Steps) -> Option<Steps> {
         let Self::Ours(version) = self else { return None };
         missing_steps(version, VERSION, steps)
     }
 }
 
-/// Reads several values: `connection` should be in a transaction.
+/// Reads the program and the version that a file names. `connection` should be in a transaction, because this reads
+/// several values.
 pub(super) fn found(connection: &Connection) -> rusqlite::Result<Found> {
     let pragma = |name| connection.pragma_query_value(None, name, |row| row.get::<_, i32>(0));
     let (id, version) = (pragma("application_id")?, pragma("user_version")?);
@@ -69,12 +71,12 @@ pub(super) fn migrate(transaction: &Connection, steps: Steps) -> rusqlite::Resul
     } else {
         return Ok(());
     }
-    // The version is written in the same transaction as the tables: a crash leaves neither or both.
+    // The version is written in the same transaction as the tables, so that a crash leaves either both or neither.
     transaction.pragma_update(None, "user_version", VERSION)
 }
 
-/// Fails if a table lacks a column of this version. The version of a file says what its tables should be, but
-/// another program may have changed them.
+/// Fails if a table lacks a column of this version. The version of a file implies its columns, but another program may
+/// have changed the tables.
 pub(super) fn verify_columns(connection: &Connection) -> rusqlite::Result<()> {
     let mut has =
         connection.prepare_cached("select 1 from pragma_table_info(?1) where name = ?2")?;

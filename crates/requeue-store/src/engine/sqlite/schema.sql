@@ -1,17 +1,17 @@
 create table queues (
-    -- Never reused after a drop of the queue: a process may still have the queue open.
+    -- An id is not reused after a drop of the queue, because a process may still have the queue open.
     id integer primary key autoincrement,
     name text not null unique,
-    -- 0: an add replaces a delayed run; 1: in addition, nothing runs before a backoff is over.
+    -- With 0, an add replaces a delayed run. With 1, no key runs before its backoff is over.
     readd_policy integer not null check (readd_policy in (0, 1)),
     -- The effect of an add on a parked key: 0 revives it, 1 keeps it parked.
     parked_add integer not null check (parked_add in (0, 1)),
-    -- 1: the queue delivers no key.
+    -- 1 if the queue is paused, so that it delivers no key.
     paused integer not null default 0 check (paused in (0, 1))
 ) strict;
 
--- The last fencing token. The next one is greater, and at least the time in microseconds since 1970, so
--- that tokens also increase after a backup was restored.
+-- The last fencing token. The next one is greater, and at least the time in microseconds since 1970, so that tokens
+-- increase even after a backup was restored.
 create table epochs (last integer not null) strict;
 insert into epochs values (0);
 
@@ -24,11 +24,11 @@ create table clock (
 ) strict;
 
 -- One row for each key that has a state. Times are microseconds since 1970. The constraints refuse each row that
--- requeue cannot read, so that no operation checks rows again.
+-- requeue cannot read, so that operations need not check rows.
 create table keys (
     queue integer not null,
     key blob not null check (length(key) <= 2048),
-    -- 0: ready or waiting; 1: in flight; 2: parked.
+    -- The state: 0 for ready or waiting, 1 for in flight, 2 for parked.
     state integer not null check (state between 0 and 2),
     -- The due time of the pending run.
     at integer check (at >= 0),
@@ -40,23 +40,23 @@ create table keys (
     until integer not null check (until >= 0),
     not_before integer not null check (not_before >= 0),
     since integer not null check (since >= 0),
-    -- For a key that waits for debounced adds: the latest time to which further ones postpone its run.
+    -- The latest time to which further debounced adds postpone the run of a debounced key.
     bound integer check (bound >= 0),
     error text,
-    -- For a key in flight: its delivery, and the parameters of its run.
+    -- The delivery of a key in flight, and the parameters of its run.
     epoch integer check (epoch > 0),
     lease_until integer check (lease_until >= 0),
     run_since integer check (run_since >= 0),
     run_priority integer check (run_priority between -1 and 1),
     run_adds integer check (run_adds between 0 and 4294967295),
     run_reasons integer check (run_reasons between 0 and 4294967295),
-    -- The name of its worker, without control characters.
+    -- The name of the worker of a key in flight, without control characters.
     worker text check (
         length(cast(worker as blob)) <= 100
         and worker not glob '*[' || char(1, 45, 31, 127, 45, 159) || ']*'
         and instr(worker, char(0)) = 0
     ),
-    -- The fencing token of the delivery whose run was cancelled. A later delivery has another token, and is not
+    -- The fencing token of the delivery whose run was cancelled. A later delivery has another token, so its run is not
     -- cancelled.
     cancel_epoch integer check (cancel_epoch > 0),
     constraint pending check (case state when 0 then at is not null when 2 then at is null else true end),

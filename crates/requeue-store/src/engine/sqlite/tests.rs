@@ -151,7 +151,7 @@ async fn claims_of_different_sizes_share_a_prepared_statement() {
         let count = |status| ready.get_status(status);
         Ok((count(StatementStatus::Run), count(StatementStatus::RePrepare)))
     };
-    // Each claim looks for two priorities.
+    // Each claim searches two priorities.
     assert_eq!(engine.thread.call(counted).await.expect("counted"), (6, 0));
 }
 
@@ -190,8 +190,8 @@ async fn a_freed_group_is_found_without_a_search() {
     groups::check_freed_groups(&Fixture::new().await, "q").await;
 }
 
-/// With a single worker, each claim ahead would otherwise need a sync, in addition to the syncs of the
-/// completions.
+/// With a single worker, claims ahead share the syncs of the completions. Otherwise, each claim would need a separate
+/// sync.
 #[tokio::test]
 async fn a_claim_that_nobody_waits_for_shares_the_commit_of_a_completion() {
     use crate::engine::{Backoff, Failing, Finish};
@@ -222,11 +222,11 @@ async fn a_claim_that_nobody_waits_for_shares_the_commit_of_a_completion() {
     assert_eq!(next.expect("claimed").items.len(), 1);
     assert_eq!(held.expect("finished"), [true]);
     assert_eq!(commits.load(Ordering::SeqCst) - before, 1);
-    // Without another operation, the claim is answered as well.
+    // The claim is answered even without another operation.
     assert_eq!(engine.claim_keys(&queue, ahead).await.expect("claimed").items, []);
 }
 
-/// No build of the store reads trace contexts, so each passes them on unchanged.
+/// The store does not interpret trace contexts, so it returns them unchanged with all features.
 #[tokio::test]
 async fn trace_contexts_stay_with_a_run_until_it_succeeds() {
     use crate::engine::{Backoff, Delivery, Failing, Failure, Finish};
@@ -406,7 +406,7 @@ async fn two_processes_have_no_key_at_once_and_lose_none() {
     let dir = tempfile::tempdir().expect("a temporary directory");
     let held = Arc::new(Mutex::new(std::collections::HashSet::new()));
     let mut tasks = tokio::task::JoinSet::new();
-    // Each has its own connection, like a process.
+    // Each task has a separate connection, like a process.
     for process in 0..4 {
         let queue = store(&at(&dir)).await.queue("q").open().await.expect("the queue opens");
         let held = Arc::clone(&held);
@@ -560,7 +560,7 @@ async fn a_queue_says_why_it_does_not_open() {
         let create = || store.queue(name).open();
         let error = chain(&create().await.expect_err("the name is invalid"));
         assert!(error.ends_with("no URL can contain it; use another name"), "{error}");
-        // Another program has created it.
+        // Another program has created the file.
         let connection = rusqlite::Connection::open(at(&dir)).expect("the file opens");
         let sql = "insert into queues (name, readd_policy, parked_add) values (?1, 1, 0)";
         connection.execute(sql, [name]).expect("the queue is created");
@@ -639,7 +639,7 @@ async fn what_prevents_a_file_from_being_opened_is_named() {
             format!("it is a directory; name a file, as in sqlite:{at}/jobs.db"),
         ),
         (format!("{at}/file/q"), ErrorKind::Refused, format!("{at}/file is not a directory")),
-        // It may be mounted later.
+        // The directory may be mounted later.
         (
             format!("{at}/no/q"),
             ErrorKind::Unreachable,
@@ -665,13 +665,13 @@ async fn a_start_of_the_machine_that_no_clock_explains_does_not_stop_time() {
         assert_eq!(claimed(&process).await.len(), 1);
         let file = rusqlite::Connection::open(at(&machine.dir)).expect("the file opens");
         file.execute("update clock set began = ?1", [value]).expect("updated");
-        // Neither a read nor a write ends the lease.
+        // After a read and a write, the lease is still valid.
         let counts = process.0.count_keys(&process.1).await.expect("counted");
         assert_eq!(counts.in_flight, 1, "{value}");
         assert_eq!(claimed(&process).await, [], "{value}");
         let later = crate::Add::after(LEASE);
         process.0.add_keys(&process.1, ask("later", later)).await.expect("added");
-        // The clock does not matter after that.
+        // After this step, the machine's clock has no effect.
         machine.set_clock(-HOUR);
         machine.pass(29 * SECOND);
         assert_eq!(claimed(&process).await, [], "{value}");
@@ -758,11 +758,11 @@ async fn a_time_that_no_clock_explains_is_ignored() {
         assert_eq!(claimed(&process).await.len(), 2);
         let file = rusqlite::Connection::open(at(&machine.dir)).expect("the file opens");
         file.execute_batch(&format!("update clock set {column} = {value}")).expect("updated");
-        // No lease has expired, and no key is due early.
+        // No lease has expired, and no key has become due too early.
         assert_eq!(claimed(&process).await, [], "{column} = {value}");
         let counts = process.0.count_keys(&process.1).await.expect("counted");
         assert_eq!((counts.in_flight, counts.waiting), (2, 1), "{column} = {value}");
-        // The next change replaces the value.
+        // The next write replaces the value.
         process.0.add_keys(&process.1, ask("new", crate::Add::now())).await.expect("added");
         let sql = format!("select {column} < 1000000000000 from clock");
         let is_mended: bool = file.query_row(&sql, [], |row| row.get(0)).expect("it has a row");
@@ -840,7 +840,7 @@ async fn epochs_rise_after_a_backup_was_restored_and_after_the_clock_was_set() {
             machine.set_clock(by);
             all.push(epochs(&original).await);
         }
-        // The backup has none of these deliveries.
+        // The backup contains none of these deliveries.
         if is_another_start {
             machine.start_again();
         }
@@ -901,7 +901,7 @@ async fn who_finds_nothing_writes_nothing() {
     assert_ne!(version(), before);
 }
 
-/// If there is always a reader, newly written pages exist only in the log, which grows.
+/// While there is always a reader, newly written pages exist only in the log, which grows.
 #[tokio::test]
 async fn a_log_that_readers_have_kept_is_begun_anew() {
     let machine = Machine::new();
@@ -925,7 +925,7 @@ async fn a_log_that_readers_have_kept_is_begun_anew() {
     add(added).await;
     assert!(log() > MAX_LOG, "the log was truncated despite a reader");
     read("end");
-    // A second process restarts the log, because the first one has just tried and now pauses.
+    // A second process restarts the log, because the first process has just tried and now pauses.
     let (engine, place) = machine.process().await;
     engine.add_keys(&place, ask("k", crate::Add::now())).await.expect("added");
     assert!(log() < MAX_LOG);
@@ -938,7 +938,7 @@ fn the_machine_says_how_long_it_has_been_running() {
     let clock = clock::of_machine();
     let (first, second) = (clock(), clock());
     assert!(first.running <= second.running && first.start == second.start);
-    // On Linux, the machine identifies its starts.
+    // Only Linux provides an identifier of the machine's start.
     assert_eq!(first.start.is_empty(), !cfg!(target_os = "linux"));
 }
 
@@ -1011,7 +1011,7 @@ async fn who_looks_and_who_writes_are_in_nobodys_way() {
     assert_eq!(fixture.engine.cancel_signal(&place).await.expect("the requests are read"), 0);
     go.send(()).expect("the thread reads");
     assert!(looking.await.expect("the thread was released"));
-    // After an add returns, a reader sees it.
+    // After an add has returned, the reader finds its key.
     assert_eq!(fixture.engine.count_keys(&place).await.expect("counted").ready, 2);
     let write = |at: &Work<'_>| at.connection.execute("delete from keys", []);
     fixture.engine.slow_reader().call(write).await.expect_err("the connection is read-only");

@@ -23,7 +23,7 @@ use crate::types::error::{self, Answer, EngineError, ErrorKind, Reason, newer_sc
 
 /// The maximum number of operations in one transaction.
 const MAX_OPERATIONS: usize = 256;
-/// The maximum time that a transaction waits while another process has the file locked.
+/// The maximum time that a transaction waits while another process keeps the file locked.
 const PATIENCE: Duration = Duration::from_secs(10);
 /// The timeout of opening the file, and a queue in it. It equals the default timeout of an add.
 pub(super) const OPENING: Duration = Duration::from_secs(30);
@@ -32,20 +32,19 @@ const MOST_PAGES: i64 = 4_294_967_294;
 /// The pause between two attempts, where SQLite itself does not wait.
 pub(super) const PAUSE: Duration = Duration::from_millis(5);
 
-/// The maximum length of the log, in bytes. SQLite reuses the log from its start only while no process
-/// writes, or reads content that is not yet in the file. With several busy processes, that may never be the
-/// case.
+/// The maximum length of the log, in bytes. SQLite restarts the log only while no process writes, and no process reads
+/// content that is not yet in the file. With several busy processes, such a moment may never come.
 pub(super) const MAX_LOG: u64 = if cfg!(test) { 1 << 18 } else { 1 << 25 };
 /// The time for which the restart of the log waits for other processes, and the pause after a failed
 /// attempt.
 const SHORT_PATIENCE: Duration = Duration::from_millis(100);
 const REST: Duration = Duration::from_secs(5);
 
-/// Receives the outcome of the commit, and sends the result to the caller.
+/// A function that receives the outcome of the commit, and sends the result to the caller.
 type Reply = Box<dyn FnOnce(Answer<()>) + Send>;
 
-/// Runs an operation, if there is a transaction. Returns the result of the operation, with SQLite's error, and the
-/// function that reports the outcome of the commit.
+/// A function that runs an operation, if there is a transaction. It returns the result of the operation, with SQLite's
+/// error, and the function that reports the outcome of the commit.
 type Run = Box<dyn FnOnce(Option<&Work<'_>>) -> (Result<(), Option<ffi::Error>>, Reply) + Send>;
 
 struct Operation {
@@ -56,10 +55,10 @@ struct Operation {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Kind {
     Plain,
-    /// The operation enlarges the file, and fails while the disk is full. All other operations must continue then.
+    /// The operation enlarges the file, and fails while the disk is full. All other operations must then still succeed.
     Grows,
-    /// No caller waits for the operation yet. If each commit waits for the disk, it waits a moment to share the commit
-    /// of another operation.
+    /// No caller waits for the operation yet. If each commit waits for the disk, the operation waits briefly to share
+    /// the commit of another operation.
     Patient,
 }
 
@@ -73,9 +72,9 @@ enum Job {
 /// A transaction, and the time at which it runs.
 pub(super) struct Work<'c> {
     pub(super) connection: &'c Connection,
-    /// By the clock of the file.
+    /// The time of the file.
     pub(super) now: Micros,
-    /// By the clock of the machine.
+    /// The time of the machine's clock.
     pub(super) clock: Micros,
 }
 
@@ -94,14 +93,14 @@ impl Thread {
         clock: Clock,
     ) -> Answer<(Self, Option<[Self; 2]>)> {
         let mut writer = Server::open(path, TransactionBehavior::Immediate, Arc::clone(&clock))?;
-        // With `Full`, each commit waits for the disk, so it is worth waiting to share one.
+        // With `Full`, each commit waits for the disk, so waiting for a shared commit is worthwhile.
         writer.syncs = synchronous == Synchronous::Full;
         // The readers open the file after the writer has created its log.
         let has_log = writer.begin(synchronous)?;
         let read = || {
             let clock = Arc::clone(&clock);
             let reader = Server::open(path, TransactionBehavior::Deferred, clock)?;
-            // A read that writes by mistake would take the lock of the file, and block all writers.
+            // If a read wrote by mistake, it would take the lock of the file, and block all writers.
             let only = reader.connection.pragma_update(None, "query_only", true);
             only.map_err(|error| fault(path, &error))?;
             reader.spawn()
@@ -110,7 +109,7 @@ impl Thread {
         Ok((writer.spawn()?, readers))
     }
 
-    /// Runs `work` in a transaction. If the future is dropped, work that has begun is completed.
+    /// Runs `work` in a transaction. If the future is dropped after `work` has begun, `work` is completed.
     pub(super) async fn call<T: Send + 'static>(
         &self,
         work: impl FnOnce(&Work<'_>) -> rusqlite::Result<T> + Send + 'static,
@@ -126,7 +125,8 @@ impl Thread {
         let path = Arc::clone(&self.path);
         self.send_job(|answer: oneshot::Sender<Answer<T>>| {
             let run = Box::new(move |at: Option<&Work<'_>>| {
-                // Do not begin if the caller has gone, because no process would know of the keys that a claim takes.
+                // The work is skipped if the caller was dropped, because no process would know of the keys that a claim
+                // takes.
                 let done = at.filter(|_| !answer.is_closed()).map(work);
                 let went_well = match &done {
                     Some(Err(error)) => Err(error.sqlite_error().copied()),
@@ -137,7 +137,7 @@ impl Thread {
                         Some(done) => done.map_err(|error| fault(&path, &error)),
                         None => Err(EngineError::absent("the request was cancelled")),
                     });
-                    // The caller may have gone.
+                    // The caller may have been dropped.
                     let _ = answer.send(done);
                 });
                 (went_well, reply)
@@ -157,9 +157,9 @@ impl Thread {
         self.send_job(|answer| Job::Check(steps, answer)).await
     }
 
-    /// Closes the connection after all earlier operations. No operation may follow.
+    /// Closes the connection after all earlier operations. No operation can follow.
     pub(super) async fn close(&self) {
-        // This fails if the connection is already closed.
+        // The send fails if the connection is already closed.
         let _ = self.send_job(Job::Close).await;
     }
 
@@ -177,7 +177,7 @@ struct Server {
     path: PathBuf,
     /// The path without symbolic links.
     place: PathBuf,
-    /// Deferred for the reading thread.
+    /// The mode of transactions, which is deferred for the reading threads.
     behaviour: TransactionBehavior,
     clock: Clock,
     /// The time of the last failed attempt to restart a long log.
@@ -199,7 +199,7 @@ impl Server {
             // SQLite itself waits for the locks of other processes, up to this time.
             connection.busy_timeout(PATIENCE)?;
             connection.set_prepared_statement_cache_capacity(64);
-            // Otherwise a new value of a limit makes SQLite plan the query again, in each claim.
+            // Without this option, SQLite plans the query again in each claim with another limit.
             connection.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_QPSG, true)?;
             Ok(connection)
         };
@@ -233,7 +233,7 @@ impl Server {
     fn begin(&self, synchronous: Synchronous) -> Answer<bool> {
         let set_up = || {
             let mut has_log = false;
-            // The kind of the file is read first: a file of another program must not get a log.
+            // The kind of the file is read first, because the file of another program must not be changed.
             let found = self.found()?;
             if found != Found::Foreign {
                 has_log = self.connection.pragma_update_and_check(
@@ -260,7 +260,7 @@ impl Server {
         if tried.as_ref().is_err_and(is_short_of_space)
             && let Some(reserve) = &self.reserve
         {
-            // Creating the log also needs some space.
+            // Creating the log also needs space, which the release provides.
             reserve.release();
             tried = set_up();
         }
@@ -283,10 +283,10 @@ impl Server {
                 Job::Operation(operation) => {
                     let mut operations = vec![operation];
                     let until = Instant::now() + self.patient_wait();
-                    // All operations that have arrived share one commit. The limit bounds how long other
-                    // processes wait for the lock.
+                    // All operations that have arrived share one commit. The limit on their number limits the time for
+                    // which other processes wait for the lock.
                     while operations.len() < MAX_OPERATIONS {
-                        // As soon as one caller waits for its result, the transaction begins.
+                        // The transaction begins as soon as one caller waits for its result.
                         let waits = self.syncs
                             && operations.iter().all(|operation| operation.kind == Kind::Patient);
                         let wait = until.saturating_duration_since(Instant::now());
@@ -305,10 +305,10 @@ impl Server {
                 Job::Migrate(steps, answer) => _ = answer.send(self.migrate(steps)),
                 Job::Check(steps, answer) => _ = answer.send(self.check(steps)),
                 Job::Close(answer) => {
-                    // Drop the receiver first, so that later jobs are refused.
+                    // The receiver is dropped first, so that later jobs are refused.
                     drop(come);
                     drop(self.connection);
-                    // The caller may have gone.
+                    // The caller may have been dropped.
                     let _ = answer.send(Ok(()));
                     return;
                 }
@@ -316,15 +316,15 @@ impl Server {
         }
     }
 
-    /// Returns the longest time that a patient operation waits for another one, such as the completion of
-    /// the key in flight. A worker may begin to wait for the result meanwhile, so this time is shorter
-    /// than the commit that the wait saves.
+    /// Returns the maximum time for which a patient operation waits for another operation, such as the completion of
+    /// the key in flight. A worker may begin to wait for the result meanwhile, so this time is shorter than the commit
+    /// that the wait saves.
     fn patient_wait(&self) -> Duration {
         if cfg!(test) { Duration::from_secs(2) } else { self.took / 2 }
     }
 
-    /// Commits operations. While the disk is full, adds get their own transaction, which may only use
-    /// existing pages.
+    /// Commits operations. While the disk is full, adds run in a separate transaction, which can use only existing
+    /// pages.
     fn commit_apart(&mut self, mut operations: Vec<Operation>) {
         let grows = operations.iter().any(|operation| operation.kind == Kind::Grows);
         let Some(reserve) = self.reserve.as_mut().filter(|_| grows) else {
@@ -337,8 +337,8 @@ impl Server {
         if !operations.is_empty() {
             self.commit(operations);
         }
-        // SQLite replaces a limit below the current number of pages by that number. These two statements
-        // need neither space nor a lock that other processes may have.
+        // SQLite replaces a limit below the current number of pages with that number. These two statements need neither
+        // space nor a lock that another process may hold.
         let _ = self.connection.pragma_update(None, "max_page_count", 1);
         self.commit(adds);
         let _ = self.connection.pragma_update(None, "max_page_count", MOST_PAGES);
@@ -350,16 +350,15 @@ impl Server {
         let grows = operations.iter().any(|operation| operation.kind == Kind::Grows);
         let mut replies = Vec::with_capacity(operations.len());
         let mut operations = operations.into_iter();
-        // The duration includes the wait for the lock, which a shared commit saves as well.
+        // The duration includes the wait for the lock, which a shared commit also saves.
         let began = Instant::now();
         let committed = in_transaction(&mut self.connection, behaviour, |transaction| {
-            // Read the time after taking the lock, which another process may have held for long.
+            // The clock is read after the lock is acquired, because another process may have held the lock for long.
             let reading = clock();
             let time = Time::read(transaction, &reading)?;
             let (now, changes) = (time.now(&reading), transaction.total_changes());
             while !operations.as_slice().is_empty() {
-                // An operation that fails is rolled back alone, and the others of the transaction take
-                // effect.
+                // Only the failed operation is rolled back. The other operations of the transaction take effect.
                 let part = transaction.savepoint()?;
                 let Some(operation) = operations.next() else { break };
                 let work = Work { connection: &part, now, clock: reading.clock };
@@ -381,13 +380,13 @@ impl Server {
             Ok(())
         });
         self.took = began.elapsed();
-        // Also report the operations that were not run.
+        // The operations that were not run must also be answered.
         replies.extend(operations.map(|operation| (operation.run)(None).1));
         if is_writer && committed.as_ref().is_err_and(is_short_of_space) {
-            // Space is made before the answers: a caller that repeats its request then finds it.
+            // Space is made before the answers, so that a caller that repeats its request finds it.
             self.make_space(grows);
         }
-        // Callers are answered after the commit only: an acknowledged change must survive a crash of this
+        // Callers are answered only after the commit, because an acknowledged change must survive a crash of this
         // process.
         for reply in replies {
             // An operation that is not committed has had no effect.
@@ -400,8 +399,8 @@ impl Server {
         }
     }
 
-    /// Makes space after a transaction has found the disk full. Adds do not use the reserve, which is for
-    /// the other operations.
+    /// Makes space after a transaction has found the disk full. Adds do not use the reserve, which exists for the other
+    /// operations.
     fn make_space(&mut self, has_adds: bool) {
         let Some(reserve) = &mut self.reserve else { return };
         reserve.note_shortage();
@@ -434,7 +433,7 @@ impl Server {
     }
 
     fn found(&self) -> rusqlite::Result<Found> {
-        // Read everything in one transaction: another process may be creating the tables.
+        // All values are read in one transaction, because another process may be creating the tables.
         schema::found(&*self.connection.unchecked_transaction()?)
     }
 
@@ -456,14 +455,14 @@ impl Server {
     fn migrate(&mut self, steps: Steps) -> Answer<()> {
         let has_nothing_to_do =
             |found: Found| matches!(found, Found::Ours(_)) && found.missing_steps(steps).is_none();
-        // Needs no lock if there is nothing to do.
+        // If the schema is current, no lock is needed.
         if !self.found().is_ok_and(has_nothing_to_do) {
             let migrated = in_transaction(&mut self.connection, self.behaviour, |transaction| {
                 schema::migrate(transaction, steps)
             });
             migrated.map_err(|error| fault(&self.path, &error))?;
         }
-        // No step is missing now, so this does not migrate again.
+        // No step is missing now, so this check does not migrate again.
         self.check(&[])
     }
 }

@@ -1,7 +1,7 @@
-//! Claims of queues with groups. The groups take turns, and a group at its limit is passed over.
+//! Claims of queues with groups. The groups take turns, and a group at its limit is skipped.
 //!
-//! The index `keys_turns` has only the keys that are ready, so that groups whose keys wait cost nothing. A key that was
-//! written before it was due has `is_due = 0`, until a claim after its due time writes the key again.
+//! The index `keys_turns` contains only ready keys, so that groups without ready keys cost nothing. If a row was
+//! written before the key was due, `is_due` is 0 until a claim after the due time updates the row.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -28,13 +28,13 @@ struct Candidate {
     /// True if the group is from the ring.
     is_first: bool,
     weight: u32,
-    /// The limit of its keys in flight. 0: it is paused.
+    /// The limit of the group's keys in flight, or 0 if the group is paused.
     limit: Option<u32>,
     is_rated: bool,
 }
 
 impl Work<'_> {
-    /// Claims keys by turns. Also returns the time until there may be another key.
+    /// Claims keys by turns. Also returns the time until another key may be ready.
     pub(super) fn claim_turns(
         &self,
         queue: &Place,
@@ -57,7 +57,7 @@ impl Work<'_> {
         let aging = if oldest > 0 { self.oldest_band(queue, &candidates)? } else { None };
         let bands = (0..candidates.len()).rev().map(|band| (band, claim.max));
         for (band, most) in aging.map(|band| (band, oldest)).into_iter().chain(bands) {
-            // The next priority waits until no visited group has another key with room for it.
+            // A lower priority waits until no visited group can deliver another key of this priority.
             let mut is_found = true;
             while is_found && items.len() < most && !candidates[band].is_empty() {
                 let groups = std::mem::take(&mut candidates[band]);
@@ -102,7 +102,7 @@ impl Work<'_> {
         self.connection.prepare_cached(sql)?.query_row([queue.id], |row| row.get(0))
     }
 
-    /// Returns the groups of a round that may deliver, with their settings, and how far the lookup has come.
+    /// Returns the groups of a round that may deliver, with their settings, and the progress of the lookup.
     fn find_candidates(
         &self,
         queue: &Place,
@@ -135,7 +135,7 @@ impl Work<'_> {
                 candidates.push(Candidate { turn, is_first, weight, limit, is_rated });
             }
         }
-        // A found group at its limit, or at its rate, must not take a place in the ring.
+        // A group that was looked up must not take a place in the ring while its limit or rate permits no key.
         let mut open = Vec::new();
         for candidate in candidates {
             let may_deliver = match candidate.limit {
@@ -148,8 +148,8 @@ impl Work<'_> {
         Ok((open, Visited { cursor, is_complete, ..Visited::default() }))
     }
 
-    /// Returns the groups with ready keys of a priority, in the order of their names: first those after
-    /// `round.after`, then the others.
+    /// Returns the groups with ready keys of a priority, sorted by name: first the groups after `round.after`, then the
+    /// others.
     fn look_up_groups(&self, queue: &Place, band: usize, round: &Round) -> Result<Vec<Arc<str>>> {
         let sql = "select grp from keys indexed by keys_turns \
                    where queue = ?1 and state = 0 and is_due = 1 and priority = ?2 and grp >= ?3 \
@@ -175,7 +175,7 @@ impl Work<'_> {
         Ok(found)
     }
 
-    /// Returns the priority of the oldest ready key among the first keys of these groups.
+    /// Returns the priority of the oldest key among the first ready keys of these groups.
     fn oldest_band(
         &self,
         queue: &Place,
@@ -198,7 +198,7 @@ impl Work<'_> {
         Ok(oldest.map(|(_, band)| band))
     }
 
-    /// Returns the number of keys, up to `wanted`, that the limit and the rate of the group leave.
+    /// Returns the number of keys, up to `wanted`, that the limit and the rate of the group permit.
     fn room_of(&self, queue: &Place, group: &Candidate, wanted: usize) -> Result<usize> {
         let wanted = match group.is_rated {
             true => self.permitted_by_rate(queue, &group.turn.group, wanted)?,
@@ -214,7 +214,7 @@ impl Work<'_> {
     }
 
     /// Delivers up to `most` keys of a priority, by the turns of `groups`. Returns the groups that may have more keys.
-    /// Those whose turns come next have `is_first`. The groups whose turns are over are the last.
+    /// `is_first` marks the groups whose turns come next. The groups whose turns are over are at the end.
     fn visit_groups(
         &self,
         queue: &Place,
@@ -243,16 +243,16 @@ impl Work<'_> {
             let place_of = |(n, key)| ((used + n) / weight, place, key);
             found.extend(keys.into_iter().enumerate().map(place_of));
             if count == turn.min(wanted) {
-                // The claim may have ended before the turn.
+                // The claim may be full before the turn is over.
                 group.is_first = count < turn;
                 let used = if group.is_first { used + count } else { 0 };
                 group.turn.used = u32::try_from(used).unwrap_or(u32::MAX);
                 if group.is_first { open.push(group) } else { over.push(group) }
             }
         }
-        // A claim that visits a priority again must give no group two turns in a row.
+        // If a claim visits a priority again, no group may have two consecutive turns.
         open.append(&mut over);
-        // The workers take the keys of a claim in their order, which is the order of the turns.
+        // Workers take the keys of a claim in order, which must be the order of the turns.
         found.sort_by_key(|&(turn, place, _)| (turn, place));
         for (_, _, (key, row)) in found {
             items.push(self.deliver_key(queue, &key, row, claim.lease)?);
@@ -309,7 +309,7 @@ impl Work<'_> {
         after: Option<&str>,
         limit: usize,
     ) -> Result<Vec<GroupInfo>> {
-        // The keys are read twice: for the names, and then to count those of the page.
+        // The keys are read twice: to find the names of the page, and to count the keys of these groups.
         let sql = format!(
             "with names (name) as materialized ( \
                  select name from groups where queue = :queue and name >= :from \

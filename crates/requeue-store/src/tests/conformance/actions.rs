@@ -14,7 +14,7 @@ use crate::types::error::Kind;
 pub(crate) enum Step {
     /// Records this number of actions.
     Record(usize),
-    /// Lets the time pass. It may also go back.
+    /// Lets the time pass. The time can also go back.
     Pass(Micros),
 }
 

@@ -1,4 +1,4 @@
-//! Checks the numbers per minute of an engine against a plain map: three processes write and merge rows, also late, while
+//! Checks the activity of an engine against a plain map. Three processes write and merge rows, some of them late, while
 //! the clock is set.
 
 use std::collections::BTreeMap;
@@ -18,15 +18,15 @@ use crate::types::error::Kind;
 
 #[derive(Clone, Debug)]
 pub(crate) enum Step {
-    /// A process writes its row for a minute relative to the current one, or for the current one.
+    /// A process writes its row for a minute, which is relative to the current minute, or for the current minute.
     Record(usize, Option<i64>, u64),
     /// A process reads the rows that can be merged.
     Read,
-    /// It merges the rows that it has read.
+    /// A process merges the rows that it has read.
     MergeRead,
     /// A process reads and merges.
     Merge,
-    /// Lets the time pass. It may also go back.
+    /// Lets the time pass. The time can also go back.
     Pass(Micros),
 }
 
@@ -54,7 +54,7 @@ struct Model<'a> {
     read: Vec<Merging>,
 }
 
-/// Returns the numbers of a process.
+/// Returns the tally of a process.
 fn tally(n: u64) -> Tally {
     let mut tally = Tally::new([n, n / 2, 2 * n, n + 1, n / 3, n % 2], Default::default());
     tally.queued.observe(Duration::from_micros(n));

@@ -12,7 +12,7 @@ use crate::types::inspect::{Attempt, State, StateCounts};
 use crate::types::key::Key;
 
 const SECOND: Duration = Duration::from_secs(1);
-/// A text with a character that PostgreSQL does not store, and one that ends terminal lines.
+/// A text with a character that PostgreSQL does not store, and with control characters of terminals.
 const ODD: &str = "a\u{0}b \u{1b}[31m\r\n\u{20ac}";
 
 /// A queue with one key at a time.
@@ -74,7 +74,7 @@ impl Keys<'_> {
     }
 }
 
-/// Checks that the last failures of a key are kept as long as they count.
+/// Checks that the last failures of a key are kept while they count.
 pub(crate) async fn check_attempts(rig: &dyn Rig, queue: &str) {
     check_attempts_with(rig, queue, Settings::default()).await;
 }
@@ -127,7 +127,7 @@ pub(crate) async fn check_attempts_with(rig: &dyn Rig, queue: &str, settings: Se
     assert_eq!(keys.errors("a").await, ["fifth", "fourth", "third"]);
     let numbers: Vec<_> = keys.attempts("a").await.iter().map(|attempt| attempt.number).collect();
     assert_eq!(numbers, [5, 4, 3]);
-    // A key that starts over has no attempts, and its next failures replace the earlier ones.
+    // A key that starts over has no attempts, and its next failures replace the earlier rows.
     keys.fail("a", "first again").await;
     assert_eq!(keys.errors("a").await, ["first again"]);
     keys.fail_again("second again").await;
@@ -136,7 +136,7 @@ pub(crate) async fn check_attempts_with(rig: &dyn Rig, queue: &str, settings: Se
     check_ends(&mut keys).await;
 }
 
-/// Checks that the failures of a key are removed with its failures. No key has failures at the end.
+/// Checks that the attempts of a key are removed when its failures are reset. No key has failures at the end.
 async fn check_ends(keys: &mut Keys<'_>) {
     let engine = keys.rig.engine();
     let out = keys.take().await;
@@ -207,9 +207,9 @@ pub(crate) async fn check_drop(rig: &dyn Rig, queue: &str) {
     assert_eq!(keys.errors("a").await, [""; 0]);
 }
 
-/// Checks that the failures of a queue are bounded, and that the oldest ones go first.
+/// Checks that the failures of a queue are limited in number, and that the oldest failures are removed first.
 pub(crate) async fn check_bound(rig: &dyn Rig, queue: &str) {
-    // Each key fails as often as attempts of it are kept.
+    // Each key fails once for each slot of its attempts.
     const KEYS: usize = 3600;
     // Each read takes a while, so only every tenth key is read.
     const READ: usize = 10;
@@ -242,7 +242,7 @@ pub(crate) async fn check_bound(rig: &dyn Rig, queue: &str) {
         }
     }
     let [first, second, third] = kept;
-    // All would be 10,800.
+    // Without a limit, the number would be 10,800.
     assert!((8_500..=10_600).contains(&(READ * (first + second + third))), "{kept:?}");
     assert!(third > KEYS / READ * 9 / 10, "{kept:?}");
 }

@@ -8,7 +8,7 @@ use crate::tests::Batches as _;
 use crate::types::add::{Add, Priority};
 use crate::types::key::Key;
 
-/// Checks that groups get their weights in keys, one claim for each key.
+/// Checks that each group receives as many keys per turn as its weight, if each claim takes one key.
 pub(crate) async fn check_turns(rig: &dyn Rig, queue: &str) {
     let engine = rig.engine();
     let settings = Settings { group_by: Some("".into()), ..Settings::default() };
@@ -78,7 +78,7 @@ pub(crate) async fn check_second_visit(rig: &dyn Rig, queue: &str) {
     }
 }
 
-/// Checks that a claim delivers no key of a low priority while a group that it visits has one of a high priority.
+/// Checks that a claim delivers no key of a low priority while a group that it visits has a key of a high priority.
 pub(crate) async fn check_priorities(rig: &dyn Rig, queue: &str) {
     let (engine, place) = (rig.engine(), open(rig, queue, None).await);
     engine.change_group(&place, "b", GroupChange::Weight(3)).await.expect("changed");
@@ -87,7 +87,7 @@ pub(crate) async fn check_priorities(rig: &dyn Rig, queue: &str) {
     let high = high.map(|(group, number)| ask_in(group, number, Priority::High));
     let normal = [0, 1].map(|number| ask_in("c", number, Priority::Normal));
     engine.add_keys(&place, high.into_iter().chain(normal).collect()).await.expect("added");
-    // The turns of `b` are longer than its keys last, and a second turn of `d` would exceed its limit.
+    // `b` has fewer keys than its turn permits, and a second turn of `d` would exceed its limit.
     for expected in [&["a", "b", "d", "a"][..], &["a", "c", "c"]] {
         let claim = Claim { max: 4, oldest: 0, lease: LEASE, expired: failing(), poll: LEASE };
         let items = engine.claim_keys(&place, claim).await.expect("claimed").items;
@@ -96,10 +96,10 @@ pub(crate) async fn check_priorities(rig: &dyn Rig, queue: &str) {
     }
 }
 
-/// Checks that a process that waits finds a slot that becomes free without a search among all groups, and that a search
-/// ends although all groups have ready keys.
+/// Checks that a waiting process finds a free slot without a search of all groups. Also checks that a search terminates
+/// although all groups have ready keys.
 pub(crate) async fn check_freed_groups(rig: &dyn Rig, queue: &str) {
-    // More than a few lookups cover.
+    // The number of groups exceeds the groups that a few lookups read.
     const MANY: usize = 2500;
     let (engine, place) = (rig.engine(), open(rig, queue, Some(1)).await);
     let names: Vec<String> = (0..MANY).map(|n| format!("g{n:04}")).collect();
@@ -129,9 +129,10 @@ pub(crate) async fn check_freed_groups(rig: &dyn Rig, queue: &str) {
         let ends = vec![End { key: out.key, epoch: out.epoch, how: Finish::Succeed }];
         engine.finish_deliveries(&place, ends).await.expect("finished");
         let mut found = Vec::new();
-        // A wake may be one of the turn before.
+        // A wake may belong to the previous turn.
         for _ in 0..4 {
-            // This wakes always, after the wake of the completion: if that is lost, the test fails and does not wait.
+            // This change always sends a wake, after that of the completion. If the wake of the completion is lost, the
+            // test fails instead of waiting.
             engine.change_group(&place, "other", GroupChange::Weight(1)).await.expect("changed");
             wakes.changed().await.expect("the engine sends wakes");
             claims += 1;

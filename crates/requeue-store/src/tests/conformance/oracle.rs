@@ -30,7 +30,8 @@ pub(crate) async fn check(rig: &dyn Rig, name: &str, readd_policy: ReaddPolicy, 
     check_settings(rig, name, readd_policy.into(), steps).await;
 }
 
-/// As [`check`], for a queue whose keys have groups: named by each add if `group_by` is empty, or else extracted by it.
+/// Checks a queue with groups as [`check`] does. If `group_by` is empty, each add names the group. Otherwise,
+/// `group_by` is the pattern that extracts it.
 pub(crate) async fn check_grouped(
     rig: &dyn Rig,
     name: &str,
@@ -94,7 +95,7 @@ async fn check_settings(rig: &dyn Rig, name: &str, settings: Settings, steps: &[
             pair.now += i64::try_from(*micros).expect("a short time");
         }
         rig.set_time(pair.now).await;
-        // In an engine, a key becomes ready when it is due, and not when a call finds it.
+        // In an engine, a key becomes ready when it is due, not when a call finds it.
         while let Some(due) = pair.model.next_due().filter(|&due| due <= pair.time()) {
             pair.model.promote(due, usize::MAX);
             let due = i64::try_from(due.as_nanos() / 1000).expect("in the past");
@@ -152,7 +153,7 @@ struct Pair {
     until: BTreeMap<u32, Micros>,
     /// The epoch of the last delivery of each key.
     last_epoch: BTreeMap<u32, i64>,
-    /// The times that determine the order of ready keys. Keys without one became ready in this step.
+    /// The times that determine the order of ready keys. Keys without such a time became ready in this step.
     ready_at: BTreeMap<u32, Micros>,
     /// The times at which unclaimed keys became ready. The model can only release keys to the tail.
     released: BTreeMap<u32, Micros>,
@@ -160,12 +161,12 @@ struct Pair {
     /// The number of keys.
     keys: u32,
     grouping: Option<Grouping>,
-    /// The settings of the groups. `None`: the queue has no groups.
+    /// The settings of the groups, or `None` if the queue has no groups.
     groups: Option<StoreGroups>,
 }
 
 fn key(number: u32) -> Key {
-    // It has bytes of all kinds.
+    // The key contains bytes of all kinds.
     let mut key = vec![b'k', 0, 0xff, b'\'', b'{', number as u8, b'}', b'\n'];
     key.extend(group(number).bytes());
     Key::from(key)
@@ -441,7 +442,7 @@ impl Pair {
     async fn add(&mut self, adds: &[(u32, Add)]) {
         let asks = adds.iter().map(|&(which, add)| {
             let ask = Ask::new(key(which), add.priority(priority(which)));
-            // An engine may rely on the pattern: the API permits no other group.
+            // An engine can rely on the pattern, because the API permits no other group.
             let group_of = |by: &Grouping| by.group_of(&ask.key, Some(&group(which)));
             let group = self.grouping.as_ref().map(|by| group_of(by).expect("the key's group"));
             Ask { group, ..ask }
@@ -488,13 +489,13 @@ impl Pair {
     }
 
     async fn claim(&mut self, max: usize) {
-        // Claim from all shards: only a claim detects the expired leases of a shard.
+        // Each claim covers all shards, because only a claim detects the expired leases of a shard.
         let mut max = if self.is_ordered { max } else { 2 * self.keys as usize };
         if self.groups.is_none() {
             self.claim_once(max, 0).await;
             return;
         }
-        // A claim may end before it has looked up all groups.
+        // A claim may return before it has looked up all groups.
         let mut claims = 0;
         loop {
             claims += 1;
@@ -801,7 +802,7 @@ impl Pair {
             assert_eq!(found.lease, lease, "the rest of the lease");
             let held = held.filter(|held| held.is_cancelled);
             assert_eq!(found.cancelled, held.map(|_| CancelReason::Cancelled), "key {which}");
-            // A bound at the due time is the rule for every delayed add.
+            // A bound at the due time is not stored, because it has no further effect.
             let bound = model.bound.map(|bound| bound.since(self.time()));
             let [ours, models] = [found.bound, bound].map(|bound| {
                 bound.filter(|_| due.is_some() && bound != due).map(|bound| bound.min(FAR))
@@ -823,7 +824,7 @@ impl Pair {
         assert_eq!(is_idle, found[..3] == [0; 3], "whether the queue is idle");
     }
 
-    /// Checks that the last failures in a row are kept, and no others.
+    /// Checks that exactly the last consecutive failures are kept.
     async fn compare_attempts(&self, which: u32, entry: Option<&Entry>) {
         let attempts = self.engine.read_attempts(&self.place, &key(which)).await.expect("read");
         let numbers: Vec<u32> = attempts.iter().map(|attempt| attempt.number).collect();

@@ -1,7 +1,7 @@
 //! Checks the rates of an engine against the recorded history of starts.
 //!
-//! In each window between two starts, there are at most as many starts as the rate permits. If a claim leaves a ready
-//! key, one more start would have exceeded a rate or a limit.
+//! Each window between two starts contains at most as many starts as the rate permits. If ready keys remain after a
+//! claim, one more start would have exceeded a rate or a limit.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -29,7 +29,7 @@ const LIMIT: u32 = 2;
 pub(crate) enum Step {
     /// Adds a key of a group.
     Add(usize, u32),
-    /// A worker claims up to this many keys.
+    /// A worker claims keys. The second number is the maximum.
     Claim(usize, usize),
     Finish(usize, Ending),
     Pass(u64),
@@ -89,13 +89,13 @@ pub(crate) fn steps(most: usize) -> impl Strategy<Value = Vec<Step>> {
     prop::collection::vec(step, 1..most)
 }
 
-/// A start: the time by which the clock had advanced, not counting its steps back, and the group.
+/// A start, with its group. The time is the sum of all forward steps of the clock.
 type Start = (Micros, usize);
 
 struct Model<'r> {
     rig: &'r dyn Rig,
     engine: Arc<dyn Engine>,
-    /// One for each worker: they take turns separately.
+    /// The turns of each worker, which are independent.
     places: Vec<Place>,
     settings: Settings,
     rates: Rates,
@@ -206,7 +206,7 @@ impl Model<'_> {
         self.engine.finish_deliveries(&self.places[0], ends).await.expect("answered");
     }
 
-    /// Claims until a claim has found no key and may not find one. Returns the time until the next claim.
+    /// Claims until a claim has found no key, and no key may start. Returns the time until the next claim.
     async fn claim(&mut self, worker: usize, max: usize) -> Option<Duration> {
         let mut left = max;
         loop {
@@ -232,7 +232,7 @@ impl Model<'_> {
         }
     }
 
-    /// Returns true if the rates permit another start of the group, by this time.
+    /// Returns true if the rates permit another start of the group at this time.
     fn permits(&self, group: usize, advanced: Micros) -> bool {
         self.scopes().all(|(rate, of)| {
             let Some(rate) = rate else { return true };
@@ -252,9 +252,9 @@ impl Model<'_> {
         [(self.rates.queue, None)].into_iter().chain(groups)
     }
 
-    /// Checks that no further key may start, and that the next claim is not too late for one.
+    /// Checks that no further key may start, and that the next claim is not later than the next permitted start.
     async fn check_nothing_left(&self, next: Option<Duration>) {
-        // The time that the engine gains after a clock that went back is not exact.
+        // After the clock went back, the time of the next start is not exact.
         if self.has_gone_back {
             return;
         }
@@ -283,7 +283,7 @@ impl Model<'_> {
     /// Takes all keys.
     async fn drain(&mut self) {
         if self.has_gone_back {
-            // The time of some engines stands still meanwhile.
+            // During these claims, the time of some engines stands still.
             self.pass(10_000_000).await;
         }
         for _ in 0..1000 {
@@ -297,7 +297,7 @@ impl Model<'_> {
                 return;
             }
             if !self.held.is_empty() {
-                // They complete before their leases expire.
+                // The runs complete before their leases expire.
                 continue;
             }
             let next = next.map_or(0, micros);
@@ -340,7 +340,8 @@ pub(crate) fn exceeded_by_last(rate: Rate, times: &[Micros]) -> Option<(usize, M
     })
 }
 
-/// Checks that a worker, whose claims take some time, gets at least 95 % of a rate of the queue or of a group.
+/// Checks that a worker, whose claims take some time, starts at least 95 % of the keys that a rate of the queue or of a
+/// group permits.
 pub(crate) async fn check_share(rig: &dyn Rig, queue: &str) {
     const KEYS: usize = 300;
     let engine = rig.engine();
@@ -402,11 +403,11 @@ pub(crate) async fn check_share(rig: &dyn Rig, queue: &str) {
     }
 }
 
-/// Checks that of several processes that set the first rate, one wins, and that all get its rate.
+/// Checks that if several processes set the first rate, one of them succeeds, and all return its rate.
 pub(crate) async fn check_first(rig: &dyn Rig, queue: &str) {
     let engine = rig.engine();
     rig.set_time(BEGIN).await;
-    // Redis creates a queue whose adds name the groups with one shard.
+    // If adds name the groups, Redis creates a queue with one shard.
     let settings = Settings { group_by: Some("".into()), ..Settings::default() };
     let place = engine.open_queue(queue, settings).await.expect("the queue opens");
     let rate = |starts| Rate::new(starts, Duration::from_secs(1));
@@ -422,7 +423,7 @@ pub(crate) async fn check_first(rig: &dyn Rig, queue: &str) {
     assert_eq!((first(4).await, read().await), (rate(4), Some(rate(4))));
 }
 
-/// Checks that a change of a rate applies to the next claim, and that its removal ends the limit.
+/// Checks that a change of a rate applies to the next claim, and that its removal has the same effect.
 pub(crate) async fn check_changes(rig: &dyn Rig, queue: &str) {
     let engine = rig.engine();
     let settings = Settings { group_by: Some("".into()), ..Settings::default() };
@@ -458,7 +459,7 @@ pub(crate) async fn check_changes(rig: &dyn Rig, queue: &str) {
         assert_eq!(throttle().await, Some(Throttle { rate, next_start: Duration::ZERO }));
         assert_eq!((count().await, count().await), (4, 0), "the burst");
         assert_eq!(throttle().await, Some(Throttle { rate, next_start: day }));
-        // A faster rate does not wait for the slower one.
+        // After the change to a faster rate, the next start does not wait for the slower rate.
         let rate = Rate::new(1, second).burst(3);
         set(Some(rate)).await;
         assert_eq!(count().await, 0);

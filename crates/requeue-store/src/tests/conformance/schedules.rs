@@ -1,5 +1,5 @@
-//! Checks the schedules of an engine against a small model: two processes read and fire them, also late, while they are
-//! changed and the clock is set.
+//! Checks the schedules of an engine against a small model: two processes read and fire them, sometimes late, while
+//! they are changed and the clock is set.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -29,10 +29,10 @@ pub(crate) enum Step {
     Refuse(usize),
     /// The other process reads the schedules.
     Read,
-    /// Both processes fire the schedules that they have read. This process reads them now; the other process may be
-    /// first.
+    /// Both processes fire the schedules that they have read. This process reads them now. The other process may fire
+    /// its schedules first.
     Fire(bool),
-    /// Lets the time pass. It may also go back.
+    /// Lets the time pass. The time can also go back.
     Pass(i64),
 }
 
@@ -55,7 +55,7 @@ pub(crate) fn steps(most: usize) -> impl Strategy<Value = Vec<Step>> {
 #[derive(Clone, PartialEq, Eq, Debug)]
 struct Plan {
     period: i64,
-    /// The next time, or with `is_new` an earlier one.
+    /// The next time, or an earlier time with `is_new`.
     next: Micros,
     is_new: bool,
     is_paused: bool,
@@ -67,7 +67,7 @@ impl Plan {
         !self.is_paused && !self.is_refused && (self.is_new || self.next <= now)
     }
 
-    /// Returns the first time after `now` that is a number of periods from another one.
+    /// Returns the first time after `now` that is a whole number of periods after `was`.
     fn after(&self, now: Micros) -> Micros {
         let mut next = self.next;
         while next > now {
@@ -86,7 +86,7 @@ struct Model<'a> {
     place: Place,
     now: Micros,
     plans: BTreeMap<usize, Plan>,
-    /// The schedules as the other process has read them.
+    /// The schedules that the other process has read.
     read: (Agenda, BTreeMap<usize, Plan>),
 }
 
@@ -300,7 +300,7 @@ fn to_plan(found: &Scheduled) -> Plan {
     }
 }
 
-/// A process that has not run for many times of a schedule adds the key once.
+/// If no process runs while many times of a schedule pass, the key is added once.
 pub(crate) async fn check_missed(rig: &dyn Rig, queue: &str) {
     let pass = Step::Pass(50 * PERIODS[0] + 1);
     let steps = [Step::Put(0, 0), Step::Fire(false), pass, Step::Fire(false), Step::Fire(true)];

@@ -48,7 +48,7 @@ pub(crate) enum Ending {
     RetryAfter(Duration),
     Retry,
     Release,
-    /// The test releases a key that was added during the run instead.
+    /// If the key was added during the run, the test releases it instead.
     GiveUp,
     Unclaim,
     Cancelled,
@@ -124,8 +124,8 @@ pub(crate) fn one_group() -> Vec<Step> {
 
 /// Generates sequences of operations.
 ///
-/// The priority of a key never changes. If it changed while the key is ready, engines would order by age,
-/// and the queue in memory by the time of the change.
+/// The priority of a key never changes. If the priority of a ready key changed, engines would order the key by age, and
+/// the queue in memory by the time of the change.
 pub(crate) fn steps(most: usize) -> impl Strategy<Value = Vec<Step>> {
     prop::collection::vec(step((0..KEYS).boxed()), 1..most)
 }
@@ -155,7 +155,7 @@ pub(crate) fn grouped_steps(most: usize) -> impl Strategy<Value = Vec<Step>> {
     (begin, prop::collection::vec(step, 1..most)).prop_map(|(begin, steps)| [begin, steps].concat())
 }
 
-/// Generates the policy of a queue with groups, and the way in which its keys get them.
+/// Generates the policy of a queue with groups, and the rule that assigns keys to groups.
 pub(crate) fn groupings() -> impl Strategy<Value = (ReaddPolicy, &'static str)> {
     let policy = prop::sample::select(vec![ReaddPolicy::Hold, ReaddPolicy::Replace]);
     (policy, prop::sample::select(vec!["", PATTERN]))

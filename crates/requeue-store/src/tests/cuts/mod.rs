@@ -1,5 +1,5 @@
-//! Cuts or holds up the connection to a server in the middle of an operation. The answer must agree with
-//! the state of the store.
+//! Cuts or delays the connection to a server in the middle of an operation. The answer must agree with the state of the
+//! store.
 
 mod operations;
 
@@ -16,7 +16,7 @@ use self::operations::{CALLS, Said, Stand, call, ended};
 use crate::{Add, Added, Item, Merge, Queue, ReaddPolicy, State, Store};
 
 const HOUR: Duration = Duration::from_secs(3600);
-/// A lease or time limit that expires in a test, but not during one step on a slow machine.
+/// A lease or time limit that expires during a test, but not during one step on a slow machine.
 const SHORT: Duration = Duration::from_secs(3);
 
 type By = dyn Fn(&str, u16) -> String + Send + Sync;
@@ -68,7 +68,7 @@ impl Rig {
             format!("cut-{names}")
         };
         let poll = Duration::from_millis(100);
-        // With `Replace`, an add ends a backoff, so the next step gets the key.
+        // With `Replace`, an add ends a backoff, so the next step receives the key.
         let opening = store.queue(&name).readd_policy(ReaddPolicy::Replace);
         let direct = opening.poll(poll).open().await.expect("the queue opens");
         let proxy = Proxy::start(server.language, server.port);
@@ -115,7 +115,7 @@ impl Rig {
     /// Runs all keys with two workers. Checks that no key is left, and that no key is in flight with both.
     async fn drain(mut self) {
         if let Some(item) = self.item.take() {
-            // Its lease may be lost.
+            // The result is ignored, because the lease may be lost.
             let _ = item.release().await;
         }
         self.direct.add_with("a", Add::now().revive()).await.expect("added");
@@ -132,9 +132,9 @@ impl Rig {
                     let is_alone = of_all().insert(key.clone());
                     assert!(is_alone, "{key} is with two at once");
                     tokio::task::yield_now().await;
-                    // Remove it before the other worker can get the key.
+                    // The mark is removed before the other worker can receive the key.
                     of_all().remove(&key);
-                    // If the lease is lost, the key is delivered again.
+                    // The result is ignored: if the lease is lost, the key is delivered again.
                     let _ = item.succeed().await;
                 }
             });
@@ -162,7 +162,7 @@ async fn cut(server: &'static Server, store: Store, operation: Operation, point:
     wait(&mishap, Mishap::happened).await;
     let (done, again) = (point.is_done(), operation.is_tried_again());
     match operation.is_update() {
-        // The process cannot know how much of the request has arrived.
+        // The process cannot know which part of the request has arrived.
         true => assert!(
             said == Said::MayHaveHappened || said == Said::Failed && !done,
             "{operation:?} {point:?}: {said:?}"
@@ -242,11 +242,11 @@ async fn renewed(server: &'static Server, store: Store, point: Point, is_cut: bo
     mishap
 }
 
-/// Cuts the connection for notifications, and checks that a getter still gets a key.
+/// Cuts the connection for notifications, and checks that a getter still receives a key.
 async fn cut_listener(server: &'static Server, store: Store, point: Point) -> Mishap {
     let mut rig = Rig::new(server, &store, Duration::from_secs(30)).await;
     let mishap = rig.cut(Operation::Listen, point);
-    // A listener that is already connected must connect again.
+    // A connected listener must connect again.
     rig.proxy.close();
     rig.proxy.open();
     let calling = tokio::spawn(call(Operation::Listen, rig.queue.clone(), None));
@@ -257,7 +257,7 @@ async fn cut_listener(server: &'static Server, store: Store, point: Point) -> Mi
     let (said, item) = calling.await.expect("the task completes");
     assert_eq!(said, Said::Attempt(1), "{point:?}");
     rig.item = item;
-    // Another connection may have waited for notifications meanwhile. It gets the notification, too.
+    // Another connection may have waited for notifications meanwhile. It also receives the notification.
     wait(&mishap, Mishap::happened).await;
     rig.drain().await;
     mishap
@@ -281,12 +281,12 @@ fn all() -> impl Iterator<Item = (Operation, Point, Deed)> {
     })
 }
 
-/// Cuts every operation at every point, and holds it up at the points where that makes a difference. Prints
-/// how often each of these happened.
+/// Cuts every operation at every point, and delays it at the points where a delay has an effect. Prints the number of
+/// times that each case has occurred.
 pub(crate) async fn everywhere(server: &'static Server) {
     let store = Store::connect(&server.url).await.expect("the test has an item");
     store.migrate().await.expect("the schema is created");
-    // Each test has its own connections: limit their number.
+    // The number of concurrent tests is limited, because each has separate connections.
     let turns = Arc::new(Semaphore::new(16));
     let mut doing = JoinSet::new();
     for (operation, point, deed) in all() {
@@ -314,7 +314,7 @@ pub(crate) async fn everywhere(server: &'static Server) {
     }
 }
 
-/// Checks requests that arrive when their callers no longer wait for them.
+/// Checks requests that arrive after their callers have stopped waiting.
 pub(crate) async fn late(server: &'static Server) {
     let store = Store::connect(&server.url).await.expect("the test has an item");
     store.migrate().await.expect("the schema is created");
@@ -326,7 +326,7 @@ pub(crate) async fn late(server: &'static Server) {
     let ending = rig.item.take().expect("the test has an item");
     let ending = tokio::spawn(ended(async move { ending.succeed().await }));
     wait(&held, Mishap::happened).await;
-    // These are more renewals than are sent before the lease is lost.
+    // The number of renewals exceeds the number that is sent before the lease is lost.
     let renewals: Vec<Mishap> =
         (0..20).map(|_| rig.hold(Operation::Renew, Point::Request)).collect();
     assert_eq!(ending.await.expect("the task completes"), Said::Unsure);
@@ -338,7 +338,7 @@ pub(crate) async fn late(server: &'static Server) {
     again.succeed().await.expect("the lease is still held");
     rig.drain().await;
 
-    // A claim arrives when its sender has given up.
+    // A claim arrives after its sender has stopped waiting.
     let mut rig = Rig::new(server, &store, SHORT).await;
     rig.prepare(Operation::Get).await;
     let held = rig.hold(Operation::Get, Point::Request);
@@ -351,7 +351,7 @@ pub(crate) async fn late(server: &'static Server) {
     rig.item = item;
     rig.drain().await;
 
-    // An add arrives after its time limit; another add cannot be sent at all.
+    // One add arrives after its time limit. Another add cannot be sent.
     let rig = Rig::new(server, &store, Duration::from_secs(30)).await;
     let url = (server.by)(&server.url, rig.proxy.port());
     let hasty = Store::connect(&url).await.expect("the test has an item");

@@ -24,7 +24,7 @@ pub(crate) enum Operation {
     Page,
     LookUp,
     Renew,
-    /// Waits for the notification of a key.
+    /// A wait for the notification of a key.
     Listen,
 }
 
@@ -116,7 +116,7 @@ impl Operation {
         )
     }
 
-    /// Returns the answer to the first request, or to a repeated one that already took effect.
+    /// Returns the answer to the first request, or to a repetition of a request that has taken effect.
     pub(super) fn says(self, was_done: bool) -> Said {
         match self {
             Self::Add => Said::Added(if was_done { Added::Coalesced } else { Added::New }),

@@ -41,7 +41,7 @@ fn a_change_of_daylight_saving_time_neither_skips_nor_doubles_a_time() {
         ("45 2 * * *", BERLIN, "2026-10-25T01:15:00Z", "26.02:45+01"),
         ("0 1-3 * * *", BERLIN, autumn, "25.01:00+02 25.02:00+02 25.03:00+01"),
         ("0 */2 * * *", BERLIN, "2026-10-24T21:30:00Z", "25.00:00+02 25.02:00+02 25.04:00+01"),
-        // Each hour that passes.
+        // A run in each hour that passes.
         ("0 * * * *", BERLIN, "2026-10-24T23:30:00Z", "25.02:00+02 25.02:00+01 25.03:00+01"),
         ("30 * * * *", BERLIN, "2026-03-29T00:00:00Z", "29.01:30+01 29.03:30+02"),
         ("*/30 * * * *", BERLIN, "2026-03-29T00:00:00Z", "29.01:30+01 29.03:00+02"),
@@ -153,7 +153,8 @@ impl Fields {
         self.minutes.contains(&date.minute()) && is_hour && is_date
     }
 
-    /// Returns all times of these minutes. A time of day counts when the clock reaches or passes it for the first time.
+    /// Returns all times of these minutes. A time of day counts at the instant when the clock first reaches or passes
+    /// it.
     fn times(&self, zone: &TimeZone, minutes: impl Iterator<Item = Timestamp>) -> Vec<Timestamp> {
         let mut latest: Option<DateTime> = None;
         let mut found = Vec::new();

@@ -58,7 +58,7 @@ async fn wait_for(statements: i64, client: &Client, statement: &str) {
     }
 }
 
-/// Retries for as long as the key is locked, since operations do not wait long for locks.
+/// Retries while the key is locked, because operations do not wait long for locks.
 async fn patient<'a, T>(operation: impl Fn() -> crate::tests::BoxAnswer<'a, T>) -> Answer<T> {
     loop {
         match operation().await {
@@ -77,7 +77,7 @@ async fn nobody_has_a_key_that_another_has_and_none_is_lost() {
     let (engine, _) = engine(server, WHOLE).await;
     let engine = Arc::new(engine);
     let queue = engine.open_queue("q", Settings::default()).await.expect("the queue opens");
-    // For each key: its current holder, a number from before its last add, and a number from after its last
+    // The current holder of each key, a number drawn before the last add of the key, and a number drawn after its last
     // delivery. All numbers come from one sequence.
     let holders: Arc<[AtomicUsize; KEYS]> = Arc::new([const { AtomicUsize::new(0) }; KEYS]);
     let added: Arc<[AtomicUsize; KEYS]> = Arc::new([const { AtomicUsize::new(0) }; KEYS]);
@@ -139,8 +139,8 @@ async fn nobody_has_a_key_that_another_has_and_none_is_lost() {
     for worker in workers {
         worker.await.expect("the task does not panic");
     }
-    // Each key that was added after its last delivery must be in the queue. Keys whose adds waited long for
-    // locks are found by a claim that searches all keys.
+    // Each key that was added after its last delivery must be in the queue. Only a claim that searches all keys finds
+    // keys whose adds waited long for locks.
     while engine.count_keys(&queue).await.expect("counted") != StateCounts::default() {
         let claimed = engine.claim_keys(&queue, claim(100, MINUTE)).await.expect("claimed");
         for out in &claimed.items {
@@ -198,7 +198,7 @@ async fn an_add_that_is_rolled_back_leaves_nothing() {
     engine.add_keys(&queue, asks(["a"])).await.expect("added");
     let a = one(&engine, &queue).await;
     adder.batch_execute("begin; select requeue.add('q', 'a')").await.expect("added");
-    // The uncommitted add is invisible to others, and blocks none of them.
+    // The uncommitted add is invisible to other transactions, and blocks none of them.
     let seen = engine.look_up(&queue, &a.key).await.expect("looked up").expect("the key exists");
     assert!(!seen.dirty);
     adder.batch_execute("rollback").await.expect("rolled back");
@@ -243,7 +243,7 @@ async fn batches_in_different_orders_do_not_deadlock() {
     let queue = engine.open_queue("q", Settings::default()).await.expect("the queue opens");
     let (adder, onlooker) = (other(&url).await, other(&url).await);
     adder.batch_execute("begin; select requeue.add('q', 'b')").await.expect("added");
-    // Both wait for `b`, and neither has locked a key that the other needs first.
+    // Both transactions wait for `b`, and neither has locked a key that the other needs first.
     let backwards = format!(
         "select requeue.add_all({}, array['c', 'b', 'a']::bytea[], '{{0, 0, 0}}', '{{0, 0, 0}}', \
          '{{0, 0, 0}}', '{{0, 0, 0}}', '{{1, 1, 1}}', null)",

@@ -29,7 +29,7 @@ impl Fixture {
     }
 
     async fn at(url: &str) -> Self {
-        // Each claim scans all keys, and therefore returns exactly when the next key is due.
+        // Each claim scans all keys, and therefore returns the exact due time of the next key.
         let engine = at(url, Duration::ZERO);
         engine.migrate_schema().await.expect("the schema is created");
         stop_time(&engine).await;
@@ -47,7 +47,7 @@ impl Rig for Fixture {
     }
 }
 
-/// The runs of a random test, each with its own queue in one database.
+/// The runs of a random test, each with a separate queue in one database.
 struct Runs {
     runtime: tokio::runtime::Runtime,
     rig: Fixture,

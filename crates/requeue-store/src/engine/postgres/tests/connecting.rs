@@ -233,7 +233,7 @@ async fn a_server_that_goes_comes_back() {
         assert_ne!(first.kind, Kind::Refused, "{}", first.source);
         let second = engine.add_keys(&place, asks).await.expect_err("the server is stopped");
         assert_eq!(second.kind, Kind::Absent, "{}", second.source);
-        // One add waits for the server. The other has a timeout of 1 ms.
+        // The first add waits for the server. The second add has a timeout of 1 ms.
         let adding = tokio::spawn({
             let queue = queue.clone();
             async move { queue.add("a").await }
@@ -246,7 +246,7 @@ async fn a_server_that_goes_comes_back() {
             getting.await.expect("the task does not panic").expect("the queue is not shut down");
         assert_eq!(got.as_str(), Some("a"));
         got.succeed().await.expect("the lease is valid");
-        // Once a later operation is committed, the completion is certainly committed, too.
+        // After a later operation is committed, the completion is certainly committed too.
         queue.add("b").await.expect("added");
         queue.cancel("b").await.expect("cancelled");
     }
@@ -279,7 +279,7 @@ async fn a_server_that_answers_with_an_error_of_the_moment_is_not_absent() {
     let queue = engine.open_queue("q", ReaddPolicy::Replace.into()).await.expect("the queue opens");
     let ask = || vec![Ask::new("a", crate::Add::now())];
     engine.add_keys(&queue, ask()).await.expect("added");
-    // A count that waits for the lock takes longer than a statement may take.
+    // A count that waits for the lock exceeds the statement timeout.
     let database = name(&url);
     server.psql(database, &format!("alter database \"{database}\" set statement_timeout = '2s'"));
     let hasty = at(&url, Duration::ZERO);

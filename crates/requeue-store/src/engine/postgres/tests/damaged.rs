@@ -1,5 +1,5 @@
-//! Tests that the constraints of the table refuse each row that requeue cannot read, and that no other row does
-//! harm.
+//! Tests that the constraints of the table refuse each row that requeue cannot read, and that all other rows are
+//! harmless.
 
 use std::sync::Arc;
 
@@ -40,7 +40,7 @@ async fn run(engine: &Postgres, sql: &str) {
     session.put_back();
 }
 
-/// The number of characters of an error that readers get.
+/// The maximum number of characters of an error that readers receive.
 const SHOWN: usize = 4096;
 
 /// Each column of `keys`, with values at the limits of its type and of its meaning.
@@ -58,7 +58,7 @@ fn extremes() -> Vec<String> {
         changes.extend(values.map(|value| format!("{column} = {value}")));
     }
     let others = [
-        // There are no columns of timestamps, which could be infinite.
+        // Times have no type that allows infinite values.
         "at = 'infinity'",
         "lease_until = '-infinity'",
         "state = 3",
@@ -72,7 +72,7 @@ fn extremes() -> Vec<String> {
         "worker = ''",
         "worker = repeat('\u{1f980}', 25)",
         "worker = repeat('\u{1f980}', 1000000)",
-        // A random key keeps the rows of several scenes apart when they move to this queue.
+        // Random keys keep the rows of several scenes distinct when they move to this queue.
         "queue = -2147483648, key = decode(md5(random()::text), 'hex')",
         "queue = 2147483647, key = decode(md5(random()::text), 'hex')",
         // Counters and times change together, because their sums overflow first.
@@ -200,7 +200,7 @@ async fn a_key_that_is_too_long_is_not_written() {
     let queue = engine.open_queue("q", ReaddPolicy::Replace.into()).await.expect("the queue opens");
     let ask = crate::engine::Ask::new("short", crate::Add::now());
     engine.add_keys(&queue, vec![ask]).await.expect("added");
-    // Text that repeats is compressed, so the index accepts it.
+    // Repetitive text is compressed, so the index accepts it.
     let key = |bytes: u32| format!("convert_to(repeat('k', {bytes}), 'UTF8')");
     let added = async |function: &str, bytes: u32| {
         let sql = format!(

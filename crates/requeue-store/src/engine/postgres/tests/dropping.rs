@@ -1,4 +1,4 @@
-//! Tests drops that run concurrently with the transactions of others.
+//! Tests drops that run concurrently with other transactions.
 
 use tokio_postgres::NoTls;
 
@@ -13,7 +13,7 @@ async fn client(url: &str) -> tokio_postgres::Client {
     client
 }
 
-/// Waits until a transaction waits for a lock of another, or `is_over` returns true.
+/// Waits until a transaction waits for a lock of another transaction, or `is_over` returns true.
 async fn waiting(client: &tokio_postgres::Client, is_over: impl Fn() -> bool) {
     let sql = "select count(*) from pg_locks where not granted and locktype = 'advisory' \
                and database = (select oid from pg_database where datname = current_database())";
@@ -98,8 +98,8 @@ async fn an_add_in_a_snapshot_from_before_the_drop_fails() {
     }
 }
 
-/// Returns the statement of each operation, for a queue with a key in each state. `add` inserts a row, and
-/// the others change or delete one.
+/// Returns the statement of each operation, for a queue with a key in each state. `add` inserts a row, and the other
+/// operations change or delete a row.
 fn operations(queue: i32, epoch: i64) -> Vec<(&'static str, String)> {
     let held = format!("array['held'::bytea], array[{epoch}::bigint]");
     let ends = "array[0::smallint], null, null, null, null, null, null, null, null, null, null, null, null";
@@ -123,7 +123,7 @@ fn operations(queue: i32, epoch: i64) -> Vec<(&'static str, String)> {
     ]
 }
 
-/// Two sessions, and a third one that observes them, on a database without other activity.
+/// Two sessions, and a third session that observes them, on a database without other activity.
 struct Overlap {
     store: crate::Store,
     first: tokio_postgres::Client,
@@ -252,7 +252,7 @@ async fn an_operation_beside_the_open_transaction_of_a_drop_waits_or_changes_not
             let drop = "begin; select requeue.drop_queue('q', true)";
             overlap.first.batch_execute(drop).await.expect(&how);
             let beside = overlap.beside(&sql);
-            // Claims and renewals do not wait: they skip keys that other transactions have locked.
+            // Claims and renewals do not wait, because they skip keys that other transactions have locked.
             let waits = !matches!(operation, "claim" | "renew");
             assert_eq!(overlap.waits(&beside).await, waits, "{how}");
             overlap.first.batch_execute(ending).await.expect(&how);
@@ -262,7 +262,8 @@ async fn an_operation_beside_the_open_transaction_of_a_drop_waits_or_changes_not
             } else {
                 let error = done.expect_err(&how);
                 let code = error.code().map(|code| code.code().to_owned());
-                // Looked up by its name, the queue does not exist; by its number, it was dropped.
+                // A function that uses the name reports a missing queue, and a function that uses the id a dropped
+                // queue.
                 let expected =
                     if operation.starts_with("add") { ["RQ001", "42704"] } else { ["RQ001"; 2] };
                 assert!(expected.contains(&code.as_deref().unwrap_or("")), "{how}: {error:?}");

@@ -1,4 +1,4 @@
-//! Tests fencing tokens after the server has lost transactions that it had acknowledged, and rates after its death.
+//! Tests fencing tokens after the server has lost acknowledged transactions, and rates after the server was killed.
 
 use std::sync::Arc;
 
@@ -45,7 +45,7 @@ async fn epochs_rise_when_a_replica_that_lags_is_promoted_and_when_a_backup_is_r
             }
             false => server.back_up(),
         });
-        // The replica or the backup has none of these deliveries.
+        // The replica or the backup contains none of these deliveries.
         for _ in 0..3 {
             all.push(deliver(&engine, &queue).await);
         }
@@ -66,8 +66,8 @@ async fn epochs_rise_when_the_sequence_is_reset_and_while_the_clock_is_set_back(
     let name = url.rsplit_once('/').expect("the address is valid").1;
     let mut all = Vec::new();
     let year = 365 * 24 * 3_600_000_000;
-    // The clock goes back by a year, forward by a second, and forward by a year. The sequence is reset
-    // after time has passed.
+    // The clock goes back by a year, forward by a second, and forward by a year. The sequence is reset only after time
+    // has passed.
     for (now, is_reset) in [
         (50 * year, true),
         (49 * year, false),
@@ -118,7 +118,7 @@ async fn no_two_deliveries_have_one_epoch_when_claims_raise_the_sequence_at_once
             }
         });
     }
-    // Each step puts the sequence behind the clock by more than the slack.
+    // In each step, the sequence is behind the clock by more than the slack.
     let mut now = 1_000_000;
     let mut all = Vec::new();
     while !claims.is_empty() {

@@ -25,8 +25,8 @@ async fn claim_some(engine: &Postgres, queue: &Place, max: usize) -> Vec<Deliver
     engine.claim_keys(queue, claim(max, MINUTE)).await.expect("claimed").items
 }
 
-/// Several processes claim and complete. Each delivery adds its group to a list before it is completed, and each
-/// completion removes one, so that the list never has more entries than keys in flight.
+/// Several processes claim and complete. A worker counts each key after its delivery, and uncounts it before its
+/// completion, so that the count never exceeds the number of keys in flight.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn no_group_exceeds_its_limit_while_processes_claim() {
     const WORKERS: usize = 4;
@@ -69,7 +69,7 @@ async fn no_group_exceeds_its_limit_while_processes_claim() {
                 for out in items {
                     let group = out.group.as_deref().expect("the queue has groups");
                     let n: usize = group[1..].parse().expect("a number");
-                    // The slot is free from here on: the completion may take effect before its answer.
+                    // The slot may be free from this point, because the completion can take effect before its answer.
                     in_flight[n].fetch_sub(1, Ordering::SeqCst);
                     let how = match random.u8(0..4) {
                         0 => Finish::Release(out.asked),
@@ -88,7 +88,7 @@ async fn no_group_exceeds_its_limit_while_processes_claim() {
         worker.await.expect("the task does not panic");
     }
     assert!(delivered.load(Ordering::SeqCst) > ROUNDS, "{delivered:?}");
-    // No key is lost: each can be claimed and completed.
+    // No key is lost, because each can be claimed and completed.
     while first.count_keys(&queue).await.expect("counted") != StateCounts::default() {
         for out in claim_some(&first, &queue, 50).await {
             let ended = first.finish_deliveries(&queue, end(&out, Finish::Succeed)).await;
@@ -97,7 +97,7 @@ async fn no_group_exceeds_its_limit_while_processes_claim() {
     }
 }
 
-/// Makes empty claims until the last one need not be repeated immediately.
+/// Makes empty claims until a claim need not be repeated immediately.
 async fn wait(engine: &Postgres, queue: &Place) {
     let claim = Claim { poll: Duration::from_secs(1), ..claim(1, PATIENCE) };
     while let Some(Duration::ZERO) = {
@@ -113,8 +113,8 @@ async fn woken(wakes: &mut watch::Receiver<u64>) {
     wakes.mark_unchanged();
 }
 
-/// A completion that is not yet committed keeps its slot from the key that an add makes ready, and does not see this key,
-/// so that it sends no wake.
+/// An uncommitted completion still occupies its slot of the group. It does not see a key that an add makes ready, so it
+/// sends no wake for this key.
 #[tokio::test]
 async fn a_slot_that_is_freed_during_an_add_is_used_without_a_poll() {
     let Some(server) = Server::shared() else { return };
@@ -167,7 +167,7 @@ async fn what_frees_a_slot_wakes_another_process() {
     woken(&mut others).await;
     let client = other(&url).await;
     let notify = format!("notify requeue_{}", another.id);
-    // Waits as a process that has no key. Notifications arrive in order. When the next one arrives, all earlier ones
+    // Waits like a process that has no key. Notifications arrive in order. When the next one arrives, all earlier ones
     // have also arrived.
     let mut wait_again = async |wakes: &mut watch::Receiver<u64>| {
         wait(&waiter, &place).await;
@@ -185,7 +185,7 @@ async fn what_frees_a_slot_wakes_another_process() {
         assert_eq!(ended.expect("finished"), [true]);
         woken(&mut wakes).await;
     }
-    // The process that finds an expired lease wakes the others. This one parks the key, which is then not ready.
+    // The process that finds an expired lease wakes the others. This expiry parks the key, which is then not ready.
     let out = claim_some(&holder, &queue, 1).await;
     wait_again(&mut wakes).await;
     set_time(&holder, 120_000_000).await;
@@ -278,7 +278,7 @@ async fn a_claim_names_when_to_come_back() {
         assert_eq!(claimed.items, []);
         claimed.next
     };
-    // Another claim visits the group.
+    // The lock simulates another claim that visits the group.
     let lock =
         format!("begin; select pg_advisory_xact_lock(1920034674, hashtext({} || ' a'))", queue.id);
     other.batch_execute(&lock).await.expect("locked");
@@ -292,7 +292,7 @@ async fn a_claim_names_when_to_come_back() {
     let later = Ask { group: Some("a".into()), ..Ask::new("2", Add::after(MINUTE)) };
     one.add_keys(&queue, vec![later]).await.expect("added");
     assert_eq!(next().await, Some(MINUTE));
-    // A pause keeps the place of the groups.
+    // A pause does not change the order of the groups.
     one.add_keys(&queue, vec![ask("b", "3")]).await.expect("added");
     one.set_paused(&queue, true).await.expect("paused");
     let claimed = one.claim_keys(&queue, claim(9, MINUTE)).await.expect("claimed");
@@ -321,7 +321,7 @@ async fn sql_adds_keys_to_groups() {
         "2"
     );
     assert_eq!(sql("select requeue.add('g', 'd')"), "new");
-    // A key keeps its group.
+    // An add to another group does not move the key.
     assert_eq!(sql(r#"select requeue.add('g', 'a', "group" => 'other')"#), "coalesced");
     assert_eq!(sql(r#"select requeue.add('p', 'x/y', "group" => 'x')"#), "new");
     let client = other(&url).await;
@@ -416,7 +416,7 @@ async fn rows_read(client: &tokio_postgres::Client) -> i64 {
     client.query_one(read, &[]).await.expect("the query succeeds").get(0)
 }
 
-/// A claim reads as many rows with 20,000 throttled keys as without them.
+/// A claim reads the same number of rows with 20,000 throttled keys as without them.
 #[tokio::test]
 async fn a_claim_reads_no_throttled_key() {
     let Some(server) = Server::shared() else { return };
@@ -447,8 +447,8 @@ async fn a_claim_reads_no_throttled_key() {
     assert!((1..=200).contains(&read), "{read} rows for 4 keys");
 }
 
-/// With the statistics of a queue whose keys all have one priority, a plan that ignores the order of an index reads all of
-/// them to find none of another priority.
+/// In this queue, all keys have the same priority. A plan that ignores the order of an index would read all of them to
+/// find that no key has another priority.
 #[tokio::test]
 async fn a_claim_reads_no_key_in_search_of_another_priority() {
     let Some(server) = Server::shared() else { return };
@@ -485,7 +485,7 @@ async fn a_part_of_a_claim_is_for_the_priority_of_the_oldest_key() {
         });
         engine.add_keys(&queue, asks.into()).await.expect("added");
     };
-    // The oldest keys of all are in a group that is paused.
+    // The oldest keys are in a paused group.
     add(10, "paused", ["p1", "p2", "p3"], crate::Priority::Normal).await;
     engine.change_group(&queue, "paused", GroupChange::Paused(true)).await.expect("paused");
     add(20, "a", ["l1", "l2", "l3"], crate::Priority::Low).await;
@@ -499,7 +499,7 @@ async fn a_part_of_a_claim_is_for_the_priority_of_the_oldest_key() {
         let claim = Claim { oldest, ..claim(max, MINUTE) };
         let claimed = engine.claim_keys(&queue, claim).await.expect("claimed");
         let mut keys: Vec<String> = claimed.items.iter().map(|out| out.key.to_string()).collect();
-        // Keys that were added together have no order.
+        // The order of keys that were added together is not defined.
         keys.iter_mut().for_each(|key| key.truncate(1));
         let expected: Vec<&str> = expected.iter().map(|key| &key[..1]).collect();
         assert_eq!(keys, expected, "a claim of {max}");

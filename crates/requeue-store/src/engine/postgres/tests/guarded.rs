@@ -34,7 +34,7 @@ impl Asking {
         let port = listener.local_addr().expect("the listener is bound").port();
         let heard = std::thread::spawn(move || {
             let (stream, _) = listener.accept().expect("a client connects");
-            // Returns what the client has sent, even if it has cut the connection.
+            // Returns the bytes that the client has sent, even if it has closed the connection.
             serve(stream, tls, request)
         });
         Self { port, heard }
@@ -103,7 +103,7 @@ fn tls(server: &Server) -> Arc<ServerConfig> {
     Arc::new(config.expect("the key matches the certificate"))
 }
 
-/// Returns the client's error, and what the server has received. `is_far` treats the server as remote.
+/// Returns the client's error, and the bytes that the server has received. With `is_far`, the server counts as remote.
 async fn asked(server: Asking, options: &str, is_far: bool) -> (ErrorKind, String, Vec<u8>) {
     let url = format!("postgres://ann:{PASSWORD}@localhost:{}/d{options}", server.port);
     let mut address = Address::parse(&url).expect("the address is valid");
@@ -148,7 +148,7 @@ async fn no_password_is_sent_to_a_server_that_is_not_verified() {
             }
             assert!(!said.contains(PASSWORD), "{said}");
         }
-        // If TLS is required, a server without TLS receives no message at all.
+        // If TLS is required, a server without TLS receives no message.
         let roots = format!("sslrootcert={}", server.certificate().display());
         for options in [
             "?sslmode=require".to_owned(),
@@ -252,7 +252,7 @@ async fn a_certificate_of_another_authority_or_for_another_host_is_not_trusted()
         ("127.0.0.1", format!("{right}&sslmode=verify-ca"), "nothing"),
         ("localhost", "sslrootcert=system".to_owned(), "certificate"),
         ("localhost", "sslrootcert=system&sslmode=verify-full".to_owned(), "certificate"),
-        // These modes do not verify the server.
+        // The first modes do not verify the server.
         ("127.0.0.1", "sslmode=require".to_owned(), "nothing"),
         ("127.0.0.1", "sslmode=prefer".to_owned(), "nothing"),
         ("127.0.0.1", "sslmode=disable".to_owned(), "nothing"),

@@ -1,4 +1,4 @@
-//! Tests keys of transactions that end long after their adds.
+//! Tests keys of transactions that commit long after their adds.
 
 use std::collections::BTreeSet;
 
@@ -30,8 +30,7 @@ impl Rig {
         Self { engine, queue, url, left: BTreeSet::new(), busy: 0 }
     }
 
-    /// Returns open transactions. Each of them has added a key of each priority, and has added again a key
-    /// that was already ready.
+    /// Returns open transactions. Each transaction has added a new key of each priority, and has re-added a ready key.
     async fn adders(&mut self, many: usize) -> Vec<Client> {
         let mut adders = Vec::new();
         for n in 0..many {
@@ -58,7 +57,7 @@ impl Rig {
         row.expect("the clock is read").get(0)
     }
 
-    /// Returns true if claims no longer search for keys that were added by `at`.
+    /// Returns true if claims no longer search for keys that were added up to the time `at`.
     fn has_passed(&self, at: Micros) -> bool {
         self.engine
             .claims
@@ -88,7 +87,7 @@ impl Rig {
         }
     }
 
-    /// Simulates a waiting worker that takes all remaining keys. It claims when it is woken, or at the time
+    /// Simulates a waiting worker that takes all remaining keys. The worker claims when it is woken, or at the time
     /// that a claim has returned.
     async fn work(&mut self) {
         let mut wakes = self.engine.subscribe_wakes(&self.queue);
@@ -111,7 +110,7 @@ impl Rig {
         }
     }
 
-    /// Works while `what` runs, and until no key is left.
+    /// Works while `what` runs, and then until no key is left.
     async fn work_during(&mut self, what: impl Future<Output = ()>) {
         let both = async { tokio::join!(self.work(), what) };
         if timeout(PATIENCE, both).await.is_err() {
@@ -164,7 +163,7 @@ async fn who_is_busy_finds_what_is_committed_late() {
 async fn who_waits_finds_what_is_committed_late() {
     let Some(server) = Server::shared() else { return };
     let mut rig = Rig::new(server).await;
-    // Let each add know that a process waits.
+    // After this claim, adds know that a process waits.
     let none = rig.engine.claim_keys(&rig.queue, Claim { poll: HOUR, ..claim(1, PATIENCE) }).await;
     assert_eq!(none.expect("claimed").items, []);
     let adders = rig.adders(3).await;

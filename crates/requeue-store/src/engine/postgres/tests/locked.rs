@@ -30,12 +30,12 @@ async fn a_lease_is_renewed_while_somebody_has_the_key_locked() {
         assert_eq!(renewed().await, [Renewed::Yes, Renewed::Yes]);
     }
     run("commit").await;
-    // According to its row, the lease has expired. The renewal extends it.
+    // According to the key's row, the lease has expired. The stored renewal extends the lease.
     set_time(&engine, 205 * SECOND).await;
     assert_eq!(claimed().await, [""; 0]);
     assert_eq!(renewed().await, [Renewed::Yes, Renewed::Yes]);
 
-    // The same if the completion comes before any claim or renewal.
+    // The result is the same if the completion comes before any claim or renewal.
     run("begin; select requeue.add('q', 'a'), requeue.add('q', 'b')").await;
     set_time(&engine, 260 * SECOND).await;
     assert_eq!(renewed().await, [Renewed::Yes, Renewed::Yes]);
@@ -143,7 +143,7 @@ async fn who_takes_a_lease_away_and_who_renews_it_do_not_both() {
     run("commit").await;
     assert_eq!(renewed(&a).await, [Renewed::Lost]);
 
-    // The reverse: another transaction has the key locked until after the renewal has begun.
+    // In the reverse case, another transaction keeps the key locked until after the renewal has begun.
     set_time(&engine, 200 * SECOND).await;
     let a = one(&engine, &queue).await;
     adder.batch_execute("begin; select requeue.add('q', 'a')").await.expect("added");
@@ -184,7 +184,7 @@ async fn leases_of_many_locked_keys_are_renewed_a_few_at_a_time() {
     let renewed = engine.renew_leases(&queue, held, MINUTE).await.expect("renewed");
     assert_eq!(renewed, vec![Renewed::Yes; MANY]);
 
-    // One statement takes few of the locks that the whole server shares.
+    // One statement takes few entries of the server's shared lock table.
     third.batch_execute("begin").await.expect("begun");
     let renewing = "select cardinality((requeue.renew(1, array_agg(key), array_agg(epoch), 1)).rest) \
                     from requeue.keys";

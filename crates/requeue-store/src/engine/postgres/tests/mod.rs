@@ -36,7 +36,7 @@ async fn engine(server: &Server, whole: Duration) -> (Postgres, String) {
     (engine, url)
 }
 
-/// Returns an engine with its own connections, like that of another process.
+/// Returns an engine with separate connections, like that of another process.
 fn at(url: &str, whole: Duration) -> Postgres {
     let address = Address::parse(url).expect("the address is valid");
     Postgres::new(address, whole).expect("the engine is created")
@@ -46,7 +46,7 @@ fn name(url: &str) -> &str {
     url.rsplit_once('/').expect("the address is valid").1
 }
 
-/// Replaces the clock by a table, which [`set_time`] updates.
+/// Replaces the clock with a table, which [`set_time`] updates.
 const CLOCK: &str = "create table clock (now bigint not null); \
      insert into clock values (0); \
      create or replace function requeue.now() returns bigint language sql volatile \

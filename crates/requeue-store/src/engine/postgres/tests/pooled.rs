@@ -1,4 +1,4 @@
-//! Tests the engine behind pgbouncer, which gives each transaction another session.
+//! Tests the engine behind pgbouncer, which may run each transaction in another session.
 
 use requeue_servers::PgBouncer;
 use tokio::task::JoinSet;
@@ -14,7 +14,7 @@ use crate::{Add, Queue};
 
 const SESSIONS: u32 = 3;
 
-/// Returns a pooler, and the addresses of a database with a schema: through the pooler, and without it.
+/// Returns a pooler, and two addresses of a database with a schema: one through the pooler and a direct one.
 async fn pooled(server: &Server) -> Option<(PgBouncer, String, String)> {
     let pooler = PgBouncer::start(server, SESSIONS)?;
     let direct = server.database();
@@ -25,7 +25,7 @@ async fn pooled(server: &Server) -> Option<(PgBouncer, String, String)> {
 
 async fn open(url: &str, poll: Duration) -> Queue {
     let store = Store::connect(url).await.expect("the store connects");
-    // A process polls at least once per lease, so the lease must be long.
+    // The lease must be long, because a process polls at least once per lease.
     store
         .queue("q")
         .poll(poll)
@@ -95,7 +95,7 @@ async fn a_pooler_that_nobody_has_named_is_refused() {
     let error = Store::connect(&url).await.expect_err("the pooler is detected");
     let error = chain(&error);
     assert!(error.contains("add pooler=transaction to the options of the address"), "{error}");
-    // If the pooler was not detected, the errors of statements name the option.
+    // If the pooler is not detected, the errors of later statements name the option.
     let client = other(&server.database()).await;
     let twice = "prepare s2 as select 1; prepare s2 as select 1";
     for sql in [twice, "execute s7"] {

@@ -216,7 +216,7 @@ async fn keys_are_added_in_a_transaction_of_the_caller() {
     assert_eq!(ready(&queue).await, ["a", "c"]);
     let a = queue.look_up("a").await.expect("looked up").expect("the key exists");
     assert_eq!((a.priority, a.reasons, a.adds), (crate::Priority::High, 5, 1));
-    // A client commits immediately. Keys may also be bytes.
+    // A client without a transaction commits immediately. Keys can also be bytes.
     let bytes = [(&b"\xff\0"[..], crate::Add::now())];
     assert_eq!(add_in(&client, "q", bytes).await.expect("added"), [Added::New]);
     assert_eq!(ready(&queue).await, ["a", "c", "\\xff\\0"]);
@@ -259,7 +259,8 @@ async fn sql_debounces_keys() {
         assert_eq!(sql(add), added, "at {now} s");
         assert_eq!(due("a").await, Some(left), "at {now} s");
     }
-    // A bound below the quiet time is the quiet time, and a quiet time of zero is now.
+    // A bound below the quiet time is raised to the quiet time, and a quiet time of zero makes the key ready
+    // immediately.
     let many = "select new from requeue.add_many('q', array['b', 'c'], debounce => '3 s', at_most => '1 s')";
     assert_eq!(sql(many), "2");
     assert_eq!(due("c").await, Some(3));

@@ -7,7 +7,7 @@ use crate::tests::damage::claim;
 use crate::tests::upgrade;
 use crate::types::error::{Answer, chain};
 
-/// Functions with other parameters than now, one of which needs another one, and keys in several states.
+/// Functions with other parameters than in this version, one of which depends on another, and keys in several states.
 const REST: &str = r"
     create function requeue.add(text, bytea) returns integer language sql return 0;
     create function requeue.add(text, text) returns integer language sql return requeue.add($1, $2::bytea);
@@ -92,7 +92,8 @@ async fn a_failed_upgrade_leaves_the_schema_as_it_was() {
     upgrade::check(&at(&url, Duration::ZERO)).await;
 }
 
-/// An object that needs an old function would keep it, and calls with the old parameters would use it.
+/// An object that depends on an old function would prevent its removal, and calls with the old parameters would use
+/// that function.
 #[tokio::test]
 async fn an_upgrade_names_the_objects_that_need_a_function() {
     let Some(server) = Server::shared() else { return };
@@ -120,7 +121,7 @@ async fn an_upgrade_names_the_objects_that_need_a_function() {
 async fn two_openers_upgrade_a_schema_once() {
     let Some(server) = Server::shared() else { return };
     let url = older_schema(server).await;
-    // A second upgrade would fail, because the column that it adds would already exist.
+    // If both upgrades ran, the second one would fail, because its columns would already exist.
     let (first, second) = tokio::join!(open(&url), open(&url));
     first.expect("the schema is upgraded");
     second.expect("the schema is upgraded");
@@ -151,8 +152,8 @@ async fn an_upgrade_waits_for_open_transactions() {
     upgrading.await.expect("the task completes").expect("the schema is upgraded");
 }
 
-/// Functions run with the rights of their owner: an upgrade by a superuser must not make them its own. A role
-/// keeps its grants, also on a function that the upgrade drops and creates.
+/// Functions run with the rights of their owner, so an upgrade by a superuser must not change their owner. A role keeps
+/// its grants, even on a function that the upgrade drops and creates again.
 #[tokio::test]
 async fn an_upgrade_keeps_the_owner_and_the_grants() {
     let Some(server) = Server::shared() else { return };
@@ -183,7 +184,7 @@ async fn a_worker_of_version_1_claims_after_an_upgrade() {
         server.psql(name(&url), &sql);
     }
     let (worker, _) = ROLES.split_once("\n\n").expect("the worker comes first");
-    // This role may not read the keys.
+    // This role has no right to read the keys.
     let producer = "create role producer; grant select on requeue.version to producer";
     with_roles(server, &url, &format!("{worker}; {producer}"), async || {
         open(&url).await.expect("the schema is upgraded");

@@ -19,8 +19,8 @@ async fn woken(wakes: &mut watch::Receiver<u64>) {
     wakes.mark_unchanged();
 }
 
-/// Makes an empty claim, so that adds know that a process waits. They know it for 11.5 s of the
-/// server's clock, so stop that clock first.
+/// Makes an empty claim, so that adds know that a process waits. This knowledge expires after 11.5 s of the server's
+/// clock, so that clock must be stopped before.
 async fn wait(engine: &Postgres, queue: &Place) {
     let claimed = engine.claim_keys(queue, claim(1, PATIENCE)).await.expect("claimed");
     assert_eq!(claimed.items, []);
@@ -33,14 +33,14 @@ async fn who_waits_is_told_when_a_key_is_ready_and_only_then() {
     stop_time(&engine).await;
     let queue = engine.open_queue("q", Settings::default()).await.expect("the queue opens");
     let another = engine.open_queue("another", Settings::default()).await.expect("the queue opens");
-    // The engine of a process that claims nothing, so that only adds wake it.
+    // The engine of a process that claims no keys, so that only adds wake it.
     let ears = at(&url, WHOLE);
     let mut wakes = ears.subscribe_wakes(&queue);
-    // Wait until it listens.
+    // Wait until the process listens.
     woken(&mut wakes).await;
     let adder = other(&url).await;
     let run = async |sql: &str| adder.batch_execute(sql).await.expect(sql);
-    // Add once without a waiting process, and then with one.
+    // The first add happens without a waiting process, and the second with a waiting process.
     run("select requeue.add('q', 'a')").await;
     let a = one(&engine, &queue).await;
     wait(&engine, &queue).await;
@@ -49,8 +49,8 @@ async fn who_waits_is_told_when_a_key_is_ready_and_only_then() {
     run("select requeue.add('q', 'c', '1 hour')").await;
     run("select requeue.add('another', 'd')").await;
     run("select requeue.add('q', 'a')").await;
-    // `heard` sends a notification to `another`. Notifications arrive in order, so when it arrives, all earlier ones
-    // have also arrived.
+    // `heard` sends a notification to `another`. Notifications arrive in order, so all earlier notifications have
+    // arrived before this one.
     let mut others = ears.subscribe_wakes(&another);
     woken(&mut others).await;
     let mut heard = async |wakes: &watch::Receiver<u64>| {
@@ -112,7 +112,7 @@ async fn who_seldom_asks_is_told_as_well() {
         let ended = engine.finish_deliveries(&queue, end(&out, Finish::Succeed)).await;
         assert_eq!(ended.expect("finished"), [true]);
     }
-    // Waiting processes track expiring leases themselves. They are notified of keys that are due before
+    // Waiting processes track expiring leases without notifications. They are notified of keys that are due before
     // their next poll.
     engine.add_keys(&queue, asks(["held"])).await.expect("added");
     let held = one(&engine, &queue).await;
@@ -169,15 +169,15 @@ async fn who_waits_is_told_of_all_that_is_due_before_they_look_again() {
     looks(&engine, 0, 1).await;
     assert!(is_told(SECOND, "1 s").await);
     assert!(!is_told(SECOND, "2 s").await);
-    // The first process has already recorded its wait, and does not record it again. It sleeps until 113.9 s.
-    // A second process, which relies on the record of the first, sleeps until 114.9 s.
+    // The first process has already recorded its wait, does not record it again, and sleeps until 113.9 s. A second
+    // process, which relies on the first one's record, sleeps until 114.9 s.
     let second = at(&url, WHOLE);
     looks(&engine, 100 * SECOND, 10).await;
     looks(&engine, 103_900_000, 10).await;
     looks(&second, 104_900_000, 10).await;
     assert!(is_told(104_900_000, "6.5 s").await);
     assert!(is_told(104_900_000, "9.9 s").await);
-    // This also holds shortly before the processes poll again.
+    // The same is true shortly before the processes poll again.
     assert!(is_told(113 * SECOND, "1.8 s").await);
 }
 
@@ -234,7 +234,7 @@ async fn a_claim_looks_no_further_back_than_it_must_and_a_scan_does() {
     let (found, lease) = scanned(&LOWEST).await;
     assert!(found[0] < found[2] && found[1].is_none() && found[3].is_none(), "{found:?}");
     assert!(lease.is_some_and(|lease| lease <= PATIENCE), "{lease:?}");
-    // Above this bound the next key is `c`. The scan does not search for leases.
+    // The first key above this bound is `c`. The scan does not search for leases.
     let floors =
         std::array::from_fn(|n| found[0].filter(|_| n == 0).map_or(Micros::MIN + 1, |at| at + 1));
     let (later, lease) = scanned(&floors).await;

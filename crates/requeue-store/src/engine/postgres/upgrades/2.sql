@@ -1,17 +1,17 @@
--- Version 2: groups, rates, schedules, numbers per minute, failed runs, and actions of operators.
+-- Version 2: groups, rates, schedules, activity, failed runs, and actions of operators.
 
 alter table requeue.queues
-    -- Null: the queue has no groups. Empty: each add names the group. Otherwise the regular expression that extracts the
-    -- group from the key.
+    -- The regular expression that extracts the group from the key. Null means that the queue has no groups, and an
+    -- empty text that each add names the group.
     add group_by text,
-    -- The limit of keys in flight of each group that has no other one.
+    -- The limit of keys in flight of each group without a separate limit.
     add group_limit integer check (group_limit > 0),
-    -- The rate of all starts: their number, its time in microseconds, and the burst. See `Rate::check`.
+    -- The rate of all starts: the number of starts, their period in microseconds, and the burst. See `Rate::check`.
     add rate bigint[] check (
         cardinality(rate) = 3 and array_position(rate, null) is null and 0 < all (rate)
         and rate[1] <= 4294967295 and rate[3] <= 4294967295 and rate[2]::numeric * rate[3] <= 1125899906842624
     ),
-    -- True: a group has or had a rate.
+    -- True if a group has or had a rate.
     add has_group_rates boolean not null default false;
 
 -- One row for each group that has settings.
@@ -22,9 +22,9 @@ create table requeue.groups (
     most integer check (most > 0),
     -- The number of keys in one turn.
     weight integer not null default 1 check (weight > 0),
-    -- True: the group delivers no key.
+    -- True if the group is paused, so that it delivers no key.
     paused boolean not null default false,
-    -- The rate of its starts, as for queues.
+    -- The rate of the group's starts, encoded as for queues.
     rate bigint[] check (
         cardinality(rate) = 3 and array_position(rate, null) is null and 0 < all (rate)
         and rate[1] <= 4294967295 and rate[3] <= 4294967295 and rate[2]::numeric * rate[3] <= 1125899906842624
@@ -42,9 +42,10 @@ create table requeue.rates (
 create index rates_next on requeue.rates (queue, next_at);
 
 alter table requeue.keys
-    -- The group, without control characters. Null: the queue has no groups. Empty: the key is in none.
+    -- The group, without control characters. Null means that the queue has no groups, and an empty text that the key is
+    -- in no group.
     add grp text collate "C" check (octet_length(grp) <= 100 and grp !~ '[\u0001-\u001f\u007f-\u009f]'),
-    -- For a pending key of a queue with groups: true if it was due when the row was written. See `turns.sql`.
+    -- True for a pending key of a queue with groups if the key was due when the row was written. See `turns.sql`.
     add is_due boolean not null default false;
 
 drop index requeue.keys_ready;
@@ -52,12 +53,11 @@ create index keys_ready on requeue.keys (queue, priority, at) where state = 0 an
 -- For queues with groups: see `turns.sql`.
 create index keys_turns on requeue.keys (queue, priority, grp, at) where state = 0 and is_due and grp is not null;
 create index keys_delayed on requeue.keys (queue, at) where state = 0 and not is_due and grp is not null;
--- (With the token, the entries of a group differ. The server slows down writes of equal entries, because it tries to
--- merge them.)
+-- (The token makes the entries of a group distinct. The server tries to merge equal entries, which slows down writes.)
 create index keys_of_group on requeue.keys (queue, grp, epoch) where state = 1 and grp is not null;
 
--- A group that a claim visits: its priority, the number of keys that it has got in its turn, whether its turn comes next
--- (or after those of all other groups), and its settings. `most` is the limit of keys in flight, or null.
+-- A group that a claim visits: its priority, the number of keys that it has received in its turn, whether its turn
+-- comes next or last, and its settings. `most` is the limit of keys in flight, or null.
 create type requeue.turn as (
     priority integer, name text collate "C", used bigint, is_next boolean, weight integer, most integer, rate bigint[]
 );
@@ -70,11 +70,12 @@ create table requeue.schedules (
     spec text not null,
     zone text not null,
     priority smallint not null check (priority between -1 and 1),
-    -- The group of the adds. Null: the queue has no groups.
+    -- The group of the adds, or null if the queue has no groups.
     grp text collate "C" check (octet_length(grp) <= 100 and grp !~ '[\u0001-\u001f\u007f-\u009f]'),
-    -- The next time. If `is_new`, the time at which the schedule began, or the last time before a pause.
+    -- The next time. If `is_new` is true, this is the time at which the schedule began, or the last time before a
+    -- pause.
     next_at bigint not null check (next_at >= 0),
-    -- True: a process must compute the next time, and adds nothing.
+    -- True if a process must compute the next time without adding the key.
     is_new boolean not null,
     paused boolean not null default false,
     -- The reason why a process has refused the schedule.
@@ -87,13 +88,13 @@ create table requeue.schedules (
 );
 create index schedules_due on requeue.schedules (queue, due_at) where due_at is not null;
 
--- The numbers of each minute. See `engine/activity.rs`.
+-- The activity of each minute. See `engine/activity.rs`.
 create table requeue.activity (
     queue integer not null,
     minute bigint not null,
-    -- The process. Empty: all processes together.
+    -- The process, or an empty text for the sum of all processes.
     instance text collate "C" not null,
-    -- The name of the worker. Empty: the process gets no keys.
+    -- The name of the worker, or an empty text if the process claims no keys.
     worker text not null,
     -- The time of the last write.
     at bigint not null,
@@ -109,10 +110,10 @@ create table requeue.activity (
 ) with (fillfactor = 70);
 create index activity_parts on requeue.activity (queue, minute) where instance <> '';
 
--- The time of the last failure. Null: the key has no rows in `attempts`.
+-- The time of the last failure, or null if the key has no rows in `attempts`.
 alter table requeue.keys add failed_at bigint check (failed_at >= 0);
 
--- The last failed runs of each key that fails. See `attempts.sql`.
+-- The last failed runs of each failing key. See `attempts.sql`.
 create table requeue.attempts (
     queue integer not null,
     key bytea not null,
@@ -137,9 +138,9 @@ create table requeue.actions (
     number bigint generated always as identity,
     at bigint not null,
     action text not null check (octet_length(action) <= 50),
-    -- The person or the program.
+    -- The person or the program that acted.
     who text not null check (octet_length(who) <= 200),
-    -- The key, the group or the number of keys. Empty: the queue.
+    -- The key, the group or the number of keys, or an empty text for the queue.
     target text not null check (octet_length(target) <= 200),
     note text not null check (octet_length(note) <= 500),
     primary key (queue, number)

@@ -1,5 +1,5 @@
--- Begins an upgrade. New functions must belong to the owner of the schema: they run with the rights of their
--- owner, and a superuser may run the upgrade.
+-- Begins an upgrade. A superuser may run the upgrade, but new functions must belong to the owner of the schema, because
+-- they run with the rights of their owner.
 select pg_catalog.set_config('role', pg_catalog.pg_get_userbyid(n.nspowner), true)
 from pg_catalog.pg_namespace n where n.nspname = 'requeue';
 
@@ -7,16 +7,17 @@ from pg_catalog.pg_namespace n where n.nspname = 'requeue';
 -- tables change at the same time for all others.
 lock table requeue.keys in access exclusive mode;
 
--- The upgrade replaces all functions. A function that is dropped loses its grants: see `end.sql`.
+-- The upgrade drops and creates all functions. A dropped function loses its grants: see `end.sql`.
 create table requeue.kept_grants as
     select p.proname as name, a.grantee
     from pg_catalog.pg_proc p, lateral pg_catalog.aclexplode(p.proacl) a
     where p.pronamespace = 'requeue'::regnamespace and a.grantee <> p.proowner;
--- A role that can read the keys can also read the tables that the upgrade creates: see `end.sql`.
+-- The roles that can read the keys. They can also read the tables that the upgrade creates: see `end.sql`.
 create table requeue.kept_tables as
     select c.oid from pg_catalog.pg_class c where c.relnamespace = 'requeue'::regnamespace and c.relkind = 'r';
 
--- A function whose parameters change cannot be replaced, so all are dropped: together, because they need each other.
+-- A function whose parameters change cannot be replaced, so all functions are dropped. One statement drops them,
+-- because they depend on each other.
 do $$
 declare
     needed text;

@@ -1,6 +1,6 @@
 
--- Ends an upgrade: a role that could execute a function can also execute the functions that replace it, and a role that
--- can read the keys can also read the new tables, which a claim needs.
+-- Ends an upgrade. A role that could execute a function can also execute its replacements. A role that can read the
+-- keys can also read the new tables, which claims need.
 do $$
 declare
     kept record;

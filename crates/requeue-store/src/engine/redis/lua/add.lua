@@ -1,9 +1,9 @@
 -- Adds keys. ARGV: 1 if re-adds are held; then for each add the key, the encoded parameters, and the group,
--- if the queue has groups. With a receipt, these follow: the number of the batch, and the milliseconds to keep the
--- receipt. Answers one digit per add: its outcome, or 7 for a new key that has replaced an unreadable row that was not
--- set aside.
+-- if the queue has groups. With a receipt, the number of the batch follows, and the time in milliseconds for which to
+-- keep the receipt. Answers one digit per add: its outcome, or 7 if a new key has replaced an unreadable row that was
+-- not set aside.
 
--- The receipt of a batch has its number and its answers. A batch that is sent again adds nothing.
+-- The receipt of a batch contains its number and its answers. A repeated batch adds nothing.
 local RECEIPT, lasts, number = (#KEYS == 15 or #KEYS == 19) and KEYS[#KEYS], nil, nil
 local function record(receipt)
   redis.call('SET', RECEIPT, receipt, 'PX', lasts)
@@ -12,13 +12,13 @@ if RECEIPT then
   lasts, number = table.remove(ARGV), table.remove(ARGV)
   local receipt = redis.call('GET', RECEIPT)
   if receipt and string.sub(receipt, 1, #number + 1) == number .. ' ' then
-    -- This write makes `WAIT` wait for the writes of the first attempt, too.
+    -- This write makes `WAIT` also wait for the writes of the first attempt.
     record(receipt)
     return string.sub(receipt, #number + 2)
   end
 end
 
--- `most` is the longest wait of a debounced add, and missing for others.
+-- `most` is the longest wait of a debounced add, and is missing for other adds.
 local ASKS = { 'delay', 'merge', 'adds', 'reasons', 'priority', 'revives', 'most' }
 local at, hold = now(), ARGV[1] == '1'
 -- In a queue with groups, the group of each add follows it.
@@ -72,7 +72,7 @@ for i, key in ipairs(keys) do
     changed[#changed + 1] = key
   else
     if row.text then
-      -- The batch has this key twice. Copy the row, which now differs from the shared one.
+      -- The batch contains this key twice, so the row is copied, because it now differs from the shared row.
       row = unpacked(row.text)
       rows[key] = row
       row.is_changed = true

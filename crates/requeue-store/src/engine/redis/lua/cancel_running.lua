@@ -8,7 +8,7 @@ if not row or row.epoch == 0 then
 elseif cancelled_of({ key })[key] then
   return 2
 end
--- Remove entries of runs that have completed in another way.
+-- Removes entries of runs that have completed without noticing the cancellation.
 local known = redis.call('HSCAN', CANCELLED, 0, 'COUNT', 100)[2]
 for i = 1, #known, 2 do
   local text = find({ known[i] })[1]

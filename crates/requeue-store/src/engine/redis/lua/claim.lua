@@ -1,15 +1,13 @@
 -- Claims keys. ARGV: the maximum number of keys, the number of them to choose oldest first, the lease, 1 if
 -- re-adds are held, the failure parameters for expired leases, the number of shards of the queue, the
--- name of the worker, and in a queue with groups the rounds: see turns.lua. If the queue is paused, only handles
--- expired leases.
--- Answers, in this order: the time of the claim; the time until the next key may be ready, or false if that is unknown
--- or never; 1 if the shard is damaged; the number of places without a row that were dropped; the sum of 1 if the queue
--- is paused, 2 if it or a visited group has a rate, and 4 if the next claims must search all groups; the time until a
--- schedule is due, or false; the keys that were set aside, each with the reason; the keys that were parked, each with its
--- failures; and the claimed keys, each with a packed string: epoch, adds, reasons, priority, failures, and the time for
--- which it was ready.
--- In a queue with groups, each claimed key is followed by its group, and the answer by the visited groups, unless no
--- group was visited. values.rs reads the answer.
+-- name of the worker, and in a queue with groups the rounds: see turns.lua. If the queue is paused, handles only
+-- expired leases. Answers, in this order: the time of the claim; the time until the next key may be ready, or false if
+-- that is unknown or never; 1 if the shard is damaged; the number of places without a row that were dropped; the sum of
+-- 1 if the queue is paused, 2 if it or a visited group has a rate, and 4 if the next claims must search all groups; the
+-- time until a schedule is due, or false; the keys that were set aside, each with the reason; the keys that were
+-- parked, each with its failures; and the claimed keys, each with a packed string: epoch, adds, reasons, priority,
+-- failures, and the time for which it was ready. In a queue with groups, each claimed key is followed by its group, and
+-- the answer by the visited groups, unless no group was visited. values.rs reads the answer.
 local HAND_OUT = '>dI4I4bI4d'
 local at, max, oldest = now(), tonumber(ARGV[1]), tonumber(ARGV[2])
 local lease_until, hold, worker = after(at, tonumber(ARGV[3])), ARGV[4] == '1', ARGV[7]
@@ -23,8 +21,7 @@ if is_paused then
   max = 0
 end
 
--- Removes the places of a row that another client has deleted, even if the key has been added again since
--- then.
+-- Removes the places of a row that another client has deleted, even if the key was added again later.
 local removed, is_odd = 0, false
 local function remove(key, ...)
   is_odd = true
@@ -42,7 +39,7 @@ local function put_aside(key, why)
   end
 end
 
--- Keys whose expired lease was their last permitted failure, each followed by its failures.
+-- Keys that were parked because their expired lease was the last permitted failure, each followed by its failures.
 local parked = {}
 local expired = redis.call('ZRANGEBYSCORE', LEASES, '-inf', at, 'LIMIT', 0, 256)
 if #expired > 0 then
@@ -63,7 +60,7 @@ if #expired > 0 then
       local n = #failed + 1
       local how = setmetatable({
         adds = row.run_adds, reasons = row.run_reasons, priority = row.run_priority,
-        -- Keys that fail at once must not become ready at once: see `Failing::nth`.
+        -- Keys that fail simultaneously must not become ready simultaneously: see `Failing::nth`.
         share = 1 - (1 - failing.share) * n % 1,
         what = cancelled[key] and 'cancelled' or nil,
       }, { __index = failing })
@@ -81,8 +78,8 @@ if #expired > 0 then
   keep(failed, at)
 end
 
--- Returns the ready keys by priority. `...` has options of ZRANGEBYSCORE, which may limit the number of keys
--- or add their times.
+-- Returns the ready keys by priority. `...` contains options of ZRANGEBYSCORE, which may limit the number of keys or
+-- add their times.
 local function ready_keys(...)
   local ready, some = {}, {}
   for band, set in ipairs(BANDS) do
@@ -98,7 +95,7 @@ end
 local members, groups, visited, has_more
 local is_stalled = is_paused
 if TURNS and not is_paused and is_miscounted() then
-  -- The repair counts the keys in flight. Until then, no limit could be kept.
+  -- The repair counts the keys in flight. Without this count, the claim cannot enforce limits, so it delivers no key.
   is_odd, is_stalled, max = true, true, 0
 end
 
@@ -135,15 +132,15 @@ end
 -- Claimed keys, each followed by the parameters of its run.
 local delivered = {}
 if #keys > 0 then
-  -- Each fencing token is greater than the last one. If the last one was lost, the clock makes the next one
-  -- greater. The queue's token is the shard's token times the number of shards. So the shard counts in steps
-  -- of that many microseconds: the time in microseconds times 16 exceeds 2^53, the limit of exact integers in
-  -- a double.
+  -- Each fencing token is greater than the last token. If the last token was lost, the clock makes the next one
+  -- greater. The queue's token is the shard's token times the number of shards. So the unit of the shard's token is
+  -- that number of microseconds. In microseconds, the queue's token could exceed 2^53, the limit of exact integers in a
+  -- double.
   local epoch = last_epoch()
   local least = math.ceil(at / tonumber(ARGV[6]))
   local written, leased, taken, changed, started = {}, {}, {}, {}, {}
   local leased_until, some_are_aside = text_of(lease_until), has_aside()
-  -- Lua looks up global names slowly.
+  -- Local names are used, because Lua looks up global names slowly.
   local byte, larger, pack, sub = string.byte, math.max, struct.pack, string.sub
   -- A key that is in several sets is delivered once.
   local given = (TURNS or #some > 1) and {}
@@ -155,7 +152,7 @@ if #keys > 0 then
       remove(key, BANDS[1], BANDS[2], BANDS[3])
     end
   end
-  -- Returns whether a row of this group has another place than this member of TURNS. '2' is the byte 50.
+  -- Returns true if the place of a row of this group differs from this member of TURNS. '2' is the byte 50.
   local function is_misplaced(member, group, priority, due)
     return not group or byte(member) ~= priority + 50
       or sub(member, #group + 3, #group + 18) ~= due_text(due)
@@ -169,7 +166,7 @@ if #keys > 0 then
       prefix = prefix_of[group]
       start = #prefix
       if text and sub(text, 1, start) ~= prefix then
-        -- The row has another group, so that this is not its place.
+        -- The row has another group, so this is not its place.
         start, group = skip_group(key, text), nil
       end
     end
@@ -181,7 +178,7 @@ if #keys > 0 then
     elseif not text then
       remove_place(key, member)
     elseif #text == start + PENDING_SIZE and not (some_are_aside and is_aside(key)) then
-      -- The most common case: the row is only pending.
+      -- In the most common case, the row is only pending.
       local due
       due, since, adds, reasons, priority = unpacked_pending(text, start)
       if not due or due == 0 then
@@ -211,7 +208,7 @@ if #keys > 0 then
         put_aside(key, unreadable[key])
       elseif row.epoch > 0 or row.parked == 1
         or member and is_misplaced(member, group, row.priority, row.at) then
-        -- The key is not ready: this place remains from an old row.
+        -- The key is not ready, and this place remains from an old row.
         remove_place(key, member)
       else
         epoch = math.max(epoch + 1, least)
@@ -273,20 +270,19 @@ if gate and not is_stalled and count == max and max < asked then
   if redis.call('HLEN', ROWS) > redis.call('ZCARD', PARKED) + redis.call('ZCARD', ASIDE) then
     next_in = math.max(gate.next_at - at, 0)
     if max > 0 then
-      -- A worker that asks for no more keys now would not claim the next one.
+      -- The worker may not ask for more keys now, so another worker must claim the next key.
       wake()
     end
   end
 elseif not is_stalled and count == max then
   if due <= at or has_more then
-    -- Let another worker claim the remaining keys.
+    -- Another worker is woken to claim the remaining keys.
     wake()
   end
 else
   local next = math.min(due, first(LEASES), TURNS and next_by_rates() or NEVER)
   if TURNS and not is_stalled and (#delivered < 3 * #keys or redis.call('ZCARD', FREED) > 0) then
-    -- A key that could not be delivered had taken the slot of another one, or this claim has not visited all groups that
-    -- have changed.
+    -- An undeliverable key had taken the slot of another key, or this claim has not visited all changed groups.
     next = at
   end
   next_in = next < NEVER and math.max(next - at, 0)

@@ -1,7 +1,7 @@
--- Answers the number of keys in each state, and how long the next key in line has been ready.
+-- Answers the number of keys in each state, and the time for which the next key to deliver has been ready.
 local at = now()
 local since = NEVER
--- Returns the time since which a key has been ready that is due since `due`. Another client may have deleted the row.
+-- Returns the time since which a key with the due time `due` has been ready. Another client may have deleted the row.
 local function ready_since(key, due)
   local row = redis.call('HGET', ROWS, key)
   -- In a queue with groups, the row follows the group and a zero byte.
@@ -15,7 +15,7 @@ for _, set in ipairs(BANDS) do
     since = math.min(since, ready_since(head[1], tonumber(head[2])))
   end
 end
--- In a queue with groups: the heads of the first groups. There may be too many groups to look at all of them.
+-- In a queue with groups, only the heads of the first groups are read, because the number of groups is not limited.
 local GROUPS = 256
 for band = 1, TURNS and 3 or 0 do
   local head = next_turn(band)

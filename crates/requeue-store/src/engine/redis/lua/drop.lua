@@ -5,21 +5,22 @@ local mark = redis.call('GET', KEYS[10]) or ''
 local of, by, since = string.match(mark, '^%-(%S+) (%S+) (%S+)$')
 local at = now()
 
--- Returns the number of schedules. A string of another program at their Redis key must not prevent the removal.
+-- Returns the number of schedules. If another program has stored a string under their Redis key, the removal must still
+-- succeed.
 local function count_schedules()
   local hash = KEYS[#KEYS - 1]
   return redis.call('TYPE', hash).ok == 'hash' and redis.call('HLEN', hash) or 0
 end
 
 if what == 'seal' then
-  -- From here on, no script operates on the shard. Answers 0 if another drop has sealed it less than 10 s
-  -- ago. Otherwise answers 1, the last fencing token, the number of keys in each state, and the number of schedules.
+  -- From this point, no script operates on the shard. Answers 0 if another drop has sealed it within the last 10 s.
+  -- Otherwise answers 1, the last fencing token, the number of keys in each state, and the number of schedules.
   if of == generation and by ~= name and at - tonumber(since) < 10000000 then
     return { 0 }
   end
   redis.call('SET', KEYS[10], string.format('-%s %s %.0f', generation, name, at))
   local answer = { 1, last_epoch(), count(at) }
-  -- Nobody asks how long the next key has been ready.
+  -- The age of the next key is not needed.
   answer[#answer + 1] = 0
   answer[#answer + 1] = count_schedules()
   return answer

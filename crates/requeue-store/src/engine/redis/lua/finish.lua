@@ -9,7 +9,7 @@ for i = 1, #keys do
   local start = text and skip_group(key, text)
   if how == 'succeed' and text and #text == start + RUNNING_SIZE + (string.byte(text, start + RUNNING_SIZE) or 0)
     and not rows[key] and not is_aside(key) then
-    -- The key has neither failures nor a bound. Unless it was added again, nothing of it remains.
+    -- The key has neither failures nor a bound. If it was not added again, its row is removed.
     local again, _, _, _, _, held, lease_until = struct.unpack(RUNNING, text, start + 1)
     if again == 0 then
       text = nil
@@ -24,7 +24,7 @@ for i = 1, #keys do
   if row and is_held(row, epoch, at) then
     how = parsed(how, ENDS)
     if how.what == 'unclaim' and cancelled_of({ key })[key] then
-      -- The run has not started, so the cancellation takes effect at once.
+      -- The run has not started, so the cancellation takes effect immediately.
       how = { what = 'cancelled' }
     end
     finish(row, how, ARGV[4 * i + 1], hold, at)

@@ -1,7 +1,7 @@
--- Sets the next time of a schedule, or the reason why there is none. Adds the key, unless the schedule is new. ARGV: the
--- schedule as the caller has read it, by its key, texts, time and whether it is new; the next time, or empty; the reason
--- with a dot before it, or empty; and the arguments of add.lua. Answers 0, and changes nothing, if another process has
--- changed the schedule. The script is atomic: of several processes, one adds the key.
+-- Sets the next time of a schedule, or the reason why it has no next time. Adds the key, unless the schedule is new.
+-- ARGV: the schedule as the caller has read it, by its key, texts, time and whether it is new; the next time, or empty;
+-- the reason with a dot before it, or empty; and the arguments of add.lua. Answers 0, and changes nothing, if another
+-- process has changed the schedule. The script is atomic, so only one of several processes adds the key.
 local said = {}
 for i = 1, 7 do
   said[i] = table.remove(ARGV, 1)

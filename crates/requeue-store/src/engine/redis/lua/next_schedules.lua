@@ -1,8 +1,7 @@
--- Answers whether the shard had its pause, the time that claims read, or a rate; and the time, and the keys whose schedules
--- are due first, with their schedules. ARGV: the greatest number of keys.
--- Another client, or an eviction, may have removed the time that claims read, which is then written again, or schedules,
--- whose times are then removed. In a queue with groups, a single number of keys in flight may be wrong, which no claim
--- sees.
+-- Answers 1 if the shard had its pause, the time that claims read, or a rate. Also answers the time, and the first due
+-- keys with their schedules. ARGV: the maximum number of keys. Another client, or an eviction, may have removed the
+-- time that claims read, which is then written again, or schedules, whose times are then removed. In a queue with
+-- groups, a single number of keys in flight may be wrong without a claim noticing.
 local answer, most, found = { now() }, tonumber(ARGV[1]), 0
 repeat
   local has_lost = false
@@ -12,7 +11,7 @@ repeat
       append_schedule(answer, key, schedule)
       found = found + 1
     else
-      -- Its time would stay due, and hide later ones.
+      -- The time of a missing schedule would stay due, and hide later times.
       redis.call('ZREM', SCHEDULE_TIMES, key)
       has_lost = true
     end
@@ -23,7 +22,7 @@ if (noted or NEVER) ~= first(SCHEDULE_TIMES) then
   note_next()
 end
 if TURNS then
-  -- A scan may return a field twice.
+  -- A scan can return a field twice.
   local counts, sum, cursor = {}, 0, '0'
   repeat
     local step = redis.call('HSCAN', IN_FLIGHT, cursor, 'COUNT', 1000)

@@ -2,8 +2,8 @@
 -- All products of whole numbers here are below 2^53, so that they are exact.
 
 -- Returns the gate of a rate: its numbers, the time from which it permits the next start, and whether that time differs
--- from the stored one. If the stored time is further ahead than one interval, then the clock has gone back, or the rate
--- was changed.
+-- from the stored time. If the stored time is more than one interval ahead, the clock was set back, or the rate was
+-- changed.
 local function parse_gate(text, at)
   local starts, per, burst, stored = string.match(text, '^(%d+) (%d+) (%d+) (%d+)$')
   if not starts then
@@ -20,7 +20,8 @@ local function parse_gate(text, at)
   return gate
 end
 
--- Returns how many of `wanted` starts the gate permits, besides those that this claim has used.
+-- Returns the number of starts, up to `wanted`, that the gate permits in addition to the starts that this claim has
+-- used.
 local function permitted(gate, at, wanted)
   if at < gate.next_at then
     return 0
@@ -32,7 +33,7 @@ local function permitted(gate, at, wanted)
   return math.max(math.min(wanted, most - gate.used), 0)
 end
 
--- Returns the gate as text after this many starts.
+-- Returns the text of the gate after the given number of starts.
 local function text_of_gate(gate, at, starts)
   if starts > 0 then
     gate.next_at = math.max(gate.next_at, at - gate.tolerance) + math.ceil(starts * gate.per / gate.starts)

@@ -1,6 +1,6 @@
 -- Writes the row of a process for a minute, unless that minute is over. ARGV: the minute, or empty text for the current
--- one, the instance, and the row without its time. Answers the current minute, whether the row was written, and whether
--- there are rows to merge.
+-- minute, the instance, and the row without its time. Answers the current minute, whether the row was written, and
+-- whether there are rows to merge.
 local minute = tonumber(ARGV[1]) or current
 local is_written = math.abs(minute - current) <= 1
 if is_written then

@@ -1,6 +1,5 @@
 -- Renews leases. ARGV: the lease; then for each delivery the key and epoch. Answers one digit per delivery:
--- 1 if its holder still had the lease, or 2 if it
--- had the lease, and the run was cancelled.
+-- 1 if its holder still had the lease, or 2 if the holder had the lease but the run was cancelled.
 local at = now()
 local lease_until = after(at, tonumber(ARGV[1]))
 local keys, changed, answers = keys_given(2), {}, {}

@@ -6,12 +6,12 @@ local which, cursor, at = tonumber(ARGV[1]), ARGV[2], now()
 local walked = KEYS[which]
 local restored, dropped, aside, is_due = 0, 0, {}, false
 
--- Returns the band of the set of a row, if it is one of BANDS.
+-- Returns the band of a row, if its place is in one of BANDS.
 local function band_of(row)
   return BAND_OF[place(row) or '']
 end
 
--- Returns whether the key has a place in `set`, or is in TURNS instead. It must be in only one of the two.
+-- Returns whether the key has a place in `set`, or is in TURNS instead. The key must be in only one of the two sets.
 local function is_placed(key, row, set)
   local is_there = redis.call('ZSCORE', set, key)
   if TURNS and band_of(row)
@@ -25,7 +25,7 @@ local function is_placed(key, row, set)
   return is_there
 end
 
--- Counts the keys in flight by group. Other scripts change the numbers, so this is one step.
+-- Counts the keys in flight by group. This is a single step, because other scripts change the numbers.
 local function count_in_flight()
   local numbers, scanned = { [DEFAULT] = 0 }, '0'
   repeat
@@ -35,7 +35,7 @@ local function count_in_flight()
       redis.call('HDEL', IN_FLIGHT, found[2][i])
     end
   until scanned == '0'
-  -- If other places were lost since the walk, the keys in LEASES may not be all.
+  -- If other places were lost since the walk, LEASES may not contain all keys in flight.
   if unplaced() ~= 0 then
     return distrust_counts()
   end
@@ -71,7 +71,7 @@ if walked == ROWS then
     else
       local set, score = place(row)
       if is_aside(key) then
-        -- Another client has repaired the row since then.
+        -- Another client has repaired the row after it was set aside.
         redis.call('ZREM', ASIDE, key)
       end
       if not is_placed(key, row, set) then

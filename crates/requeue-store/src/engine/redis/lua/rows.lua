@@ -1,6 +1,6 @@
--- The row of a key, and the effect of each operation on it. row.rs is the reference. Times are microseconds
--- since 1970, and 0 means none. Operations change rows in memory. `keep` writes them at the end, so that a
--- script that fails has changed nothing.
+-- The row of a key, and the effect of each operation on it. row.rs is the reference. Times are microseconds since 1970,
+-- and 0 means that there is no time. Operations change rows in memory. `keep` writes the rows at the end, so that a
+-- failed script has changed nothing.
 
 -- The default values of a row.
 local NOTHING = { __index = {
@@ -9,17 +9,16 @@ local NOTHING = { __index = {
   worker = '', failures = 0, steps = 0, backing_off = 0, not_before = 0, parked = 0, error = '',
   bound = 0, failed_at = 0,
 } }
--- The encodings of a row: a pending key; a key in flight, with the length of the worker's name and the name
--- at the end; and with failures or a bound the additional fields, followed by the error. If a time of the last failure is
--- known, it is before the error, and 2 is added to `parked`. values.rs reads the
--- same encodings.
+-- The encodings of a row. PENDING is for a pending key. RUNNING is for a key in flight, and ends with the length of the
+-- worker's name and the name. A row with failures or a bound has additional fields, followed by the error. If the time
+-- of the last failure is known, it precedes the error, and 2 is added to `parked`. values.rs reads the same encodings.
 local PENDING = '>ddI4I4b'
 local RUN, EXTRA = '>dddI4I4bBc0', '>I4I4ddbd'
 local RUNNING = PENDING .. string.sub(RUN, 2)
--- After the group and a zero byte, or after an empty string.
+-- The row follows the group and a zero byte, or an empty string.
 local STORED_RUNNING = '>c0' .. string.sub(RUNNING, 2)
 local PENDING_SIZE = struct.size(PENDING)
--- Without the name.
+-- The sizes do not include the worker's name.
 local RUNNING_SIZE, EXTRA_SIZE = struct.size(PENDING .. 'dddI4I4bB'), struct.size(EXTRA)
 
 -- The loaded rows by key, and for each unreadable row the reason.
@@ -37,7 +36,7 @@ local LONG_CHARACTERS = {
   '[\241-\243][\128-\191][\128-\191][\128-\191]', '\244[\128-\143][\128-\191][\128-\191]',
 }
 
--- Returns whether this is a valid name of a worker, or empty.
+-- Returns whether `name` is a valid name of a worker, or empty.
 local function is_name(name)
   if #name > 100 then
     return false
@@ -68,7 +67,7 @@ local function unpacked_pending(packed, start)
   return nil, wrong_time('at', at, 'since', since) or 'priority is ' .. priority
 end
 
--- Returns the row; nil and the reason if it cannot be read. values.rs has the same rules.
+-- Returns the row; nil and the reason if it cannot be read. values.rs implements the same rules.
 local function unpacked(packed)
   local size = #packed
   local running = RUNNING_SIZE + (string.byte(packed, RUNNING_SIZE) or 0)
@@ -150,7 +149,7 @@ end
 -- Returns the sorted set of the key and its score; nothing if the key has no state.
 local function place(row)
   if row.parked == 1 then
-    -- All have the same score, so that the keys determine the order.
+    -- All parked keys have the same score, so that the keys determine the order.
     return PARKED, 0
   elseif row.epoch > 0 then
     return LEASES, row.lease_until
@@ -164,7 +163,8 @@ local function runs_again(row)
   return row.epoch > 0 and row.at > 0 and row.at or nil
 end
 
--- The groups of the keys that `skip_group` has read, and of new keys. Queues without groups need none of this.
+-- The groups of the keys that `skip_group` has read, and of new keys. Queues without groups need none of these
+-- variables.
 local group_of, prefix_of, due_text, turn_of
 
 -- Returns the stored text of each key, or false.
@@ -195,7 +195,7 @@ end
 
 local ALL_PLACES = { BANDS[1], BANDS[2], BANDS[3], LEASES, AGAIN, PARKED }
 
--- Returns whether any key was set aside. In most shards, none was.
+-- Returns whether any key was set aside. Most shards contain no such key.
 local some_aside
 local function has_aside()
   if some_aside == nil then
@@ -218,7 +218,7 @@ if TURNS then
     return known[group]
   end })
 
-  -- Returns a due time as TURNS has it. Many keys have the same one.
+  -- Returns a due time in the format of TURNS. The texts are cached, because many keys have the same time.
   local due_as = {}
   function due_text(at)
     local due = due_as[at]
@@ -235,9 +235,9 @@ if TURNS then
   end
 end
 
--- Sets aside a key whose row cannot be read: it is kept, and no claim finds it. Returns false if it already
--- was. Its due time and its group are unknown: it may stay in TURNS until a claim or a repair finds it there, and a
--- repair counts the keys in flight.
+-- Sets aside a key whose row cannot be read: the row is kept, and no claim finds the key. Returns false if the key
+-- already was set aside. Its due time and group are unknown, so the key may stay in TURNS until a claim or a repair
+-- finds it there. A repair then counts the keys in flight.
 local function set_aside(key)
   for _, set in ipairs(ALL_PLACES) do
     redis.call('ZREM', set, key)
@@ -253,7 +253,7 @@ local function read(key, text)
     return nil
   end
   if is_aside(key) then
-    -- Another client has repaired the row since then.
+    -- Another client has repaired the row after it was set aside.
     row.is_misplaced = true
   else
     row.was_in, row.was_at = place(row)
@@ -280,7 +280,7 @@ local function new()
   return setmetatable({ at = 0, since = 0, adds = 0, reasons = 0, priority = 0 }, NOTHING)
 end
 
--- Returns a new row of a key, instead of the unreadable one.
+-- Returns a new row of a key, instead of the unreadable row.
 local function replace(key)
   local row = new()
   row.is_misplaced = true
@@ -288,13 +288,13 @@ local function replace(key)
   return row
 end
 
--- Lets several keys share the row, which no longer changes.
+-- Prepares a row for several keys. It must no longer change.
 local function share(row)
   row.text = packed(row)
   row.set, row.score = place(row)
 end
 
--- Times as text. Many keys have the same time.
+-- The texts of times are cached, because many keys have the same time.
 local written_as = {}
 local function text_of(time)
   local text = written_as[time]
@@ -330,7 +330,7 @@ if TURNS then
   -- The numbers of keys in flight of the groups that `read_in_flight` has read.
   in_flight = {}
 
-  -- Makes a number infinite, so that its group delivers no key until the repair.
+  -- Makes the number of a group infinite, so that the group delivers no key until the repair.
   local function distrust(group)
     in_flight[group], in_flight[DEFAULT] = math.huge, math.huge
     distrust_counts()
@@ -341,7 +341,7 @@ if TURNS then
       for i, count in ipairs(redis.call('HMGET', IN_FLIGHT, unpack(groups))) do
         local number = tonumber(count or 0)
         in_flight[groups[i]] = number
-        -- Another client may have written anything, even NaN.
+        -- Another client may have written any value, even NaN.
         if not number or number < 0 or number % 1 ~= 0 then
           distrust(groups[i])
         end
@@ -354,7 +354,7 @@ if TURNS then
   function settings_of(groups)
     local found = redis.call('HMGET', GROUP_SETTINGS, DEFAULT, unpack(groups))
     local default = tonumber(string.match(found[1] or '', '^%S+'))
-    -- Many groups have the same text.
+    -- Parsed settings are cached, because many groups have the same text.
     local settings, parsed_as, limited = {}, { [false] = { limit = default, weight = 1 } }, {}
     for i, group in ipairs(groups) do
       local text = found[i + 1]
@@ -374,18 +374,18 @@ if TURNS then
     return settings
   end
 
-  -- Returns how many groups may be added to FREED.
+  -- Returns the number of groups that FREED still has space for.
   local MOST_FREED = 64
   local function room_in_freed()
     return MOST_FREED - redis.call('ZCARD', FREED)
   end
 
-  -- Returns whether FREED has room, and no search finds the groups that it does not name.
+  -- Returns whether FREED can name further groups: this requires space, and that no search of all groups is due.
   function may_name_groups()
     return redis.call('ZRANGE', FREED, 0, 0)[1] ~= UNNAMED and room_in_freed() > 0
   end
 
-  -- Wakes a waiting process for these groups, each with its band before it. The process finds them in FREED.
+  -- Wakes a waiting process for these groups, each preceded by its band. The process finds the groups in FREED.
   local function wake_for_groups(members)
     if #members == 0 then
       return
@@ -401,8 +401,8 @@ if TURNS then
     wake()
   end
 
-  -- Wakes a waiting process for each of these groups, which have new ready keys, that is not at its limit. Otherwise, a
-  -- process would look in vain for a key among all groups. `ready` has the group of each member of FREED.
+  -- Wakes a waiting process for each group with new ready keys that is below its limit. For a group at its limit, the
+  -- process would search all groups in vain. `ready` maps each member of FREED to its group.
   function wake_for_ready(ready)
     local groups, members = {}, {}
     for _, group in pairs(ready) do
@@ -432,7 +432,7 @@ if TURNS then
     read_in_flight(groups)
     for group, change in pairs(changes) do
       in_flight[group] = in_flight[group] + change
-      -- A sum of 0 stays, so that its loss shows.
+      -- A sum of 0 is stored, so that its loss is detected.
       if in_flight[group] == 0 and group ~= DEFAULT then
         gone[#gone + 1] = group
       else
@@ -461,8 +461,7 @@ if TURNS then
 
   BAND_OF = { [BANDS[1]] = 1, [BANDS[2]] = 2, [BANDS[3]] = 3 }
 
-  -- Moves a key of a queue with groups between the sets that have groups. Returns true if its new place is in TURNS
-  -- instead of `set`.
+  -- Moves a key between the sets of a queue with groups. Returns true if its new place is in TURNS instead of `set`.
   function move_in_groups(key, row, set, at, now, put, taken, changes)
     local was_in, was_at, group = row.was_in, row.was_at, group_of[key]
     local band, was_band = BAND_OF[set], BAND_OF[was_in]
@@ -471,7 +470,7 @@ if TURNS then
     end
     local is_turn = band and at <= now
     if was_band then
-      -- The key was in one of the two sets.
+      -- The key was in one of two sets, so it is removed from both.
       append(taken, TURNS, turn_of(was_band, group, was_at, key))
       if is_turn and set == was_in then
         append(taken, set, key)
@@ -491,7 +490,7 @@ end
 -- The maximum number of failed runs of a shard.
 local MOST_ATTEMPTS = 10000
 
--- Removes failed runs if there are too many: of a few at a random place, the older half.
+-- If there are too many failed runs, removes the older half of a few runs at a random place.
 local function trim_attempts(now)
   for step = 1, 64 do
     if redis.call('HLEN', ATTEMPTS) <= MOST_ATTEMPTS then
@@ -530,7 +529,7 @@ local function keep(keys, now)
     if ready == nil then
       ready = may_name_groups() and {}
       if not ready then
-        -- Reading the settings of all these groups is more expensive than a search.
+        -- A search costs less than reading the settings of all these groups.
         append_member(put, FREED, '0', UNNAMED)
         soonest = now
       end
@@ -539,7 +538,7 @@ local function keep(keys, now)
       ready[DIGITS[band] .. group] = group
     end
   end
-  -- Writes a new key, which shares its row with others.
+  -- Writes a new key, which shares its row with other keys.
   local function keep_new(key, row)
     local set, at, n, group = row.set, row.score, #written, nil
     local text, band = row.text, at <= now and BAND_OF and BAND_OF[set]
@@ -698,8 +697,8 @@ local function latest(row)
   return row.bound > 0 and row.bound or row.at > 0 and row.at or NEVER
 end
 
--- Requests a run at `at`. A debounced add has a `bound`. Returns the outcome as in Added: 0 New, 1 Coalesced,
--- 2 Dirty.
+-- Requests a run at `at`. A debounced add has a `bound`. Returns the outcome as in `Added`: 0 for New, 1 for Coalesced,
+-- 2 for Dirty.
 local function demand(row, at, merge, now, bound)
   if is_dirty(row, now) then
     return 1
@@ -745,8 +744,8 @@ local function back_off(row, how, now)
   return delay
 end
 
--- Counts a failure. `failure` has how long the run took, or a dash for the time since its claim; the exit status or a dash;
--- and the length of the error, which precedes the output.
+-- Counts a failure. `failure` contains the duration of the run, or a dash for the time since its claim; the exit status
+-- or a dash; and the length of the error, which precedes the output.
 local function fail(row, how, failure, hold, now)
   local took, status, size, from = string.match(failure, '^(%S+) (%S+) (%d+) ()')
   row.failures = math.min(row.failures + 1, MOST)
@@ -777,7 +776,7 @@ local function fail(row, how, failure, hold, now)
     row.not_before = math.max(row.not_before, at)
     at = row.not_before
     if at > now and row.at > 0 then
-      -- One run serves both the failure and the adds during the run.
+      -- One run serves both as the retry and for the adds during the run.
       row.at = math.max(row.at, at)
       row.since = row.at
       unbind(row)
@@ -807,7 +806,7 @@ local function finish(row, how, failure, hold, now)
     row.at, row.since = place, place
     unbind(row)
   elseif is_dirty(row, now) then
-    -- The key becomes the last of the ready keys. `since` keeps the time of the add.
+    -- The key becomes the last of the ready keys. `since` is still the time of the add.
     row.at = now
     unbind(row)
   end
@@ -834,7 +833,8 @@ local function is_held(row, epoch, now)
   return row and row.epoch > 0 and row.epoch == epoch and row.lease_until > now
 end
 
--- Parses the words of `spec` into a table with these names. Most specs of a batch are equal.
+-- Parses the words of `spec` into a table with these names. The tables are cached, because most specs of a batch are
+-- equal.
 local specs = {}
 local function parsed(spec, names)
   local found = specs[spec]
@@ -850,7 +850,7 @@ local function parsed(spec, names)
   return found
 end
 
--- Returns the keys among the arguments: every `step`-th one, starting with the second.
+-- Returns the keys among the arguments: every `step`-th argument, starting with the second.
 local function keys_given(step)
   local keys = {}
   for i = 2, #ARGV, step do

@@ -3,29 +3,29 @@ local ROWS, BANDS = KEYS[1], { KEYS[2], KEYS[3], KEYS[4] }
 local LEASES, AGAIN, PARKED, EPOCH, WAKE = KEYS[5], KEYS[6], KEYS[7], KEYS[8], KEYS[9]
 -- Keys whose rows cannot be read. Their rows are not changed.
 local ASIDE = KEYS[11]
--- A hash of the keys whose runs were cancelled, with the fencing tokens of these runs. An entry with another
--- token than the key's row has no meaning.
+-- A hash of the keys whose runs were cancelled, with the fencing tokens of these runs. An entry whose token differs
+-- from that in the key's row has no effect.
 local CANCELLED = KEYS[12]
--- The pause of the shard, the time of its next schedule, and the rate of the queue: see `standing`. Claims read all of
--- them with one command.
+-- The pause of the shard, the time of its next schedule, and the rate of the queue: see `standing`. Claims read all
+-- three with one command.
 local PAUSED = KEYS[13]
 -- A hash of the failed runs: see `fail` and `engine/attempts.rs`. The slot precedes the key.
 local ATTEMPTS = KEYS[14]
--- The keys of a queue with groups. Other queues do not have them, and run no command for groups.
+-- The Redis keys of a queue with groups. Other queues do not have these keys, and run no command for groups.
 --
--- TURNS has the keys that are ready, instead of BANDS, ordered by band, group, due time and key: see
--- `turn_of`. A key that becomes due by time stays in BANDS until a claim moves it. IN_FLIGHT is a hash of the numbers of
--- keys in flight by group; `DEFAULT` has their sum. GROUP_SETTINGS has the settings of groups: limit, weight, 1 if the
--- group is paused, and the gate of its rate, if it has one. `DEFAULT` has those of the queue. FREED has groups that may
--- have become able to deliver a key, each with its band before it. A claim takes some of them, so that it need not
--- search for them. FREED has a bound: `UNNAMED` stands for all groups that are not in it.
+-- TURNS contains the ready keys, instead of BANDS, ordered by band, group, due time and key: see `turn_of`. A waiting
+-- key that becomes due stays in BANDS until a claim moves it. IN_FLIGHT is a hash of the numbers of keys in flight by
+-- group, with their sum under `DEFAULT`. GROUP_SETTINGS contains the settings of groups: limit, weight, 1 if the group
+-- is paused, and the gate of its rate, if it has a rate. The settings of the queue are under `DEFAULT`. FREED contains
+-- groups that may have become able to deliver a key, each preceded by its band. A claim takes some of these groups, to
+-- avoid a search. The size of FREED is limited: `UNNAMED` represents all groups that it does not contain.
 local TURNS, IN_FLIGHT, GROUP_SETTINGS, FREED
 if #KEYS >= 18 then
   TURNS, IN_FLIGHT, GROUP_SETTINGS, FREED = KEYS[15], KEYS[16], KEYS[17], KEYS[18]
 end
 -- The names of groups have no control characters.
 local DEFAULT = '\1'
--- No band is 0.
+-- This is not the number of a band.
 local UNNAMED = '0'
 -- A time that is never reached: the largest exact integer of a double.
 local NEVER = 9007199254740991
@@ -37,8 +37,8 @@ local function is_time(time)
 end
 
 -- Parses PAUSED: the generation of the queue, after a `-` if the shard is not paused; the time of its next schedule, or a
--- `-`; and the gate of the rate of the queue, if it has one. Another generation has no meaning. Returns whether the shard
--- is paused, the time or nil, and the gate as text or nil.
+-- `-`; and the gate of the rate of the queue, if it has one. A text of another generation is ignored. Returns whether
+-- the shard is paused, the time or nil, and the gate as text or nil.
 local function parse_standing(text, generation)
   if not text or text == '' then
     return false
@@ -51,7 +51,7 @@ local function parse_standing(text, generation)
   return is_paused, tonumber(time), rate ~= '' and rate or nil
 end
 
--- Returns the rate of a gate, or nil if there is none. A dash is the gate of a rate that was removed.
+-- Returns the rate of a gate, or nil without a gate. A dash is the gate of a removed rate.
 local function rate_of(gate)
   return string.match(gate or '', '^(%d+ %d+ %d+) %d+$')
 end
@@ -72,7 +72,7 @@ local function keep_standing(is_paused, time, rate)
   redis.call('SET', PAUSED, text_of_standing(generation, is_paused, time, rate))
 end
 
--- Returns the last fencing token of the shard, or 0 if there is none or it is invalid.
+-- Returns the last fencing token of the shard, or 0 if the token is missing or invalid.
 local function last_epoch()
   local epoch = tonumber(redis.call('GET', EPOCH) or 0)
   return epoch and is_time(epoch) and epoch or 0
@@ -89,9 +89,9 @@ local function next_due()
   return math.min(first(BANDS[1]), first(BANDS[2]), first(BANDS[3]))
 end
 
--- Returns the number of rows minus the number of places. It is not 0 if other clients have deleted parts of
--- the shard, or the server has evicted them: each row has a place in exactly one of these sets, and the
--- sets have no other members. See repair.lua.
+-- Returns the number of rows minus the number of places. Each row has a place in exactly one of these sets, and the
+-- sets have no other members. So the number is not 0 if other clients have deleted parts of the shard, or the server
+-- has evicted them. See repair.lua.
 local function unplaced()
   local placed = redis.call('ZCARD', LEASES) + redis.call('ZCARD', PARKED)
     + redis.call('ZCARD', ASIDE)
@@ -104,8 +104,8 @@ local function unplaced()
   return redis.call('HLEN', ROWS) - placed
 end
 
--- Returns whether the sum of the numbers of keys in flight by group is wrong. Scripts change it by differences, so that
--- a wrong sum stays wrong until the repair. Without a sum, LEASES may also be lost.
+-- Returns whether the sum of the numbers of keys in flight by group is wrong. Scripts add differences to the sum, so
+-- that a wrong sum stays wrong until the repair. If the sum is missing, LEASES may also be lost.
 local function is_miscounted()
   local sum = redis.call('HGET', IN_FLIGHT, DEFAULT)
   return redis.call('ZCARD', LEASES) ~= tonumber(sum or 0) or not sum and unplaced() ~= 0
@@ -115,9 +115,8 @@ local function is_damaged()
   return unplaced() ~= 0 or TURNS and is_miscounted()
 end
 
--- Returns the numbers of keys that are ready, waiting, in flight, dirty, parked and damaged. Damaged keys
--- are those that were set aside, and those that have lost their places, whose states are unknown until the
--- repair.
+-- Returns the numbers of keys that are ready, waiting, in flight, dirty, parked and damaged. Two kinds of keys count as
+-- damaged: keys that were set aside, and keys that have lost their places, whose states are unknown until the repair.
 local function count(at)
   local ready, all = 0, 0
   for _, set in ipairs(BANDS) do
@@ -132,22 +131,22 @@ local function count(at)
     redis.call('ZCARD', PARKED), redis.call('ZCARD', ASIDE) + math.max(unplaced(), 0)
 end
 
--- Wakes one waiting process. One token is enough: a process that takes it and leaves ready keys behind adds
--- another.
+-- Wakes one waiting process. One token is enough, because a process that takes the token and leaves ready keys behind
+-- adds another token.
 local function wake()
   if redis.call('LLEN', WAKE) == 0 then
     redis.call('LPUSH', WAKE, 1)
   end
 end
 
--- Makes the sum of the numbers of keys in flight wrong, so that the next claim delivers nothing, and a repair counts the
+-- Makes the sum of the keys in flight wrong on purpose, so that claims deliver no key until a repair has counted the
 -- keys.
 local function distrust_counts()
   redis.call('HSET', IN_FLIGHT, DEFAULT, 'inf')
   wake()
 end
 
--- The bands as text: Lua converts numbers slowly.
+-- The bands as text, because Lua converts numbers slowly.
 local DIGITS = { '1', '2', '3' }
 local parse_turn, start_of_key, turns_of_group, next_turn
 if TURNS then
@@ -159,20 +158,21 @@ if TURNS then
       tonumber(string.sub(member, middle + 1, middle + 16)), string.sub(member, middle + 18)
   end
 
-  -- Returns where the key starts in a member of TURNS of this group.
+  -- Returns the position of the key in a member of TURNS of this group.
   function start_of_key(group)
     return #group + 20
   end
 
-  -- Returns the first `count` members of TURNS of a band and a group, or those after the member `after`.
+  -- Returns the first `count` members of TURNS of a band and a group, or the first `count` members after the member
+  -- `after`.
   function turns_of_group(band, group, count, after)
     local start = DIGITS[band] .. group
     return redis.call('ZRANGEBYLEX', TURNS, after and '(' .. after or '[' .. start .. '\0', '(' .. start .. '\1',
       'LIMIT', '0', count)
   end
 
-  -- Returns the first member of TURNS of the band, after those of the group `after`, if it is not nil. The members of
-  -- `before` and of later groups are not returned.
+  -- Returns the first member of TURNS of the band, after the members of the group `after`, if it is not nil. The
+  -- members of `before` and of later groups are not returned.
   function next_turn(band, after, before)
     local digit = DIGITS[band]
     local from = '[' .. digit .. (after and after .. '\1' or '')

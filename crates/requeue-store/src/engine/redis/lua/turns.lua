@@ -1,7 +1,8 @@
--- Chooses the keys of a claim by turns. engine/sqlite/turns.rs is the reference. Queues without groups need none of it.
+-- Chooses the keys of a claim by turns. engine/sqlite/turns.rs is the reference. Queues without groups do not use this
+-- file.
 local choose_by_turns, remove_chosen, keep_gates, next_by_rates, needs_search
 if TURNS then
-  -- Moves keys that have become due from BANDS to TURNS, up to this number for each priority.
+  -- The maximum number of due keys per priority that a claim moves from BANDS to TURNS.
   local MOVED = 256
   local function move_due(at)
     for band, set in ipairs(BANDS) do
@@ -11,7 +12,7 @@ if TURNS then
         for i = 1, #due, 2 do
           keys[#keys + 1] = due[i]
         end
-        -- A claim removes a key without a row from TURNS.
+        -- A key without a row is also moved. A claim then removes it from TURNS.
         find(keys)
         for i, key in ipairs(keys) do
           members[2 * i - 1], members[2 * i] = '0', turn_of(band, group_of[key] or '', tonumber(due[2 * i]), key)
@@ -22,9 +23,9 @@ if TURNS then
     end
   end
 
-  -- Parses the rounds of the bands. Each has the group after which others are looked up, with a dot before it, or
-  -- nothing; the number of groups to look up; the number of groups that are visited first; and these groups, each with
-  -- the number of keys that it has already got in its turn.
+  -- Parses the rounds of the bands. Each round consists of the group after which the lookup starts, preceded by a dot,
+  -- or empty text; the number of groups to look up; the number of groups that are visited first; and these groups, each
+  -- with the number of keys that it has already received in its turn.
   local function parse_rounds(words, i)
     local rounds = {}
     for band = 1, 3 do
@@ -39,8 +40,8 @@ if TURNS then
     return rounds
   end
 
-  -- Returns the groups with ready keys of a band, in the order of their names: first those after `round.after`, then
-  -- the others.
+  -- Returns the groups with ready keys of a band, sorted by name: first the groups after `round.after`, then the
+  -- others.
   local function look_up_groups(band, round)
     local found, after, before = {}, round.after, nil
     while #found < round.more do
@@ -67,10 +68,10 @@ if TURNS then
     return gates[group]
   end
 
-  -- The earliest time at which a rate permits the start of a ready key that it prevents now.
+  -- The earliest time at which a rate permits the start of a ready key that is currently held back.
   local next_at = NEVER
 
-  -- Returns how many of `wanted` keys the rate of a group permits.
+  -- Returns the number of keys, up to `wanted`, that the rate of a group permits.
   local function permitted_by_rate(turn, at, wanted)
     if not turn.gate then
       return wanted
@@ -80,8 +81,8 @@ if TURNS then
     return most
   end
 
-  -- Records the delivered keys in the settings of their groups. `delivered` has three values for each key; the last is
-  -- its group. Afterwards, the times of the next starts are known.
+  -- Records the delivered keys in the settings of their groups. `delivered` contains three values for each key; the
+  -- last is its group. After this call, the times of the next starts are known.
   function keep_gates(delivered, at)
     if not next(gates) then
       return false
@@ -108,10 +109,10 @@ if TURNS then
     return next_at
   end
 
-  -- The number of keys of each limited group in flight, with those that this claim takes.
+  -- The number of keys in flight of each limited group, including the keys that this claim takes.
   local running = {}
 
-  -- Returns the number of keys, up to `wanted`, that the limit and the rate of the group leave.
+  -- Returns the number of keys, up to `wanted`, that the limit and the rate of the group permit.
   local function room_of(turn, at, wanted)
     wanted = permitted_by_rate(turn, at, wanted)
     if not turn.limit then
@@ -130,14 +131,14 @@ if TURNS then
     end
   end
 
-  -- True if groups may be able to deliver a key that FREED does not name.
+  -- True if groups that FREED does not name may be able to deliver a key.
   local is_search_needed = false
 
   function needs_search()
     return is_search_needed
   end
 
-  -- Takes some of the groups that have changed, unless the ring has enough groups to visit. Returns those of each band.
+  -- If the ring has too few groups to visit, takes some changed groups from FREED. Returns the groups of each band.
   local function take_freed(rounds)
     local freed, count = { {}, {}, {} }, VISITED
     for _, round in ipairs(rounds) do
@@ -157,7 +158,7 @@ if TURNS then
     return freed
   end
 
-  -- Returns for each band the groups that may deliver, with their settings, and how far the lookup has come.
+  -- Returns for each band the groups that may deliver, with their settings, and the progress of the lookup.
   local function find_candidates(rounds, at)
     local bands, visited, all, names = {}, {}, {}, {}
     local freed = take_freed(rounds)
@@ -190,7 +191,7 @@ if TURNS then
       for _, turn in ipairs(candidates) do
         turn.weight, turn.limit = settings[turn.group].weight, settings[turn.group].limit
         turn.gate = settings[turn.group].rate and gate_of_group(turn.group, settings[turn.group], at)
-        -- A found group at its limit, or at its rate, must not take a place in the ring.
+        -- A group that was looked up must not take a place in the ring while its limit or rate permits no key.
         if turn.limit ~= 0 and (turn.is_first or room_of(turn, at, 1) > 0) then
           open[#open + 1] = turn
         end
@@ -200,7 +201,7 @@ if TURNS then
     return bands, visited
   end
 
-  -- Returns the band of the oldest ready key among the first keys of these groups, if several bands have groups.
+  -- Returns the band of the oldest key among the first ready keys of these groups, if several bands have groups.
   local function oldest_band(bands, at)
     local some = 0
     for _, candidates in ipairs(bands) do
@@ -222,7 +223,7 @@ if TURNS then
   -- The first and the last member of TURNS of each visit.
   local ranges = {}
 
-  -- Removes the keys that this claim has chosen from TURNS. A claim also removes those that it does not deliver.
+  -- Removes the keys that this claim has chosen from TURNS. A claim also removes chosen keys that it does not deliver.
   function remove_chosen()
     for i = 1, #ranges, 2 do
       redis.call('ZREMRANGEBYLEX', TURNS, '[' .. ranges[i], '[' .. ranges[i + 1])
@@ -233,7 +234,7 @@ if TURNS then
   local keys, members, groups = {}, {}, {}
 
   -- Chooses up to `most` ready keys of a band by the turns of `candidates`. Returns the groups that may have more keys.
-  -- Those whose turns come next have `is_first`.
+  -- `is_first` marks the groups whose turns come next.
   local function visit_groups(band, candidates, most, at)
     local sum, used = 0, 0
     for i = 1, math.min(#candidates, VISITED) do
@@ -266,7 +267,7 @@ if TURNS then
           running[turn.group] = running[turn.group] + #found
         end
         if #found == wanted then
-          -- The claim may have ended before the turn.
+          -- The claim may be full before the turn is over.
           turn.is_first = #found < length
           turn.used = turn.is_first and turn.used + #found or 0
           turn.after = found[#found]
@@ -275,11 +276,11 @@ if TURNS then
         end
       end
     end
-    -- A claim that visits a band again must give no group two turns in a row.
+    -- If a claim visits a band again, no group may have two consecutive turns.
     for _, turn in ipairs(over) do
       open[#open + 1] = turn
     end
-    -- The workers take the keys of a claim in this order: as many of each group as its weight, in turns.
+    -- Workers take the keys of a claim in this order: in each turn, as many keys of a group as its weight.
     local number, chosen, all, sub = 0, #keys, #keys + count, string.sub
     while chosen < all do
       number = number + 1
@@ -300,7 +301,7 @@ if TURNS then
     return open
   end
 
-  -- As `visit_groups`, until there are `most` members, or no visited group has another key with room for it.
+  -- Repeats `visit_groups` until `most` keys are chosen, or no visited group can deliver another key.
   local function visit_band(band, candidates, most, at)
     local before
     repeat
@@ -310,9 +311,10 @@ if TURNS then
     return candidates
   end
 
-  -- Returns the keys that a claim delivers; their members of TURNS; their groups; how far it has visited the groups of each
-  -- band: those whose turns come next with the keys that they have got, those that follow in the ring, the last group that
-  -- was looked up, and 1 if all groups were; and whether there may be more keys.
+  -- Returns the keys that a claim delivers, their members of TURNS, and their groups. Also returns its progress over
+  -- the groups of each band: the groups whose turns come next with the keys that they have received, the groups that
+  -- follow in the ring, the last group that was looked up, and 1 if all groups were looked up. Also returns whether
+  -- there may be more keys.
   function choose_by_turns(at, max, oldest, words, first_word)
     move_due(at)
     local bands, visited = find_candidates(parse_rounds(words, first_word), at)

@@ -1,5 +1,5 @@
-//! Tests responses of servers that cannot process requests. The servers are simulated, because real ones
-//! produce most of these responses only at unpredictable times.
+//! Tests responses of servers that cannot process requests. The servers are simulated, because real servers produce
+//! most of these responses only at unpredictable times.
 
 use ::redis::ConnectionAddr;
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
@@ -14,7 +14,7 @@ use crate::types::error::Kind;
 #[derive(Default)]
 struct Pretended {
     ports: [u16; 2],
-    /// The server that has all slots, according to both.
+    /// The server that has all slots, according to both maps.
     master: usize,
     /// The answer of each server to scripts.
     says: [String; 2],
@@ -94,7 +94,7 @@ async fn number(reads: &mut BufReader<OwnedReadHalf>) -> Option<usize> {
     line.get(1..)?.trim_end().parse().ok()
 }
 
-/// Returns an engine that knows the first server as the master. `says` has the servers' answers to scripts.
+/// Returns an engine that knows the first server as the master. `says` contains the servers' answers to scripts.
 async fn engine_of(says: [&str; 2]) -> (Redis, Place, Both) {
     let both = Pretended::start().await;
     lock(&both).says = says.map(|said| format!("{said}\r\n"));

@@ -7,14 +7,14 @@ use tokio::task::JoinSet;
 use super::*;
 use crate::{Add, Completion, ErrorKind, Queue};
 
-/// An interval that is longer than any test: a process that polls this rarely must be woken.
+/// An interval that is longer than any test, so that a process with this poll interval must be woken.
 const NEVER: Duration = Duration::from_secs(3600);
 
 async fn open(url: &str, name: &str) -> Queue {
     store(url).await.queue(name).poll(NEVER).open().await.expect("the queue opens")
 }
 
-/// Runs tasks that each have their own connection, like processes.
+/// Runs tasks with separate connections, like processes.
 async fn work(url: &str, name: &str, tasks: usize, rounds: usize) {
     const KEYS: usize = 60;
     let held = Arc::new(Mutex::new(HashMap::new()));
@@ -80,12 +80,12 @@ async fn wakes(url: &str) {
         tokio::spawn(async move { queue.get().await.expect("the queue is not shut down") })
     };
     let (first, second) = (get(&one), get(&other));
-    // Both must be woken, by one message or by two.
+    // Both getters must be woken, by one message or by two.
     adding.add_all(["a", "b"]).await.expect("added");
     let items = [first.await.expect("woken"), second.await.expect("woken")];
     let found: HashSet<_> = items.iter().map(|item| item.to_string()).collect();
     assert_eq!(found, HashSet::from(["a".to_owned(), "b".to_owned()]));
-    // Next come a key that was added again while in flight, one that failed, and one that is due later.
+    // The next keys are a re-added key in flight, a failed key, and a key that is due later.
     adding.add("a").await.expect("added");
     let third = get(&one);
     for item in items {
@@ -255,8 +255,8 @@ async fn many_keys_are_walked_page_by_page() {
     assert_eq!((counts.ready, counts.in_flight, counts.parked), (1980, 19, 1));
 }
 
-/// A pause may fail after it has paused some shards, or a lost shard may lose its pause. The client returns the
-/// keys of a paused queue to the store, and would claim them again immediately.
+/// A pause can fail after it has paused some shards, and a shard can lose its pause. Then the client must not return
+/// the keys of the other shards to the store, and claim them again immediately.
 #[tokio::test]
 async fn a_pause_of_one_shard_returns_no_key_of_the_others() {
     let Some(server) = Server::shared() else { return };
@@ -348,8 +348,7 @@ async fn a_key_that_ends_leaves_nothing_and_its_numbers_rise() {
     }
 }
 
-/// Tests that fencing tokens stay below 2⁵³ with the maximum number of shards, and that tokens of two
-/// shards never collide.
+/// With the maximum number of shards, fencing tokens stay below 2⁵³, and the tokens of two shards never collide.
 #[tokio::test]
 async fn epochs_of_any_number_of_shards_are_small_and_rise_without_the_last_one() {
     let Some(server) = Server::start() else { return };
@@ -375,7 +374,7 @@ async fn epochs_of_any_number_of_shards_are_small_and_rise_without_the_last_one(
                 match round {
                     // A failover may do this.
                     0 => _ = server.cli(&["del", kept]),
-                    // The effect is that of setting the clock back by 1 h.
+                    // The effect is the same as if the clock were set back by 1 h.
                     1 => {
                         _ = server.cli(&["incrby", kept, &(3_600_000_000_u64 / shards).to_string()])
                     }

@@ -174,8 +174,7 @@ fn named(rng: &mut Rng) -> Vec<u8> {
     if rng.u8(..4) == 0 { malformed(rng, &row) } else { row }
 }
 
-/// An operator repairs a row manually and gives the key a place, but leaves it among the keys that were set
-/// aside.
+/// An operator repairs a row manually and adds a place for the key, but the key is still marked as set aside.
 #[tokio::test]
 async fn a_mended_row_leaves_no_trace_when_its_run_ends() {
     let Some(server) = Server::shared() else { return };
@@ -223,7 +222,7 @@ async fn a_parked_row_of_version_1_is_read_and_revived() {
     let entry = engine.look_up(&place, &key).await.expect("read").expect("it is there");
     assert_eq!((entry.state, entry.failures, entry.failed), (State::Parked, 3, None));
     assert_eq!(entry.error.as_deref(), Some("no route"));
-    // The script reads the row, too.
+    // The script also reads the row.
     let added = engine.add_keys(&place, asking("a")).await.expect("added");
     assert_eq!(added, [Added::Revived]);
 }
@@ -246,7 +245,7 @@ async fn a_damaged_row_without_a_place_is_set_aside() {
         engine.read_page(&place, Some(State::Damaged), None, 9).await.expect("the page is read");
     assert_eq!(page[0].error.as_deref(), Some("the row has 5 bytes"));
 
-    // After a manual repair, the operator adds the key or has the shard repaired.
+    // After a manual repair, the operator adds the key, or requeue repairs the shard.
     let row = run(&engine, shard, &[b"HGET", shard.rows().as_bytes(), b"good"]).await;
     let Value::BulkString(row) = row else { panic!("the key has no row") };
     for is_added in [false, true] {

@@ -81,7 +81,7 @@ async fn a_drop_that_is_interrupted_is_completed_by_the_next() {
     let mut seal = engine.nodes.scripts.drop.on(&shards[0]);
     seal.arg("seal").arg(7);
     engine.nodes.run_script(shards[0].slot, &seal).await.expect("sealed");
-    // No operation is accepted for the time being.
+    // No operation is accepted during the drop.
     assert_eq!(kind(engine.add_keys(&place, asking("a")).await), Kind::Unable);
     assert_eq!(kind(engine.claim_keys(&place, ONE).await), Kind::Unable);
     let fault =
@@ -109,7 +109,7 @@ async fn whoever_opens_a_queue_completes_its_drop_first() {
         server.cli(&["set", &mark(&name), &format!("-{} 7 1000", place.generation)]);
         server.cli(&["hset", &format!("requeue:{{{name}}}:queue"), "dropping", "1"]);
         let ahead = out.epoch + 1_000_000_000;
-        // The drop raised the floor before that.
+        // The drop had raised the floor before it was interrupted.
         server.cli(&["set", "requeue:dropped", &ahead.to_string()]);
         let listed = engine.list_queues().await.expect("listed");
         assert!(listed.iter().all(|queue| queue.name != name), "{listed:?}");
@@ -186,7 +186,7 @@ async fn what_a_failover_brings_back_of_a_dropped_queue_is_not_in_a_later_one() 
     assert_eq!(kind(engine.add_keys(&place, asking("b")).await), Kind::Dropped);
 }
 
-/// A process reads the record of a queue, and the queue is dropped before this process marks the shards.
+/// A process reads the record of a queue. The queue is dropped before the process marks the shards.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_queue_that_is_opened_while_it_is_dropped_is_another_one_or_none() {
     let Some(server) = Server::start() else { return };

@@ -110,7 +110,7 @@ async fn why_nothing_connects_has_a_kind() {
     assert!(Store::connect(&server.url("default:n0w@")).await.is_ok());
 }
 
-/// The minimum permissions that the documentation of the engine lists.
+/// The minimum permissions, as the documentation of the engine lists them.
 pub(super) const RIGHTS: &str = "on >s3cret ~requeue:* +evalsha +script|load +blpop +get +set +time +exists \
     +type +hset +hdel +hget +hlen +hmget +hscan +zadd +zrem +zrange +zrangebylex +zrangebyscore +zscore +zcount +zcard \
     +zscan +llen +lpush +ltrim +wait +cluster|slots +cluster|info +info";
@@ -171,7 +171,7 @@ async fn what_is_not_ours_stays_as_it_is() {
     assert_eq!(server.cli(&["get", "requeue:{q/0.0}:leases"]), "mine");
 }
 
-/// The data of queues without groups are the same in versions 1 and 2.
+/// The format of queues without groups is the same in versions 1 and 2.
 #[tokio::test]
 async fn a_migration_raises_the_version_and_keeps_the_keys() {
     let Some(server) = Server::start() else { return };
@@ -274,7 +274,7 @@ async fn an_add_that_is_sent_again_is_one_add() {
         assert_eq!(park().await, runs, "only the first attempt revives the key");
     }
     tokio::task::block_in_place(|| replica.thaw());
-    // `WAIT` also waits for the first attempt, although this attempt adds nothing.
+    // `WAIT` also waits for the writes of the first attempt, although this attempt adds nothing.
     let added = loop {
         match engine.add_once(&place, ask(), &mut attempts).await {
             Ok(added) => break added,
@@ -296,7 +296,7 @@ async fn an_add_that_is_sent_again_is_one_add() {
     };
     assert_eq!(added, [Added::Revived], "the answer of the first attempt");
     assert_eq!(park().await, 0);
-    // Another batch is another add, even if it is equal.
+    // An equal batch is a new add, not a repetition.
     let mut others = Attempts::until(deadline);
     let added = engine.add_once(&place, ask(), &mut others).await.expect("added");
     assert_eq!(added, [Added::Revived]);
@@ -316,8 +316,8 @@ async fn receipts_are_few_and_expire() {
     }
     let found = server.cli(&["keys", "*:receipt:*"]);
     assert_eq!(found.lines().count(), 1, "one at a time: {found}");
-    // A frozen server may execute an attempt after the deadline. The receipt therefore lasts longer. It is the
-    // same receipt, which the last batch has overwritten.
+    // A suspended server may execute an attempt after the deadline. Therefore, the receipt lasts longer. The last batch
+    // has overwritten the same receipt.
     let lasts = || -> i64 { server.cli(&["pttl", &found]).parse().expect("the key expires") };
     let grace = GRACE.as_millis() as i64;
     let left = lasts();

@@ -13,7 +13,7 @@ use crate::{Add, Queue, Store};
 
 const LONG: Duration = Duration::from_secs(900);
 const PATTERN: &str = "^[^/]*";
-/// The names of the Redis keys that are needed to keep the limits, except for the settings.
+/// The names of the Redis keys, other than the settings, without which claims cannot enforce the limits.
 const PARTS: [&str; 3] = ["turns", "in-flight", "leases"];
 
 async fn grouped(url: &str, name: &str, group_by: &str) -> (Redis, Place) {
@@ -174,7 +174,7 @@ async fn a_wrong_number_of_a_group_is_counted_again() {
                 add(&engine, &place, &["a/2"], Add::now()).await;
             }
             if number == "5" {
-                // No single operation can see this.
+                // No single operation can detect this change.
                 engine.next_schedules(&place, 0, 9).await.expect("read");
             }
             add(&engine, &place, &["a/3"], Add::now()).await;
@@ -279,7 +279,7 @@ async fn a_store_lists_groups_with_keys_or_settings() {
 
 async fn open(store: &Store, name: &str) -> Queue {
     let opening = store.queue(name).group_by(PATTERN).group_limit(1);
-    // Without a wake, a process would wait for as long as the lease.
+    // Without a wake, the process would wait for the duration of the lease.
     opening.lease(LONG * 9).poll(LONG * 9).open().await.expect("the queue opens")
 }
 
@@ -340,7 +340,7 @@ async fn only_a_key_that_may_be_delivered_wakes_a_process() {
 
 #[tokio::test]
 async fn groups_that_no_wake_has_named_are_found_by_a_search() {
-    // More than a few lookups cover, and more than wakes name.
+    // The number of groups exceeds the groups that a few lookups read, and the groups that wakes name.
     const MANY: usize = 2500;
     const FREED: usize = 300;
     let Some(server) = Server::shared() else { return };
@@ -457,7 +457,7 @@ fn per_second(starts: u32) -> Rate {
     Rate::new(starts, Duration::from_secs(1))
 }
 
-/// Returns the rates that the record and the claims of a queue have.
+/// Returns the rate in a queue's record, and the rate that its claims use.
 async fn rates(engine: &Redis, place: &Place) -> (Option<Rate>, Option<Rate>) {
     let listed = engine.list_queues().await.expect("listed");
     let info = listed.into_iter().find(|info| info.name == *place.name).expect("it is listed");
@@ -465,7 +465,7 @@ async fn rates(engine: &Redis, place: &Place) -> (Option<Rate>, Option<Rate>) {
     (info.rate, throttle.map(|throttle| throttle.rate))
 }
 
-/// A process that has set a rate ends before it has changed the record.
+/// A process stops after it has set a rate, and before it has changed the record.
 #[tokio::test]
 async fn an_opener_makes_the_record_say_the_rate_that_claims_keep() {
     let Some(server) = Server::shared() else { return };
@@ -503,7 +503,7 @@ async fn a_worker_restores_a_rate_that_the_server_has_lost() {
         review().await;
         assert_eq!(rates(&engine, &place).await, (rate, rate));
     }
-    // A rate that was removed stays removed, though the record still says it.
+    // A removed rate stays removed, although the record still contains it.
     engine.set_rate(&place, None).await.expect("set");
     server.cli(&["hset", &format!("requeue:{{{name}}}:queue"), "rate", "10 1000000 1"]);
     review().await;

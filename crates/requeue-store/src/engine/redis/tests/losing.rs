@@ -40,7 +40,7 @@ async fn a_server_that_evicts_is_refused_unless_that_is_accepted() {
         }
         Store::connect(&accepting).await.expect("eviction is accepted");
     }
-    // A client without permission for `INFO` is not refused.
+    // A client without permission for `INFO` can still connect.
     set("100mb", "allkeys-lru");
     let rights = format!("worker {}", RIGHTS.replace(" +info", ""));
     let rights: Vec<_> = rights.split_whitespace().collect();
@@ -125,13 +125,13 @@ async fn a_queue_whose_record_is_made_again_by_halves_keeps_its_keys() {
 /// The names of a shard's Redis keys, except for the last fencing token and the wake tokens.
 const PARTS: [&str; 7] = ["rows", "low", "normal", "high", "leases", "again", "parked"];
 
-/// Returns a queue with a key of each kind, and the completions of those in flight.
+/// Returns a queue with a key of each kind, and the completions of the keys in flight.
 async fn with_all_kinds(url: &str, name: &str) -> (Redis, Place, Vec<End>) {
     let (engine, place) = engine(url, name).await;
     for (key, priority) in
         [("low", Priority::Low), ("normal", Priority::Normal), ("high", Priority::High)]
     {
-        // The delay lets the keys that are added later be claimed first.
+        // Because of the delay, claims find the keys that are added later first.
         let add = Add::after(Duration::from_millis(1)).priority(priority);
         let ask = Ask::new(key, add);
         engine.add_keys(&place, vec![ask]).await.expect("added");
@@ -235,7 +235,7 @@ async fn a_shard_that_has_lost_a_part_is_repaired_and_no_key_is_stuck() {
             };
             all_operations_work(&engine, &place).await;
             let found = drain(&engine, &place, ends).await;
-            // Everything else can be restored from the rows.
+            // All other parts can be restored from the rows.
             let wanted: &[&str] =
                 if part == "rows" { &[] } else { &["dirty", "high", "low", "normal"] };
             assert_eq!(found, wanted, "{part}, {is_open}");

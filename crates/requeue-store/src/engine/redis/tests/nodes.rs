@@ -63,7 +63,7 @@ async fn a_master_that_was_cut_off_is_not_believed() {
             until(|| node.cli(&["cluster", "nodes"]).lines().any(has_slots));
         }
     });
-    // The old master is the first server that is asked.
+    // The first request for the map goes to the old master.
     let (engine, place) = engine(&cluster.url(), "q").await;
     let keys: Vec<Ask> = (0..64).flat_map(|n| asking(&n.to_string())).collect();
     for part in crate::engine::by_shard(&engine, &place, keys, |ask| &ask.key) {

@@ -1,4 +1,4 @@
-//! The owners of a queue's files. Other users may be able to write to its directory, or to one on the way to it.
+//! The owners of a queue's files. Other users may be able to write to its directory, or to a parent directory.
 
 use std::ffi::OsString;
 use std::fs::Metadata;
@@ -9,11 +9,10 @@ use std::path::{Component, Path, PathBuf};
 /// The suffixes of the files that belong to a queue's file.
 const BESIDE: [&str; 4] = ["-wal", "-shm", "-journal", "-reserve"];
 
-/// Returns the path of the file without symbolic links, and creates the file so that only its owner can read
-/// it.
+/// Returns the path of the file without symbolic links. Creates the file with permissions for its owner only.
 ///
-/// SQLite creates its log and its shared memory with the same mode, and follows no link to them. An
-/// existing file is not opened here: closing it would release the locks that this process has on it.
+/// SQLite creates its log and its shared memory with the same mode, and follows no link to them. An existing file is
+/// not opened here, because closing it would release this process's locks on the file.
 ///
 /// # Errors
 ///
@@ -25,7 +24,7 @@ pub(in super::super) fn prepare_path(path: &Path) -> io::Result<PathBuf> {
     let Some(place) = resolve_links(path)? else { return Ok(path.to_owned()) };
     check(&place)?;
     let new = std::fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(&place);
-    // SQLite reports any error other than an existing file.
+    // An error is ignored here: either the file exists, or SQLite will report the error.
     drop(new);
     Ok(place)
 }
@@ -33,12 +32,13 @@ pub(in super::super) fn prepare_path(path: &Path) -> io::Result<PathBuf> {
 /// Refuses files that another user has put into a directory in which others can create files, because these files would
 /// receive the keys. Also refuses a FIFO or a device in the place of the queue's file.
 ///
-/// SQLite opens the files by their names. They are therefore checked before and after it has opened them.
+/// SQLite opens the files by their names. Therefore, the files are checked before SQLite opens them, and again
+/// afterwards.
 pub(in super::super) fn check(place: &Path) -> io::Result<()> {
     if is_special(place) {
         return Ok(());
     }
-    // SQLite opens these files by their names, and would write keys into a planted one.
+    // SQLite opens these files by their names, and would write keys into a planted file.
     for suffix in std::iter::once("").chain(BESIDE) {
         let file = super::beside(place, suffix);
         let Ok(found) = file.symlink_metadata() else { continue };
@@ -57,8 +57,8 @@ fn is_special(path: &Path) -> bool {
     bytes.starts_with(b":") || bytes.starts_with(b"file:")
 }
 
-/// Follows the symbolic links of a path one at a time, because each may belong to another user. Returns `None`
-/// if SQLite cannot open the file either, and reports why.
+/// Follows the symbolic links of a path one at a time, because each may belong to another user. Returns `None` if
+/// SQLite also cannot open the file. SQLite then reports the reason.
 fn resolve_links(path: &Path) -> io::Result<Option<PathBuf>> {
     const MOST_LINKS: usize = 40;
     let (mut at, mut links) = (PathBuf::new(), 0);
@@ -93,7 +93,8 @@ fn resolve_links(path: &Path) -> io::Result<Option<PathBuf>> {
         at.pop();
         rest.extend(reversed_components(&to));
     }
-    // The path may be `.`, or a link to it. SQLite would open a temporary database under an empty name.
+    // The path may be `.`, or a link to the current directory. SQLite would open a temporary database under an empty
+    // name.
     Ok(Some(if at.as_os_str().is_empty() { PathBuf::from(".") } else { at }))
 }
 
@@ -120,9 +121,8 @@ fn refuse_path(at: &Path, what: &str) -> Error {
     Error::new(ErrorKind::PermissionDenied, why)
 }
 
-/// Returns true if a directory with this mode is one in which users plant files for others: all users can
-/// write to it, or a group whose members cannot replace the files of each other. `output/files.rs` of the
-/// program has the same rule.
+/// Returns true if users can plant files for other users in a directory with this mode. All users can write to it, or a
+/// group whose members cannot replace each other's files. `output/files.rs` of the program applies the same rule.
 const fn is_shared(mode: u32) -> bool {
     mode & 0o002 != 0 || (mode & 0o1000 != 0 && mode & 0o020 != 0)
 }

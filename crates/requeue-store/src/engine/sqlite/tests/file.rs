@@ -1,5 +1,4 @@
-//! Tests the contents of the files, and operations while another process has the file locked or the disk is
-//! full.
+//! Tests the contents of the files, and operations while another process keeps the file locked or the disk is full.
 
 use std::fs::{self, File};
 use std::io::Write;
@@ -61,7 +60,7 @@ async fn a_file_that_is_locked_is_waited_for_as_long_as_an_add_may_take() {
     assert!(since.elapsed() >= Duration::from_secs(30));
     let said = fault.source.to_string();
     assert!(said.ends_with("q: another process holds the lock on the file"), "{said}");
-    // A migration that finds the schema does not write.
+    // A migration that finds the current schema does not write.
     engine.migrate_schema().await.expect("the schema exists");
 
     let unlocked = async {
@@ -71,7 +70,7 @@ async fn a_file_that_is_locked_is_waited_for_as_long_as_an_add_may_take() {
     let (opened, ()) = tokio::join!(engine.open_queue("q", ReaddPolicy::Replace.into()), unlocked);
     let place = opened.expect("the file was locked for less than 30 s");
 
-    // The same applies to each change for which the caller makes no second attempt.
+    // The same is true for each change that its caller does not retry.
     engine.add_keys(&place, long(1)).await.expect("added");
     lock("begin immediate");
     let key = long(1).remove(0).key;
@@ -95,7 +94,8 @@ async fn a_file_that_is_locked_is_waited_for_as_long_as_an_add_may_take() {
     paused.expect("paused");
 }
 
-/// The disk may stay full for days. The first attempt may have released the reserve for the second.
+/// The disk may stay full for days. Two attempts are needed, because the first one may have released the reserve for
+/// the second.
 #[tokio::test(start_paused = true)]
 async fn only_a_locked_file_is_waited_for() {
     use rusqlite::ffi::{self, Error};
@@ -202,7 +202,7 @@ async fn work(engine: &Sqlite, place: &Place) -> u64 {
     done
 }
 
-/// The test runs in a separate process, the only one that sees the mounted disk.
+/// The test runs in a separate process, and only that process sees the mounted disk.
 #[test]
 fn a_queue_on_a_full_disk_drains_and_takes_keys_again() {
     const DISK: &str = "REQUEUE_TEST_DISK";
@@ -255,7 +255,7 @@ async fn fill_and_drain(disk: &Path) {
     assert!(added > 1000, "{added}");
     assert_eq!(work(&worker, &same).await, added);
     adder.add_keys(&place, long(0)).await.expect("added");
-    // This also holds for processes that open the file now.
+    // The same is true for processes that open the file now.
     drop((adder, worker));
     let (late, place) = open().await;
     assert_eq!(work(&late, &place).await, 1);
@@ -390,7 +390,7 @@ fn an_error_that_may_disappear_is_not_final() {
     assert!(!is_lasting(Error::other("unknown").kind()));
 }
 
-/// In a directory that several users can write to, another user may have created the link.
+/// In a directory to which several users can write, another user may have created the link.
 #[cfg(unix)]
 #[tokio::test]
 async fn a_link_in_the_place_of_a_file_beside_the_queue_leads_nowhere() {
@@ -521,7 +521,7 @@ async fn a_file_that_another_user_planted_for_the_queue_receives_no_key() {
     }
     // A directory in which all users can create files is not refused.
     store(&at("q")).await.close().await;
-    // A file of another user is usual in a directory of a group.
+    // In a directory of a group, files of other users are permitted.
     set_mode(0o775);
     store(&at("dir/q")).await.close().await;
 }

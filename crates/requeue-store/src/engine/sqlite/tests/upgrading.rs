@@ -83,7 +83,7 @@ async fn two_openers_upgrade_a_file_once() {
     let dir = tempfile::tempdir().expect("a temporary directory");
     let path = older_schema(&dir);
     let (one, other) = (open(&path), open(&path));
-    // A second upgrade would fail: its column would exist.
+    // If both upgrades ran, the second one would fail, because its columns would already exist.
     let (first, second) = tokio::join!(one.thread.check(STEPS), other.thread.check(STEPS));
     first.expect("the file is upgraded");
     second.expect("the file is upgraded");
@@ -108,7 +108,7 @@ async fn a_file_of_a_newer_version_is_refused_with_both_versions() {
     assert_eq!(schema(&path), before);
 }
 
-/// The version of a file says what its tables should be. Another program may have changed them.
+/// The version of a file implies its columns, but another program may have changed the tables.
 #[tokio::test]
 async fn a_file_without_a_column_of_its_version_is_refused_with_the_column() {
     let dir = tempfile::tempdir().expect("a temporary directory");

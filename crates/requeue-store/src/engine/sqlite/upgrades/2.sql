@@ -1,14 +1,15 @@
--- Version 2: groups, rates, schedules, numbers per minute, failed runs, and actions of operators.
+-- Version 2: groups, rates, schedules, activity, failed runs, and actions of operators.
 
--- Null: the queue has no groups. Empty: each add names the group. Otherwise the pattern that extracts it from the key.
+-- The pattern that extracts the group from the key. Null means that the queue has no groups, and an empty text that
+-- each add names the group.
 alter table queues add column group_by text;
--- The limit of keys in flight of each group that has no other one.
+-- The limit of keys in flight of each group without a separate limit.
 alter table queues add column group_limit integer check (group_limit between 1 and 4294967295);
--- The rate of all starts: their number, its time in microseconds, and the burst, with spaces between them.
+-- The rate of all starts: the number of starts, their period in microseconds, and the burst, with spaces between them.
 alter table queues add column rate text;
 -- The time from which the rate permits the next start: see `Gate`.
 alter table queues add column next_at integer not null default 0 check (next_at >= 0);
--- 1: a group has or had a rate.
+-- 1 if a group has or had a rate.
 alter table queues add column has_group_rates integer not null default 0 check (has_group_rates in (0, 1));
 
 -- One row for each group that has settings.
@@ -19,21 +20,22 @@ create table groups (
     most integer check (most between 1 and 4294967295),
     -- The number of keys in one turn.
     weight integer not null default 1 check (weight between 1 and 4294967295),
-    -- 1: the group delivers no key.
+    -- 1 if the group is paused, so that it delivers no key.
     paused integer not null default 0 check (paused in (0, 1)),
-    -- The rate of its starts, as for queues.
+    -- The rate of the group's starts, encoded as for queues.
     rate text,
     next_at integer not null default 0 check (next_at >= 0),
     primary key (queue, name)
 ) strict, without rowid;
 
--- The group, without control characters. Null: the queue has no groups. Empty: the key is in none.
+-- The group, without control characters. Null means that the queue has no groups, and an empty text that the key is in
+-- no group.
 alter table keys add column grp text check (
     length(cast(grp as blob)) <= 100
     and grp not glob '*[' || char(1, 45, 31, 127, 45, 159) || ']*'
     and instr(grp, char(0)) = 0
 );
--- For a ready key of a queue with groups: 1 if it was ready when the row was written. See `turns.rs`.
+-- 1 for a key of a queue with groups if it was ready when the row was written. See `turns.rs`.
 alter table keys add column is_due integer not null default 0 check (is_due in (0, 1));
 
 drop index keys_ready;
@@ -44,7 +46,7 @@ create index keys_delayed on keys (queue, at) where state = 0 and is_due = 0 and
 create index keys_of_group on keys (queue, grp) where state = 1 and grp is not null;
 create index groups_rated on groups (queue, next_at) where rate is not null;
 
--- The least `due_at` of the schedules.
+-- The earliest `due_at` of the schedules.
 alter table queues add column schedule_at integer;
 
 -- The keys that are added again at certain times. See `schedules.rs`.
@@ -55,11 +57,11 @@ create table schedules (
     spec text not null,
     zone text not null,
     priority integer not null check (priority between -1 and 1),
-    -- The group of the adds. Null: the queue has no groups.
+    -- The group of the adds, or null if the queue has no groups.
     grp text,
-    -- The next time. If `is_new`, the time at which the schedule began, or the last time before a pause.
+    -- The next time. If `is_new` is 1, this is the time at which the schedule began, or the last time before a pause.
     next_at integer not null check (next_at >= 0),
-    -- 1: a process must compute the next time, and adds nothing.
+    -- 1 if a process must compute the next time without adding the key.
     is_new integer not null check (is_new in (0, 1)),
     paused integer not null default 0 check (paused in (0, 1)),
     -- The reason why a process has refused the schedule.
@@ -73,13 +75,13 @@ create table schedules (
 
 create index schedules_due on schedules (queue, due_at) where due_at is not null;
 
--- The numbers of each minute. See `engine/activity.rs`.
+-- The activity of each minute. See `engine/activity.rs`.
 create table activity (
     queue integer not null,
     minute integer not null,
-    -- The process. Empty: all processes together.
+    -- The process, or an empty text for the sum of all processes.
     instance text not null,
-    -- The name of the worker. Empty: the process gets no keys.
+    -- The name of the worker, or an empty text if the process claims no keys.
     worker text not null,
     -- The time of the last write.
     at integer not null,
@@ -96,10 +98,10 @@ create table activity (
 
 create index activity_parts on activity (queue, minute) where instance <> '';
 
--- The time of the last failure. Null: no failure is counted.
+-- The time of the last failure, or null if no failure is counted.
 alter table keys add column failed_at integer check (failed_at >= 0);
 
--- The last failed runs of each key that fails. See `engine/attempts.rs`.
+-- The last failed runs of each failing key. See `engine/attempts.rs`.
 create table attempts (
     queue integer not null,
     key blob not null,
@@ -119,13 +121,13 @@ create index attempts_at on attempts (queue, at);
 -- The last actions of operators: see `types/action.rs`.
 create table actions (
     queue integer not null,
-    -- Increases with each action of the queue.
+    -- A number that increases with each action of the queue.
     number integer not null,
     at integer not null,
     action text not null,
-    -- The person or the program.
+    -- The person or the program that acted.
     who text not null,
-    -- The key, the group or the number of keys. Empty: the queue.
+    -- The key, the group or the number of keys, or an empty text for the queue.
     target text not null,
     note text not null,
     primary key (queue, number)
