@@ -9,8 +9,8 @@ use crate::protocol::{Answer, Hello, Keys, Request, Scenario};
 /// The libraries from which users migrate.
 pub(super) const LIBRARIES: [&str; 3] = ["client-go", "controller-runtime", "kube-runtime"];
 
-/// The limit for the ratio of requeue's time to a library's time, because a user who migrates must
-/// not lose speed. The tenth above 1 allows for noise, because the ratios of the same code differ
+/// The highest ratio of requeue's time to a library's time. A user who migrates must not lose
+/// speed. The tenth above 1 allows for noise, because the ratios of the same code differ
 /// by that much between runs.
 pub const NO_MORE: f64 = 1.1;
 

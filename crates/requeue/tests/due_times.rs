@@ -282,7 +282,7 @@ fn the_time_is_kept_on_when_only_a_task_is_left() {
     });
 }
 
-/// A clock that runs slower than the clock of its alarms and parked threads.
+/// A clock that runs slower than the clock by which its alarms ring and its parked threads wake.
 struct Slow;
 
 impl Clock for Slow {

@@ -104,7 +104,7 @@ pub(super) async fn keys(server: &Server, flags: &KeysFlags) -> Result<Ended, Re
     let is_store = server.get::<Summary>("summary", &[]).await?.now.backing_off.is_none();
     let states = match flags.state {
         None => vec![""],
-        // A queue in memory counts keys that back off separately from other waiting keys.
+        // A queue in memory counts keys in backoff separately from other waiting keys.
         Some(State::Waiting) if !is_store => vec!["waiting", "backing_off"],
         Some(state) => vec![api::State::stored(state).name()],
     };

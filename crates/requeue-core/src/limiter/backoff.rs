@@ -104,8 +104,8 @@ const LOOKS: usize = 2;
 impl<K> BackoffLimiter<K> {
     /// Creates a limiter whose delays grow from `base` to `max`.
     ///
-    /// If `base` is zero, every delay is 1 ns. If `base` is above `max`, every delay is from half
-    /// of `max` to `max`. With a `max` of more than about 292 years, keys never expire, and the
+    /// If `base` is zero, every delay is 1 ns. If `base` is above `max`, every delay is between `max / 2` and `max`.
+    /// With a `max` of more than about 292 years, keys never expire, and the
     /// memory grows without bound until the caller forgets keys.
     ///
     /// # Examples

@@ -62,8 +62,8 @@ impl<K: Eq + Clone> Queue<K> {
             return (added, Some(key));
         }
         let folded = fold(hash);
-        // The starts are kept longer than the record, because a key without a record may have run
-        // recently.
+        // A key without a record may have run recently, so the pace keeps the starts longer than the queue keeps the
+        // record.
         let until = self.pace.as_ref().map(|pace| pace.permitted_from(&key, folded));
         let paced = until.filter(|&until| until > now && add.due(now).is_none());
         let due = add.due(now).or(paced);

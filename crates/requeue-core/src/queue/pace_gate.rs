@@ -121,7 +121,7 @@ impl<K: Eq + Clone> Queue<K> {
         Some(pace.permitted_from(&record.key, record.hash))
     }
 
-    /// Delays the key in `slot`, which is not ready, to the time `until`, when the pace permits its run. If the key
+    /// Makes the key in `slot` wait until `until`, when the pace permits its run. The key must not be ready. If the key
     /// already waits for an earlier time, it keeps that due time, and the gate stops it then.
     #[cold]
     #[inline(never)]

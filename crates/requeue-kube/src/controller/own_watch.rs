@@ -151,8 +151,9 @@ impl KeyFilter {
     }
 }
 
-/// The watch of the shards that are held. After a gain, the watch starts again with another selector, because kube's
-/// watchers have no other way to list objects. After a release, the watch continues. A stream of the user cannot start
+/// The watch of the shards that are held. After the process gains a shard, the watch starts again with another
+/// selector, because kube's watchers cannot list more objects in another way.
+/// After a release, the watch continues. A stream of the user cannot start
 /// again, so its objects are listed from its store.
 ///
 /// A controller that has not joined its group yet holds no shards. Such a controller first lists one object. If this

@@ -101,12 +101,12 @@ impl Meters {
         self.times.0.observe(took.as_secs_f64());
     }
 
-    /// Counts a delivery without a run, because a watch has not shown an own write yet.
+    /// Counts a delivery that was skipped. A watch has not shown one of the controller's writes yet.
     pub(crate) fn skipped_stale(&self) {
         self.stale_skips.fetch_add(1, Relaxed);
     }
 
-    /// Counts a run that started although a watch has not shown an own write.
+    /// Counts a run that started although a watch has not shown one of the controller's writes.
     pub(crate) fn started_stale(&self) {
         self.stale_starts.fetch_add(1, Relaxed);
     }

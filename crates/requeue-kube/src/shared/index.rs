@@ -21,7 +21,7 @@ use crate::ObjectKey;
 ///
 /// A look-up takes constant time, plus the time for its result. A look-up does not wait for the watch, except while an
 /// update is being written. For each object and value, the index keeps two copies of the object's key, which share
-/// their text, and two copies of the value. For each object and value, the copies need about 150 bytes, and the memory
+/// their text, and two copies of the value. For each object and value, the copies need about 150 bytes plus the memory
 /// that the value allocates. The objects themselves are shared with the store.
 #[derive(Educe)]
 #[educe(Clone(bound()), Debug(bound()))]

@@ -130,7 +130,7 @@ pub(super) fn replay(queue: &Queue<Key>, keys: impl Iterator<Item = (Key, u64)>,
 
 /// Returns what is visible of a key, except for the key and the queue's pace. If the recording has lost events, the
 /// replay does not know the state of the queue and of the group, so that state is left out. A start that no longer
-/// counts is also left out, because it may be forgotten.
+/// counts is also left out, because the queue can have forgotten that start.
 fn visible<K>(entry: &Entry<K>, is_whole: bool, now: Time) -> String {
     let around = Circumstances {
         pace: None,

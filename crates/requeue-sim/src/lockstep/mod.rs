@@ -309,7 +309,7 @@ impl Lockstep {
             }
         });
         let Some((core, dropped)) = taken else {
-            // If every due key is ready, the copy of the key to deliver has failed. Before that,
+            // If every due key is ready, the clone of the delivered key has failed. Before that,
             // the order has returned all its keys, and none of them could be delivered.
             if has_order && self.queue.next_due().is_none_or(|due| due > self.now) {
                 self.model.ask_order_in_vain();

@@ -284,7 +284,8 @@ impl Shutdown {
     }
 }
 
-/// Counts the keys regularly until the last handle of the queue is dropped, because a scrape cannot wait for a count.
+/// Counts the keys at regular intervals, because a scrape cannot wait for a count. Ends when the last handle of the
+/// queue is dropped.
 #[cfg(feature = "prometheus")]
 pub(crate) async fn keep_counting(shared: std::sync::Weak<Shared>) {
     let begin = |shared: Arc<Shared>| {

@@ -249,7 +249,8 @@ impl StateCounts {
     }
 }
 
-/// A bound after more than this time, 100 years, counts as never reached. Engines differ in the latest time that they
+/// A bound that is further away than this time counts as never reached. The time is 100 years.
+/// Engines differ in the latest time that they
 /// store.
 pub(crate) const FAR: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
 

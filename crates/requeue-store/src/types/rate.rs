@@ -15,7 +15,7 @@ const MOST: u128 = 1 << 50;
 ///
 /// In every window of the engine's clock, at most `window × starts / per + burst` deliveries start. While keys are
 /// ready and workers wait for them, at least 95 % of the permitted starts happen. Each delivery counts as a start,
-/// including that of a retry, and that after an expired lease. The delivery of a key that returns to the store without
+/// including a retry and a delivery after an expired lease. The delivery of a key that returns to the store without
 /// a run also counts as a start.
 ///
 /// The burst is the number of starts that may follow each other immediately after a pause. The default burst is the

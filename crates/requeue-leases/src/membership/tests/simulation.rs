@@ -131,7 +131,7 @@ impl World {
             .renew_deadline(Duration::from_secs_f64(renew))
             .retry_period(Duration::from_secs_f64(renew / 3.5))
             .host("host");
-        // The rates differ by the largest amount that the election tolerates.
+        // The replicas' clocks differ in speed by the largest factor that the election tolerates.
         let rates = 1000 * config.lease_duration.as_millis() / config.renew_deadline.as_millis();
         let mut rates = u64::try_from(rates).unwrap();
         if planted == Some(Planted::FastClocks) {

@@ -43,7 +43,7 @@
 //!
 //! When an add or a claim returns, it has been committed, and is as durable as any commit of the server. A completion
 //! is committed without waiting for the disk. A crash of the server may undo the last completions before the crash, but
-//! a crash of a client undoes none. The effect is the same as if their leases had expired.
+//! a crash of a client undoes none. For each key of an undone completion, the effect is the same as an expired lease.
 //!
 //! If an asynchronous standby is promoted, adds and claims that it had not received are lost. Name a
 //! standby in `synchronous_standby_names` to prevent that. Fencing tokens increase in either case.

@@ -318,7 +318,7 @@ impl Engine for Redis {
         Ok(())
     }
 
-    /// Returns true if any shard is paused, because a pause or a resume may have been interrupted.
+    /// Returns true if at least one shard is paused. An interrupted pause or resume can leave only some shards paused.
     async fn is_paused(&self, queue: &Place) -> Answer<bool> {
         for shard in &*self.shards_of(queue)? {
             let found = self.run_script(shard, &self.nodes.scripts.is_paused.on(shard)).await?;
