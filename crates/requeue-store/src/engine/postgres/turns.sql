@@ -242,7 +242,7 @@ begin
                 c := in_turns[visited + n];
                 continue when rooms[n] = 0;
                 many := coalesce(cardinality(array_positions(numbers, n)), 0);
-                if many < least(rooms[n], wanted) then
+                if rooms[n] is not null and many < least(rooms[n], wanted) then
                     short := short || c;
                 end if;
                 if many = turns[n] or rooms[n] is null then
@@ -546,9 +546,9 @@ end $$;
 -- Marks the keys in flight of a queue that gets its first limit, so that they count. Without limits, keys have no mark
 -- and no entry in the index `keys_of_group`, which would make each claim more expensive.
 --
--- A claim holds the lock `uncounted` while it delivers keys without a mark. So this function waits for these claims, and
--- then sees their keys. Meanwhile, other claims mark their keys. A key that another transaction has locked for longer
--- than the timeout makes the function fail.
+-- A claim that does not mark its keys shares a lock. This function waits until it has this lock alone, and then sees the
+-- keys of these claims. Meanwhile, claims mark their keys, and wait for nothing. If another transaction keeps a key in
+-- flight locked for longer than the timeout, this function fails, and changes nothing.
 create or replace function requeue.begin_limits(in_queue integer) returns void
 language plpgsql set search_path = pg_catalog, pg_temp as $$
 begin
@@ -557,11 +557,12 @@ begin
     end if;
     -- The first number is "rqli" in bytes.
     perform pg_advisory_xact_lock(1920035945, in_queue);
-    update requeue.queues q set has_group_limits = true where q.id = in_queue;
     -- All operations lock in the order of keys.
     perform from requeue.keys x where x.queue = in_queue and x.state = 1 order by x.key for update;
     update requeue.keys x set is_counted = true
     where x.queue = in_queue and x.state = 1 and not x.is_counted;
+    -- Last, so that processes that call `wait` do not wait for the keys.
+    update requeue.queues q set has_group_limits = true where q.id = in_queue;
 end $$;
 
 -- Returns whether a claim must mark its keys. Otherwise, no limit begins before its transaction ends.
