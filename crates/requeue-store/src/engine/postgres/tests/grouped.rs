@@ -401,7 +401,7 @@ async fn groups_are_listed_and_dropped_with_their_queue() {
 }
 
 /// Keys that were claimed before a queue had limits count towards its first limit: keys of a claim that has committed, of a
-/// claim that commits later, and of a claim that begins while the limit waits for the second one.
+/// claim that commits while the limit waits, and of a claim that begins meanwhile and commits last.
 #[tokio::test]
 async fn the_first_limit_counts_all_keys_in_flight() {
     let Some(server) = Server::shared() else { return };
@@ -431,9 +431,11 @@ async fn the_first_limit_counts_all_keys_in_flight() {
             Ok(())
         });
         waiting(&two, || setter.is_finished()).await;
+        two.batch_execute("begin").await.expect("begun");
         claim(&two, "'a'", b'b').await;
         one.batch_execute("commit").await.expect("committed");
         setter.await.expect("no panic").expect("the limit is set");
+        two.batch_execute("commit").await.expect("committed");
         assert_eq!(claim_some(&engine, &queue, 9).await, [], "{is_for_all}");
     }
 }
