@@ -400,8 +400,8 @@ async fn groups_are_listed_and_dropped_with_their_queue() {
     assert_eq!(gone.expect_err("dropped").kind, crate::types::error::Kind::Dropped);
 }
 
-/// Keys that were claimed before a queue had limits count towards its first limit: keys of a claim that has committed, of a
-/// claim that commits while the limit waits, and of a claim that begins meanwhile and commits last.
+/// Keys that were claimed before a queue had limits count towards its first limit. One claim has committed before, and one
+/// commits while the limit waits for it. The third begins meanwhile, and commits last.
 #[tokio::test]
 async fn the_first_limit_counts_all_keys_in_flight() {
     let Some(server) = Server::shared() else { return };
