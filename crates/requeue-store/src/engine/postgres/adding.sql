@@ -60,12 +60,19 @@ create or replace function requeue.answers() returns text[] language sql immutab
 create or replace function requeue.check_groups(group_by text, in_groups text[], in_count integer) returns void
 language plpgsql immutable as $$
 declare
-    wrong constant text := (
-        select g from unnest(in_groups) g
-        where group_by is null and g is not null or octet_length(g) > 100 or g ~ '[\u0001-\u001f\u007f-\u009f]'
-        limit 1
-    );
+    wrong text;
 begin
+    -- One search in all names costs less than one in each.
+    if group_by is null or array_to_string(in_groups, '') ~ '[\u0001-\u001f\u007f-\u009f]'
+        or (select max(octet_length(g)) from unnest(in_groups) g) > 100
+    then
+        wrong := (
+            select g from unnest(in_groups) g
+            where group_by is null and g is not null or octet_length(g) > 100
+                or g ~ '[\u0001-\u001f\u007f-\u009f]'
+            limit 1
+        );
+    end if;
     if group_by is null and wrong is not null then
         raise exception 'the queue has no groups, and the add names the group %', quote_literal(left(wrong, 100))
             using errcode = 'invalid_parameter_value',

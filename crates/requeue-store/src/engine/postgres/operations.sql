@@ -140,9 +140,10 @@ begin
     end if;
 end $$;
 
--- Delivers the keys that a claim has chosen and locked, in their order. Returns the arrays that `claim` describes.
+-- Delivers the keys that a claim has chosen and locked, in their order. Returns the arrays that `claim` describes. With
+-- `in_counted`, the keys count towards the limits of their groups.
 create or replace function requeue.deliver(
-    in_taken tid[], t bigint, in_lease bigint, in_worker text,
+    in_taken tid[], t bigint, in_lease bigint, in_worker text, in_counted boolean,
     out keys bytea[], out epochs bigint[], out priorities smallint[], out adds integer[],
     out reasons integer[], out failures integer[], out queued bigint[], out groups text[]
 )
@@ -154,7 +155,7 @@ begin
     end if;
     with claimed as (
         update requeue.keys x set state = 1, at = null, bound = null, not_before = 0, adds = 0,
-            reasons = 0, is_due = false, epoch = nextval('requeue.epochs'),
+            reasons = 0, is_due = false, is_counted = in_counted, epoch = nextval('requeue.epochs'),
             lease_until = requeue.later(t, in_lease), run_since = t, run_adds = greatest(x.adds, 1),
             run_reasons = x.reasons, run_priority = x.priority, worker = in_worker
         from unnest(in_taken) with ordinality as p (id, n)
@@ -273,7 +274,7 @@ begin
 
     select d.keys, d.epochs, d.priorities, d.adds, d.reasons, d.failures, d.queued
     into keys, epochs, priorities, adds, reasons, failures, queued
-    from requeue.deliver(taken, t, in_lease, in_worker) d;
+    from requeue.deliver(taken, t, in_lease, in_worker, false) d;
 
     if cardinality(taken) < in_max then
         select min(o.at) into next_at from generate_series(1, 3) band, lateral (

@@ -39,8 +39,8 @@ begin
             raise exception 'the queue % has a limit of its groups, and no groups', quote_literal(name)
                 using errcode = 'invalid_parameter_value', hint = 'With group_by => '''', each add names the group.';
         end if;
-        insert into requeue.queues (name, hold, revive, group_by, group_limit, rate)
-        values (open.name, open.hold, open.revive, wanted_by, wanted_limit, wanted_rate)
+        insert into requeue.queues (name, hold, revive, group_by, group_limit, has_group_limits, rate)
+        values (open.name, open.hold, open.revive, wanted_by, wanted_limit, wanted_limit is not null, wanted_rate)
         on conflict do nothing;
     end loop;
 end $$;

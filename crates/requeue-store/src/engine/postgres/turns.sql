@@ -107,7 +107,7 @@ begin
         u.is_next or coalesce(s.most, in_limit) is null or coalesce(s.most, in_limit) > (
             select count(*) from (
                 select from requeue.keys x
-                where x.queue = in_queue and x.state = 1 and x.grp is not null and x.grp = u.name
+                where x.queue = in_queue and x.state = 1 and x.is_counted and x.grp = u.name
                 order by x.epoch limit coalesce(s.most, in_limit)
             ) f
         )
@@ -133,7 +133,7 @@ begin
             room := least(room, c.most - in_had - (
                 select count(*) from (
                     select from requeue.keys x
-                    where x.queue = in_queue and x.state = 1 and x.grp is not null and x.grp = c.name
+                    where x.queue = in_queue and x.state = 1 and x.is_counted and x.grp = c.name
                     order by x.epoch limit c.most
                 ) f
             ));
@@ -168,11 +168,17 @@ declare
     -- The number of turns, as in `turns_each`.
     each bigint;
     c requeue.turn;
-    turn bigint;
     room bigint;
     visited integer;
     locked integer;
+    -- The groups whose keys the next statement locks: the number of the last one, their rooms, and their turns.
+    last integer;
+    rooms bigint[];
+    turns bigint[];
+    filled bigint;
     here tid[];
+    -- For each key, the number of its group among these groups.
+    numbers bigint[];
     many integer;
     -- The groups whose turns are over. They are visited in the next pass.
     over requeue.turn[];
@@ -195,47 +201,67 @@ begin
         counts := '{}';
         used := '{}';
         weights := '{}';
-        foreach c in array in_turns loop
-            exit when wanted = 0 or locked = requeue.most_decisions();
-            visited := visited + 1;
-            turn := greatest(each * c.weight - c.used, 1);
-            room := least(turn, wanted);
-            if c.most is not null or c.rate is not null then
-                room := requeue.try_group(in_queue, c, cardinality(array_positions(taken_groups, c.name)), room);
-                continue when room = 0;
-                if room is null then
-                    is_busy := true;
-                    over := over || row(c.priority, c.name, 0, false, c.weight, c.most, c.rate)::requeue.turn;
-                    continue;
+        while wanted > 0 and visited < cardinality(in_turns) and locked < requeue.most_decisions() loop
+            last := visited;
+            rooms := '{}';
+            turns := '{}';
+            filled := 0;
+            while filled < wanted and last < cardinality(in_turns) and locked < requeue.most_decisions() loop
+                last := last + 1;
+                c := in_turns[last];
+                room := greatest(each * c.weight - c.used, 1);
+                turns := turns || room;
+                if c.most is not null or c.rate is not null then
+                    room := requeue.try_group(
+                        in_queue, c, cardinality(array_positions(taken_groups, c.name)), least(room, wanted)
+                    );
+                    if room is null then
+                        is_busy := true;
+                    elsif room > 0 then
+                        locked := locked + 1;
+                    end if;
                 end if;
-                locked := locked + 1;
-            end if;
-            select array_agg(h.id) into here from (
-                select x.ctid as id from requeue.keys x
-                where x.queue = in_queue and x.state = 0 and x.is_due and x.priority = c.priority
-                    and x.grp is not null and x.grp = c.name and x.ctid <> all (taken)
-                order by x.at limit room for update skip locked
-            ) h;
-            many := coalesce(cardinality(here), 0);
-            if many < room then
-                short := short || c;
-            end if;
-            if many = turn then
-                over := over || row(c.priority, c.name, 0, false, c.weight, c.most, c.rate)::requeue.turn;
-            elsif many = wanted then
-                -- The claim is full before the turn is over.
-                open := open
-                    || row(c.priority, c.name, c.used + many, true, c.weight, c.most, c.rate)::requeue.turn;
-            end if;
-            continue when many = 0;
-            if c.most is not null or c.rate is not null then
-                taken_groups := taken_groups || array_fill(c.name, array[many]);
-            end if;
+                rooms := rooms || room;
+                filled := filled + coalesce(room, 0);
+            end loop;
+            -- One statement for all these groups: each statement costs as much as several keys.
+            select array_agg(k.id), array_agg(k.n) into here, numbers from (
+                select h.id, g.n
+                from unnest(in_turns[visited + 1 : last], rooms) with ordinality
+                    as g (priority, name, used, is_next, weight, most, rate, room, n),
+                lateral (
+                    select x.ctid as id from requeue.keys x
+                    where x.queue = in_queue and x.state = 0 and x.is_due and x.priority = g.priority
+                        and x.grp is not null and x.grp = g.name and x.ctid <> all (taken)
+                    order by x.at limit coalesce(g.room, 0) for update skip locked
+                ) h
+                limit wanted
+            ) k;
             found := found || here;
-            counts := counts || many;
-            used := used || c.used;
-            weights := weights || c.weight;
-            wanted := wanted - many;
+            for n in 1 .. cardinality(rooms) loop
+                c := in_turns[visited + n];
+                continue when rooms[n] = 0;
+                many := coalesce(cardinality(array_positions(numbers, n)), 0);
+                if rooms[n] is not null and many < least(rooms[n], wanted) then
+                    short := short || c;
+                end if;
+                if many = turns[n] or rooms[n] is null then
+                    over := over || row(c.priority, c.name, 0, false, c.weight, c.most, c.rate)::requeue.turn;
+                elsif many = wanted then
+                    -- The claim is full before the turn is over.
+                    open := open
+                        || row(c.priority, c.name, c.used + many, true, c.weight, c.most, c.rate)::requeue.turn;
+                end if;
+                continue when many = 0;
+                if c.most is not null or c.rate is not null then
+                    taken_groups := taken_groups || array_fill(c.name, array[many]);
+                end if;
+                counts := counts || many;
+                used := used || c.used;
+                weights := weights || c.weight;
+                wanted := wanted - many;
+            end loop;
+            visited := last;
         end loop;
         -- Workers take the keys of a claim in order, which must be the order of the turns.
         if cardinality(counts) > 1 then
@@ -270,7 +296,7 @@ begin
     where c.most is null or c.most > (
         select count(*) from (
             select from requeue.keys x
-            where x.queue = in_queue and x.state = 1 and x.grp is not null and x.grp = c.name order by x.epoch limit c.most
+            where x.queue = in_queue and x.state = 1 and x.is_counted and x.grp = c.name order by x.epoch limit c.most
         ) f
     )
     order by h.at, c.priority limit 1);
@@ -502,7 +528,9 @@ begin
         end if;
     end if;
     select d.* into keys, epochs, priorities, adds, reasons, failures, queued, groups
-    from requeue.deliver(visited.taken, t, in_lease, in_worker) d;
+    from requeue.deliver(
+        visited.taken, t, in_lease, in_worker, place.has_group_limits or requeue.must_count(in_queue)
+    ) d;
 
     if not is_paused and cardinality(keys) < in_max then
         next_due := requeue.next_turn(in_queue, marked, visited.short, visited.is_busy, t);
@@ -517,6 +545,40 @@ begin
     end if;
 end $$;
 
+-- Marks the keys in flight of a queue that gets its first limit, so that they count. Without limits, keys have no mark
+-- and no entry in the index `keys_of_group`, which would make each claim more expensive.
+--
+-- A claim that does not mark its keys shares a lock. This function waits until it has this lock alone, and then sees the
+-- keys of these claims. Meanwhile, claims mark their keys, and wait for nothing. If another transaction keeps a key in
+-- flight locked for longer than the timeout, this function fails, and changes nothing.
+create or replace function requeue.begin_limits(in_queue integer) returns void
+language plpgsql set search_path = pg_catalog, pg_temp as $$
+begin
+    if (select q.has_group_limits from requeue.queues q where q.id = in_queue) then
+        return;
+    end if;
+    -- The first number is "rqli" in bytes.
+    perform pg_advisory_xact_lock(1920035945, in_queue);
+    -- All operations lock in the order of keys.
+    perform from requeue.keys x where x.queue = in_queue and x.state = 1 order by x.key for update;
+    update requeue.keys x set is_counted = true
+    where x.queue = in_queue and x.state = 1 and not x.is_counted;
+    -- Last, so that processes that call `wait` do not wait for the keys.
+    update requeue.queues q set has_group_limits = true where q.id = in_queue;
+end $$;
+
+-- Returns whether a claim must mark its keys. Otherwise, no limit begins before its transaction ends.
+create or replace function requeue.must_count(in_queue integer) returns boolean
+language plpgsql as $$
+begin
+    -- If the lock is not free, `begin_limits` waits for it or holds it.
+    if not pg_try_advisory_xact_lock_shared(1920035945, in_queue) then
+        return true;
+    end if;
+    -- This statement sees a limit that began before the lock was taken.
+    return (select q.has_group_limits from requeue.queues q where q.id = in_queue);
+end $$;
+
 -- Changes a setting of a group, and wakes the waiting processes. The settings are 0 for the limit, 1 for the weight,
 -- and 2 for the pause.
 create or replace function requeue.change_group(
@@ -526,6 +588,9 @@ language plpgsql {definer} set lock_timeout = '5s' as $$
 begin
     perform requeue.keep_queue(in_queue);
     perform requeue.check_queue(in_queue);
+    if in_setting = 0 and in_value is not null then
+        perform requeue.begin_limits(in_queue);
+    end if;
     insert into requeue.groups as g (queue, name, most, weight, paused)
     values (in_queue, in_name, case in_setting when 0 then in_value end,
         case in_setting when 1 then in_value else 1 end, in_setting = 2 and in_value > 0)
@@ -540,6 +605,9 @@ end $$;
 create or replace function requeue.set_group_limit(in_queue integer, in_limit integer) returns void
 language plpgsql {definer} set lock_timeout = '5s' as $$
 begin
+    if in_limit is not null then
+        perform requeue.begin_limits(in_queue);
+    end if;
     update requeue.queues q set group_limit = in_limit where q.id = in_queue;
     perform requeue.check_queue(in_queue);
     perform requeue.wake(in_queue);

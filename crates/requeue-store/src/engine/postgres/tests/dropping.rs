@@ -14,11 +14,11 @@ async fn client(url: &str) -> tokio_postgres::Client {
 }
 
 /// Waits until a transaction waits for a lock of another transaction, or `is_over` returns true.
-async fn waiting(client: &tokio_postgres::Client, is_over: impl Fn() -> bool) {
+pub(super) async fn waiting(client: &tokio_postgres::Client, is_over: impl Fn() -> bool) {
     let sql = "select count(*) from pg_locks where not granted and locktype = 'advisory' \
                and database = (select oid from pg_database where datname = current_database())";
     while client.query_one(sql, &[]).await.expect("the query succeeds").get::<_, i64>(0) == 0 {
-        assert!(!is_over(), "the drop has completed without waiting");
+        assert!(!is_over(), "the call has completed without waiting");
         tokio::task::yield_now().await;
     }
 }

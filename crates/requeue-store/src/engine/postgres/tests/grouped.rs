@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::changing::{MINUTE, claim, end, failing, other};
+use super::dropping::waiting;
 use super::*;
 use crate::engine::{Delivery, Failing, Failure, Finish, GroupChange};
 use crate::types::add::Add;
@@ -399,13 +400,58 @@ async fn groups_are_listed_and_dropped_with_their_queue() {
     assert_eq!(gone.expect_err("dropped").kind, crate::types::error::Kind::Dropped);
 }
 
+/// Keys that were claimed before a queue had limits count towards its first limit. One claim has committed before, and one
+/// commits while the limit waits for it. The third begins meanwhile, and commits last.
+#[tokio::test]
+async fn the_first_limit_counts_all_keys_in_flight() {
+    let Some(server) = Server::shared() else { return };
+    for is_for_all in [true, false] {
+        let (engine, url) = engine(server, WHOLE).await;
+        let queue = engine.open_queue("q", with_groups(None)).await.expect("the queue opens");
+        let keys = ["a1", "a2", "b1", "b2", "c1", "c2"];
+        let asks = keys.map(|key| ask(&key[..1], key));
+        engine.add_keys(&queue, asks.into()).await.expect("added");
+        let (one, two) = (other(&url).await, other(&url).await);
+        let claim = async |client: &tokio_postgres::Client, after: &str, group: u8| {
+            let row = client.query_one(&claim_after(1, after), &[]).await.expect("claimed");
+            let keys: Vec<Vec<u8>> = row.get(0);
+            assert_eq!(keys.iter().map(|key| key[0]).collect::<Vec<_>>(), [group]);
+        };
+        claim(&one, "'b'", b'c').await;
+        one.batch_execute("begin").await.expect("begun");
+        claim(&one, "null", b'a').await;
+        let (setter, of) = (at(&url, WHOLE), queue.clone());
+        let setter = tokio::spawn(async move {
+            if is_for_all {
+                return setter.set_group_limit(&of, Some(1)).await;
+            }
+            for group in ["a", "b", "c"] {
+                setter.change_group(&of, group, GroupChange::Limit(Some(1))).await?;
+            }
+            Ok(())
+        });
+        waiting(&two, || setter.is_finished()).await;
+        two.batch_execute("begin").await.expect("begun");
+        claim(&two, "'a'", b'b').await;
+        one.batch_execute("commit").await.expect("committed");
+        setter.await.expect("no panic").expect("the limit is set");
+        two.batch_execute("commit").await.expect("committed");
+        assert_eq!(claim_some(&engine, &queue, 9).await, [], "{is_for_all}");
+    }
+}
+
 /// Returns a claim of up to 30 keys.
 fn claim_30() -> String {
+    claim_after(30, "null")
+}
+
+/// Returns a claim of up to `max` keys that begins after a group of normal priority.
+fn claim_after(max: usize, group: &str) -> String {
     let low = "(-9223372036854775808)::bigint";
     format!(
-        "select keys from requeue.claim_turns(1, true, 30, 3, 60000000, 1, 1, 0, null, \
+        "select keys from requeue.claim_turns(1, true, {max}, 3, 60000000, 1, 1, 0, null, \
          array[{low}, {low}, {low}, {low}], false, 'w', '{{}}', '{{}}', '{{}}', \
-         array[null, null, null]::text[], array[16, 16, 16])"
+         array[null, {group}, null]::text[], array[16, 16, 16])"
     )
 }
 

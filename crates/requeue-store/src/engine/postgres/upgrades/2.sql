@@ -12,7 +12,9 @@ alter table requeue.queues
         and rate[1] <= 4294967295 and rate[3] <= 4294967295 and rate[2]::numeric * rate[3] <= 1125899906842624
     ),
     -- True if a group has or had a rate.
-    add has_group_rates boolean not null default false;
+    add has_group_rates boolean not null default false,
+    -- True: a group has or had a limit. See `begin_limits`.
+    add has_group_limits boolean not null default false;
 
 -- One row for each group that has settings.
 create table requeue.groups (
@@ -46,7 +48,9 @@ alter table requeue.keys
     -- in no group.
     add grp text collate "C" check (octet_length(grp) <= 100 and grp !~ '[\u0001-\u001f\u007f-\u009f]'),
     -- True for a pending key of a queue with groups if the key was due when the row was written. See `turns.sql`.
-    add is_due boolean not null default false;
+    add is_due boolean not null default false,
+    -- For a key in flight: true if it counts towards the limit of its group. See `begin_limits`.
+    add is_counted boolean not null default false;
 
 drop index requeue.keys_ready;
 create index keys_ready on requeue.keys (queue, priority, at) where state = 0 and grp is null;
@@ -54,7 +58,7 @@ create index keys_ready on requeue.keys (queue, priority, at) where state = 0 an
 create index keys_turns on requeue.keys (queue, priority, grp, at) where state = 0 and is_due and grp is not null;
 create index keys_delayed on requeue.keys (queue, at) where state = 0 and not is_due and grp is not null;
 -- (The token makes the entries of a group distinct. The server tries to merge equal entries, which slows down writes.)
-create index keys_of_group on requeue.keys (queue, grp, epoch) where state = 1 and grp is not null;
+create index keys_of_group on requeue.keys (queue, grp, epoch) where state = 1 and is_counted;
 
 -- A group that a claim visits: its priority, the number of keys that it has received in its turn, whether its turn
 -- comes next or last, and its settings. `most` is the limit of keys in flight, or null.
