@@ -558,18 +558,18 @@ fn keep_both_the_first_of_two_runs_takes_all_adds_and_flags() {
 #[test]
 fn a_run_lists_the_reasons_of_its_adds_and_a_retry_keeps_them() {
     let (clock, queue) = queue(ReaddPolicy::Hold);
-    let pod = Add::now().reason(intern_reason("Pod created"));
+    let pod = Add::now().reason(intern_reason("Pod"));
     let reasons_of = |item: &Item<'_, _>| describe_reasons(&item.reasons()).to_string();
     queue.add_with("a", Add::now().reason(intern_reason("resync")));
     queue.add_caused_by("a", pod, "p");
     queue.add_caused_by("a", pod, "q");
     let item = get(&queue);
-    assert_eq!(reasons_of(&item), "resync; 2 x Pod created (first p, last q)");
+    assert_eq!(reasons_of(&item), "resync; 2 x Pod (first p, last q)");
     queue.add_caused_by("a", pod, "r");
     item.retry();
     clock.advance(5 * S);
     let item = get(&queue);
-    assert_eq!(reasons_of(&item), "resync; 3 x Pod created (first p, last r)");
+    assert_eq!(reasons_of(&item), "resync; 3 x Pod (first p, last r)");
     item.succeed();
     queue.add("a");
     assert!(get(&queue).reasons().is_empty());
