@@ -625,10 +625,23 @@ mod tests {
     use alloc::string::ToString;
 
     #[test]
+    fn a_reason_out_of_range_is_refused() {
+        for line in ["reason 0 a", "reason 8192 a", "0 00000001 added new due=0 reason=8192"] {
+            let error = format!("{HEADER}\n{line}\n").parse::<Recording>().expect_err(line);
+            assert!(error.to_string().ends_with("is not the number of a reason, from 1 to 8191"));
+        }
+    }
+
+    #[test]
     fn a_name_that_was_read_does_not_change_when_it_is_written() {
-        let text = format!("{HEADER}\nname 00000001  a\tb\r\r\nname 00000002 \u{1}\n");
+        let names = "name 00000001  a\tb\r\r\nname 00000002 \u{1}\nreason 3 Pod\tcreated\n";
+        let text = format!("{HEADER}\n{names}");
         let recording: Recording = text.parse().expect("a recording");
         assert_eq!(recording.name_of(1), "a b");
+        assert_eq!(
+            Reason::new(3).and_then(|reason| recording.reason_text(reason)),
+            Some("Pod created")
+        );
         assert_eq!(recording.to_string().parse().as_ref(), Ok(&recording));
     }
 }
