@@ -402,6 +402,7 @@ impl Pair {
                 merge: Merge::Earliest,
                 priority: priority(which).number().into(),
                 reasons,
+                why: None,
                 failed: false,
                 debounce: None,
             };
@@ -465,6 +466,7 @@ impl Pair {
                 merge,
                 priority: priority(which).number().into(),
                 reasons: add.reasons,
+                why: None,
                 failed: false,
                 debounce: add.longest_wait(),
             };
