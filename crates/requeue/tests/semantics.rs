@@ -559,7 +559,7 @@ fn keep_both_the_first_of_two_runs_takes_all_adds_and_flags() {
 fn a_run_lists_the_reasons_of_its_adds_and_a_retry_keeps_them() {
     let (clock, queue) = queue(ReaddPolicy::Hold);
     let pod = Add::now().reason(intern_reason("Pod"));
-    let reasons_of = |item: &Item<'_, &str>| describe_reasons(&item.reasons()).to_string();
+    let reasons_of = |item: &Item<'_, &'static str>| describe_reasons(&item.reasons()).to_string();
     queue.add_with("a", Add::now().reason(intern_reason("resync")));
     queue.add_caused_by("a", pod, "p");
     queue.add_caused_by("a", pod, "q");
