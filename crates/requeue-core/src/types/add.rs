@@ -163,7 +163,7 @@ impl Add {
 
     /// Sets the reason: why the key needs a run. A run lists the reasons of its adds.
     ///
-    /// The crate `requeue` makes reasons from short texts. Queues in a store ignore them.
+    /// The crate `requeue` makes reasons from short texts.
     pub const fn reason(self, reason: Reason) -> Self {
         Self { reason: Some(reason), ..self }
     }
