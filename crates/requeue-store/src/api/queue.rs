@@ -102,7 +102,7 @@ impl Queue {
         self.add_with(key, Add::after(delay)).await
     }
 
-    /// Adds a key with options: a delay, a merge rule, a priority, reasons.
+    /// Adds a key with options: a delay, a merge rule, a priority, flags.
     ///
     /// # Errors
     ///
