@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use arbitrary::{Result, Unstructured};
 use requeue_core::{Ending, InFlightPolicy, Merge, Pace, ReaddPolicy, Time, When};
-use requeue_sim::model::{AddRequest, Ranking, Rules};
+use requeue_sim::model::{AddRequest, Ranking, Rules, Why};
 use requeue_sim::{How, Lockstep, Mode, Op, Setup};
 
 /// The maximum number of operations. The model is slow, and faults appear after fewer operations.
@@ -94,7 +94,11 @@ fn request(from: &mut Unstructured<'_>) -> Result<AddRequest> {
             0 => from.arbitrary()?,
             _ => from.int_in_range(-2..=3)?,
         },
-        reasons: 1 << from.int_in_range(0..=4)?,
+        flags: 1 << from.int_in_range(0..=4)?,
+        why: match from.int_in_range(0..=11)? {
+            0 => None,
+            reason => Some(Why { reason, cause: from.arbitrary()? }),
+        },
         failed: from.ratio(1, 6)?,
         debounce: if from.ratio(1, 4)? { Some(duration(from)?) } else { None },
     })

@@ -69,6 +69,8 @@ fn lines_of(recording: &Recording, step: &Step) -> String {
             (None, Subject::Key(_)) if is_last => " | no state".to_owned(),
             _ => String::new(),
         };
+        let reason = event.reason().and_then(|reason| recording.reason_text(reason));
+        let event = event.with_reason_text(reason);
         _ = writeln!(lines, "{subject}: {event}{state}");
     }
     lines

@@ -43,7 +43,7 @@ pub use crate::order::{CustomOrder, GroupId, Order};
 pub use crate::queue::{ConsecutiveFailures, Cursor, Entry, Histogram, Page, StateCounts, Totals};
 pub use crate::types::{
     Add, Added, CancelReason, Cancelled, CancelledRun, InFlightPolicy, Merge, Pace, Phase,
-    ReaddPolicy, Time,
+    ReaddPolicy, Reason, ReasonCount, Reasons, Time,
 };
 
 // The values of an `Add` and of an `Entry` are public only for the models with which the tests
@@ -54,6 +54,6 @@ pub use crate::queue::Circumstances;
 pub use crate::types::When;
 // The state machine itself is public only for `requeue`, which has the lock, the clock and the wakers.
 #[doc(hidden)]
-pub use crate::queue::{Config, Operation, Queue, Walk};
+pub use crate::queue::{Config, KeyReasons, Operation, Queue, Walk};
 #[doc(hidden)]
 pub use crate::types::{Asked, Delivery, Ending, Finish, Finished, Popped, Ticket};

@@ -8,8 +8,8 @@ const SECOND: Duration = Duration::from_secs(1);
 
 #[test]
 fn an_add_says_what_it_asks_for() {
-    assert_eq!(Add::now().reason(1).reason(1), Add::now().reason(1));
-    assert_eq!(Add::now().reason(1).reason(2), Add::now().reason(3));
+    assert_eq!(Add::now().flags(1).flags(1), Add::now().flags(1));
+    assert_eq!(Add::now().flags(1).flags(2), Add::now().flags(3));
     for merge in [Merge::Earliest, Merge::Latest, Merge::Exactly] {
         assert_eq!(Add::now().merge(merge).merging(), merge);
     }

@@ -388,7 +388,9 @@ impl<K: Key, S: BuildHasher + Send + Sync> Source for Shown<K, S> {
         let entry = self.queue.look_up(&key);
         let row = match (entry, &past) {
             (Some(entry), past) if past.is_none() || State::of_entry(&entry) != State::Idle => {
-                self.row(&entry, bytes)
+                let mut row = self.row(&entry, bytes);
+                row.note_reasons(&self.queue.reasons(&key));
+                row
             }
             (_, Some(past)) => self.parked_row(bytes, past),
             (_, None) => return Ok(Found::Nothing),

@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use requeue::{Entry, Phase, Time};
+use requeue::{Entry, Phase, Reasons, Time, describe_reasons};
 
 #[cfg(feature = "store")]
 use crate::api::NOT_IN_QUEUE;
@@ -150,6 +150,14 @@ impl Row {
         };
         row.note_failed(past.last_failed().filter(|_| failures > 0));
         row
+    }
+
+    /// Adds the reasons of the run in flight or of the pending run.
+    pub(crate) fn note_reasons(&mut self, reasons: &Reasons) {
+        if !reasons.is_empty() {
+            let reasons = format!("added for {}", describe_reasons(reasons));
+            self.why = with_reason(std::mem::take(&mut self.why), Some(reasons));
+        }
     }
 
     /// Sets the last failure.

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use requeue::history::{Ended, Event, Transition};
-use requeue::{Added, Entry, Merge, Phase, Time};
+use requeue::{Added, Entry, Merge, Phase, Time, reason_text};
 
 use crate::api::{
     EventKind, Outcome, PastAction, PastEvent, PastRun, Row, State, Timeline, WaitCause,
@@ -471,9 +471,12 @@ const fn group_filled(transition: Transition) -> Option<bool> {
 
 /// Returns the text of an event, without its time and without the wait that follows it.
 fn text_of_event(event: Event) -> String {
-    let text = event.to_string();
+    let text = event.with_reason_text(event.reason().map(reason_text)).to_string();
     let words = text.split_once(' ').map_or(&*text, |(_, words)| words);
-    words.split(';').next().unwrap_or_default().to_owned()
+    // Only a completion has a semicolon of its own. A reason may contain one.
+    let is_add = matches!(event.transition, Transition::Added { .. });
+    let end = words.find(';').filter(|_| !is_add).unwrap_or(words.len());
+    words[..end].to_owned()
 }
 
 fn text_of_wait(cause: WaitCause, failures: u32) -> String {

@@ -123,12 +123,25 @@ async fn the_span_of_a_run_has_its_object_its_reason_and_its_result() {
     let (requeued, bulk) = ("requeue_after requeue_after_seconds=45.0", -100);
     // Each run is requeued after 45 s, which counts as an add for the next run.
     let expected = [
-        ("object updated", 1, 1, bulk, "error requeue_after_seconds=DELAY"),
-        ("error policy requested retry", 2, 1, bulk, requeued),
-        ("related object updated: ConfigMap.v1./x.ns", 1, 2, 0, requeued),
-        ("because", 1, 2, 0, requeued),
-        ("unknown", 1, 2, 0, requeued),
-        ("bulk reconcile requested", 1, 2, 0, requeued),
+        (
+            "object updated reasons=ConfigMap listed",
+            1,
+            1,
+            bulk,
+            "error requeue_after_seconds=DELAY",
+        ),
+        // A retry keeps the reasons of the failed run.
+        ("error policy requested retry reasons=ConfigMap listed", 2, 1, bulk, requeued),
+        (
+            "related object updated: ConfigMap.v1./x.ns reasons=ConfigMap created (ns/x)",
+            1,
+            2,
+            0,
+            requeued,
+        ),
+        ("because reasons=trigger (because)", 1, 2, 0, requeued),
+        ("unknown reasons=trigger", 1, 2, 0, requeued),
+        ("bulk reconcile requested reasons=all objects", 1, 2, 0, requeued),
         ("reconciler requested retry", 1, 1, 0, requeued),
     ];
     let expected = expected.map(|(reason, attempt, adds, priority, result)| {

@@ -37,7 +37,8 @@ const PLAIN: AddRequest = AddRequest {
     when: When::Now,
     merge: Merge::Earliest,
     priority: 0,
-    reasons: 0,
+    flags: 0,
+    why: None,
     failed: false,
     debounce: None,
 };

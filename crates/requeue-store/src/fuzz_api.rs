@@ -110,7 +110,7 @@ impl Row {
         let Self(mut row) = self;
         let readd_policy = if holds { ReaddPolicy::Hold } else { ReaddPolicy::Replace };
         let micros = Duration::from_micros;
-        let asked = Asked { adds: u32::MAX, reasons: u32::MAX, priority: Priority::High };
+        let asked = Asked { adds: u32::MAX, flags: u32::MAX, priority: Priority::High };
         let failure = Failure::new(asked, "no");
         let failing = |base: u64, cap: u64| Failing {
             backoff: Backoff { base: micros(base), cap: micros(cap), share: 0.5 },

@@ -205,6 +205,7 @@ mod completion;
 pub mod metrics;
 mod queue;
 mod ranked_mutex;
+mod reasons;
 mod sync;
 #[cfg(feature = "opentelemetry")]
 pub mod trace;
@@ -216,7 +217,7 @@ pub use requeue_core::limiter;
 pub use requeue_core::{
     Add, Added, CancelReason, Cancelled, CancelledRun, ConsecutiveFailures, Cursor, CustomOrder,
     Entry, GroupId, Histogram, InFlightPolicy, Merge, Order, Pace, Page, Phase, ReaddPolicy,
-    StateCounts, Time, Totals,
+    Reason, ReasonCount, Reasons, StateCounts, Time, Totals,
 };
 
 pub use crate::completion::Completion;
@@ -224,6 +225,7 @@ pub use crate::queue::{
     BuildError, Builder, Drain, Drained, Get, GetMany, GroupHandle, Item, Key, NoGroups, Queue,
     SucceedAndGet, Ticket,
 };
+pub use crate::reasons::{caller_reason, describe_reasons, intern_reason, reason_text};
 
 #[cfg(all(doctest, feature = "tokio"))]
 #[doc = include_str!("../README.md")]

@@ -176,7 +176,7 @@ fn failures_saturate_and_priorities_may_be_extreme() {
     use requeue::Add;
     let queue = timeless().order(Order::Priority { oldest_every: u32::MAX }).build().unwrap();
     for (key, priority) in [("low", i32::MIN), ("middle", 0), ("high", i32::MAX)] {
-        queue.add_with(key, Add::now().priority(priority).reason(u32::MAX));
+        queue.add_with(key, Add::now().priority(priority).flags(u32::MAX));
     }
     assert_eq!(take_all(&queue), ["high", "middle", "low"]);
 }

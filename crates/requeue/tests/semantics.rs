@@ -15,7 +15,7 @@ use requeue::clock::FakeClock;
 use requeue::limiter::ExponentialFailure;
 use requeue::{
     Add, Added, CancelReason, Cancelled, CancelledRun, Completion, GroupId, InFlightPolicy, Item,
-    Merge, Order, Queue, ReaddPolicy, Time,
+    Merge, Order, Queue, ReaddPolicy, Time, describe_reasons, intern_reason,
 };
 
 const S: Duration = Duration::from_secs(1);
@@ -219,13 +219,13 @@ fn earliest_latest_exactly() {
 #[test]
 fn exactly_is_cancel_and_add_in_one_step() {
     let (_clock, queue) = queue(ReaddPolicy::Hold);
-    queue.add_with("a", Add::now().priority(9).reason(1));
+    queue.add_with("a", Add::now().priority(9).flags(1));
     queue.add("b");
-    let again = Add::now().priority(1).reason(2).merge(Merge::Exactly);
+    let again = Add::now().priority(1).flags(2).merge(Merge::Exactly);
     assert_eq!(queue.add_with("a", again), Added::New);
     let keys: Vec<_> = queue.get_many(2).now();
     assert_eq!(keys.iter().map(|item| **item).collect::<Vec<_>>(), ["b", "a"]);
-    assert_eq!((keys[1].priority(), keys[1].reasons(), keys[1].adds()), (1, 2, 1));
+    assert_eq!((keys[1].priority(), keys[1].flags(), keys[1].adds()), (1, 2, 1));
 
     queue.add("c");
     assert_eq!(queue.add_with("c", Add::after(5 * S).merge(Merge::Latest)), Added::Coalesced);
@@ -526,34 +526,54 @@ fn release_is_no_failure() {
 // --- The options of a run -----------------------------------------------------------------------
 
 #[test]
-fn adds_and_reasons_go_to_the_next_run_and_back_when_it_fails() {
+fn adds_and_flags_go_to_the_next_run_and_back_when_it_fails() {
     let (clock, queue) = queue(ReaddPolicy::Hold);
-    queue.add_with("a", Add::now().reason(0b001));
-    queue.add_with("a", Add::now().reason(0b010));
+    queue.add_with("a", Add::now().flags(0b001));
+    queue.add_with("a", Add::now().flags(0b010));
     let item = get(&queue);
-    assert_eq!((item.adds(), item.reasons()), (2, 0b011));
+    assert_eq!((item.adds(), item.flags()), (2, 0b011));
     item.retry();
-    queue.add_with("a", Add::after(60 * S).reason(0b100));
+    queue.add_with("a", Add::after(60 * S).flags(0b100));
     clock.advance(5 * S);
     let item = get(&queue);
-    assert_eq!((item.adds(), item.reasons()), (3, 0b111));
+    assert_eq!((item.adds(), item.flags()), (3, 0b111));
     item.complete(Completion::RequeueAfter(S));
     clock.advance(S);
     let item = get(&queue);
-    assert_eq!((item.adds(), item.reasons()), (1, 0));
+    assert_eq!((item.adds(), item.flags()), (1, 0));
 }
 
 #[test]
-fn keep_both_the_first_of_two_runs_takes_all_adds_and_reasons() {
+fn keep_both_the_first_of_two_runs_takes_all_adds_and_flags() {
     let (clock, queue) = queue(ReaddPolicy::KeepBoth);
-    queue.add_with("a", Add::after(10 * S).reason(0b01));
-    queue.add_with("a", Add::now().reason(0b10));
+    queue.add_with("a", Add::after(10 * S).flags(0b01));
+    queue.add_with("a", Add::now().flags(0b10));
     let item = get(&queue);
-    assert_eq!((item.adds(), item.reasons()), (2, 0b11));
+    assert_eq!((item.adds(), item.flags()), (2, 0b11));
     item.succeed();
     clock.advance(10 * S);
     let item = get(&queue);
-    assert_eq!((item.adds(), item.reasons()), (1, 0));
+    assert_eq!((item.adds(), item.flags()), (1, 0));
+}
+
+#[test]
+fn a_run_lists_the_reasons_of_its_adds_and_a_retry_keeps_them() {
+    let (clock, queue) = queue(ReaddPolicy::Hold);
+    let pod = Add::now().reason(intern_reason("Pod"));
+    let reasons_of = |item: &Item<'_, &'static str>| describe_reasons(&item.reasons()).to_string();
+    queue.add_with("a", Add::now().reason(intern_reason("resync")));
+    queue.add_caused_by("a", pod, "p");
+    queue.add_caused_by("a", pod, "q");
+    let item = get(&queue);
+    assert_eq!(reasons_of(&item), "resync; 2 x Pod (first p, last q)");
+    queue.add_caused_by("a", pod, "r");
+    item.retry();
+    clock.advance(5 * S);
+    let item = get(&queue);
+    assert_eq!(reasons_of(&item), "resync; 3 x Pod (first p, last r)");
+    item.succeed();
+    queue.add("a");
+    assert!(get(&queue).reasons().is_empty());
 }
 
 #[test]
@@ -683,13 +703,13 @@ fn cancel_running_a_run_that_completes_counts_as_it_says() {
 #[test]
 fn restart_an_add_cancels_the_run_and_the_next_run_serves_both() {
     let (_clock, queue) = restarting();
-    queue.add_with("a", Add::now().reason(0b1));
+    queue.add_with("a", Add::now().flags(0b1));
     let item = get(&queue);
-    assert_eq!(queue.add_with("a", Add::now().reason(0b10)), Added::Dirty);
+    assert_eq!(queue.add_with("a", Add::now().flags(0b10)), Added::Dirty);
     assert_eq!(item.cancel_reason(), Some(CancelReason::Restarted));
     drop(item);
     let item = get(&queue);
-    assert_eq!((item.adds(), item.reasons(), item.attempt()), (2, 0b11, 1));
+    assert_eq!((item.adds(), item.flags(), item.attempt()), (2, 0b11, 1));
     assert!(item.cancel_reason().is_none());
 }
 

@@ -241,6 +241,10 @@ impl Follower {
         }
         for Change { path, kind } in changes {
             let path = path.as_os_str().as_bytes();
+            let reason = match kind {
+                Kind::Changed { .. } => "file changed",
+                Kind::Deleted => "file deleted",
+            };
             match kind {
                 Kind::Changed { before } => self.hooks.ran.record_change(path, before),
                 Kind::Deleted => {
@@ -260,7 +264,9 @@ impl Follower {
                     continue;
                 }
             };
-            let add = input::Change::Add(Cow::Borrowed(key), AddOptions::default());
+            let reason = Some(requeue::intern_reason(reason));
+            let options = AddOptions { reason, ..AddOptions::default() };
+            let add = input::Change::Add(Cow::Borrowed(key), options);
             self.runner.take_change(add, &mut 0);
         }
     }

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::sync::Arc;
 use std::time::Duration;
 
-use requeue::Merge;
+use requeue::{Merge, Reason};
 
 use crate::duration::Debounce;
 
@@ -24,6 +24,8 @@ pub(crate) struct AddOptions {
     pub(crate) debounce: Option<Debounce>,
     pub(crate) merge: Merge,
     pub(crate) priority: i32,
+    /// Why the key is added. Stores keep no reasons.
+    pub(crate) reason: Option<Reason>,
     /// With `true`, the add revives a parked key in a store, even if the queue keeps parked keys.
     pub(crate) revive: Option<bool>,
     /// The group of the key in a store whose adds name it.

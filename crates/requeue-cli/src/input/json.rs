@@ -86,7 +86,10 @@ pub(crate) fn parse_record(record: &[u8]) -> Result<Change<'static>, Why> {
     };
     let (priority, revive) = (line.priority.unwrap_or(0), line.revive);
     let group = line.group.map(Arc::from);
-    Ok(Change::Add(key, AddOptions { after, debounce, merge, priority, revive, group }))
+    Ok(Change::Add(
+        key,
+        AddOptions { after, debounce, merge, priority, reason: None, revive, group },
+    ))
 }
 
 /// Parses a field whose value is a number of seconds or a text.

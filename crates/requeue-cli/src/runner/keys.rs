@@ -85,7 +85,8 @@ impl Keys {
             (None, Some(Debounce { quiet, most })) => Add::debounce(quiet).at_most(most),
             (None, None) => Add::now(),
         };
-        let added = self.queue_add(key, add.merge(options.merge).priority(options.priority));
+        let add = add.merge(options.merge).priority(options.priority);
+        let added = self.queue_add(key, options.reason.map_or(add, |reason| add.reason(reason)));
         // The input may have ended after the window was computed, so that the flush has missed this add.
         if window.is_some() && options.debounce.is_none() && self.has_input_ended() {
             self.queue.flush_debounced();
@@ -126,8 +127,8 @@ impl Keys {
 
     /// Makes a waiting key ready. The key's failures still count. Returns false if the queue refuses the add.
     pub(super) fn run_now(&self, key: &[u8], priority: i32) -> bool {
-        self.queue_add(key, Add::now().merge(requeue::Merge::Exactly).priority(priority))
-            .is_accepted()
+        let add = Add::now().merge(requeue::Merge::Exactly).priority(priority);
+        self.queue_add(key, add.reason(requeue::intern_reason("run now"))).is_accepted()
     }
 
     /// Waits until there is space for `key`, the key is already held, or the run stops. Calls `on_wait` before the first

@@ -96,9 +96,9 @@ impl Control<Key> for RunControl {
         if runner.is_stopping() {
             return Ok(Added::Refused);
         }
-        Ok(runner
-            .keys
-            .add_key(&key, AddOptions { after: delay, priority, ..AddOptions::default() }))
+        let reason = Some(requeue::intern_reason("added by a client"));
+        let options = AddOptions { after: delay, priority, reason, ..AddOptions::default() };
+        Ok(runner.keys.add_key(&key, options))
     }
 
     fn cancel(&self, key: &Key) -> bool {

@@ -201,7 +201,8 @@ impl Adder {
     }
 
     fn pending_add(&self, key: &[u8], options: AddOptions) -> PendingAdd {
-        let AddOptions { after, debounce, merge, priority, revive, group } =
+        // Stores keep no reasons.
+        let AddOptions { after, debounce, merge, priority, reason: _, revive, group } =
             self.with_defaults(options);
         let merge = match merge {
             requeue::Merge::Latest => Merge::Latest,

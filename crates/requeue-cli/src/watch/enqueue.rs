@@ -48,7 +48,7 @@ impl Enqueuer {
         // The lock is held, so that later changes are added after the existing objects.
         for key in self.objects.existing_keys(|_| true) {
             if self.objects.next_wish(&key).is_some_and(|wish| self.is_initial(wish)) {
-                self.add_key(&key, LOW_PRIORITY);
+                self.add_key(&key, LOW_PRIORITY, "leadership");
             }
         }
     }
@@ -92,11 +92,11 @@ impl Enqueuer {
         if objects.is_new(&key) {
             runner.end_backoff(&key);
         }
-        self.add_key(&key, change.kind.priority());
+        self.add_key(&key, change.kind.priority(), &format!("object {}", change.kind));
     }
 
     /// Adds these objects, because a related object has changed.
-    pub(crate) fn add_concerned(&self, keys: impl IntoIterator<Item = ObjectKey>) {
+    pub(crate) fn add_concerned(&self, keys: impl IntoIterator<Item = ObjectKey>, reason: &str) {
         let stands_by = self.stands_by.lock();
         if *stands_by {
             return;
@@ -105,7 +105,7 @@ impl Enqueuer {
             let key = key.to_string().into_bytes();
             // An object that was not listed yet is added when it is listed.
             if self.objects.next_wish(&key).is_some() {
-                self.add_key(&key, 0);
+                self.add_key(&key, 0, reason);
             }
         }
     }
@@ -118,18 +118,18 @@ impl Enqueuer {
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         for slice in (0..SLICES).cycle() {
             ticks.tick().await;
-            self.add_all(|key| slice_of(key) == slice);
+            self.add_all(|key| slice_of(key) == slice, "resync");
         }
     }
 
     /// Adds many objects, with a lower priority than changes.
-    pub(crate) fn add_all(&self, wanted: impl Fn(&Key) -> bool) {
+    pub(crate) fn add_all(&self, wanted: impl Fn(&Key) -> bool, reason: &str) {
         let stands_by = self.stands_by.lock();
         if *stands_by {
             return;
         }
         for key in self.objects.existing_keys(wanted) {
-            self.add_key(&key, LOW_PRIORITY);
+            self.add_key(&key, LOW_PRIORITY, reason);
         }
     }
 
@@ -138,8 +138,9 @@ impl Enqueuer {
         self.initial == Initial::Run || wish == Wish::Run(On::Delete)
     }
 
-    fn add_key(&self, key: &[u8], priority: i32) {
-        let options = AddOptions { priority, ..AddOptions::default() };
+    fn add_key(&self, key: &[u8], priority: i32, reason: &str) {
+        let reason = Some(requeue::intern_reason(reason));
+        let options = AddOptions { priority, reason, ..AddOptions::default() };
         self.runner.take_change(input::Change::Add(Cow::Borrowed(key), options), &mut 0);
     }
 }

@@ -48,17 +48,24 @@ impl Related {
     pub(crate) fn follow_all(self, access: &Access, enqueuer: &Arc<Enqueuer>, owners: &Resource) {
         for resource in self.owned {
             let source = access.event_source(&resource, &ListParams::default());
-            tokio::spawn(follow_owned(source, Arc::clone(enqueuer), owners.clone()));
+            let reason = format!("{} changed", resource.api.kind);
+            tokio::spawn(follow_owned(source, Arc::clone(enqueuer), owners.clone(), reason));
         }
         for (resource, params) in self.for_all {
             let source = access.event_source(&resource, &params);
-            tokio::spawn(follow_for_all(source, Arc::clone(enqueuer)));
+            let reason = format!("{} changed", resource.api.kind);
+            tokio::spawn(follow_for_all(source, Arc::clone(enqueuer), reason));
         }
     }
 }
 
 /// Adds the owners of objects that change.
-async fn follow_owned(source: Source<Metadata>, enqueuer: Arc<Enqueuer>, owners: Resource) {
+async fn follow_owned(
+    source: Source<Metadata>,
+    enqueuer: Arc<Enqueuer>,
+    owners: Resource,
+    reason: String,
+) {
     let sight = |object: Metadata| {
         // An owner is in the same namespace, or has cluster scope.
         let namespace = object.metadata.namespace.as_deref();
@@ -66,13 +73,13 @@ async fn follow_owned(source: Source<Metadata>, enqueuer: Arc<Enqueuer>, owners:
         let keys: Vec<_> = references.filter_map(|it| owner_key(it, namespace, &owners)).collect();
         Observation::from_meta(&object.metadata).concerning(keys)
     };
-    each_change(source, &enqueuer, sight, |owners| enqueuer.add_concerned(owners)).await;
+    each_change(source, &enqueuer, sight, |owners| enqueuer.add_concerned(owners, &reason)).await;
 }
 
 /// Adds all objects when an object of this source changes.
-async fn follow_for_all(source: Source<Metadata>, enqueuer: Arc<Enqueuer>) {
+async fn follow_for_all(source: Source<Metadata>, enqueuer: Arc<Enqueuer>, reason: String) {
     let sight = |object: Metadata| Observation::from_meta(&object.metadata);
-    each_change(source, &enqueuer, sight, |_| enqueuer.add_all(|_| true)).await;
+    each_change(source, &enqueuer, sight, |_| enqueuer.add_all(|_| true, &reason)).await;
 }
 
 /// Calls `changed` for each event that shows changes, with the keys that the changes concern. Each key is passed once

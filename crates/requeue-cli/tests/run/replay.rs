@@ -4,8 +4,8 @@ use std::fs;
 use std::process::Command;
 use std::time::Duration;
 
-use requeue::Queue;
 use requeue::clock::FakeClock;
+use requeue::{Add, Queue, intern_reason};
 
 use crate::support::{Ended, directory, end};
 
@@ -22,7 +22,7 @@ fn recording(bytes: usize) -> String {
         queue.try_get().expect("the backoff is over").succeed();
     }
     queue.add("b");
-    queue.add("c");
+    queue.add_with("c", Add::now().reason(intern_reason("resync")));
     let names = queue.recording_with_names(|key| format!("name of {key}"));
     names.expect("events are recorded").to_string()
 }
@@ -51,7 +51,7 @@ fn a_replay_prints_each_event_with_the_state_after_it() {
         "name of b: 3.000s delivered as run 4, for 1 add | in flight; failed once",
         "name of b: 3.000s run 4 succeeded | no state",
         "name of b: 3.000s added | ready, waiting for a worker",
-        "name of c: 3.000s added | ready, waiting for a worker",
+        "name of c: 3.000s added (resync) | ready, waiting for a worker",
     ]) {
         assert_eq!(*line, part, "{text}");
     }
@@ -66,7 +66,7 @@ fn a_recording_that_has_lost_events_is_replayed_in_part() {
     assert!(ended.stderr.contains(" lost before the recording, so"), "{}", ended.stderr);
     assert!(ended.text().contains("| not replayed"), "{}", ended.text());
     assert!(
-        ended.text().ends_with("name of c: 3.000s added | ready, waiting for a worker\n"),
+        ended.text().ends_with("name of c: 3.000s added (resync) | ready, waiting for a worker\n"),
         "{}",
         ended.text()
     );

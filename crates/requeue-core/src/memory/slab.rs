@@ -66,9 +66,9 @@ pub(crate) struct Slab<T, I = Slot> {
     chunks: Vec<Chunk<T, I>>,
     /// The chunks with vacant slots. Chunks without memory come last, in the order in which their memory was freed.
     roomy: List<ChunkId>,
-    live: usize,
+    live: u32,
     /// The slab is sparse while it has fewer records than this.
-    floor: usize,
+    floor: u32,
     /// The number of chunks for which memory is allocated.
     held: u32,
     /// True if side tables have an entry for each slot up to the last.
@@ -109,7 +109,7 @@ impl<T, I: Id> Slab<T, I> {
     }
 
     pub(crate) const fn len(&self) -> usize {
-        self.live
+        self.live as usize
     }
 
     /// Returns true if [`slots_end`](Self::slots_end) may have decreased since the last call.
@@ -418,7 +418,7 @@ impl<T, I: Id> Slab<T, I> {
         let chunks = self.chunks.len();
         let counted =
             if self.has_side_tables { chunks } else { (self.held as usize).max(chunks / 8) };
-        self.floor = if chunks > 1 { counted * CHUNK / 4 } else { 0 };
+        self.floor = if chunks > 1 { (counted * CHUNK / 4) as u32 } else { 0 };
     }
 
     /// Adds a chunk to the list of chunks with vacant slots.

@@ -1,5 +1,6 @@
 //! Adds, cancels, and keys that become due.
 
+use alloc::sync::Arc;
 use core::borrow::Borrow;
 
 use super::{MAX_PROMOTIONS, Queue, Record, Transition, Walk};
@@ -21,16 +22,18 @@ impl<K: Eq + Clone> Queue<K> {
     ) -> (Added, Option<K>) {
         match self.add_fast(key, hash, &add, group, now) {
             Ok(added) => added,
-            Err(key) => self.add_slow(key, hash, add, group, now),
+            Err(key) => self.add_caused_by(key, hash, add, None, group, now),
         }
     }
 
+    /// Like [`add`](Self::add). `cause` is the cause of the add, if the add has a reason.
     #[inline(never)]
-    fn add_slow(
+    pub fn add_caused_by(
         &mut self,
         key: K,
         hash: u64,
         add: Add,
+        cause: Option<Arc<str>>,
         group: GroupId,
         now: Time,
     ) -> (Added, Option<K>) {
@@ -38,7 +41,7 @@ impl<K: Eq + Clone> Queue<K> {
             // Keys that are due precede the key of this add, which may be one of them.
             self.promote_due(now);
         }
-        self.add_settled(key, hash, &add, group, now)
+        self.add_settled(key, hash, &add, cause, group, now)
     }
 
     /// Adds `key` after the keys that are due have become ready.
@@ -47,6 +50,7 @@ impl<K: Eq + Clone> Queue<K> {
         key: K,
         hash: u64,
         add: &Add,
+        cause: Option<Arc<str>>,
         group: GroupId,
         now: Time,
     ) -> (Added, Option<K>) {
@@ -56,8 +60,9 @@ impl<K: Eq + Clone> Queue<K> {
         };
         let added = known.map(|slot| self.add_known_slot(slot, add, now));
         if let Some(added) = added.or((self.ending != Ending::Open).then_some(Added::Refused)) {
-            if known.is_none() {
-                self.record_add(fold(hash), add, added, now);
+            match known {
+                Some(slot) => self.note_reason(slot, add, added, cause),
+                None => self.record_add(fold(hash), add, added, now),
             }
             return (added, Some(key));
         }
@@ -75,6 +80,7 @@ impl<K: Eq + Clone> Queue<K> {
         self.index.insert(&mut self.records, folded, slot);
         self.admit_new(slot, add, due, group, now);
         self.record_new(folded, add, group, now);
+        self.note_reason(slot, add, Added::New, cause);
         if let Some(until) = paced {
             self.count_paced(slot);
             self.record_slot(slot, now, Transition::Paced { until });
@@ -114,13 +120,16 @@ impl<K: Eq + Clone> Queue<K> {
         }
         self.promote_due(now);
         let slot = self.find_slot(key, hash)?;
-        if self.is_simple()
-            && let Some(added) = self.add_again_fast(slot, add, now)
-        {
-            self.record_add(fold(hash), add, added, now);
-            return Some(added);
-        }
-        Some(self.add_known_slot(slot, add, now))
+        let is_simple = self.is_simple();
+        let added = match is_simple.then(|| self.add_again_fast(slot, add, now)).flatten() {
+            Some(added) => {
+                self.record_add(fold(hash), add, added, now);
+                added
+            }
+            None => self.add_known_slot(slot, add, now),
+        };
+        self.note_reason(slot, add, added, None);
+        Some(added)
     }
 
     /// Adds the key in `slot` again, unless the queue refuses it.
@@ -182,7 +191,7 @@ impl<K: Eq + Clone> Queue<K> {
         if add.failed {
             self.add_failure(slot);
         }
-        self.merge_asked(slot, Asked { adds: 1, reasons: add.reasons, priority: add.priority });
+        self.merge_asked(slot, Asked { adds: 1, flags: add.flags, priority: add.priority });
         if let Some(until) = permit.backoff.or(permit.due.filter(|_| permit.is_held)) {
             self.record_slot(slot, now, Transition::Held { until });
         }
@@ -205,7 +214,7 @@ impl<K: Eq + Clone> Queue<K> {
         }
     }
 
-    /// Merges the adds, reasons and priority of `asked` into the pending run of the key in `slot`,
+    /// Merges the adds, flags and priority of `asked` into the pending run of the key in `slot`,
     /// or into a new run.
     #[inline(always)]
     pub(super) fn merge_asked(&mut self, slot: Slot, asked: Asked) {
@@ -331,6 +340,9 @@ impl<K: Eq + Clone> Queue<K> {
         self.set_failures(slot, 0);
         let ends_series = self.end_series(slot);
         self.records.get_mut(slot).forget_adds();
+        if let Some(reasons) = &mut self.reasons {
+            reasons.forget_pending(slot);
+        }
         let (ready, dirty) = (phase == Phase::Ready, phase == Phase::InFlightDirty);
         (Cancelled { ready, dirty, waiting }, ends_series)
     }

@@ -206,6 +206,9 @@ impl<K: Eq + Clone> Queue<K> {
         if plan.adds == Adds::PassOn {
             self.merge_asked(slot, asked);
         }
+        if let Some(reasons) = &mut self.reasons {
+            reasons.end_run(slot, plan.adds == Adds::PassOn);
+        }
         match plan.failures {
             Failures::Keep => {}
             Failures::Forget => self.set_failures(slot, 0),

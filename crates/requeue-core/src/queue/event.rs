@@ -6,7 +6,7 @@ use core::time::Duration;
 use crate::memory::fold;
 use crate::order::GroupId;
 use crate::rule::How;
-use crate::types::{Added, CancelReason, Merge, Time};
+use crate::types::{Added, CancelReason, Merge, Reason, Time};
 
 /// A transition of a key, of a group or of the queue, as a queue records it.
 ///
@@ -51,6 +51,20 @@ impl Event {
             _ => Subject::Key(self.hash),
         }
     }
+
+    /// Returns the reason of an add.
+    #[must_use]
+    pub const fn reason(&self) -> Option<Reason> {
+        match self.transition {
+            Transition::Added { reason, .. } => reason,
+            _ => None,
+        }
+    }
+
+    /// Returns the event for [`Display`](fmt::Display), with `text` as the text of its [reason](Self::reason).
+    pub const fn with_reason_text<'t>(&'t self, text: Option<&'t str>) -> impl fmt::Display + 't {
+        Described { event: self, text }
+    }
 }
 
 /// A transition of an [`Event`].
@@ -63,8 +77,10 @@ pub enum Transition {
         added: Added,
         /// The time at which the add asks for the run.
         due: Time,
-        /// The reasons of the add.
-        reasons: u32,
+        /// The flags of the add.
+        flags: u32,
+        /// The reason of the add, if any.
+        reason: Option<Reason>,
         /// The priority of the add.
         priority: i32,
         /// The kind of the add.
@@ -159,10 +175,23 @@ pub enum Transition {
 
 impl fmt::Display for Event {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let wait = |until: Time| until.since(self.at);
-        write!(f, "{:.3?} ", self.at.since(Time::ZERO))?;
-        match self.transition {
-            Transition::Added { added, due, .. } => {
+        self.with_reason_text(None).fmt(f)
+    }
+}
+
+/// An event with the text of its reason.
+struct Described<'t> {
+    event: &'t Event,
+    text: Option<&'t str>,
+}
+
+impl fmt::Display for Described<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Event { at, transition, .. } = *self.event;
+        let wait = |until: Time| until.since(at);
+        write!(f, "{:.3?} ", at.since(Time::ZERO))?;
+        match transition {
+            Transition::Added { added, due, reason, .. } => {
                 f.write_str(match added {
                     Added::New => "added",
                     Added::Coalesced => "added to the pending run",
@@ -172,6 +201,11 @@ impl fmt::Display for Event {
                     Added::Revived => "added, revived",
                     Added::Parked => "added, stays parked",
                 })?;
+                match (reason, self.text) {
+                    (Some(_), Some(text)) => write!(f, " ({text})")?,
+                    (Some(reason), None) => write!(f, " ({reason})")?,
+                    (None, _) => {}
+                }
                 match wait(due) {
                     Duration::ZERO => Ok(()),
                     wait if added == Added::New => write!(f, ", to run in {wait:.1?}"),
@@ -196,9 +230,7 @@ impl fmt::Display for Event {
             Transition::Cancelled { number, .. } => write!(f, "run {number} is cancelled"),
             Transition::Withdrawn => f.write_str("pending runs cancelled"),
             Transition::Forgotten => f.write_str("failures forgotten"),
-            Transition::Flushed { due } if due <= self.at => {
-                f.write_str("waits for no further adds")
-            }
+            Transition::Flushed { due } if due <= at => f.write_str("waits for no further adds"),
             Transition::Flushed { due } => {
                 write!(f, "waits for no further adds, but for {:.1?}", wait(due))
             }

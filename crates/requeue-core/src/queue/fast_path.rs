@@ -27,8 +27,8 @@ impl<K: Eq + Clone> Queue<K> {
         group: GroupId,
         now: Time,
     ) -> Result<(Added, Option<K>), K> {
-        // A key that is due may be the added key. Any other due key precedes the added key.
-        if !self.is_simple() || self.timers.is_due(now) {
+        // A key that is due may be the added key. Any other due key precedes the added key. A reason needs memory.
+        if !self.is_simple() || self.timers.is_due(now) || add.reason.is_some() {
             return Err(key);
         }
         let hash = fold(hash);
@@ -88,7 +88,7 @@ impl<K: Eq + Clone> Queue<K> {
             return None;
         }
         let before = record.priority;
-        record.merge_asked(Asked { adds: 1, reasons: add.reasons, priority: add.priority });
+        record.merge_asked(Asked { adds: 1, flags: add.flags, priority: add.priority });
         if record.priority != before {
             self.move_depth(slot, before);
         }

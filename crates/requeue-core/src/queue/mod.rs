@@ -3,7 +3,8 @@
 //! `add` adds a key; `deliver` delivers it and completes its delivery. Both ask the [rules](crate::rule) about the
 //! effect on the key, and call `transitions`, the only module that changes phases and counters. `key_state` shows the
 //! state of a key to the rules. `fast_path` is the first arm of adds and completions. `backoff_gate` keeps the backoffs
-//! of [`ReaddPolicy::Hold`]; `pace_gate` delays runs above the [`Pace`]. `restarts` cancels runs in flight. `recorder`
+//! of [`ReaddPolicy::Hold`]; `pace_gate` delays runs above the [`Pace`]. `restarts` cancels runs in flight. `reasons` keeps the
+//! reasons of adds. `recorder`
 //! keeps the last transitions, which `event` describes. `recording` writes and reads them, and `replay` compares them
 //! with the state machine. `groups` pauses, cancels and counts the keys of one group. `lifecycle` pauses, closes and
 //! shuts down. `storage` keeps the records, and `walk` walks through them. `snapshot`, `stats` and `depths` report
@@ -20,6 +21,7 @@ mod key_state;
 mod lifecycle;
 mod needs_now;
 mod pace_gate;
+mod reasons;
 mod recorder;
 mod recording;
 mod replay;
@@ -36,6 +38,8 @@ use self::backoff_gate::Backoffs;
 pub use self::event::{AddKind, Ended, Event, Subject, Transition};
 pub use self::needs_now::Operation;
 use self::pace_gate::PaceTable;
+pub use self::reasons::KeyReasons;
+use self::reasons::ReasonTable;
 use self::recorder::Recorder;
 use self::recording::Rules;
 pub use self::recording::{InvalidRecording, Recording};
@@ -137,6 +141,8 @@ pub struct Queue<K> {
     pace: Option<Box<PaceTable<K>>>,
     /// Allocated if the queue restarts the run in flight of a key that is added.
     restarts: Option<Box<Restarts>>,
+    /// Allocated with the first add that has a reason.
+    reasons: Option<Box<ReasonTable>>,
     recorder: Option<Box<Recorder>>,
     ending: Ending,
     paused: bool,
@@ -186,6 +192,7 @@ impl<K: Eq + Clone> Queue<K> {
             backing_off: Backoffs::default(),
             pace: config.pace.map(|pace| Box::new(PaceTable::new(pace))),
             restarts,
+            reasons: None,
             recorder,
             ending: Ending::Open,
             paused: false,

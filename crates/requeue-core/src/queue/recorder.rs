@@ -10,7 +10,9 @@ use super::{Queue, Record};
 use crate::memory::fold;
 use crate::order::{GroupId, Ready};
 use crate::rule::How;
-use crate::types::{Add, Added, CancelReason, Finish, Merge, Phase, Slot, Ticket, Time, When};
+use crate::types::{
+    Add, Added, CancelReason, Finish, Merge, Phase, Reason, Slot, Ticket, Time, When,
+};
 
 /// The minimum number of places of a recorder. One operation fills fewer places, so its last events never replace its
 /// first events.
@@ -30,7 +32,7 @@ struct Place {
     code: u32,
     /// A time, the number of a delivery, or the number of a group.
     third: u64,
-    /// The reasons and the priority of an add, the due time of a completion, or the number of adds that a delivery
+    /// The flags and the priority of an add, the due time of a completion, or the number of adds that a delivery
     /// serves.
     fourth: u64,
 }
@@ -62,6 +64,8 @@ const DELAYED: u32 = 1 << 15;
 const DEBOUNCED: u32 = 1 << 16;
 const IS_NEW: u32 = 1 << 17;
 const HAS_GROUP: u32 = 1 << 18;
+/// The first of the 13 bits of the reason.
+const REASON: u32 = 19;
 // The next constants are the other flags of a completion.
 const IS_READY: u32 = 1 << 12;
 const IS_WAITING: u32 = 1 << 13;
@@ -189,7 +193,7 @@ impl Recorder {
             let place = self.next_place();
             place.first = now.as_nanos();
             place.low = hash;
-            place.code = ADDED << KIND | code;
+            place.code = ADDED << KIND | code | reason_code(add);
             place.fourth = asked(add);
         } else {
             self.push_long_add(hash, add, code, group, now);
@@ -206,7 +210,7 @@ impl Recorder {
         group: Option<GroupId>,
         now: Time,
     ) {
-        code |= ADDED << KIND | (add.merge as u32) << MERGE;
+        code |= ADDED << KIND | (add.merge as u32) << MERGE | reason_code(add);
         code |= if add.failed { FAILED } else { 0 };
         code |= match add.when {
             _ if add.is_debounced() => DEBOUNCED | HAS_REST,
@@ -269,7 +273,8 @@ impl Recorder {
             ADDED => Transition::Added {
                 added: nth(&ADDS, result)?,
                 due: if code & (DELAYED | DEBOUNCED) == 0 { Time::from_nanos(first) } else { time },
-                reasons: (fourth >> 32) as u32,
+                flags: (fourth >> 32) as u32,
+                reason: Reason::new((code >> REASON) as u16),
                 priority: fourth as i32,
                 kind: match code & (DELAYED | DEBOUNCED) {
                     0 => AddKind::Now,
@@ -324,10 +329,19 @@ fn nth<T: Copy>(values: &[(&str, T)], index: u32) -> Option<T> {
     values.get(index as usize).map(|&(_, value)| value)
 }
 
-/// Packs the reasons and the priority of an add into one number.
+/// Packs the flags and the priority of an add into one number.
 #[inline(always)]
 const fn asked(add: &Add) -> u64 {
-    (add.reasons as u64) << 32 | add.priority as u32 as u64
+    (add.flags as u64) << 32 | add.priority as u32 as u64
+}
+
+/// Returns the reason of an add as bits of the code of its event.
+#[inline(always)]
+const fn reason_code(add: &Add) -> u32 {
+    match add.reason {
+        Some(reason) => (reason.number() as u32) << REASON,
+        None => 0,
+    }
 }
 
 /// The place of an event whose operation has no result yet.

@@ -13,7 +13,7 @@ use super::event::{AddKind, Ended, Event, Transition};
 use super::{Config, Queue};
 use crate::memory::fold;
 use crate::order::{CustomOrder, GroupId, Order};
-use crate::types::{Added, CancelReason, InFlightPolicy, Merge, Pace, ReaddPolicy, Time};
+use crate::types::{Added, CancelReason, InFlightPolicy, Merge, Pace, ReaddPolicy, Reason, Time};
 
 /// The first line of a recording. The number is the version of the format.
 const HEADER: &str = "requeue-recording 1";
@@ -39,6 +39,7 @@ const HEADER: &str = "requeue-recording 1";
 /// | `track` | times are tracked |
 /// | `lost 12` | the number of events before the first event of the recording |
 /// | `name 1f3c22d0 default/web` | the name of a key |
+/// | `reason 3 Pod applied` | the text of a reason |
 /// | `5000 1f3c22d0 added new due=5000` | an event: time, hash of the key or `-`, event, and its values |
 ///
 /// # Examples
@@ -62,6 +63,8 @@ pub struct Recording {
     pub(super) lost: u64,
     pub(super) events: Vec<Event>,
     names: BTreeMap<u32, String>,
+    /// The texts of reasons.
+    reasons: BTreeMap<Reason, String>,
 }
 
 /// The settings of a queue. A custom order is not included.
@@ -150,7 +153,7 @@ impl Rules {
 
 impl Recording {
     pub(super) const fn new(rules: Rules, lost: u64, events: Vec<Event>) -> Self {
-        Self { rules, lost, events, names: BTreeMap::new() }
+        Self { rules, lost, events, names: BTreeMap::new(), reasons: BTreeMap::new() }
     }
 
     /// Returns the events, the oldest first.
@@ -177,6 +180,19 @@ impl Recording {
     #[must_use]
     pub fn name_of(&self, key: u32) -> String {
         self.names.get(&key).filter(|name| !name.is_empty()).cloned().unwrap_or_else(|| hex(key))
+    }
+
+    /// Inserts the text of a reason. Control characters become spaces.
+    // `Queue::recording` of `requeue` calls this method.
+    #[doc(hidden)]
+    pub fn insert_reason(&mut self, reason: Reason, text: &str) {
+        self.reasons.insert(reason, clean(text));
+    }
+
+    /// Returns the text of a reason, if the recording has it.
+    #[must_use]
+    pub fn reason_text(&self, reason: Reason) -> Option<&str> {
+        self.reasons.get(&reason).map(String::as_str).filter(|text| !text.is_empty())
     }
 }
 
@@ -210,6 +226,9 @@ impl fmt::Display for Recording {
         writeln!(f, "lost {}", self.lost)?;
         for (&key, name) in &self.names {
             writeln!(f, "name {} {name}", hex(key))?;
+        }
+        for (reason, text) in &self.reasons {
+            writeln!(f, "reason {} {text}", reason.number())?;
         }
         for event in &self.events {
             writeln!(f, "{}", Line(event))?;
@@ -313,15 +332,29 @@ fn write_event(f: &mut fmt::Formatter<'_>, event: &Event) -> fmt::Result {
     let key = if event.hash == 0 { "-".to_owned() } else { hex(event.hash) };
     write!(f, "{} {key} ", event.at.as_nanos())?;
     match event.transition {
-        Transition::Added { added, due, reasons, priority, kind, merge, failed, is_new, group } => {
+        Transition::Added {
+            added,
+            due,
+            flags,
+            reason,
+            priority,
+            kind,
+            merge,
+            failed,
+            is_new,
+            group,
+        } => {
             write!(f, "added {} due={}", word_of(&ADDS, &added), due.as_nanos())?;
             match kind {
                 AddKind::Now => {}
                 AddKind::Delayed => write!(f, " delayed=1")?,
                 AddKind::Debounced { at_most } => write!(f, " debounced={}", nanos(at_most))?,
             }
-            if reasons != 0 {
-                write!(f, " reasons={reasons}")?;
+            if flags != 0 {
+                write!(f, " flags={flags}")?;
+            }
+            if let Some(reason) = reason {
+                write!(f, " reason={}", reason.number())?;
             }
             if priority != 0 {
                 write!(f, " priority={priority}")?;
@@ -449,6 +482,10 @@ impl Recording {
                 let (key, name) = rest.split_once(' ').unwrap_or((rest, ""));
                 self.names.insert(hash(key)?, clean(name));
             }
+            "reason" => {
+                let (reason, text) = rest.split_once(' ').unwrap_or((rest, ""));
+                self.reasons.insert(read_reason(reason)?, clean(text));
+            }
             "" => {}
             _ if word.starts_with('#') => {}
             at => {
@@ -466,6 +503,12 @@ fn unknown(what: &str, word: &str) -> String {
 
 fn number<T: FromStr>(text: &str) -> Result<T, String> {
     text.parse().map_err(|_| format!("`{text}` is not a number in the range of its field"))
+}
+
+fn read_reason(text: &str) -> Result<Reason, String> {
+    let reason = text.parse().ok().and_then(Reason::new);
+    reason
+        .ok_or_else(|| format!("`{text}` is not the number of a reason, from 1 to {}", Reason::MAX))
 }
 
 fn hash(text: &str) -> Result<u32, String> {
@@ -528,7 +571,8 @@ fn read_transition(
         "added" => Transition::Added {
             added: value_of(&ADDS, detail).ok_or_else(|| unknown("result of an add", detail))?,
             due: values.time("due")?,
-            reasons: values.maybe("reasons")?.unwrap_or_default(),
+            flags: values.maybe("flags")?.unwrap_or_default(),
+            reason: values.text("reason").map(read_reason).transpose()?,
             priority: values.maybe("priority")?.unwrap_or_default(),
             kind: match (values.maybe("debounced")?, values.flag("delayed")?) {
                 (Some(at_most), _) => AddKind::Debounced { at_most: Duration::from_nanos(at_most) },
@@ -582,10 +626,23 @@ mod tests {
     use alloc::string::ToString;
 
     #[test]
+    fn a_reason_out_of_range_is_refused() {
+        for line in ["reason 0 a", "reason 8192 a", "0 00000001 added new due=0 reason=8192"] {
+            let error = format!("{HEADER}\n{line}\n").parse::<Recording>().expect_err(line);
+            assert!(error.to_string().ends_with("is not the number of a reason, from 1 to 8191"));
+        }
+    }
+
+    #[test]
     fn a_name_that_was_read_does_not_change_when_it_is_written() {
-        let text = format!("{HEADER}\nname 00000001  a\tb\r\r\nname 00000002 \u{1}\n");
+        let names = "name 00000001  a\tb\r\r\nname 00000002 \u{1}\nreason 3 Pod\tcreated\n";
+        let text = format!("{HEADER}\n{names}");
         let recording: Recording = text.parse().expect("a recording");
         assert_eq!(recording.name_of(1), "a b");
+        assert_eq!(
+            Reason::new(3).and_then(|reason| recording.reason_text(reason)),
+            Some("Pod created")
+        );
         assert_eq!(recording.to_string().parse().as_ref(), Ok(&recording));
     }
 }

@@ -38,7 +38,7 @@ pub struct Replay<'r> {
     position: usize,
     /// The number of events that the recorder of the replay has recorded.
     replayed: u64,
-    /// The adds, reasons and priorities of the deliveries in flight, by delivery number.
+    /// The adds, flags and priorities of the deliveries in flight, by delivery number.
     asked: BTreeMap<u64, Asked>,
     /// The keys whose state is known, if the recording begins in the middle.
     known: BTreeSet<u32>,
@@ -359,7 +359,7 @@ impl Replay<'_> {
     }
 
     fn add(&mut self, event: &Event) {
-        let Transition::Added { due, reasons, priority, kind, merge, failed, group, .. } =
+        let Transition::Added { due, flags, reason, priority, kind, merge, failed, group, .. } =
             event.transition
         else {
             return;
@@ -369,10 +369,11 @@ impl Replay<'_> {
             AddKind::Delayed => Add::at(due),
             AddKind::Debounced { at_most } => Add::debounce(due.since(event.at)).at_most(at_most),
         };
-        let add = add.merge(merge).priority(priority).reason(reasons);
+        let add = add.merge(merge).priority(priority).flags(flags);
         let add = if failed { add.failed() } else { add };
+        let add = reason.map_or(add, |reason| add.reason(reason));
         let (key, group) = (event.hash, group.unwrap_or_default());
-        let _ = self.queue.add_settled(key, key.into(), &add, group, event.at);
+        let _ = self.queue.add_settled(key, key.into(), &add, None, group, event.at);
     }
 
     fn deliver(&mut self, key: u32, number: u64, at: Time) -> Result<(), &'static str> {

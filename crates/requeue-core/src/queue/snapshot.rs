@@ -31,8 +31,8 @@ pub struct Entry<K> {
     pub failures: u32,
     /// The priority of the pending run, or of the last run if none is pending.
     pub priority: i32,
-    /// The reasons of the pending run, or-ed.
-    pub reasons: u32,
+    /// The flags of the pending run, or-ed.
+    pub flags: u32,
     /// The number of adds that the next run serves.
     pub adds: u32,
     /// True if the key is throttled: it is ready, but its group is at its limit or paused.
@@ -161,7 +161,7 @@ impl<K: Eq + Clone> Queue<K> {
             bound: self.timers.bound(slot),
             failures: record.failures(),
             priority: record.priority,
-            reasons: record.reasons,
+            flags: record.add_flags,
             adds: record.adds,
             held_back: phase == Phase::Ready
                 && self.ready.groups().is_some_and(|groups| !groups.is_eligible(slot)),

@@ -46,6 +46,9 @@ impl<K: Eq + Clone> Queue<K> {
     #[inline(always)]
     pub(super) fn forget_slot(&mut self, slot: Slot, record: &Record<K>) {
         self.index.remove(&mut self.records, slot, record.hash, record.position);
+        if let Some(reasons) = &mut self.reasons {
+            reasons.remove_slot(slot);
+        }
         if let Some(groups) = self.ready.groups_mut() {
             groups.leave_group(slot);
         }
@@ -68,7 +71,7 @@ impl<K: Eq + Clone> Queue<K> {
     /// Moves a few records to lower slots. The slab then frees the memory of higher slots.
     #[cold]
     fn compact(&mut self) {
-        let Self { records, index, ready, timers, tracker, restarts, .. } = self;
+        let Self { records, index, ready, timers, tracker, restarts, reasons, .. } = self;
         // All data that contains the slot is updated after each move, before the next record is
         // moved.
         records.compact(|records, from, to| {
@@ -76,6 +79,9 @@ impl<K: Eq + Clone> Queue<K> {
             timers.move_slot(from, to);
             if let Some(restarts) = restarts {
                 restarts.series.move_slot(from, to);
+            }
+            if let Some(reasons) = reasons {
+                reasons.move_slot(from, to);
             }
             // The links of a record are valid only while its key is ready. In other phases, the
             // field stores other data.

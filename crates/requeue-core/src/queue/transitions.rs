@@ -212,18 +212,21 @@ impl<K: Eq + Clone> Queue<K> {
             self.ready.start_delivery(&mut self.records, slot);
             record = self.records.get_mut(slot);
         }
+        if let Some(reasons) = &mut self.reasons {
+            reasons.start_run(slot);
+        }
         debug_assert!(self.timers.bound(slot).is_none(), "a ready key has no bound");
         self.counters.totals.deliveries = epoch;
         record.start_delivery(epoch);
         let adds = core::mem::take(&mut record.adds).max(1);
-        let reasons = core::mem::take(&mut record.reasons);
+        let flags = core::mem::take(&mut record.add_flags);
         let priority = record.priority;
         self.counters.ready -= 1;
         self.counters.in_flight += 1;
         Delivery {
             key,
             ticket: Ticket { slot, hash: record.hash, epoch },
-            asked: Asked { adds, reasons, priority },
+            asked: Asked { adds, flags, priority },
             failures: record.failures,
             queued: self.tracker.as_mut().map(|tracker| {
                 tracker.depths.leave(priority);

@@ -37,12 +37,12 @@ pub enum Failures {
     Count,
 }
 
-/// The effect of a completion on the adds and reasons of its run.
+/// The effect of a completion on the adds and flags of its run.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Adds {
     /// The run served its adds, or the adds are dropped with the run.
     End,
-    /// The adds and reasons go to the next run.
+    /// The adds and flags go to the next run.
     PassOn,
 }
 
@@ -63,7 +63,7 @@ pub enum Start<T> {
 pub struct Plan<T> {
     /// The effect on the failures.
     pub failures: Failures,
-    /// The effect on the run's adds and reasons.
+    /// The effect on the run's adds and flags.
     pub adds: Adds,
     /// The run that follows immediately. Without such a run, the key is no longer dirty.
     pub start: Start<T>,

@@ -3,6 +3,7 @@
 use core::num::NonZero;
 use core::time::Duration;
 
+use super::reason::Reason;
 use super::time::Time;
 
 /// The re-add policy: the effect of an add on a key that already waits, or that backs off after a
@@ -59,8 +60,8 @@ pub enum When {
 /// use core::time::Duration;
 /// use requeue::{Add, Merge};
 ///
-/// let add = Add::after(Duration::from_secs(3)).merge(Merge::Latest).priority(10).reason(0b1);
-/// assert_eq!(add, Add::after(Duration::from_secs(3)).reason(0b1).priority(10).merge(Merge::Latest));
+/// let add = Add::after(Duration::from_secs(3)).merge(Merge::Latest).priority(10).flags(0b1);
+/// assert_eq!(add, Add::after(Duration::from_secs(3)).flags(0b1).priority(10).merge(Merge::Latest));
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Hash)]
 #[must_use = "an add does nothing until it is given to a queue"]
@@ -68,7 +69,8 @@ pub struct Add {
     pub(crate) when: When,
     pub(crate) merge: Merge,
     pub(crate) priority: i32,
-    pub(crate) reasons: u32,
+    pub(crate) flags: u32,
+    pub(crate) reason: Option<Reason>,
     pub(crate) failed: bool,
     /// The longest wait of a debounced add, in nanoseconds. The quiet time is in `when`. A variant of `When` with both
     /// times would make every add eight bytes larger.
@@ -82,7 +84,8 @@ impl Add {
             when: When::Now,
             merge: Merge::Earliest,
             priority: 0,
-            reasons: 0,
+            flags: 0,
+            reason: None,
             failed: false,
             at_most: None,
         }
@@ -153,9 +156,16 @@ impl Add {
         Self { priority, ..self }
     }
 
-    /// Adds bits that say why the key needs a run. A run sees the bits of all its adds, or-ed.
-    pub const fn reason(self, bits: u32) -> Self {
-        Self { reasons: self.reasons | bits, ..self }
+    /// Sets bits that the run sees. A run sees the bits of all its adds, or-ed.
+    pub const fn flags(self, bits: u32) -> Self {
+        Self { flags: self.flags | bits, ..self }
+    }
+
+    /// Sets the reason: why the key needs a run. A run lists the reasons of its adds.
+    ///
+    /// The crate `requeue` makes reasons from short texts.
+    pub const fn reason(self, reason: Reason) -> Self {
+        Self { reason: Some(reason), ..self }
     }
 
     /// Marks this add as the retry of a failure, and counts the failure (client-go's
@@ -193,7 +203,7 @@ impl Add {
     }
 
     /// Returns true if the add asks for a run later than now. Such an add needs a clock.
-    // The three getters are for `requeue` and for tests. A user knows the options of each add, so
+    // The four getters are for `requeue` and for tests. A user knows the options of each add, so
     // the getters are hidden.
     #[doc(hidden)]
     #[must_use]
@@ -208,6 +218,13 @@ impl Add {
     #[must_use]
     pub const fn is_retry(&self) -> bool {
         !matches!(self.when, When::Now) && !self.is_debounced()
+    }
+
+    /// Returns true if the add has a [reason](Self::reason).
+    #[doc(hidden)]
+    #[must_use]
+    pub const fn has_reason(&self) -> bool {
+        self.reason.is_some()
     }
 
     /// Returns the rule that [`merge`](Self::merge) sets.

@@ -24,14 +24,14 @@ impl Ticket {
     }
 }
 
-/// The adds, reasons and priority of a run. A run that fails or is undone passes them to the next
+/// The adds, flags and priority of a run. A run that fails or is undone passes them to the next
 /// run.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Hash)]
 pub struct Asked {
     /// The number of adds that the run serves.
     pub adds: u32,
-    /// The reasons of these adds, or-ed.
-    pub reasons: u32,
+    /// The flags of these adds, or-ed.
+    pub flags: u32,
     /// The highest priority among these adds.
     pub priority: i32,
 }
@@ -44,7 +44,7 @@ pub struct Delivery<K> {
     pub key: K,
     /// The ticket that completes the delivery.
     pub ticket: Ticket,
-    /// The adds, reasons and priority of the run. The number of adds is at least 1.
+    /// The adds, flags and priority of the run. The number of adds is at least 1.
     pub asked: Asked,
     /// The number of consecutive failures before this run.
     pub failures: u32,
@@ -76,12 +76,12 @@ pub enum Finish {
     GiveUp,
     /// The delivery is undone. No failure is counted, and the key is ready immediately, at the tail.
     Release {
-        /// The adds, reasons and priority of the run. All of them go to the next run.
+        /// The adds, flags and priority of the run. All of them go to the next run.
         asked: Asked,
     },
     /// The run was cancelled. The failures do not change.
     Cancelled {
-        /// The adds, reasons and priority of the run. If an add restarted the run, all of them go
+        /// The adds, flags and priority of the run. If an add restarted the run, all of them go
         /// to the next run.
         asked: Asked,
     },
@@ -89,14 +89,14 @@ pub enum Finish {
     RequeueAfter {
         /// The delay from now.
         delay: Duration,
-        /// The adds, reasons and priority of the run. The next run keeps the priority.
+        /// The adds, flags and priority of the run. The next run keeps the priority.
         asked: Asked,
     },
     /// The run failed, and is retried after a delay.
     RetryAfter {
         /// The delay from now, as a limiter computed it.
         delay: Duration,
-        /// The adds, reasons and priority of the run. All of them go to the retry.
+        /// The adds, flags and priority of the run. All of them go to the retry.
         asked: Asked,
     },
     /// Like `Release`, but the key waits for a delay, or until it is added again. A key that was added
@@ -104,7 +104,7 @@ pub enum Finish {
     ReleaseAfter {
         /// The delay from now.
         delay: Duration,
-        /// The adds, reasons and priority of the run. All of them go to the next run.
+        /// The adds, flags and priority of the run. All of them go to the next run.
         asked: Asked,
     },
 }
@@ -120,10 +120,10 @@ impl Finish {
         }
     }
 
-    /// Returns the adds, reasons and priority of the run, if its completion may pass them on.
+    /// Returns the adds, flags and priority of the run, if its completion may pass them on.
     pub(crate) const fn asked(self) -> Asked {
         match self {
-            Self::Done | Self::Succeed | Self::GiveUp => Asked { adds: 0, reasons: 0, priority: 0 },
+            Self::Done | Self::Succeed | Self::GiveUp => Asked { adds: 0, flags: 0, priority: 0 },
             Self::Release { asked }
             | Self::Cancelled { asked }
             | Self::RequeueAfter { asked, .. }

@@ -5,6 +5,7 @@ mod cancel;
 mod delivery;
 mod lifecycle;
 mod pace;
+mod reason;
 mod slot;
 mod time;
 
@@ -13,5 +14,6 @@ pub use self::cancel::{CancelReason, CancelledRun, InFlightPolicy};
 pub use self::delivery::{Asked, Delivery, Finish, Finished, Popped, Ticket};
 pub use self::lifecycle::{Ending, Phase};
 pub use self::pace::Pace;
+pub use self::reason::{Reason, ReasonCount, Reasons};
 pub(crate) use self::slot::{Id, Slot, ids};
 pub use self::time::Time;

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use requeue::clock::FakeClock;
-use requeue::{Add, Completion, GroupId, Pace, Queue};
+use requeue::{Add, Completion, GroupId, Pace, Queue, intern_reason};
 use requeue_http::{History, Run, Site};
 use serde_json::{Value, json};
 
@@ -185,6 +185,27 @@ fn a_run_with_very_many_adds_stays() {
         assert_eq!(answer["note"], json!("only the last 1,000 events are listed"));
     }
     drop(item);
+}
+
+#[test]
+fn the_reasons_of_adds_are_told() {
+    let (builder, _clock) = recorded(64 << 10);
+    let queue: Keys = builder.build().expect("the settings are valid");
+    let add = Add::now().reason(intern_reason("Pod created; or changed"));
+    queue.add_caused_by(b"a".to_vec(), add, "default/p");
+    queue.add_caused_by(b"a".to_vec(), add, "default/q");
+    let served = Served::new(Site::builder(queue));
+    let adds = [
+        "0 add added (Pod created; or changed)",
+        "0 add added to the pending run (Pod created; or changed)",
+    ];
+    let mut events = told(&timeline(&served, "key=a"));
+    events.retain(|event| event.contains(" add "));
+    assert_eq!(events, adds);
+    let page = get(served.address, "/api/v1/key?key=a").json();
+    let why = page["why"].as_str().expect("text");
+    let reasons = "; added for 2 x Pod created; or changed (first default/p, last default/q)";
+    assert!(why.ends_with(reasons), "{why}");
 }
 
 #[test]

@@ -13,7 +13,7 @@ use kube::runtime::reflector::{Lookup, ObjectRef, Store};
 use kube::runtime::watcher;
 use parking_lot::Mutex;
 use requeue::workers::{self, Context};
-use requeue::{Add, CancelReason, Completion};
+use requeue::{Add, CancelReason, Completion, intern_reason};
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 use tracing::{Instrument, Span};
@@ -127,7 +127,8 @@ impl<K: OwnKind, R: Reconcile<K>> Attempts<K, R> {
         let normal = self.enqueuer.scope.normalize(key.clone());
         if normal != key {
             // The key was added before the controller knew that its kind has no namespaces.
-            let add = Add::now().priority(run.priority()).reason(run.reasons());
+            let reason = intern_reason("kind without namespaces");
+            let add = Add::now().priority(run.priority()).flags(run.flags()).reason(reason);
             self.enqueuer.details.rename_key(&key, &normal);
             self.enqueuer.add_if_held(normal, add);
             return Ok(workers::Action::succeed());
@@ -145,7 +146,7 @@ impl<K: OwnKind, R: Reconcile<K>> Attempts<K, R> {
             Ok(attempt) => attempt,
             Err(action) => return Ok(action),
         };
-        let reason = self.enqueuer.details.take_reason(&key, run.reasons(), attempt);
+        let reason = self.enqueuer.details.take_reason(&key, run.flags(), attempt);
         // The store is read again, because it may have been stale before.
         let found = self.store.get(&object);
         if !in_flight.is_for(|| uid_of(found.as_deref())) {

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use kube::core::{ApiResource, ObjectMeta};
 use kube::runtime::reflector::Store;
 use parking_lot::Mutex;
-use requeue::Add;
+use requeue::{Add, intern_reason};
 
 use super::config::Config;
 use super::error::RunnerError;
@@ -177,7 +177,7 @@ impl Enqueuer {
             return self.cancel_key(&key);
         }
         self.release_if_overtaken(&key);
-        self.add(key, kind.priority(), Reason::Object, Some(event));
+        self.add(key, kind.priority(), Reason::of_change(event.kind(), kind), Some(event));
     }
 
     /// Handles the completion of a run of `key`, after the queue has recorded it.
@@ -186,7 +186,8 @@ impl Enqueuer {
         // end its backoff.
         self.failures.begin_backoff(&key);
         if self.release_if_overtaken(&key) {
-            self.add(key.clone(), ChangeKind::NewGeneration.priority(), Reason::Object, None);
+            let reason = Reason::Object(intern_reason("new version after a failure"));
+            self.add(key.clone(), ChangeKind::NewGeneration.priority(), reason, None);
         }
         // The run can record no more writes. An event that matches no recorded write therefore shows a change of
         // another client.
@@ -208,7 +209,8 @@ impl Enqueuer {
         });
         if has_moved && self.ownership.is_held(key) {
             // The key had a pending run, or now has another object, which has not run yet.
-            self.add(key.clone(), ChangeKind::Created.priority(), Reason::Object, None);
+            let reason = Reason::Object(intern_reason("moved to another shard"));
+            self.add(key.clone(), ChangeKind::Created.priority(), reason, None);
         } else if has_moved {
             self.forget_key(key);
         }
@@ -222,14 +224,14 @@ impl Enqueuer {
     /// Handles the progress of a watch. Objects whose runs waited for this event run now.
     pub(super) fn watch_progressed(&self, event: Origin<'_>, watch: usize) {
         for key in self.writes.apply_progress(event, watch) {
-            self.make_ready(key);
+            self.make_ready(key, "own write seen");
         }
     }
 
     /// Makes a waiting key ready now.
-    fn make_ready(&self, key: ObjectKey) {
+    fn make_ready(&self, key: ObjectKey, reason: &str) {
         // The add has the lowest priority, so that the key keeps its priority.
-        self.add_if_held(key, Add::now().priority(i32::MIN));
+        self.add_if_held(key, Add::now().priority(i32::MIN).reason(intern_reason(reason)));
     }
 
     /// Adds a key to the queue, unless its shard is not held.
@@ -287,7 +289,7 @@ impl Enqueuer {
             if is_known || self.writes.is_own(event, target) {
                 continue;
             }
-            let reason = Reason::Related(Arc::clone(kind), change.key.clone());
+            let reason = Reason::Related(Arc::clone(kind), change.key.clone(), change.kind);
             self.add(target.clone(), priority, reason, Some(event));
         }
     }
@@ -319,10 +321,14 @@ impl Enqueuer {
         }
         // While `_held` exists, no release of the key's shard begins.
         let Some(_held) = self.ownership.hold(&key) else { return };
-        let add = self.change.priority(priority).reason(reason.bit());
+        let (why, cause) = reason.in_queue();
+        let add = self.change.priority(priority).flags(reason.flag()).reason(why);
         // The details are noted first, because a worker may take the key immediately.
         self.details.note_detail(&key, reason);
-        self.queue.add_with(key, add);
+        match cause {
+            Some(cause) => self.queue.add_caused_by(key, add, cause),
+            None => self.queue.add_with(key, add),
+        };
     }
 
     /// Returns true in standby. A key that is not in the store is then remembered.
@@ -348,7 +354,7 @@ impl Enqueuer {
         // The runs must not have the random order of a hash map.
         keys.sort_unstable();
         for key in keys {
-            self.make_ready(key);
+            self.make_ready(key, "shutdown");
         }
         self.queue.flush_debounced();
     }

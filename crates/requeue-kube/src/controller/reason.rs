@@ -6,41 +6,70 @@ use std::sync::Arc;
 use kube::core::{ApiResource, DynamicObject};
 use kube::runtime::controller::ReconcileReason;
 use parking_lot::Mutex;
+use requeue::intern_reason;
 
 use crate::ObjectKey;
+use crate::watch::ChangeKind;
 
-/// The reason of an add. In the queue, it is a bit.
+/// The reason of an add: a flag, and a reason with its cause in the queue.
 #[derive(Clone, Debug)]
 pub(super) enum Reason {
-    Object,
+    /// The object itself, with the text of the reason.
+    Object(requeue::Reason),
     Bulk,
     Unknown,
     /// An object of this kind changed.
-    Related(Arc<ApiResource>, ObjectKey),
+    Related(Arc<ApiResource>, ObjectKey, ChangeKind),
     Custom(String),
 }
 
 impl Reason {
-    pub(super) const fn bit(&self) -> u32 {
+    /// The reason for a change of an object of the controller's own kind.
+    pub(super) fn of_change(kind: &str, change: ChangeKind) -> Self {
+        Self::Object(change_reason(kind, change))
+    }
+
+    /// Returns the reason in the queue, and its cause.
+    pub(super) fn in_queue(&self) -> (requeue::Reason, Option<Arc<str>>) {
         match self {
-            Self::Object => 1,
-            Self::Bulk => 1 << 1,
-            Self::Unknown => 1 << 2,
+            Self::Object(reason) => (*reason, None),
+            Self::Bulk => (intern_reason("all objects"), None),
+            Self::Unknown => (intern_reason("trigger"), None),
+            Self::Related(kind, object, change) => {
+                (change_reason(&kind.kind, *change), Some(object.to_string().into()))
+            }
+            Self::Custom(text) => (intern_reason("trigger"), Some(text.as_str().into())),
+        }
+    }
+
+    pub(super) const fn flag(&self) -> u32 {
+        match self {
+            Self::Object(_) => OBJECT,
+            Self::Bulk => BULK,
+            Self::Unknown => UNKNOWN,
             Self::Related(..) | Self::Custom(_) => DETAILED,
         }
     }
 }
 
+/// Returns the reason for a change of an object of `kind`.
+fn change_reason(kind: &str, change: ChangeKind) -> requeue::Reason {
+    intern_reason(&format!("{kind} {change}"))
+}
+
+const OBJECT: u32 = 1;
+const BULK: u32 = 1 << 1;
+const UNKNOWN: u32 = 1 << 2;
 const DETAILED: u32 = 1 << 3;
 
-/// The details that the bits cannot hold. Each key that was added for a reason with details, and
+/// The details that the flags cannot hold. Each key that was added for a reason with details, and
 /// has not been delivered since, has an entry with the details of its first such add.
 #[derive(Default)]
 pub(super) struct Details(Mutex<HashMap<ObjectKey, Reason>>);
 
 impl Details {
     pub(super) fn note_detail(&self, key: &ObjectKey, reason: Reason) {
-        if reason.bit() == DETAILED {
+        if reason.flag() == DETAILED {
             // The first detail counts, because a run has only one reason in kube's terms.
             self.0.lock().entry(key.clone()).or_insert(reason);
         }
@@ -65,21 +94,21 @@ impl Details {
 
     /// Returns the reason of an attempt, in kube's terms. If an attempt has several reasons,
     /// returns the first one in the order of the branches below.
-    pub(super) fn take_reason(&self, key: &ObjectKey, bits: u32, attempt: u32) -> ReconcileReason {
-        let detail = if bits & DETAILED == 0 { None } else { self.0.lock().remove(key) };
-        let has = |reason: Reason| bits & reason.bit() != 0;
+    pub(super) fn take_reason(&self, key: &ObjectKey, flags: u32, attempt: u32) -> ReconcileReason {
+        let detail = if flags & DETAILED == 0 { None } else { self.0.lock().remove(key) };
+        let has = |flag| flags & flag != 0;
         if attempt > 1 {
             ReconcileReason::ErrorPolicyRequestedRetry
-        } else if has(Reason::Object) {
+        } else if has(OBJECT) {
             ReconcileReason::ObjectUpdated
-        } else if let Some(Reason::Related(kind, related)) = detail {
+        } else if let Some(Reason::Related(kind, related, _)) = detail {
             let obj_ref = Box::new(related.to_ref::<DynamicObject>((*kind).clone()));
             ReconcileReason::RelatedObjectUpdated { obj_ref }
         } else if let Some(Reason::Custom(reason)) = detail {
             ReconcileReason::Custom { reason }
-        } else if has(Reason::Bulk) {
+        } else if has(BULK) {
             ReconcileReason::BulkReconcile
-        } else if has(Reason::Unknown) {
+        } else if has(UNKNOWN) {
             ReconcileReason::Unknown
         } else {
             ReconcileReason::ReconcilerRequestedRetry

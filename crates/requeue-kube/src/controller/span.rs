@@ -3,6 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
+use requeue::describe_reasons;
 use requeue::workers::Context;
 use tracing::{Span, field};
 
@@ -27,6 +28,8 @@ impl RunSpan {
             "reconciling object",
             "object.ref" = %object,
             object.reason = %reason,
+            reasons = (!run.reasons().is_empty())
+                .then(|| field::display(describe_reasons(run.reasons()))),
             attempt,
             queued_seconds = run.queued().map(|queued| queued.as_secs_f64()),
             adds = run.adds(),

@@ -234,6 +234,11 @@ impl<'a> Origin<'a> {
         Self { kind, progressed: Progressed::from_event(event), is_merged }
     }
 
+    /// Returns the name of the kind of the watch.
+    pub(super) fn kind(&self) -> &'a str {
+        &self.kind.0.1
+    }
+
     /// Returns the version that the event shows, if the event may show only an own write.
     fn only_shows(&self) -> Option<Shown> {
         match self.progressed {

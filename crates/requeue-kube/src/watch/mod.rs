@@ -9,6 +9,7 @@
 
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, HashMap};
+use std::fmt;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::num::NonZeroU64;
 
@@ -210,6 +211,20 @@ impl ChangeKind {
             Self::Listed | Self::Unchanged => LOW_PRIORITY,
             Self::Updated | Self::NewGeneration | Self::Created | Self::Deleted => 0,
         }
+    }
+}
+
+/// Writes the change as words that follow the kind of an object, as in `Pod created`.
+impl fmt::Display for ChangeKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Listed => "listed",
+            Self::Unchanged => "seen unchanged",
+            Self::Updated => "updated",
+            Self::NewGeneration => "has a new generation",
+            Self::Created => "created",
+            Self::Deleted => "deleted",
+        })
     }
 }
 

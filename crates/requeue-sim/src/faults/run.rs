@@ -8,7 +8,7 @@ use requeue_core::{InFlightPolicy, Merge, Pace, ReaddPolicy, Time, When};
 
 use super::tasks::Task;
 use super::world::World;
-use crate::model::{AddRequest, Ranking, Rules};
+use crate::model::{AddRequest, Ranking, Rules, Why};
 
 /// The result of a run.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -209,7 +209,9 @@ impl Simulation {
             when: When::After(delay),
             merge: [Merge::Earliest, Merge::Latest, Merge::Exactly][world.pick(3) as usize],
             priority: world.pick(5) as i32 - 2,
-            reasons: 1 << world.pick(4),
+            flags: 1 << world.pick(4),
+            why: (world.pick(2) == 0)
+                .then(|| Why { reason: 1 + world.pick(12) as u16, cause: None }),
             failed: false,
             debounce: (world.pick(4) == 0).then(|| delay.saturating_mul(world.pick(4))),
         }

@@ -14,7 +14,9 @@ use requeue_core::{Asked, Ending, GroupId, InFlightPolicy, Merge, Order, Time, W
 use super::hooks::{Hooks, Provider, events};
 use super::limiter::{Extreme, Said};
 use crate::How;
-use crate::model::{AddRequest, Model, Out, Ranking, Rules, Seen, Tally, Team, TeamStates};
+use crate::model::{
+    AddRequest, Model, Out, Ranking, Rules, Seen, SeenReasons, Tally, Team, TeamStates,
+};
 
 pub(super) type Hashes = foldhash::fast::FixedState;
 type Handle<'q> = GroupHandle<'q, u32, Hashes>;
@@ -449,6 +451,8 @@ impl World {
         let out = out.map(|Out { key, epoch, asked, failures, .. }| (key, epoch, asked, failures));
         let queue = (**item, item.fencing_token(), asked, item.attempt() - 1);
         self.expect("delivery", Some(queue), out);
+        let [model, _] = self.model.borrow().see_reasons(item);
+        self.expect("reasons", SeenReasons::of_queue(&item.reasons()), model);
     }
 
     /// Takes a key if one is ready.
@@ -549,7 +553,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 pub(super) fn asked(item: &Item<'_, u32>) -> Asked {
-    Asked { adds: item.adds(), reasons: item.reasons(), priority: item.priority() }
+    Asked { adds: item.adds(), flags: item.flags(), priority: item.priority() }
 }
 
 const fn team(key: u32, teams: u32) -> Team {

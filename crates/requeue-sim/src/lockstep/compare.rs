@@ -8,7 +8,7 @@ use requeue_core::{Cursor, Phase};
 
 use super::Lockstep;
 use crate::Key;
-use crate::model::{Seen, Tally};
+use crate::model::{Seen, SeenReasons, Tally};
 
 impl Lockstep {
     /// Compares the visible states of both sides.
@@ -110,6 +110,8 @@ impl Lockstep {
     fn compare_key(&self, key: u32) {
         let hash = self.setup.hash(key);
         let model = self.model.see(&key);
+        let reasons = SeenReasons::of_key(&self.queue.reasons(&Key(key), hash));
+        assert_eq!(reasons, self.model.see_reasons(&key), "reasons of {key}");
         let entry = self.queue.look_up(&Key(key), hash);
         if self.setup.records() {
             self.told.compare(Subject::key(hash), entry.as_ref());

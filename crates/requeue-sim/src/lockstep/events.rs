@@ -138,7 +138,7 @@ fn visible<K>(entry: &Entry<K>, is_whole: bool, now: Time) -> String {
         ..entry.around
     };
     let run = (entry.phase, entry.since, entry.due, entry.bound, entry.failures, entry.cancelled);
-    let asked = (entry.reasons, entry.adds, entry.priority);
+    let asked = (entry.flags, entry.adds, entry.priority);
     let queue = is_whole.then_some((entry.held_back, around));
     format!("{run:?} {asked:?} {:?} {queue:?}", around.paced_until)
 }

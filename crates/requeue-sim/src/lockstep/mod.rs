@@ -15,7 +15,7 @@ use requeue_core::{
 use self::events::Told;
 use self::setup::TestOrder;
 pub use self::setup::{Mode, Setup};
-use crate::model::{AddRequest, Model, Out, Ranking, Stack};
+use crate::model::{AddRequest, Model, Out, Ranking, Stack, Why};
 use crate::{Key, Op};
 
 /// The state machine and the model, and the state that their comparison needs.
@@ -86,8 +86,7 @@ impl Lockstep {
     /// counts of failures and of adds, are capped.
     #[must_use]
     pub fn essence(&self, cap: u64) -> impl Ord + use<> {
-        let asked =
-            |(out, key): &(Delivery<Key>, u32)| (*key, out.asked.reasons, out.asked.priority);
+        let asked = |(out, key): &(Delivery<Key>, u32)| (*key, out.asked.flags, out.asked.priority);
         let asked: Vec<_> = self.live.iter().map(asked).collect();
         (self.model.essence(self.now, cap), asked)
     }
@@ -258,11 +257,20 @@ impl Lockstep {
             let known = if by_reference { queue.add_known(&by, hash, &add, now) } else { None };
             match known {
                 Some(added) => ((added, Some(by)), true),
-                None => (queue.add(by, hash, add, group, now), false),
+                None => match request.why.and_then(|why| why.cause) {
+                    Some(cause) => {
+                        let cause = Some(cause.to_string().into());
+                        (queue.add_caused_by(by, hash, add, cause, group, now), false)
+                    }
+                    None => (queue.add(by, hash, add, group, now), false),
+                },
             }
         });
         let Some(((core, back), was_known)) = added else { return };
-        let model = self.model.add(&key, team, request, self.now);
+        // An add by reference of a known key has no cause.
+        let why = request.why.map(|why| Why { cause: why.cause.filter(|_| !was_known), ..why });
+        let request = AddRequest { why, ..*request };
+        let model = self.model.add(&key, team, &request, self.now);
         assert_eq!(core, model, "result");
         assert_eq!(refuses, !core.is_accepted(), "refuses");
         assert_eq!(back.is_none(), !was_known && !knew && core.is_accepted(), "key kept");

@@ -119,7 +119,8 @@ impl AddRequest {
             When::At(at) => Add::at(at),
             other => unreachable!("no model of {other:?}"),
         };
-        let add = add.merge(self.merge).priority(self.priority).reason(self.reasons);
-        if self.failed { add.failed() } else { add }
+        let add = add.merge(self.merge).priority(self.priority).flags(self.flags);
+        let add = if self.failed { add.failed() } else { add };
+        self.why.map_or(add, |why| add.reason(why.to_reason()))
     }
 }

@@ -52,6 +52,8 @@ impl<K: Ord + Clone> Model<K> {
         let worked = now.since(self.processing[key].since);
         self.tally.worked += worked.as_nanos();
         let is_restarted = self.end_cancelled(key, how, asked);
+        let is_undone = matches!(how, How::RetryAfter(_) | How::Release | How::ReleaseAfter(_));
+        self.end_reasons(key, is_undone || is_restarted && self.is_pending(key));
         match how {
             How::Done | How::Cancelled => {}
             How::Succeed | How::GiveUp | How::RequeueAfter(_) => {
@@ -108,7 +110,7 @@ impl<K: Ord + Clone> Model<K> {
         };
         self.tally.adds += 1;
         self.tally.retries += 1;
-        self.note(key, Asked { adds: 1, reasons: 0, priority: asked.priority });
+        self.note(key, Asked { adds: 1, flags: 0, priority: asked.priority });
         let _ = match (self.re_add, request.due(now)) {
             (ReaddPolicy::KeepBoth, None) => self.add_now(key),
             (ReaddPolicy::KeepBoth, Some(due)) => self.wait(key, due, request.merge),

@@ -19,6 +19,7 @@ mod groups;
 mod keep;
 mod order;
 mod pace;
+mod reasons;
 mod single;
 mod store_groups;
 mod view;
@@ -33,6 +34,7 @@ use requeue_core::{
 
 pub use self::groups::TeamStates;
 pub use self::order::{Ranking, ReadyKeys, Stack, Team};
+pub use self::reasons::{SeenReasons, Why};
 pub use self::store_groups::{GroupSettings, GroupedKey, Refusal, StoreGroups};
 pub use self::view::{Seen, Tally};
 use crate::How;
@@ -72,8 +74,10 @@ pub struct AddRequest {
     pub merge: Merge,
     /// The priority.
     pub priority: i32,
-    /// The reasons.
-    pub reasons: u32,
+    /// The flags.
+    pub flags: u32,
+    /// The reason.
+    pub why: Option<Why>,
     /// True if the add is the retry of a failure.
     pub failed: bool,
     /// The longest wait of a debounced add, whose quiet time is the delay of `when`. `debounce` has no effect without a
@@ -126,7 +130,7 @@ pub struct Out<K> {
     pub key: K,
     /// The number of the delivery.
     pub epoch: u64,
-    /// The adds, reasons and priority of the run.
+    /// The adds, flags and priority of the run.
     pub asked: Asked,
     /// The number of consecutive failures before the run.
     pub failures: u32,
@@ -175,8 +179,10 @@ pub struct Model<K> {
     starts: BTreeMap<K, Vec<Time>>,
     /// The keys whose pending run was delayed by the pace.
     paced: BTreeSet<K>,
-    /// The adds, reasons and priority of the next run of each known key.
+    /// The adds, flags and priority of the next run of each known key.
     asked: BTreeMap<K, Asked>,
+    /// The reasons of the run in flight and of the next run of each known key.
+    reasons: BTreeMap<K, [reasons::Adds; 2]>,
     teams: BTreeMap<K, Team>,
     ending: Ending,
     paused: bool,
@@ -210,6 +216,7 @@ impl<K: Ord + Clone> Model<K> {
             starts: BTreeMap::new(),
             paced: BTreeSet::new(),
             asked: BTreeMap::new(),
+            reasons: BTreeMap::new(),
             teams: BTreeMap::new(),
             ending: Ending::Open,
             paused: false,
@@ -244,7 +251,8 @@ impl<K: Ord + Clone> Model<K> {
         if request.failed {
             self.fail(key);
         }
-        self.note(key, Asked { adds: 1, reasons: request.reasons, priority: request.priority });
+        self.note(key, Asked { adds: 1, flags: request.flags, priority: request.priority });
+        self.note_reason(key, request.why);
         let added = match (self.re_add, request.due(now), request.debounced()) {
             (_, Some(due), Some(most)) => self.debounce(key, due, later(now, most), request.failed),
             (ReaddPolicy::KeepBoth, None, _) => self.add_now(key),
@@ -280,6 +288,7 @@ impl<K: Ord + Clone> Model<K> {
         self.dirty.remove(&key);
         self.paced.remove(&key);
         self.start(&key);
+        self.start_reasons(&key);
         let run = Run {
             epoch: self.epoch,
             since: now,
@@ -291,7 +300,7 @@ impl<K: Ord + Clone> Model<K> {
         self.processing.insert(key.clone(), run);
         let next = self.asked.get_mut(&key)?;
         let asked = Asked { adds: next.adds.max(1), ..*next };
-        (next.adds, next.reasons) = (0, 0);
+        (next.adds, next.flags) = (0, 0);
         let queued = now.since(self.since[&key]);
         self.tally.queued += queued.as_nanos();
         Some(Out { epoch: self.epoch, asked, failures: self.failures(&key), queued, key })
@@ -402,7 +411,7 @@ impl<K: Ord + Clone> Model<K> {
         let asked = self.asked.entry(key.clone()).or_default();
         asked.priority = if pending { asked.priority.max(more.priority) } else { more.priority };
         asked.adds = asked.adds.saturating_add(more.adds);
-        asked.reasons |= more.reasons;
+        asked.flags |= more.flags;
         let priority = asked.priority;
         self.queue.lift(key, priority);
     }
@@ -418,7 +427,10 @@ impl<K: Ord + Clone> Model<K> {
         self.failures.remove(key);
         self.not_before.remove(key);
         if let Some(asked) = self.asked.get_mut(key) {
-            (asked.adds, asked.reasons) = (0, 0);
+            (asked.adds, asked.flags) = (0, 0);
+        }
+        if let Some([_, pending]) = self.reasons.get_mut(key) {
+            pending.clear();
         }
         let waiting = self.stop_waiting(key);
         Cancelled { ready: dirty && !processing, dirty: dirty && processing, waiting }
@@ -433,6 +445,7 @@ impl<K: Ord + Clone> Model<K> {
         self.series.remove(key);
         self.paced.remove(key);
         self.asked.remove(key);
+        self.reasons.remove(key);
         self.since.remove(key);
         self.teams.remove(key);
         Some(key.clone())

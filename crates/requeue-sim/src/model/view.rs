@@ -46,8 +46,8 @@ pub struct Seen {
     pub failures: u32,
     /// The number of adds that the next run serves.
     pub adds: u32,
-    /// The reasons of the adds that the next run serves.
-    pub reasons: u32,
+    /// The flags of the adds that the next run serves.
+    pub flags: u32,
     /// The priority of the run that is pending or in flight. Otherwise, the priority is not compared.
     pub priority: Option<i32>,
     /// True if the key is throttled: it is ready, but its team is at its limit or paused.
@@ -101,7 +101,7 @@ impl Seen {
             paced_until: entry.around.paced_until.unwrap_or_default(),
             failures: entry.failures,
             adds: entry.adds,
-            reasons: entry.reasons,
+            flags: entry.flags,
             priority: model.and_then(|model| model.priority).map(|_| entry.priority),
             held_back: entry.held_back,
             group_paused: entry.around.group_paused,
@@ -146,7 +146,7 @@ impl<K: Ord + Clone> Model<K> {
             (true, false) => Phase::InFlight,
             (true, true) => Phase::InFlightDirty,
         };
-        let Asked { adds, reasons, priority } = self.asked.get(key).copied().unwrap_or_default();
+        let Asked { adds, flags, priority } = self.asked.get(key).copied().unwrap_or_default();
         let since = match self.processing.get(key) {
             Some(run) => Some(run.since),
             None if self.is_pending(key) => self.since.get(key).copied(),
@@ -160,7 +160,7 @@ impl<K: Ord + Clone> Model<K> {
             paced_until: self.permit(key),
             failures: self.failures(key),
             adds,
-            reasons,
+            flags,
             priority: (self.is_pending(key) || self.is_in_flight(key)).then_some(priority),
             cancelled: self.processing.get(key).and_then(|run| run.cancelled).map(Seen::number_of),
             held_back: phase == Phase::Ready && !self.queue.has_room(self.teams[key].id),
@@ -346,7 +346,7 @@ impl<K: Ord + Clone> Model<K> {
                     ),
                     self.not_before.get(key).map(|&at| ahead(at)).filter(|&at| at > 0),
                     self.failures(key).min(1),
-                    (asked.adds.min(1), asked.reasons, asked.priority, self.paced.contains(key)),
+                    (asked.adds.min(1), asked.flags, asked.priority, self.paced.contains(key)),
                 )
             })
             .collect();

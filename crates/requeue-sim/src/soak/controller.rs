@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use foldhash::fast::FixedState;
 use requeue::clock::FakeClock;
-use requeue::{Add, Completion, Cursor, Item, Merge, Queue, Ticket, Time};
+use requeue::{Add, Completion, Cursor, Item, Merge, Queue, Reason, Ticket, Time};
 
 use super::kinds::{Kind, Name, name};
 use super::{Memory, ensure};
@@ -282,7 +282,9 @@ impl Controller {
     fn request(&mut self) -> Add {
         let merge = [Merge::Earliest, Merge::Latest, Merge::Exactly][self.rng.usize(..3)];
         let add = if self.rng.bool() { Add::now() } else { Add::after(self.millis(30_000)) };
-        add.merge(merge).priority(self.rng.i32(-2..3)).reason(1 << self.rng.u32(..4))
+        let add = add.merge(merge).priority(self.rng.i32(-2..3)).flags(1 << self.rng.u32(..4));
+        // The number 0 is no reason.
+        Reason::new(self.rng.u16(..12)).map_or(add, |reason| add.reason(reason))
     }
 
     /// Deletes an object, and creates a new object.

@@ -5,7 +5,7 @@ use std::time::Duration;
 use proptest::prelude::*;
 use proptest::test_runner::{Config, RngSeed};
 use requeue_core::{Ending, Merge, Time, When};
-use requeue_sim::model::AddRequest;
+use requeue_sim::model::{AddRequest, Why};
 use requeue_sim::{How, Op};
 
 /// Returns a configuration with `cases` cases, which are the same each time. `PROPTEST_RNG_SEED`
@@ -57,15 +57,19 @@ fn requests() -> impl Strategy<Value = AddRequest> {
         1 => Just(Merge::Exactly),
     ];
     let priority = prop_oneof![3 => Just(0), 2 => -2..4, 1 => any::<i32>()];
-    let reasons = prop_oneof![Just(0u32), (0u32..5).prop_map(|bit| 1 << bit)];
+    let flags = prop_oneof![Just(0u32), (0u32..5).prop_map(|bit| 1 << bit)];
     let failed = prop::bool::weighted(0.15);
     let debounce = prop::option::weighted(0.4, durations());
-    (when, merge, priority, reasons, failed, debounce).prop_map(
-        |(when, merge, priority, reasons, failed, debounce)| AddRequest {
+    // A run can have more than eight reasons.
+    let cause = prop::option::of(any::<u8>());
+    let why = prop::option::of((1..12u16, cause).prop_map(|(reason, cause)| Why { reason, cause }));
+    (when, merge, priority, flags, why, failed, debounce).prop_map(
+        |(when, merge, priority, flags, why, failed, debounce)| AddRequest {
             when,
             merge,
             priority,
-            reasons,
+            flags,
+            why,
             failed,
             debounce,
         },

@@ -164,7 +164,7 @@ impl Queue {
     /// Makes the waiting keys among `keys` ready, and forgets their failures. Keys wait for their due time or their
     /// backoff. The result has a `bool` for each key, in the order of `keys`: true if the key was waiting.
     ///
-    /// The run keeps its priority, its adds and their reasons. Each transaction changes up to 1,000 keys.
+    /// The run keeps its priority, its adds and their flags. Each transaction changes up to 1,000 keys.
     ///
     /// # Errors
     ///

@@ -345,7 +345,7 @@ impl GroupHandle<'_> {
     /// let queue = store.queue("mail").group_by(GroupBy::Add).open().await?;
     /// use requeue_store::Add;
     ///
-    /// queue.group("acme").add_all_with(["alice", "bob"], Add::now().reason(1)).await?;
+    /// queue.group("acme").add_all_with(["alice", "bob"], Add::now().flags(1)).await?;
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// # })?;
     /// # Ok::<(), Box<dyn std::error::Error>>(())

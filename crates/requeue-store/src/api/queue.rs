@@ -102,7 +102,7 @@ impl Queue {
         self.add_with(key, Add::after(delay)).await
     }
 
-    /// Adds a key with options, for example a delay, a merge rule, a priority or reasons.
+    /// Adds a key with options, for example a delay, a merge rule, a priority or flags.
     ///
     /// # Errors
     ///

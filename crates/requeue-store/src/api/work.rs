@@ -89,7 +89,7 @@ impl WorkItem for Item {
         Delivery {
             attempt: self.attempt(),
             adds: self.adds(),
-            reasons: self.reasons(),
+            flags: self.flags(),
             priority: self.priority().into(),
             queued: None,
             fencing_token: self.fencing_token(),

@@ -143,10 +143,10 @@ impl Item {
         self.out.asked.adds
     }
 
-    /// Returns the bitwise or of the reasons of these adds.
+    /// Returns the bitwise or of the flags of these adds.
     #[must_use]
-    pub const fn reasons(&self) -> u32 {
-        self.out.asked.reasons
+    pub const fn flags(&self) -> u32 {
+        self.out.asked.flags
     }
 
     /// Returns the highest priority of these adds.

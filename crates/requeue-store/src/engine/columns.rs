@@ -117,7 +117,7 @@ columns! {
         at: Option<Micros>,
         priority: i64,
         adds: i64,
-        reasons: i64,
+        flags: i64,
         failures: i64,
         steps: i64,
         until: Micros,
@@ -138,7 +138,7 @@ columns! {
         run_since: Option<Micros>,
         run_priority: Option<i64>,
         run_adds: Option<i64>,
-        run_reasons: Option<i64>,
+        run_flags: Option<i64>,
         /// The name of the process that has the key in flight.
         worker: Option<Arc<str>>,
         /// The fencing token of the delivery whose run was cancelled. Any other token has no effect.
@@ -192,7 +192,7 @@ impl From<Columns> for Row {
             is_cancelled: stored.cancel_epoch == Some(epoch),
             asked: asked(
                 stored.run_adds.unwrap_or_default(),
-                stored.run_reasons.unwrap_or_default(),
+                stored.run_flags.unwrap_or_default(),
                 stored.run_priority.unwrap_or_default(),
             ),
         });
@@ -208,7 +208,7 @@ impl From<Columns> for Row {
             steps: to_count(stored.steps),
             until: stored.until,
             not_before: stored.not_before,
-            asked: asked(stored.adds, stored.reasons, stored.priority),
+            asked: asked(stored.adds, stored.flags, stored.priority),
             since: stored.since,
             error: stored.error.as_deref().map(str::to_owned),
             failed_at: stored.failed_at.filter(|_| stored.failures > 0),
@@ -231,7 +231,7 @@ impl From<&Row> for Columns {
             at: row.at,
             priority: row.asked.priority.number().into(),
             adds: row.asked.adds.into(),
-            reasons: row.asked.reasons.into(),
+            flags: row.asked.flags.into(),
             failures: row.failures.into(),
             steps: row.steps.into(),
             until: row.until,
@@ -247,7 +247,7 @@ impl From<&Row> for Columns {
             run_since: run.map(|run| run.since),
             run_priority: run.map(|run| run.asked.priority.number().into()),
             run_adds: run.map(|run| run.asked.adds.into()),
-            run_reasons: run.map(|run| run.asked.reasons.into()),
+            run_flags: run.map(|run| run.asked.flags.into()),
             worker: row.worker.clone(),
             cancel_epoch: run.filter(|run| run.is_cancelled).map(|run| run.epoch),
             run_trace: row.run_trace.clone(),
@@ -260,11 +260,11 @@ fn to_count(number: i64) -> u32 {
     number.try_into().unwrap_or(u32::MAX)
 }
 
-fn asked(adds: i64, reasons: i64, priority: i64) -> Asked {
+fn asked(adds: i64, flags: i64, priority: i64) -> Asked {
     Asked {
         adds: to_count(adds),
         // PostgreSQL stores the 32 bits with a sign.
-        reasons: reasons as u32,
+        flags: flags as u32,
         priority: i32::try_from(priority).unwrap_or_default().into(),
     }
 }

@@ -180,7 +180,7 @@ impl Ask {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Asked {
     pub(crate) adds: u32,
-    pub(crate) reasons: u32,
+    pub(crate) flags: u32,
     pub(crate) priority: Priority,
 }
 

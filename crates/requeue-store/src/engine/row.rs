@@ -117,7 +117,7 @@ impl Row {
         let pending = self.at.map(|_| self.asked.priority);
         self.asked.priority = rule::priority(pending, more.priority);
         self.asked.adds = self.asked.adds.saturating_add(more.adds);
-        self.asked.reasons |= more.reasons;
+        self.asked.flags |= more.flags;
     }
 
     fn forget_failures(&mut self) {
@@ -128,7 +128,7 @@ impl Row {
     fn take_back(&mut self) {
         self.forget_failures();
         (self.at, self.bound, self.parked) = (None, None, false);
-        (self.asked.adds, self.asked.reasons, self.trace) = (0, 0, None);
+        (self.asked.adds, self.asked.flags, self.trace) = (0, 0, None);
     }
 
     /// Requests a run now: the row `add` of the state table.
@@ -185,7 +185,7 @@ impl Row {
         if was_parked || add.merge == Merge::Exactly {
             row.take_back();
         }
-        let asked = Asked { adds: ask.adds, reasons: add.reasons, priority: add.priority };
+        let asked = Asked { adds: ask.adds, flags: add.flags, priority: add.priority };
         row.note_adds(asked);
         row.trace = join_traces(row.trace.take(), ask.trace.clone());
         let due = Some(after(now, add.after)).filter(|&at| at > now);
@@ -212,7 +212,7 @@ impl Row {
     ) -> Delivery {
         let asked = Asked { adds: self.asked.adds.max(1), ..self.asked };
         let queued = until(self.since, now);
-        (self.asked.adds, self.asked.reasons) = (0, 0);
+        (self.asked.adds, self.asked.flags) = (0, 0);
         (self.at, self.bound) = (None, None);
         self.not_before = 0;
         self.worker = Some(Arc::clone(worker));
@@ -241,7 +241,7 @@ impl Row {
         let (how, asked) = match how {
             Finish::Succeed => (How::Succeed, Asked::default()),
             Finish::RequeueAfter(delay, priority) => {
-                (How::Requeue(after(now, delay)), Asked { adds: 1, reasons: 0, priority })
+                (How::Requeue(after(now, delay)), Asked { adds: 1, flags: 0, priority })
             }
             Finish::Retry(failing, failure) => {
                 let delay = self.back_off(failing.backoff, now);
@@ -414,7 +414,7 @@ impl Row {
             failures: self.failures,
             priority: self.asked.priority,
             adds: self.asked.adds,
-            reasons: self.asked.reasons,
+            flags: self.asked.flags,
             error: self.error.clone(),
             failed: self.failed_at.filter(|_| self.failures > 0).map(|at| until(at, now)),
             group: self.group.as_deref().map(str::to_owned),

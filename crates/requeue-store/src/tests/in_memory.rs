@@ -111,10 +111,8 @@ impl InMemory {
             Some(most) => requeue::Add::debounce(ask.add.after).at_most(most),
             None => requeue::Add::after(ask.add.after),
         };
-        let add = at
-            .priority(ask.add.priority.number().into())
-            .reason(ask.add.reasons)
-            .merge(ask.add.merge);
+        let add =
+            at.priority(ask.add.priority.number().into()).flags(ask.add.flags).merge(ask.add.merge);
         match self.queue().add_with(ask.key, add) {
             requeue::Added::New => Added::New,
             requeue::Added::Coalesced => Added::Coalesced,
@@ -138,7 +136,7 @@ impl InMemory {
             && let Some(item) = self.queue().try_get().map(Item::into_owned)
         {
             let priority = Priority::from(item.priority());
-            let asked = Asked { adds: item.adds(), reasons: item.reasons(), priority };
+            let asked = Asked { adds: item.adds(), flags: item.flags(), priority };
             let epoch = i64::try_from(item.fencing_token()).expect("epochs count from 1");
             let queued = *self.last.0.lock().unwrap_or_else(PoisonError::into_inner);
             let (key, failures) = (item.key().clone(), item.attempt() - 1);
@@ -236,7 +234,7 @@ impl InMemory {
             failures: entry.failures,
             priority: Priority::from(entry.priority),
             adds: entry.adds,
-            reasons: entry.reasons,
+            flags: entry.flags,
             error: None,
             failed: None,
             group: None,
@@ -350,9 +348,9 @@ impl Engine for InMemory {
         let entries = self.entries();
         let make_ready = |key: &Key| {
             let found = entries.iter().find(|entry| entry.key == *key && entry.state == from);
-            if let Some(&Entry { priority, adds, reasons, .. }) = found {
+            if let Some(&Entry { priority, adds, flags, .. }) = found {
                 self.queue().cancel(key);
-                let add = requeue::Add::now().priority(priority.number().into()).reason(reasons);
+                let add = requeue::Add::now().priority(priority.number().into()).flags(flags);
                 for _ in 0..adds {
                     let _ = self.queue().add_with(key.clone(), add);
                 }

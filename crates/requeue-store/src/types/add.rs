@@ -98,7 +98,7 @@ impl From<Priority> for i32 {
     }
 }
 
-/// The options of an add: its delay or debouncing, merge rule, priority and reasons.
+/// The options of an add: its delay or debouncing, merge rule, priority and flags.
 ///
 /// # Examples
 ///
@@ -115,7 +115,7 @@ pub struct Add {
     pub(crate) after: Duration,
     pub(crate) merge: Merge,
     pub(crate) priority: Priority,
-    pub(crate) reasons: u32,
+    pub(crate) flags: u32,
     pub(crate) revives: bool,
     /// The longest wait of a debounced add, whose quiet time is `after`.
     at_most: Option<Duration>,
@@ -131,7 +131,7 @@ impl Add {
     /// measured by the engine's clock, and rounded up to a microsecond.
     pub const fn after(delay: Duration) -> Self {
         let (merge, priority) = (Merge::Earliest, Priority::Normal);
-        Self { after: delay, merge, priority, reasons: 0, revives: false, at_most: None }
+        Self { after: delay, merge, priority, flags: 0, revives: false, at_most: None }
     }
 
     /// Creates an add that is due when no debounced add of the key has arrived for the time `quiet`. Each debounced add
@@ -197,9 +197,9 @@ impl Add {
     }
 
     /// Adds bits that say why the key needs a run. If several adds are coalesced, the run sees the
-    /// bitwise or of their reasons.
-    pub const fn reason(self, bits: u32) -> Self {
-        Self { reasons: self.reasons | bits, ..self }
+    /// bitwise or of their flags.
+    pub const fn flags(self, bits: u32) -> Self {
+        Self { flags: self.flags | bits, ..self }
     }
 
     /// Makes the add revive a parked key even in a queue that [keeps](ParkedAdd::Keep) parked keys.

@@ -66,8 +66,8 @@ pub struct Entry {
     pub priority: Priority,
     /// The number of adds that the pending run serves.
     pub adds: u32,
-    /// The bitwise or of the reasons of these adds.
-    pub reasons: u32,
+    /// The bitwise or of the flags of these adds.
+    pub flags: u32,
     /// The error of the last failure, or the reason why the row is damaged.
     pub error: Option<String>,
     /// The time since the last failure, if [`failures`](Self::failures) is not 0.

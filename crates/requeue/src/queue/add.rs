@@ -11,7 +11,7 @@ use super::Queue;
 use super::shared::{LOCK_BATCH, Shared, State};
 use crate::Key;
 use crate::ranked_mutex::RankedGuard;
-use crate::sync::drop_quietly;
+use crate::sync::{Arc, drop_quietly};
 
 /// The number of keys by which prefetching is ahead of the adds. It is about the number of memory reads that a
 /// processor can have in progress at the same time.
@@ -35,7 +35,7 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
     #[inline]
     pub fn add(&self, key: K) -> Added {
         let hash = self.hash_key(&key);
-        self.add_at(key, hash, Add::now(), None)
+        self.add_at(key, hash, Add::now(), None, None)
     }
 
     /// Adds `key`, and makes an owned key only if the queue has no record of the key.
@@ -84,6 +84,9 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
             return self.add_with(own(key), add);
         }
         let hash = self.hash_key(key);
+        if add.has_reason() {
+            self.shared.expect_reasons();
+        }
         let locked = self.shared.lock_for(Operation::Add(&add), None);
         let Ok((mut state, now)) = locked else { return Added::Refused };
         // `own` is user code, so it is not called under the lock.
@@ -138,10 +141,10 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
         let now = self.shared.clock.now();
         let delay = self.shared.limiter.next_delay(&key, now);
         // The limiter and the queue use the same time, so that they compute the same due time.
-        self.add_at(key, hash, Add::after(delay).failed(), Some(now))
+        self.add_at(key, hash, Add::after(delay).failed(), None, Some(now))
     }
 
-    /// Adds `key` with all options of an [`Add`]: delay, debounce, merge rule, priority, reasons.
+    /// Adds `key` with all options of an [`Add`]: delay, debounce, merge rule, priority, flags, reason.
     ///
     /// # Examples
     ///
@@ -150,29 +153,62 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
     /// use std::time::Duration;
     ///
     /// let queue = Queue::new();
-    /// queue.add_with("urgent", Add::now().priority(10).reason(0b10));
+    /// queue.add_with("urgent", Add::now().priority(10).flags(0b10));
     /// // 300 ms after the last of its adds, and 3 s after the first at the latest.
     /// let debounced = Add::debounce(Duration::from_millis(300)).at_most(Duration::from_secs(3));
     /// queue.add_with("typing", debounced);
-    /// assert_eq!(queue.try_get().unwrap().reasons(), 0b10);
+    /// assert_eq!(queue.try_get().unwrap().flags(), 0b10);
     /// ```
     pub fn add_with(&self, key: K, add: Add) -> Added {
         let hash = self.hash_key(&key);
-        self.add_at(key, hash, add, None)
+        self.add_at(key, hash, add, None, None)
+    }
+
+    /// Adds `key`, and notes the cause of the add, such as the object of an event.
+    ///
+    /// The run lists the [reasons](crate::Item::reasons) of its adds, each with its first and its last cause. An add
+    /// without a [reason](Add::reason) gets the [caller's location](crate::caller_reason). A cause is cut after 320 bytes.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use requeue::{Add, Queue, describe_reasons, intern_reason};
+    ///
+    /// let queue = Queue::new();
+    /// let changed = Add::now().reason(intern_reason("ConfigMap applied"));
+    /// queue.add_caused_by("web", changed, "default/settings");
+    /// let item = queue.try_get().unwrap();
+    /// assert_eq!(
+    ///     describe_reasons(&item.reasons()).to_string(),
+    ///     "ConfigMap applied (default/settings)",
+    /// );
+    /// ```
+    #[track_caller]
+    pub fn add_caused_by(&self, key: K, add: Add, cause: impl Into<Arc<str>>) -> Added {
+        let add = if add.has_reason() { add } else { add.reason(crate::caller_reason()) };
+        let hash = self.hash_key(&key);
+        self.add_at(key, hash, add, Some(cause.into()), None)
     }
 
     #[inline(always)]
-    fn add_at(&self, key: K, hash: u64, add: Add, now: Option<Time>) -> Added {
+    fn add_at(
+        &self,
+        key: K,
+        hash: u64,
+        add: Add,
+        cause: Option<Arc<str>>,
+        now: Option<Time>,
+    ) -> Added {
         #[cfg(feature = "opentelemetry")]
         if let Some(origin) = self.shared.current_origin() {
             let (copy, mut unused) = (key.clone(), None);
-            let added = self.add_then(key, hash, add, now, |state, added| {
+            let added = self.add_then(key, hash, add, cause, now, |state, added| {
                 unused = self.shared.keep_origin(state, (copy, hash), &add, added, origin);
             });
             drop_quietly(unused);
             return added;
         }
-        self.add_then(key, hash, add, now, |_, _| {})
+        self.add_then(key, hash, add, cause, now, |_, _| {})
     }
 
     /// Adds a key, and calls `then` under the lock.
@@ -182,6 +218,7 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
         key: K,
         hash: u64,
         add: Add,
+        cause: Option<Arc<str>>,
         now: Option<Time>,
         then: impl FnOnce(&State<K>, Added),
     ) -> Added {
@@ -193,9 +230,15 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
             #[cfg(feature = "opentelemetry")]
             self.shared.forget_traces(&key);
         }
+        if add.has_reason() {
+            self.shared.expect_reasons();
+        }
         let locked = self.shared.lock_for(Operation::Add(&add), now);
         let Ok((mut state, now)) = locked else { return Added::Refused };
-        let (added, unused) = state.core.add(key, hash, add, group, now);
+        let (added, unused) = match add.has_reason() {
+            true => state.core.add_caused_by(key, hash, add, cause, group, now),
+            false => state.core.add(key, hash, add, group, now),
+        };
         then(&state, added);
         self.shared.release_lock(state);
         drop_quietly(unused);

@@ -3,16 +3,20 @@
 //! A reader first makes due keys ready, so that it never shows a due key as waiting.
 
 use std::borrow::Borrow;
+use std::collections::BTreeSet;
 use std::hash::{BuildHasher, Hash};
 
 use requeue_core::history::{Event, Recording};
-use requeue_core::{self as core, Cursor, Entry, Operation, Page, StateCounts, Time, Totals, Walk};
+use requeue_core::{
+    self as core, Cursor, Entry, Operation, Page, Reasons, StateCounts, Time, Totals, Walk,
+};
 
 use super::Queue;
 use super::shared::{LOCK_BATCH, Shared, State};
 use crate::Key;
 use crate::metrics::{AtGroupLimit, Sample, Times};
 use crate::ranked_mutex::RankedGuard;
+use crate::reasons::reason_text;
 use crate::sync::{Ordering, drop_quietly, quietly};
 
 #[expect(clippy::len_without_is_empty, reason = "a queue without ready keys may have others")]
@@ -249,6 +253,31 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
         self.shared.read_settled(|core| core.look_up(key, hash))
     }
 
+    /// Returns the reasons of the run of `key` that is in flight. If the key is not in flight, returns the reasons of its
+    /// pending run.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use requeue::{Add, Queue, describe_reasons, intern_reason};
+    ///
+    /// let queue = Queue::new();
+    /// queue.add_with("web", Add::now().reason(intern_reason("resync")));
+    /// assert_eq!(describe_reasons(&queue.reasons(&"web")).to_string(), "resync");
+    /// ```
+    pub fn reasons<Q>(&self, key: &Q) -> Reasons
+    where
+        K: Borrow<Q>,
+        Q: Hash + Eq + ?Sized,
+    {
+        let hash = self.hash_key(key);
+        self.shared.read_settled(|core| {
+            let reasons = core.reasons(key, hash);
+            let is_in_flight = core.phase(key, hash).is_some_and(core::Phase::is_in_flight);
+            if is_in_flight { reasons.running } else { reasons.pending }
+        })
+    }
+
     /// Returns the recorded transitions of `key`, of its group and of the queue, the oldest first.
     ///
     /// The result is empty unless events are [recorded](super::Builder::record_events). If the recording is full, the
@@ -323,7 +352,12 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
     /// ```
     #[must_use]
     pub fn recording(&self) -> Option<Recording> {
-        self.shared.read_settled(core::Queue::recording)
+        let mut recording = self.shared.read_settled(core::Queue::recording)?;
+        let reasons: BTreeSet<_> = recording.events().iter().filter_map(Event::reason).collect();
+        for reason in reasons {
+            recording.insert_reason(reason, reason_text(reason));
+        }
+        Some(recording)
     }
 
     /// Like [`recording`](Self::recording), with the names of the keys that the queue still has. `name` returns the

@@ -9,7 +9,9 @@ use std::ops::Deref;
 use std::panic::{RefUnwindSafe, UnwindSafe};
 use std::time::Duration;
 
-use requeue_core::{self as core, Asked, Delivery, Ending, Finish, Finished, Operation, Time};
+use requeue_core::{
+    self as core, Asked, Delivery, Ending, Finish, Finished, Operation, Reasons, Time,
+};
 
 use super::cancelling::Cancellation;
 use super::shared::{LOCK_BATCH, Shared, State};
@@ -116,10 +118,30 @@ impl<'q, K: Key> Item<'q, K> {
         self.asked.adds
     }
 
-    /// Returns the reasons of the adds that this run serves, combined by bitwise or.
+    /// Returns the flags of the adds that this run serves, combined by bitwise or.
     #[must_use]
-    pub const fn reasons(&self) -> u32 {
-        self.asked.reasons
+    pub const fn flags(&self) -> u32 {
+        self.asked.flags
+    }
+
+    /// Returns the reasons of these adds: why the key runs. A run that is retried also has the reasons of the failed run.
+    ///
+    /// The call takes the queue's lock if an add of the queue had a reason.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use requeue::{Add, Queue, intern_reason, reason_text};
+    ///
+    /// let queue = Queue::new();
+    /// queue.add_with("web", Add::now().reason(intern_reason("resync")));
+    /// let reasons = queue.try_get().unwrap().reasons();
+    /// assert_eq!(reasons.iter().map(|count| reason_text(count.reason)).collect::<Vec<_>>(), ["resync"]);
+    /// ```
+    #[must_use]
+    pub fn reasons(&self) -> Reasons {
+        let owner = self.live.as_ref().map(|(owner, _)| owner);
+        owner.map(|owner| owner.run_reasons(&self.ticket)).unwrap_or_default()
     }
 
     /// Returns the highest priority of the adds that this run serves.

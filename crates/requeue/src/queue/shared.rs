@@ -7,7 +7,7 @@ use std::any::TypeId;
 use std::task::Waker;
 use std::time::Duration;
 
-use requeue_core::{self as core, Operation, Time};
+use requeue_core::{self as core, Operation, Reasons, Time};
 
 use super::drainers::Drainers;
 use super::dropped_keys::DroppedKeys;
@@ -102,6 +102,9 @@ pub(crate) struct Shared<K: Key> {
     hint: AtomicBool,
     /// A hint: true if there is a key for the spinning thread.
     pub(super) go: AtomicBool,
+    /// True if an add had a reason. It is set before the lock of this add is taken, so that a run sees it. This is not
+    /// one of loom's primitives, because the lock orders it.
+    has_reasons: std::sync::atomic::AtomicBool,
     pub(super) facts: Facts,
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) limiter: LockedLimiter<K>,
@@ -194,6 +197,7 @@ impl<K: Key> Shared<K> {
             state: RankedMutex::new(state),
             hint: AtomicBool::new(always_needs_now),
             go: AtomicBool::new(false),
+            has_reasons: std::sync::atomic::AtomicBool::new(false),
             facts,
             clock,
             limiter,
@@ -205,6 +209,21 @@ impl<K: Key> Shared<K> {
             this: Weak::clone(this),
             timer: OnceLock::new(),
         })
+    }
+
+    /// Notes that an add has a reason, before its lock is taken.
+    #[cold]
+    pub(super) fn expect_reasons(&self) {
+        self.has_reasons.store(true, Ordering::Relaxed);
+    }
+
+    /// Returns the reasons of the run of a delivery.
+    #[inline]
+    pub(super) fn run_reasons(&self, ticket: &core::Ticket) -> Reasons {
+        if !self.has_reasons.load(Ordering::Relaxed) {
+            return Reasons::default();
+        }
+        self.lock().map_or_else(|_| Reasons::default(), |state| state.core.run_reasons(ticket))
     }
 
     #[inline]

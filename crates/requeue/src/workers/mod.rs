@@ -26,7 +26,7 @@ pub use self::source::{Delivery, WorkItem, WorkQueue};
 pub use self::tasks::Workers;
 pub use self::threads::ThreadWorkers;
 use self::token::RunToken;
-use crate::CancelReason;
+use crate::{CancelReason, Reasons};
 
 #[cfg(feature = "tokio")]
 type SpanOf<K> = Arc<dyn Fn(&K, &Context) -> tracing::Span + Send + Sync>;
@@ -35,6 +35,7 @@ type SpanOf<K> = Arc<dyn Fn(&K, &Context) -> tracing::Span + Send + Sync>;
 #[derive(Clone, Debug)]
 pub struct Context {
     delivery: Delivery,
+    reasons: Reasons,
     is_last: bool,
     token: RunToken,
 }
@@ -82,10 +83,36 @@ impl Context {
         self.delivery.adds
     }
 
-    /// Returns the reasons of the adds that this run serves, combined by bitwise or.
+    /// Returns the flags of the adds that this run serves, combined by bitwise or.
     #[must_use]
-    pub const fn reasons(&self) -> u32 {
-        self.delivery.reasons
+    pub const fn flags(&self) -> u32 {
+        self.delivery.flags
+    }
+
+    /// Returns the reasons of these adds: why the key runs. A run that is retried also has the reasons of the failed run.
+    ///
+    /// Queues in a store keep no reasons.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use requeue::workers::{Action, Context, Error, ThreadWorkers};
+    /// use requeue::{Add, Queue, describe_reasons, intern_reason};
+    ///
+    /// fn reconcile(key: &str, context: Context) -> Result<Action, Error> {
+    ///     let reasons = describe_reasons(context.reasons()).to_string();
+    ///     assert_eq!((key, &*reasons), ("web", "resync"));
+    ///     Ok(Action::succeed())
+    /// }
+    ///
+    /// let queue = Queue::new();
+    /// queue.add_with("web", Add::now().reason(intern_reason("resync")));
+    /// queue.close();
+    /// ThreadWorkers::new(queue, reconcile).run();
+    /// ```
+    #[must_use]
+    pub const fn reasons(&self) -> &Reasons {
+        &self.reasons
     }
 
     /// Returns the highest priority of the adds that this run serves.

@@ -38,7 +38,8 @@ impl<K: Clone> Options<K> {
 
     pub(super) fn new_context(&self, item: &impl WorkItem<Key = K>, token: RunToken) -> Context {
         let delivery = item.delivery();
-        Context { delivery, is_last: self.is_last(delivery.attempt), token }
+        let is_last = self.is_last(delivery.attempt);
+        Context { delivery, reasons: item.reasons(), is_last, token }
     }
 
     /// Returns the result of a run that has panicked. The run has failed, unless the queue has cancelled it.

@@ -10,7 +10,7 @@ use std::time::Duration;
 use super::Error;
 use crate::clock::Clock;
 use crate::sync::drop_quietly;
-use crate::{CancelReason, Completion, Drained, Item, Key, Queue};
+use crate::{CancelReason, Completion, Drained, Item, Key, Queue, Reasons};
 
 /// A queue from which [`Workers`](super::Workers) take keys: a queue of this crate, or one of
 /// requeue-store.
@@ -61,6 +61,11 @@ pub trait WorkItem: Send + Sized + 'static {
     /// Returns the numbers of the delivery.
     fn delivery(&self) -> Delivery;
 
+    /// Returns the reasons of the adds that this run serves. The default is for queues that keep no reasons.
+    fn reasons(&self) -> Reasons {
+        Reasons::default()
+    }
+
     /// Sets the priority of the key's next run, if the completion causes a run.
     fn set_priority(&mut self, priority: i32);
 
@@ -99,8 +104,8 @@ pub struct Delivery {
     pub attempt: u32,
     /// The number of adds that this run serves.
     pub adds: u32,
-    /// The reasons of the adds that this run serves, combined by bitwise or.
-    pub reasons: u32,
+    /// The flags of the adds that this run serves, combined by bitwise or.
+    pub flags: u32,
     /// The highest priority of the adds that this run serves.
     pub priority: i32,
     /// How long the key was ready before this delivery, or `None` if the queue does not keep this
@@ -149,11 +154,15 @@ impl<K: Key> WorkItem for Item<'static, K> {
         Delivery {
             attempt: self.attempt(),
             adds: self.adds(),
-            reasons: self.reasons(),
+            flags: self.flags(),
             priority: self.priority(),
             queued: self.queued(),
             fencing_token: self.fencing_token(),
         }
+    }
+
+    fn reasons(&self) -> Reasons {
+        Self::reasons(self)
     }
 
     fn set_priority(&mut self, priority: i32) {

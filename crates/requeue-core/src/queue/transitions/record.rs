@@ -27,7 +27,7 @@ pub(in crate::queue) struct Record<K> {
     pub(in crate::queue) hash: u32,
     /// The number of adds that the next run serves.
     pub(in crate::queue) adds: u32,
-    pub(in crate::queue) reasons: u32,
+    pub(in crate::queue) add_flags: u32,
     pub(in crate::queue) priority: i32,
     /// The number of consecutive failures.
     pub(super) failures: u32,
@@ -57,7 +57,7 @@ impl<K> Record<K> {
             link: if delayed { [None; 2] } else { [tail, None] },
             hash,
             adds: 1,
-            reasons: add.reasons,
+            add_flags: add.flags,
             priority: add.priority,
             failures: add.failed as u32,
             phase: if delayed { Phase::Idle } else { Phase::Ready },
@@ -97,13 +97,13 @@ impl<K> Record<K> {
         !matches!(self.phase, Phase::Idle) || self.waiting || self.failures > 0
     }
 
-    /// Merges the adds, reasons and priority of `asked` into the pending run, or into a new run.
+    /// Merges the adds, flags and priority of `asked` into the pending run, or into a new run.
     pub(in crate::queue) fn merge_asked(&mut self, asked: Asked) {
         // Without a pending run, the priority belongs to the last run and does not count.
         let pending = if self.is_pending() { Some(self.priority) } else { None };
         self.priority = rule::priority(pending, asked.priority);
         self.adds = self.adds.saturating_add(asked.adds);
-        self.reasons |= asked.reasons;
+        self.add_flags |= asked.flags;
     }
 
     /// Returns the number of the delivery. The key must be InFlight.
@@ -164,7 +164,7 @@ impl<K> Record<K> {
 
     /// Removes the adds of the pending run, which is cancelled.
     pub(in crate::queue) const fn forget_adds(&mut self) {
-        (self.adds, self.reasons) = (0, 0);
+        (self.adds, self.add_flags) = (0, 0);
         self.flags &= !PACED;
     }
 

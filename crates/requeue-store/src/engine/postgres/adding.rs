@@ -20,7 +20,7 @@ pub(super) struct Batch<'a> {
     pub(super) afters: Vec<i64>,
     pub(super) hows: Vec<i16>,
     pub(super) priorities: Vec<i16>,
-    pub(super) reasons: Vec<i32>,
+    pub(super) flags: Vec<i32>,
     /// The longest waits of debounced adds. The vector is empty if no add is debounced.
     pub(super) mosts: Vec<Option<i64>>,
 }
@@ -39,7 +39,7 @@ impl<'a> Batch<'a> {
             afters: adds.iter().map(|(_, (_, add))| micros(add.after)).collect(),
             hows: adds.iter().map(|&(_, (_, add))| how_to_add(add)).collect(),
             priorities: adds.iter().map(|(_, (_, add))| add.priority.number().into()).collect(),
-            reasons: adds.iter().map(|(_, (_, add))| add.reasons.cast_signed()).collect(),
+            flags: adds.iter().map(|(_, (_, add))| add.flags.cast_signed()).collect(),
             mosts,
         }
     }
@@ -174,10 +174,10 @@ where
         let (batch, again): (Vec<usize>, Vec<usize>) =
             left.into_iter().partition(|&n| different.insert(&adds[n].0));
         let asked = Batch::new(batch.iter().map(|&n| (&*adds[n].0, adds[n].1)));
-        let Batch { keys, afters, hows, priorities, reasons, mosts, .. } = &asked;
+        let Batch { keys, afters, hows, priorities, flags, mosts, .. } = &asked;
         let sql = "select requeue.add_each($1, $2, $3, $4, $5, $6, $7, $8)";
         let groups: Vec<&str> = group.map(|group| vec![group; keys.len()]).unwrap_or_default();
-        let params = with_types(&[&queue, keys, afters, hows, priorities, reasons, mosts, &groups]);
+        let params = with_types(&[&queue, keys, afters, hows, priorities, flags, mosts, &groups]);
         // The statement is not prepared: behind a pooler, the next statement may run in another session.
         let row = client.query_typed_one(sql, &params).await?;
         for (n, answer) in batch.into_iter().zip(asked.read_answers(&row)?) {

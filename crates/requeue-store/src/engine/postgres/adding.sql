@@ -98,7 +98,7 @@ end $$;
 -- queue has no groups. An existing key stays in its group.
 create or replace function requeue.add_all(
     in_queue integer, in_keys bytea[], in_afters bigint[], in_hows smallint[],
-    in_priorities smallint[], in_reasons integer[], in_adds integer[], in_mosts bigint[],
+    in_priorities smallint[], in_flags integer[], in_adds integer[], in_mosts bigint[],
     in_groups text[] default null
 ) returns smallint[]
 -- (Planning each batch would take longer than executing it.)
@@ -127,18 +127,18 @@ begin
         perform requeue.check_groups(place.group_by, in_groups, cardinality(in_keys));
     end if;
     with asked as (
-        select a.* from unnest(in_keys, in_afters, in_hows, in_priorities, in_reasons, in_adds, in_mosts, in_groups)
-            as a (key, after, how, priority, reasons, adds, most, grp)
+        select a.* from unnest(in_keys, in_afters, in_hows, in_priorities, in_flags, in_adds, in_mosts, in_groups)
+            as a (key, after, how, priority, flags, adds, most, grp)
     ), added as (
         insert into requeue.keys as k
-            (queue, key, state, at, since, priority, reasons, adds, said, bound, grp, is_due)
+            (queue, key, state, at, since, priority, flags, adds, said, bound, grp, is_due)
         select in_queue, a.key, 0, requeue.later(t, a.after), requeue.later(t, a.after),
-            a.priority, a.reasons, a.adds, (8 + a.how)::smallint, requeue.later(t, a.most),
+            a.priority, a.flags, a.adds, (8 + a.how)::smallint, requeue.later(t, a.most),
             case when place.group_by is not null then coalesce(a.grp, '') end,
             place.group_by is not null and a.after <= 0
         from asked a order by a.key
         on conflict (queue, key) do update set
-            (state, at, since, priority, adds, reasons, failures, steps, until, not_before, error, bound,
+            (state, at, since, priority, adds, flags, failures, steps, until, not_before, error, bound,
              is_due, said) = (
                 select o.state, case when w.is_due then o.at else w.merged end,
                     case when w.is_due then k.since else w.merged end,
@@ -147,7 +147,7 @@ begin
                         else greatest(k.priority, excluded.priority)
                     end,
                     least(o.adds::bigint + excluded.adds, 2147483647)::integer,
-                    o.reasons | excluded.reasons,
+                    o.flags | excluded.flags,
                     case when o.starts_over then 0 else k.failures end,
                     case when o.starts_over then 0 else k.steps end,
                     case when o.starts_over then 0 else k.until end,
@@ -177,7 +177,7 @@ begin
                         case when b.starts_over then null else k.at end as at,
                         case when b.starts_over then null else k.bound end as bound,
                         case when b.starts_over then 0 else k.adds end as adds,
-                        case when b.starts_over then 0 else k.reasons end as reasons,
+                        case when b.starts_over then 0 else k.flags end as flags,
                         case when b.starts_over then 0 else k.not_before end as not_before
                     from (
                         select k.state = 2 or excluded.said & 3 = 2 as starts_over

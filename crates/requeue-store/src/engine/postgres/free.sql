@@ -5,12 +5,12 @@
 -- releases its locks, so that the other keys of the batch can be processed.
 create or replace function requeue.add_all_soon(
     in_queue integer, in_keys bytea[], in_afters bigint[], in_hows smallint[],
-    in_priorities smallint[], in_reasons integer[], in_adds integer[], in_mosts bigint[],
+    in_priorities smallint[], in_flags integer[], in_adds integer[], in_mosts bigint[],
     in_groups text[] default null
 ) returns smallint[]
 language plpgsql {definer} set lock_timeout = '100ms' as $$
 begin
-    return requeue.add_all(in_queue, in_keys, in_afters, in_hows, in_priorities, in_reasons, in_adds,
+    return requeue.add_all(in_queue, in_keys, in_afters, in_hows, in_priorities, in_flags, in_adds,
         in_mosts, in_groups);
 end $$;
 
@@ -27,7 +27,7 @@ end $$;
 -- Adds keys as `add_all` does. The answer for a locked key is 5.
 create or replace function requeue.add_free(
     in_queue integer, in_keys bytea[], in_afters bigint[], in_hows smallint[],
-    in_priorities smallint[], in_reasons integer[], in_adds integer[], in_mosts bigint[],
+    in_priorities smallint[], in_flags integer[], in_adds integer[], in_mosts bigint[],
     in_groups text[] default null
 ) returns smallint[]
 language plpgsql {definer} set lock_timeout = '1ms' as $$
@@ -35,7 +35,7 @@ declare
     half integer := cardinality(in_keys) / 2;
 begin
     begin
-        return requeue.add_all(in_queue, in_keys, in_afters, in_hows, in_priorities, in_reasons, in_adds,
+        return requeue.add_all(in_queue, in_keys, in_afters, in_hows, in_priorities, in_flags, in_adds,
             in_mosts, in_groups);
     exception when lock_not_available then
         if half = 0 then
@@ -43,9 +43,9 @@ begin
         end if;
     end;
     return requeue.add_free(in_queue, in_keys[:half], in_afters[:half], in_hows[:half],
-            in_priorities[:half], in_reasons[:half], in_adds[:half], in_mosts[:half], in_groups[:half])
+            in_priorities[:half], in_flags[:half], in_adds[:half], in_mosts[:half], in_groups[:half])
         || requeue.add_free(in_queue, in_keys[half + 1:], in_afters[half + 1:],
-            in_hows[half + 1:], in_priorities[half + 1:], in_reasons[half + 1:],
+            in_hows[half + 1:], in_priorities[half + 1:], in_flags[half + 1:],
             in_adds[half + 1:], in_mosts[half + 1:], in_groups[half + 1:]);
 end $$;
 
@@ -56,7 +56,7 @@ begin
     return row(
         ends.keys[first:last], ends.epochs[first:last], ends.hows[first:last],
         ends.delays[first:last], ends.priorities[first:last], ends.adds[first:last],
-        ends.reasons[first:last], ends.errors[first:last], ends.bases[first:last],
+        ends.flags[first:last], ends.errors[first:last], ends.bases[first:last],
         ends.caps[first:last], ends.shares[first:last], ends.mosts[first:last],
         ends.tooks[first:last], ends.statuses[first:last], ends.outputs[first:last]
     )::requeue.ends;

@@ -60,7 +60,7 @@
 //!                                                    -- revive => false: ParkedAdd::Keep
 //! select requeue.add('mail', 'alice');      -- new, coalesced, dirty, backing_off, revived or parked
 //! select requeue.add('mail', 'bob', '10 min', merge => 'latest', priority => 'high',
-//!                    reasons => 5, revive => true);
+//!                    flags => 5, revive => true);
 //! select requeue.add('mail', 'erin', debounce => '300 ms', at_most => '5 s');
 //! select * from requeue.add_many('mail', array['carol', 'dave'], '10 min', priority => 'low');
 //! ```

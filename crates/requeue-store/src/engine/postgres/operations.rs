@@ -128,10 +128,10 @@ impl Engine for Postgres {
         } else {
             Vec::new()
         };
-        let Batch { keys, afters, hows, priorities, reasons, mosts, .. } = &batch;
+        let Batch { keys, afters, hows, priorities, flags, mosts, .. } = &batch;
         let id = number(queue);
         let params: [&dyn Param; 9] =
-            [&id, keys, afters, hows, priorities, reasons, &adds, mosts, &groups];
+            [&id, keys, afters, hows, priorities, flags, &adds, mosts, &groups];
         let row = self.query_row(queue, sql, &params).await?;
         let added = batch.read_answers(&row).map_err(|error| faults::of_statement(&error))?;
         if tried == Tried::No && added.contains(&None) {
@@ -290,12 +290,12 @@ impl Engine for Postgres {
             ends.iter().for_each(|end| rest.push(&end.how));
         }
         let (id, hold) = (number(queue), is_hold(queue.readd_policy));
-        let Rest { delays, priorities, adds, reasons, errors, bases, caps, shares, mosts, .. } =
+        let Rest { delays, priorities, adds, flags, errors, bases, caps, shares, mosts, .. } =
             &rest;
         let Rest { tooks, statuses, outputs, .. } = &rest;
         let of_all: [&dyn Param; 5] = [&id, &hold, &keys, &epochs, &hows];
         let of_others: [&dyn Param; 9] =
-            [delays, priorities, adds, reasons, errors, bases, caps, shares, mosts];
+            [delays, priorities, adds, flags, errors, bases, caps, shares, mosts];
         let of_failures: [&dyn Param; 3] = [tooks, statuses, outputs];
         let params = [&of_all[..], &of_others[..], &of_failures[..]].concat();
         let row = self.query_row(queue, sql, &params).await;
@@ -513,12 +513,12 @@ impl Sessions {
         names_newest: bool,
     ) -> Answer<(Claimed, Lows, Snapshot)> {
         // The same statement reads the time of the next schedule, which costs a search in an index.
-        let plain = "select keys, epochs, priorities, adds, reasons, failures, queued, parked, \
+        let plain = "select keys, epochs, priorities, adds, flags, failures, queued, parked, \
                      parked_failures, next_due, lows, snapshot, is_paused, is_rated, \
                      (select s.due_at - requeue.now() from requeue.schedules s \
                       where s.queue = $1 and s.due_at is not null order by s.due_at limit 1) as schedule_in \
                      from requeue.claim($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)";
-        let by_turns = "select keys, epochs, priorities, adds, reasons, failures, queued, parked, \
+        let by_turns = "select keys, epochs, priorities, adds, flags, failures, queued, parked, \
                      parked_failures, next_due, lows, snapshot, is_paused, is_rated, groups, bands, \
                      ring, used, is_next, cursors, is_complete, \
                      (select s.due_at - requeue.now() from requeue.schedules s \
@@ -660,7 +660,7 @@ fn read_claimed(row: &SqlRow) -> (Claimed, Lows, Snapshot) {
     let epochs: Vec<i64> = row.get("epochs");
     let priorities: Vec<i16> = row.get("priorities");
     let adds: Vec<i32> = row.get("adds");
-    let reasons: Vec<i32> = row.get("reasons");
+    let flags: Vec<i32> = row.get("flags");
     let failures: Vec<i32> = row.get("failures");
     let queued: Vec<i64> = row.get("queued");
     let delivery = |(n, key): (usize, &&[u8])| Delivery {
@@ -668,7 +668,7 @@ fn read_claimed(row: &SqlRow) -> (Claimed, Lows, Snapshot) {
         epoch: epochs[n],
         asked: Asked {
             adds: from_count(adds[n]),
-            reasons: reasons[n].cast_unsigned(),
+            flags: flags[n].cast_unsigned(),
             priority: i32::from(priorities[n]).into(),
         },
         failures: from_count(failures[n]),

@@ -119,7 +119,7 @@ begin
         was := k;
         k := requeue.ended(k, t, in_hold,
             case when k.cancel_epoch = k.epoch then 7 else 2 end::smallint, null, k.run_priority,
-            k.run_adds, k.run_reasons, 'the lease expired', in_base, in_cap,
+            k.run_adds, k.run_flags, 'the lease expired', in_base, in_cap,
             1 - (step - floor(step)), in_most);
         perform requeue.keep(k, t);
         if k.failed_at is not null or was.failed_at is not null then
@@ -145,7 +145,7 @@ end $$;
 create or replace function requeue.deliver(
     in_taken tid[], t bigint, in_lease bigint, in_worker text, in_counted boolean,
     out keys bytea[], out epochs bigint[], out priorities smallint[], out adds integer[],
-    out reasons integer[], out failures integer[], out queued bigint[], out groups text[]
+    out flags integer[], out failures integer[], out queued bigint[], out groups text[]
 )
 language plpgsql as $$
 #variable_conflict use_column
@@ -155,19 +155,19 @@ begin
     end if;
     with claimed as (
         update requeue.keys x set state = 1, at = null, bound = null, not_before = 0, adds = 0,
-            reasons = 0, is_due = false, is_counted = in_counted, epoch = nextval('requeue.epochs'),
+            flags = 0, is_due = false, is_counted = in_counted, epoch = nextval('requeue.epochs'),
             lease_until = requeue.later(t, in_lease), run_since = t, run_adds = greatest(x.adds, 1),
-            run_reasons = x.reasons, run_priority = x.priority, worker = in_worker
+            run_flags = x.flags, run_priority = x.priority, worker = in_worker
         from unnest(in_taken) with ordinality as p (id, n)
         where x.ctid = p.id
-        returning x.key, x.epoch, x.run_priority, x.run_adds, x.run_reasons, x.failures,
+        returning x.key, x.epoch, x.run_priority, x.run_adds, x.run_flags, x.failures,
             greatest(t - x.since, 0) as queued, x.grp
     )
     select coalesce(array_agg(c.key), '{}'), coalesce(array_agg(c.epoch), '{}'),
         coalesce(array_agg(c.run_priority), '{}'), coalesce(array_agg(c.run_adds), '{}'),
-        coalesce(array_agg(c.run_reasons), '{}'), coalesce(array_agg(c.failures), '{}'),
+        coalesce(array_agg(c.run_flags), '{}'), coalesce(array_agg(c.failures), '{}'),
         coalesce(array_agg(c.queued), '{}'), coalesce(array_agg(c.grp), '{}')
-    into keys, epochs, priorities, adds, reasons, failures, queued, groups
+    into keys, epochs, priorities, adds, flags, failures, queued, groups
     from claimed c;
 end $$;
 
@@ -187,7 +187,7 @@ create or replace function requeue.claim(
     in_base bigint, in_cap bigint, in_share double precision, in_most integer, in_lows bigint[],
     in_newest boolean default false, in_worker text default null,
     out keys bytea[], out epochs bigint[], out priorities smallint[], out adds integer[],
-    out reasons integer[], out failures integer[], out queued bigint[], out parked bytea[],
+    out flags integer[], out failures integer[], out queued bigint[], out parked bytea[],
     out parked_failures integer[], out next_due bigint, out lows bigint[], out snapshot text,
     out is_paused boolean, out is_rated boolean
 )
@@ -272,8 +272,8 @@ begin
         lows[band] := least(case when met = wanted then until_at else t end, began) - slack;
     end loop;
 
-    select d.keys, d.epochs, d.priorities, d.adds, d.reasons, d.failures, d.queued
-    into keys, epochs, priorities, adds, reasons, failures, queued
+    select d.keys, d.epochs, d.priorities, d.adds, d.flags, d.failures, d.queued
+    into keys, epochs, priorities, adds, flags, failures, queued
     from requeue.deliver(taken, t, in_lease, in_worker, false) d;
 
     if cardinality(taken) < in_max then
@@ -411,7 +411,7 @@ begin
             select * into k from requeue.keys x where x.queue = in_queue and x.key = ends.keys[n];
             was := k;
             k := requeue.ended(k, t, in_hold, ends.hows[n], ends.delays[n], ends.priorities[n],
-                ends.adds[n], ends.reasons[n], ends.errors[n], ends.bases[n], ends.caps[n],
+                ends.adds[n], ends.flags[n], ends.errors[n], ends.bases[n], ends.caps[n],
                 ends.shares[n], ends.mosts[n]);
             perform requeue.keep(k, t);
             if k.failed_at is not null or was.failed_at is not null then
@@ -575,7 +575,7 @@ begin
     ) f
     where in_state is null or f.stands = in_state;
     delete from requeue.keys x where x.ctid = any (gone);
-    update requeue.keys x set at = null, bound = null, adds = 0, reasons = 0, failures = 0, steps = 0,
+    update requeue.keys x set at = null, bound = null, adds = 0, flags = 0, failures = 0, steps = 0,
         until = 0, not_before = 0, error = null, failed_at = null
     where x.ctid = any (running);
     if failed is not null then

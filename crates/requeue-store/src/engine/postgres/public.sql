@@ -46,11 +46,11 @@ begin
 end $$;
 
 -- Adds keys, each with a separate delay in microseconds, merge and revival (as encoded by `how_number`), priority and
--- reasons. Debounced adds also have a longest wait in `mosts`. In a queue with groups, `groups` contains the group of
+-- flags. Debounced adds also have a longest wait in `mosts`. In a queue with groups, `groups` contains the group of
 -- each key. No key may occur twice. Returns the answers in the order of the keys' bytes: see `answers`.
 create or replace function requeue.add_each(
     queue text, keys bytea[], afters bigint[], hows smallint[], priorities smallint[],
-    reasons integer[], mosts bigint[], groups text[] default null
+    flags integer[], mosts bigint[], groups text[] default null
 ) returns smallint[]
 language plpgsql {definer} as $$
 declare
@@ -61,21 +61,21 @@ begin
             using errcode = 'undefined_object', hint = 'select requeue.open(''...'') creates it.';
     end if;
     perform requeue.checked(k) from unnest(keys) k;
-    return requeue.add_all(id, keys, afters, hows, priorities, reasons,
+    return requeue.add_all(id, keys, afters, hows, priorities, flags,
         array_fill(1, array[cardinality(keys)]), mosts, groups);
 end $$;
 
 -- Adds a key to a queue, in the transaction of the caller. See the documentation of requeue-store.
 create or replace function requeue.add(
     queue text, key bytea, after interval default '0', merge text default 'earliest',
-    priority text default 'normal', reasons integer default 0, revive boolean default false,
+    priority text default 'normal', flags integer default 0, revive boolean default false,
     debounce interval default null, at_most interval default null, "group" text default null
 ) returns text
 language plpgsql {definer} as $$
 declare
     answers smallint[] := requeue.add_each(queue, array[key],
         array[requeue.delay(coalesce(debounce, after))], array[requeue.how_number(merge, revive)],
-        array[requeue.priority_number(priority)], array[reasons],
+        array[requeue.priority_number(priority)], array[flags],
         array[requeue.longest_wait(after, debounce, at_most)], array["group"]);
 begin
     return (requeue.answers())[answers[1] + 1];
@@ -83,18 +83,18 @@ end $$;
 
 create or replace function requeue.add(
     queue text, key text, after interval default '0', merge text default 'earliest',
-    priority text default 'normal', reasons integer default 0, revive boolean default false,
+    priority text default 'normal', flags integer default 0, revive boolean default false,
     debounce interval default null, at_most interval default null, "group" text default null
 ) returns text
 language sql {definer}
-    return requeue.add(queue, convert_to(key, 'UTF8'), after, merge, priority, reasons, revive, debounce,
+    return requeue.add(queue, convert_to(key, 'UTF8'), after, merge, priority, flags, revive, debounce,
         at_most, "group");
 
 -- Adds all keys in a fixed order, so that two calls do not deadlock. Returns one row: the number of keys with each
 -- answer of `add`.
 create or replace function requeue.add_many(
     queue text, keys bytea[], after interval default '0', merge text default 'earliest',
-    priority text default 'normal', reasons integer default 0, revive boolean default false,
+    priority text default 'normal', flags integer default 0, revive boolean default false,
     debounce interval default null, at_most interval default null, "group" text default null
 ) returns table (
     new bigint, coalesced bigint, dirty bigint, backing_off bigint, revived bigint, parked bigint
@@ -106,7 +106,7 @@ declare
     answers smallint[] := requeue.add_each(queue, different,
         array_fill(requeue.delay(coalesce(debounce, after)), size),
         array_fill(requeue.how_number(merge, revive), size),
-        array_fill(requeue.priority_number(priority), size), array_fill(reasons, size),
+        array_fill(requeue.priority_number(priority), size), array_fill(flags, size),
         array_fill(requeue.longest_wait(after, debounce, at_most), size), array_fill("group", size));
 begin
     return query
@@ -118,7 +118,7 @@ end $$;
 
 create or replace function requeue.add_many(
     queue text, keys text[], after interval default '0', merge text default 'earliest',
-    priority text default 'normal', reasons integer default 0, revive boolean default false,
+    priority text default 'normal', flags integer default 0, revive boolean default false,
     debounce interval default null, at_most interval default null, "group" text default null
 ) returns table (
     new bigint, coalesced bigint, dirty bigint, backing_off bigint, revived bigint, parked bigint
@@ -127,7 +127,7 @@ language plpgsql {definer} as $$
 begin
     return query
     select * from requeue.add_many(queue, array(select convert_to(k, 'UTF8') from unnest(keys) k),
-        after, merge, priority, reasons, revive, debounce, at_most, "group");
+        after, merge, priority, flags, revive, debounce, at_most, "group");
 end $$;
 
 -- Adds a key again at each time of a schedule: a cron expression with a time zone, or `every` and a period. A process

@@ -8,13 +8,13 @@ create or replace function requeue.later(at bigint, micros bigint) returns bigin
     return case when micros > 9223372036854775807 - at then 9223372036854775807 else at + micros end;
 
 create or replace function requeue.noted(
-    k requeue.keys, in_priority smallint, in_adds integer, in_reasons integer
+    k requeue.keys, in_priority smallint, in_adds integer, in_flags integer
 ) returns requeue.keys
 language plpgsql as $$
 begin
     k.priority := case when k.at is null then in_priority else greatest(k.priority, in_priority) end;
     k.adds := least(k.adds::bigint + in_adds, 2147483647);
-    k.reasons := k.reasons | in_reasons;
+    k.flags := k.flags | in_flags;
     return k;
 end $$;
 
@@ -54,7 +54,7 @@ end $$;
 -- cancelled meanwhile, the cancellation takes effect immediately.
 create or replace function requeue.ended(
     k requeue.keys, t bigint, hold boolean, how smallint, delay bigint, in_priority smallint,
-    in_adds integer, in_reasons integer, in_error text, base bigint, cap bigint,
+    in_adds integer, in_flags integer, in_error text, base bigint, cap bigint,
     share double precision, most integer
 ) returns requeue.keys
 language plpgsql as $$
@@ -69,15 +69,15 @@ begin
     if how < 2 then
         k := requeue.forgotten(k);
     elsif how = 5 then
-        k := requeue.noted(k, in_priority, in_adds, in_reasons);
+        k := requeue.noted(k, in_priority, in_adds, in_flags);
         k := requeue.demanded(k, greatest(k.not_before, t), t);
     elsif how = 6 then
-        k := requeue.noted(k, in_priority, in_adds, in_reasons);
+        k := requeue.noted(k, in_priority, in_adds, in_flags);
     elsif how < 5 then
         k.failures := least(k.failures::bigint + 1, 2147483647);
         k.error := in_error;
         k.failed_at := t;
-        k := requeue.noted(k, in_priority, in_adds, in_reasons);
+        k := requeue.noted(k, in_priority, in_adds, in_flags);
         if how = 3 then
             wait := delay;
         elsif how = 2 and t < k.until then

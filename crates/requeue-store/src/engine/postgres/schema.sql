@@ -31,7 +31,7 @@ create table requeue.keys (
     not_before bigint not null default 0 check (not_before >= 0),
     adds integer not null check (adds >= 0),
     -- The 32 bits of the reasons.
-    reasons integer not null,
+    flags integer not null,
     failures integer not null default 0 check (failures >= 0),
     steps integer not null default 0 check (steps >= 0),
     -- The delivery of a key in flight, and the parameters of its run.
@@ -39,7 +39,7 @@ create table requeue.keys (
     lease_until bigint check (lease_until >= 0),
     run_since bigint check (run_since >= 0),
     run_adds integer check (run_adds >= 0),
-    run_reasons integer,
+    run_flags integer,
     run_priority smallint check (run_priority between -1 and 1),
     -- The answer to the last add, or the encoded request of that add: see `wants_latest`.
     said smallint not null,
@@ -55,7 +55,7 @@ create table requeue.keys (
     constraint pending check (case state when 0 then at is not null when 2 then at is null else true end),
     constraint in_flight check (
         case state
-            when 1 then num_nulls(epoch, lease_until, run_since, run_priority, run_adds, run_reasons) = 0
+            when 1 then num_nulls(epoch, lease_until, run_since, run_priority, run_adds, run_flags) = 0
             else epoch is null
         end
     ),
@@ -76,7 +76,7 @@ create index keys_parked on requeue.keys (queue, key) where state = 2;
 -- Completions, with the arguments of `ended` for each. If all runs have succeeded, only the first three arrays are set.
 create type requeue.ends as (
     keys bytea[], epochs bigint[], hows smallint[], delays bigint[], priorities smallint[],
-    adds integer[], reasons integer[], errors text[], bases bigint[], caps bigint[],
+    adds integer[], flags integer[], errors text[], bases bigint[], caps bigint[],
     shares double precision[], mosts integer[]
 );
 

@@ -428,7 +428,7 @@ create or replace function requeue.claim_turns(
     in_newest boolean, in_worker text,
     in_bands integer[], in_ring text[], in_used integer[], in_after text[], in_more integer[],
     out keys bytea[], out epochs bigint[], out priorities smallint[], out adds integer[],
-    out reasons integer[], out failures integer[], out queued bigint[], out parked bytea[],
+    out flags integer[], out failures integer[], out queued bigint[], out parked bytea[],
     out parked_failures integer[], out next_due bigint, out lows bigint[], out snapshot text,
     out is_paused boolean, out is_rated boolean, out groups text[],
     out bands integer[], out ring text[], out used integer[], out is_next boolean[],
@@ -527,7 +527,7 @@ begin
             perform requeue.end_group_rates(in_queue, visited.taken_groups, t);
         end if;
     end if;
-    select d.* into keys, epochs, priorities, adds, reasons, failures, queued, groups
+    select d.* into keys, epochs, priorities, adds, flags, failures, queued, groups
     from requeue.deliver(
         visited.taken, t, in_lease, in_worker, place.has_group_limits or requeue.must_count(in_queue)
     ) d;

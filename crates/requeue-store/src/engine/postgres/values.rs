@@ -51,7 +51,7 @@ pub(super) struct Rest<'a> {
     pub(super) delays: Vec<Option<i64>>,
     pub(super) priorities: Vec<i16>,
     pub(super) adds: Vec<i32>,
-    pub(super) reasons: Vec<i32>,
+    pub(super) flags: Vec<i32>,
     pub(super) errors: Vec<Option<Cow<'a, str>>>,
     pub(super) bases: Vec<Option<i64>>,
     pub(super) caps: Vec<Option<i64>>,
@@ -92,7 +92,7 @@ impl<'a> Rest<'a> {
         self.delays.push(delay.map(micros));
         self.priorities.push(asked.priority.number().into());
         self.adds.push(count(asked.adds));
-        self.reasons.push(asked.reasons.cast_signed());
+        self.flags.push(asked.flags.cast_signed());
         self.errors.push(error);
         self.bases.push(base);
         self.caps.push(cap);

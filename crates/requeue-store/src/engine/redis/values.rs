@@ -24,7 +24,7 @@ use crate::types::worker::invalid_worker;
 const NEVER_PARKED: u64 = 1 << 33;
 
 pub(super) fn push_add(to: &mut Cmd, ask: &Ask, queue: &Place) {
-    let Add { after, merge, priority, reasons, .. } = ask.add;
+    let Add { after, merge, priority, flags, .. } = ask.add;
     let merge = match merge {
         Merge::Earliest => "earliest",
         Merge::Latest => "latest",
@@ -32,7 +32,7 @@ pub(super) fn push_add(to: &mut Cmd, ask: &Ask, queue: &Place) {
     };
     let (delay, priority) = (micros(after), priority.number());
     let revives = u8::from(queue.revives(&ask.add));
-    let mut said = format!("{delay} {merge} {} {reasons} {priority} {revives}", ask.adds);
+    let mut said = format!("{delay} {merge} {} {flags} {priority} {revives}", ask.adds);
     if let Some(most) = ask.add.longest_wait() {
         // Writing to a string cannot fail.
         let _ = write!(said, " {}", micros(most));
@@ -99,8 +99,8 @@ pub(super) fn read_failed(value: &[u8]) -> Option<Failed> {
     Some(Failed { number, at, took, worker, exit_status, error: text(error), output: text(output) })
 }
 
-fn asked_words(Asked { adds, reasons, priority }: &Asked) -> String {
-    format!("{adds} {reasons} {}", priority.number())
+fn asked_words(Asked { adds, flags, priority }: &Asked) -> String {
+    format!("{adds} {flags} {}", priority.number())
 }
 
 fn retry_words(Failing { backoff, max_failures }: &Failing, asked: &str) -> String {
@@ -533,11 +533,11 @@ impl Fields<'_> {
     }
 
     fn asked(&mut self, name: &str) -> Result<Asked, String> {
-        let (adds, reasons) = (self.take_u32()?, self.take_u32()?);
+        let (adds, flags) = (self.take_u32()?, self.take_u32()?);
         let number = i8::from_be_bytes(self.bytes()?);
         let priority = Priority::ALL.into_iter().find(|priority| priority.number() == number);
         let priority = priority.ok_or_else(|| format!("{name} is {number}"))?;
-        Ok(Asked { adds, reasons, priority })
+        Ok(Asked { adds, flags, priority })
     }
 }
 

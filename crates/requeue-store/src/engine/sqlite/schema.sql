@@ -34,7 +34,7 @@ create table keys (
     at integer check (at >= 0),
     priority integer not null check (priority between -1 and 1),
     adds integer not null check (adds between 0 and 4294967295),
-    reasons integer not null check (reasons between 0 and 4294967295),
+    flags integer not null check (flags between 0 and 4294967295),
     failures integer not null check (failures between 0 and 4294967295),
     steps integer not null check (steps between 0 and 4294967295),
     until integer not null check (until >= 0),
@@ -49,7 +49,7 @@ create table keys (
     run_since integer check (run_since >= 0),
     run_priority integer check (run_priority between -1 and 1),
     run_adds integer check (run_adds between 0 and 4294967295),
-    run_reasons integer check (run_reasons between 0 and 4294967295),
+    run_flags integer check (run_flags between 0 and 4294967295),
     -- The name of the worker of a key in flight, without control characters.
     worker text check (
         length(cast(worker as blob)) <= 100
@@ -63,7 +63,7 @@ create table keys (
     constraint in_flight check (
         case state
             when 1 then epoch is not null and lease_until is not null and run_since is not null
-                and run_priority is not null and run_adds is not null and run_reasons is not null
+                and run_priority is not null and run_adds is not null and run_flags is not null
             else epoch is null
         end
     ),

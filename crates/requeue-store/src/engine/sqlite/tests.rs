@@ -375,7 +375,7 @@ async fn what_was_acknowledged_is_there_the_next_time() {
     {
         let queue = store(&at(&dir)).await.queue("q").open().await.expect("the queue opens");
         queue.add_all(["a", "b"]).await.expect("added");
-        queue.add_with("c", crate::Add::now().reason(5)).await.expect("added");
+        queue.add_with("c", crate::Add::now().flags(5)).await.expect("added");
         get(&queue).await.give_up("no").await.expect("the lease is valid");
     }
     let queue = store(&at(&dir)).await.queue("q").open().await.expect("the queue opens");
@@ -383,7 +383,7 @@ async fn what_was_acknowledged_is_there_the_next_time() {
     assert_eq!(parked.iter().map(|entry| entry.key.to_string()).collect::<Vec<_>>(), ["a"]);
     let items = queue.get_many(10).await;
     assert_eq!(items.iter().map(|item| item.to_string()).collect::<Vec<_>>(), ["b", "c"]);
-    assert_eq!(items[1].reasons(), 5);
+    assert_eq!(items[1].flags(), 5);
     // Fencing tokens continue to increase.
     assert!(items.iter().all(|item| item.fencing_token() > 1));
 }

@@ -371,8 +371,8 @@ impl Pair {
                 let parked = self.parked.remove(&which);
                 assert_eq!(revived, Some(parked.is_some()), "whether {which} was parked");
                 let Some(Parked { asked, .. }) = parked else { continue };
-                // The key has the adds, reasons and priority that it had when it was parked.
-                self.make_ready(which, asked.adds, asked.reasons);
+                // The key has the adds, flags and priority that it had when it was parked.
+                self.make_ready(which, asked.adds, asked.flags);
             }
         }
     }
@@ -389,20 +389,21 @@ impl Pair {
                 if let Some(seen) = self.model.see(&which).filter(|_| waits) {
                     self.until.remove(&which);
                     self.model.cancel(&which);
-                    self.make_ready(which, seen.adds, seen.reasons);
+                    self.make_ready(which, seen.adds, seen.flags);
                 }
             }
         }
     }
 
     /// Adds a key to the model, which does not have it.
-    fn make_ready(&mut self, which: u32, adds: u32, reasons: u32) {
+    fn make_ready(&mut self, which: u32, adds: u32, flags: u32) {
         for _ in 0..adds {
             let request = model::AddRequest {
                 when: core::When::After(Duration::ZERO),
                 merge: Merge::Earliest,
                 priority: priority(which).number().into(),
-                reasons,
+                flags,
+                why: None,
                 failed: false,
                 debounce: None,
             };
@@ -465,7 +466,8 @@ impl Pair {
                 when: core::When::After(add.after),
                 merge,
                 priority: priority(which).number().into(),
-                reasons: add.reasons,
+                flags: add.flags,
+                why: None,
                 failed: false,
                 debounce: add.longest_wait(),
             };
@@ -613,7 +615,7 @@ impl Pair {
             assert_eq!(
                 (asked, failures),
                 (model.asked, model.failures),
-                "adds, reasons, priority and failures"
+                "adds, flags, priority and failures"
             );
             let place = self.released.remove(&which);
             let queued = place.map_or(model.queued, |place| time(now).since(time(place)));
@@ -765,10 +767,10 @@ impl Pair {
                 assert!(model.is_none(), "{which} is parked, and {model:?}");
                 let found = found.expect("the key is parked");
                 let since = Duration::from_micros((self.now - parked.since).unsigned_abs());
-                let ours = (found.state, found.since, found.failures, found.adds, found.reasons);
+                let ours = (found.state, found.since, found.failures, found.adds, found.flags);
                 let Parked { failures, asked, .. } = *parked;
-                let expected = (State::Parked, Some(since), failures, asked.adds, asked.reasons);
-                assert_eq!(ours, expected, "parked key {which}: since, failures, adds, reasons");
+                let expected = (State::Parked, Some(since), failures, asked.adds, asked.flags);
+                assert_eq!(ours, expected, "parked key {which}: since, failures, adds, flags");
                 assert_eq!(
                     (found.error.as_deref(), found.due, found.fencing_token, found.worker),
                     (Some("no"), None, None, None)
@@ -787,9 +789,9 @@ impl Pair {
                 (State::Parked | State::Damaged, _) => unreachable!("{which} is not parked"),
             };
             let due = model.due.map(|due| due.since(self.time()));
-            let ours = (phase, found.due, found.failures, found.adds, found.reasons);
-            let models = (model.phase, due, model.failures, model.adds, model.reasons);
-            assert_eq!(ours, models, "key {which}: phase, due, failures, adds, reasons");
+            let ours = (phase, found.due, found.failures, found.adds, found.flags);
+            let models = (model.phase, due, model.failures, model.adds, model.flags);
+            assert_eq!(ours, models, "key {which}: phase, due, failures, adds, flags");
             let held = self.held.iter().find(|held| held.out.key == found.key);
             assert_eq!(
                 found.fencing_token,
@@ -906,7 +908,7 @@ fn time(now: Micros) -> core::Time {
 
 fn core_asked(asked: Asked) -> core::Asked {
     let priority = asked.priority.number().into();
-    core::Asked { adds: asked.adds, reasons: asked.reasons, priority }
+    core::Asked { adds: asked.adds, flags: asked.flags, priority }
 }
 
 fn core_how(ending: Ending) -> requeue_sim::How {

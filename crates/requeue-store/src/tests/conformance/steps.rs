@@ -72,15 +72,15 @@ fn adds() -> impl Strategy<Value = Add> {
         2 => Just(Merge::Latest),
         1 => Just(Merge::Exactly),
     ];
-    let reasons = prop_oneof![Just(0u32), (0u32..32).prop_map(|bit| 1 << bit)];
+    let flags = prop_oneof![Just(0u32), (0u32..32).prop_map(|bit| 1 << bit)];
     let at = prop_oneof![
         3 => Just(Add::now()),
         2 => delays().prop_map(Add::after),
         1 => delays().prop_map(Add::debounce),
         2 => (delays(), delays()).prop_map(|(quiet, max)| Add::debounce(quiet).at_most(max)),
     ];
-    (at, merge, reasons, any::<bool>()).prop_map(|(at, merge, reasons, revives)| {
-        let add = at.merge(merge).reason(reasons);
+    (at, merge, flags, any::<bool>()).prop_map(|(at, merge, flags, revives)| {
+        let add = at.merge(merge).flags(flags);
         if revives { add.revive() } else { add }
     })
 }

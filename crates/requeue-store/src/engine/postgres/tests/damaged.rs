@@ -24,11 +24,11 @@ const COLUMNS: [(&str, &str); 20] = [
     ("lease_until", "bigint"),
     ("run_since", "bigint"),
     ("adds", "integer"),
-    ("reasons", "integer"),
+    ("flags", "integer"),
     ("failures", "integer"),
     ("steps", "integer"),
     ("run_adds", "integer"),
-    ("run_reasons", "integer"),
+    ("run_flags", "integer"),
     ("worker", "text"),
 ];
 
@@ -77,9 +77,9 @@ fn extremes() -> Vec<String> {
         "queue = 2147483647, key = decode(md5(random()::text), 'hex')",
         // Counters and times change together, because their sums overflow first.
         "until = 9223372036854775807, not_before = 9223372036854775807, steps = 2147483647, \
-         failures = 2147483647, adds = 2147483647, reasons = -1",
+         failures = 2147483647, adds = 2147483647, flags = -1",
         "lease_until = 0, run_since = 9223372036854775807, epoch = 9223372036854775807, \
-         run_adds = 2147483647, run_reasons = -1, at = 9223372036854775807",
+         run_adds = 2147483647, run_flags = -1, at = 9223372036854775807",
     ];
     changes.extend(others.map(str::to_owned));
     changes
@@ -175,7 +175,7 @@ async fn a_table_takes_no_malformed_row() {
         "adds = -1",
         "state = 7",
         "state = 1",
-        "state = 1, epoch = 5, run_since = 1, run_adds = 1, run_reasons = 1, run_priority = 0",
+        "state = 1, epoch = 5, run_since = 1, run_adds = 1, run_flags = 1, run_priority = 0",
         "at = null",
         "at = -1",
         "priority = 2",
@@ -220,8 +220,8 @@ async fn a_key_that_is_too_long_is_not_written() {
         }
         // A client that writes into the table.
         let insert = format!(
-            "insert into requeue.keys (queue, state, priority, at, since, adds, reasons, said, key) \
-             select queue, state, priority, at, since, adds, reasons, said, {} \
+            "insert into requeue.keys (queue, state, priority, at, since, adds, flags, said, key) \
+             select queue, state, priority, at, since, adds, flags, said, {} \
              from requeue.keys where key = 'short'",
             key(bytes)
         );

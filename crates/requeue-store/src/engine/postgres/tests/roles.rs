@@ -81,7 +81,7 @@ async fn a_producer_adds_in_every_way_and_does_nothing_else() {
         let later = Duration::from_secs(3600);
         assert_eq!(adds.add_after("later", later).await.expect("added"), Added::New);
         adds.add_all(["one", "two"]).await.expect("added");
-        let all = Add::after(later).merge(Merge::Exactly).priority(Priority::High).reason(3);
+        let all = Add::after(later).merge(Merge::Exactly).priority(Priority::High).flags(3);
         assert_eq!(adds.add_with("all", all.revive()).await.expect("added"), Added::New);
         let revived = adds.add_with("parked", Add::now().revive()).await.expect("added");
         assert_ne!(revived, Added::Parked);
@@ -117,7 +117,7 @@ async fn a_producer_adds_in_every_way_and_does_nothing_else() {
             "select * from requeue.keys",
             "select * from requeue.queues",
             "select * from requeue.renewals",
-            "insert into requeue.keys (queue, state, priority, since, adds, reasons, said, key) \
+            "insert into requeue.keys (queue, state, priority, since, adds, flags, said, key) \
              values (1, 0, 0, 0, 1, 0, 0, 'x')",
             "update requeue.version set version = 2",
             "select requeue.open('r')",

@@ -38,12 +38,12 @@ async fn anybody_adds_by_sql() {
     assert_eq!(sql("select requeue.add('q', '\\xff00'::bytea)"), "new");
     assert_eq!(sql("select requeue.add('q', 'later', '1 hour')"), "new");
     let all = "select requeue.add('q', 'all', after => '1 min', merge => 'exactly', \
-               priority => 'high', reasons => 5, revive => true)";
+               priority => 'high', flags => 5, revive => true)";
     assert_eq!(sql(all), "new");
     assert_eq!(sql("select requeue.add_many('q', array['b', 'a', 'b', 'ü'])"), "(2,1,0,0,0,0)");
     assert_eq!(ready(&queue).await, ["a", "b", "ü", "\\xff\\0"]);
     let all = queue.look_up("all").await.expect("looked up").expect("the key exists");
-    assert_eq!((all.priority, all.reasons), (crate::Priority::High, 5));
+    assert_eq!((all.priority, all.flags), (crate::Priority::High, 5));
     assert!(all.due.is_some_and(|due| due > Duration::from_secs(30)));
 
     let item = queue.get().await.expect("the queue is not shut down");
@@ -158,15 +158,15 @@ async fn many_are_added_with_all_that_one_is_and_each_answer_is_counted() {
     };
     assert_eq!(many("'{}'::text[]"), counts(0, 0, 0, 0, 0, 0));
     assert_eq!(many("null::bytea[]"), counts(0, 0, 0, 0, 0, 0));
-    let all = "'1 hour', merge => 'latest', priority => 'high', reasons => 6";
+    let all = "'1 hour', merge => 'latest', priority => 'high', flags => 6";
     assert_eq!(many(&format!("array['a', 'b'], {all}")), counts(2, 0, 0, 0, 0, 0));
     // The later due time is kept with `latest`, and the earlier with the default merge.
     assert_eq!(many("array['a'], '2 hours', 'latest'"), counts(0, 1, 0, 0, 0, 0));
-    assert_eq!(many("array['b'], '30 min', reasons => 1"), counts(0, 1, 0, 0, 0, 0));
+    assert_eq!(many("array['b'], '30 min', flags => 1"), counts(0, 1, 0, 0, 0, 0));
     assert_eq!(many(r"array['\xff00', '\x62']::bytea[], '30 min'"), counts(1, 1, 0, 0, 0, 0));
     let minutes = async |key: &[u8]| {
         let entry = queue.look_up(key).await.expect("looked up").expect("the key exists");
-        (entry.due.map(|due| due.as_secs().div_ceil(600) * 10), entry.priority, entry.reasons)
+        (entry.due.map(|due| due.as_secs().div_ceil(600) * 10), entry.priority, entry.flags)
     };
     let (high, normal) = (crate::Priority::High, crate::Priority::Normal);
     assert_eq!(minutes(b"a").await, (Some(120), high, 6));
@@ -199,7 +199,7 @@ async fn keys_are_added_in_a_transaction_of_the_caller() {
     let url = server.database();
     let queue = store(&url).await.queue("q").open().await.expect("the queue opens");
     let mut client = other(&url).await;
-    let high = crate::Add::now().priority(crate::Priority::High).reason(5);
+    let high = crate::Add::now().priority(crate::Priority::High).flags(5);
     let hour = crate::Add::after(Duration::from_secs(3600));
     // The order of the adds differs from the order of the keys.
     let adds = || [("c", hour), ("a", high), ("c", crate::Add::now()), ("b", hour), ("c", hour)];
@@ -215,7 +215,7 @@ async fn keys_are_added_in_a_transaction_of_the_caller() {
     }
     assert_eq!(ready(&queue).await, ["a", "c"]);
     let a = queue.look_up("a").await.expect("looked up").expect("the key exists");
-    assert_eq!((a.priority, a.reasons, a.adds), (crate::Priority::High, 5, 1));
+    assert_eq!((a.priority, a.flags, a.adds), (crate::Priority::High, 5, 1));
     // A client without a transaction commits immediately. Keys can also be bytes.
     let bytes = [(&b"\xff\0"[..], crate::Add::now())];
     assert_eq!(add_in(&client, "q", bytes).await.expect("added"), [Added::New]);

@@ -17,12 +17,12 @@ const REST: &str = r"
     insert into requeue.version values (1);
     select setval('requeue.epochs', 7);
     insert into requeue.queues (name, hold, revive) values ('mail', true, false);
-    insert into requeue.keys (queue, state, priority, at, since, adds, reasons, said, key)
+    insert into requeue.keys (queue, state, priority, at, since, adds, flags, said, key)
     select 1, 0, 0, at, 1, 1, 0, 8, key from (values (1, 'ready'::bytea), (8e15, 'waiting')) k (at, key);
-    insert into requeue.keys (queue, state, priority, since, adds, reasons, said, key, error)
+    insert into requeue.keys (queue, state, priority, since, adds, flags, said, key, error)
     values (1, 2, 0, 1, 1, 0, 8, 'parked', 'no');
-    insert into requeue.keys (queue, state, priority, since, adds, reasons, said, key, epoch, lease_until, run_since,
-        run_adds, run_reasons, run_priority)
+    insert into requeue.keys (queue, state, priority, since, adds, flags, said, key, epoch, lease_until, run_since,
+        run_adds, run_flags, run_priority)
     values (1, 1, 0, 1, 0, 0, 8, 'in-flight', 7, 8e15, 1, 1, 0, 0)";
 
 /// Creates a database with a schema of version 1, with keys. Returns its address.

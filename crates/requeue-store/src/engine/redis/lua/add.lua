@@ -19,7 +19,7 @@ if RECEIPT then
 end
 
 -- `most` is the longest wait of a debounced add, and is missing for other adds.
-local ASKS = { 'delay', 'merge', 'adds', 'reasons', 'priority', 'revives', 'most' }
+local ASKS = { 'delay', 'merge', 'adds', 'flags', 'priority', 'revives', 'most' }
 local at, hold = now(), ARGV[1] == '1'
 -- In a queue with groups, the group of each add follows it.
 local step = TURNS and 3 or 2

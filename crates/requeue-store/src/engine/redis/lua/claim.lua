@@ -5,7 +5,7 @@
 -- that is unknown or never; 1 if the shard is damaged; the number of places without a row that were dropped; the sum of
 -- 1 if the queue is paused, 2 if it or a visited group has a rate, and 4 if the next claims must search all groups; the
 -- time until a schedule is due, or false; the keys that were set aside, each with the reason; the keys that were
--- parked, each with its failures; and the claimed keys, each with a packed string: epoch, adds, reasons, priority,
+-- parked, each with its failures; and the claimed keys, each with a packed string: epoch, adds, flags, priority,
 -- failures, and the time for which it was ready. In a queue with groups, each claimed key is followed by its group, and
 -- the answer by the visited groups, unless no group was visited. values.rs reads the answer.
 local HAND_OUT = '>dI4I4bI4d'
@@ -59,7 +59,7 @@ if #expired > 0 then
     elseif row and row.epoch > 0 then
       local n = #failed + 1
       local how = setmetatable({
-        adds = row.run_adds, reasons = row.run_reasons, priority = row.run_priority,
+        adds = row.run_adds, flags = row.run_flags, priority = row.run_priority,
         -- Keys that fail simultaneously must not become ready simultaneously: see `Failing::nth`.
         share = 1 - (1 - failing.share) * n % 1,
         what = cancelled[key] and 'cancelled' or nil,
@@ -159,7 +159,7 @@ if #keys > 0 then
   end
   local texts = find_texts(keys)
   for i = 1, #keys do
-    local key, text, since, adds, reasons, priority, failures = keys[i], texts[i], nil, nil, nil, nil, 0
+    local key, text, since, adds, flags, priority, failures = keys[i], texts[i], nil, nil, nil, nil, 0
     local start, prefix, member, group = 0, '', nil, nil
     if TURNS then
       member, group = members[i], groups[i]
@@ -180,7 +180,7 @@ if #keys > 0 then
     elseif #text == start + PENDING_SIZE and not (some_are_aside and is_aside(key)) then
       -- In the most common case, the row is only pending.
       local due
-      due, since, adds, reasons, priority = unpacked_pending(text, start)
+      due, since, adds, flags, priority = unpacked_pending(text, start)
       if not due or due == 0 then
         put_aside(key, due and 'the row has no state' or since)
         since = nil
@@ -192,7 +192,7 @@ if #keys > 0 then
         adds = larger(adds, 1)
         local n = #written
         written[n + 1], written[n + 2] = key, pack(
-          STORED_RUNNING, prefix, 0, since, 0, 0, priority, epoch, lease_until, at, adds, reasons, priority,
+          STORED_RUNNING, prefix, 0, since, 0, 0, priority, epoch, lease_until, at, adds, flags, priority,
           #worker, worker
         )
         leased[n + 1], leased[n + 2] = leased_until, key
@@ -213,9 +213,9 @@ if #keys > 0 then
       else
         epoch = math.max(epoch + 1, least)
         row.epoch, row.lease_until, row.run_since = epoch, lease_until, at
-        row.run_adds, row.run_reasons = math.max(row.adds, 1), row.reasons
+        row.run_adds, row.run_flags = math.max(row.adds, 1), row.flags
         row.run_priority, row.worker = row.priority, worker
-        row.at, row.adds, row.reasons = 0, 0, 0
+        row.at, row.adds, row.flags = 0, 0, 0
         unbind(row)
         if row.not_before > 0 then
           row.not_before = 0
@@ -224,7 +224,7 @@ if #keys > 0 then
         if group then
           group_of[key] = group
         end
-        since, adds, reasons = row.since, row.run_adds, row.run_reasons
+        since, adds, flags = row.since, row.run_adds, row.run_flags
         priority, failures = row.run_priority, row.failures
       end
     end
@@ -235,7 +235,7 @@ if #keys > 0 then
       local queued = larger(at - since, 0)
       local n = #delivered
       delivered[n + 1], delivered[n + 3] = key, group
-      delivered[n + 2] = pack(HAND_OUT, epoch, adds, reasons, priority, failures, queued)
+      delivered[n + 2] = pack(HAND_OUT, epoch, adds, flags, priority, failures, queued)
     end
   end
   if TURNS then

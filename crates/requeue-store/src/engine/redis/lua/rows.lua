@@ -4,8 +4,8 @@
 
 -- The default values of a row.
 local NOTHING = { __index = {
-  at = 0, since = 0, adds = 0, reasons = 0, priority = 0,
-  epoch = 0, lease_until = 0, run_since = 0, run_adds = 0, run_reasons = 0, run_priority = 0,
+  at = 0, since = 0, adds = 0, flags = 0, priority = 0,
+  epoch = 0, lease_until = 0, run_since = 0, run_adds = 0, run_flags = 0, run_priority = 0,
   worker = '', failures = 0, steps = 0, backing_off = 0, not_before = 0, parked = 0, error = '',
   bound = 0, failed_at = 0,
 } }
@@ -60,9 +60,9 @@ end
 
 -- Returns the values of a row that is only pending, after `start` bytes; nil and the reason if they are invalid.
 local function unpacked_pending(packed, start)
-  local at, since, adds, reasons, priority = struct.unpack(PENDING, packed, start + 1)
+  local at, since, adds, flags, priority = struct.unpack(PENDING, packed, start + 1)
   if is_time(at) and is_time(since) and is_priority(priority) then
-    return at, since, adds, reasons, priority
+    return at, since, adds, flags, priority
   end
   return nil, wrong_time('at', at, 'since', since) or 'priority is ' .. priority
 end
@@ -74,13 +74,13 @@ local function unpacked(packed)
   if size ~= PENDING_SIZE and size ~= running and size < running + EXTRA_SIZE then
     return nil, 'the row has ' .. size .. ' bytes'
   end
-  local at, since, adds, reasons, priority = unpacked_pending(packed, 0)
+  local at, since, adds, flags, priority = unpacked_pending(packed, 0)
   if not at then
     return nil, since
   end
-  local row = { at = at, since = since, adds = adds, reasons = reasons, priority = priority }
+  local row = { at = at, since = since, adds = adds, flags = flags, priority = priority }
   if size > PENDING_SIZE then
-    row.epoch, row.lease_until, row.run_since, row.run_adds, row.run_reasons, row.run_priority, row.worker =
+    row.epoch, row.lease_until, row.run_since, row.run_adds, row.run_flags, row.run_priority, row.worker =
       struct.unpack(RUN, packed, PENDING_SIZE + 1)
     local wrong = wrong_time(
       'epoch', row.epoch, 'lease_until', row.lease_until, 'run_since', row.run_since
@@ -129,12 +129,12 @@ end
 local function packed(row)
   local has_extra = has_failed(row) or row.bound > 0
   if not has_extra and row.epoch == 0 then
-    return struct.pack(PENDING, row.at, row.since, row.adds, row.reasons, row.priority)
+    return struct.pack(PENDING, row.at, row.since, row.adds, row.flags, row.priority)
   end
   local running = struct.pack(
-    RUNNING, row.at, row.since, row.adds, row.reasons, row.priority,
+    RUNNING, row.at, row.since, row.adds, row.flags, row.priority,
     row.epoch, row.lease_until, row.run_since,
-    row.run_adds, row.run_reasons, row.run_priority, #row.worker, row.worker
+    row.run_adds, row.run_flags, row.run_priority, #row.worker, row.worker
   )
   if not has_extra then
     return running
@@ -277,7 +277,7 @@ end
 
 -- Returns the row of a new key.
 local function new()
-  return setmetatable({ at = 0, since = 0, adds = 0, reasons = 0, priority = 0 }, NOTHING)
+  return setmetatable({ at = 0, since = 0, adds = 0, flags = 0, priority = 0 }, NOTHING)
 end
 
 -- Returns a new row of a key, instead of the unreadable row.
@@ -668,7 +668,7 @@ local function note(row, asked)
     row.priority = asked.priority
   end
   row.adds = math.min(row.adds + asked.adds, MOST)
-  row.reasons = bit.bor(row.reasons, asked.reasons) % 4294967296
+  row.flags = bit.bor(row.flags, asked.flags) % 4294967296
 end
 
 local function unbind(row)
@@ -685,7 +685,7 @@ end
 
 local function take_back(row)
   forget(row)
-  row.at, row.adds, row.reasons = 0, 0, 0
+  row.at, row.adds, row.flags = 0, 0, 0
   unbind(row)
   if row.parked == 1 then
     row.parked = 0
@@ -800,7 +800,7 @@ local function finish(row, how, failure, hold, now)
     fail(row, how, failure, hold, now)
   end
   row.epoch, row.lease_until, row.run_since = 0, 0, 0
-  row.run_adds, row.run_reasons, row.run_priority, row.worker = 0, 0, 0, ''
+  row.run_adds, row.run_flags, row.run_priority, row.worker = 0, 0, 0, ''
   if place then
     -- Adds during the delivery have coalesced, as for any ready key.
     row.at, row.since = place, place
@@ -859,4 +859,4 @@ local function keys_given(step)
   return keys
 end
 
-local ENDS = { 'what', 'adds', 'reasons', 'priority', 'most', 'delay', 'cap', 'share' }
+local ENDS = { 'what', 'adds', 'flags', 'priority', 'most', 'delay', 'cap', 'share' }

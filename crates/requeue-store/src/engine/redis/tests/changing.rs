@@ -319,7 +319,7 @@ async fn a_key_that_ends_leaves_nothing_and_its_numbers_rise() {
     let queue = open(&url, "q").await;
     let mut last = 0;
     for round in 0..4 {
-        queue.add_with("a", Add::now().reason(3)).await.expect("added");
+        queue.add_with("a", Add::now().flags(3)).await.expect("added");
         let item = queue.get().await.expect("a key is delivered");
         assert!(item.fencing_token() > last);
         last = item.fencing_token();

@@ -10,8 +10,8 @@ use crate::tests::upgrade;
 const KEYS: &str = "
     update epochs set last = 7;
     insert into queues (name, readd_policy, parked_add) values ('mail', 1, 1);
-    insert into keys (queue, key, state, at, priority, adds, reasons, failures, steps, until, not_before, since, error,
-        epoch, lease_until, run_since, run_priority, run_adds, run_reasons)
+    insert into keys (queue, key, state, at, priority, adds, flags, failures, steps, until, not_before, since, error,
+        epoch, lease_until, run_since, run_priority, run_adds, run_flags)
     values (1, cast('ready' as blob), 0, 1, 0, 1, 0, 0, 0, 0, 0, 1, null, null, null, null, null, null, null),
         (1, cast('waiting' as blob), 0, 8e15, 0, 1, 0, 0, 0, 0, 0, 1, null, null, null, null, null, null, null),
         (1, cast('parked' as blob), 2, null, 0, 1, 0, 0, 0, 0, 0, 1, 'no', null, null, null, null, null, null),
