@@ -628,9 +628,8 @@ impl OpenOptions {
 
     /// Creates spans of OpenTelemetry for the waits and runs of keys: see [`requeue::trace`].
     ///
-    /// Adds of this process carry the current trace context to the worker, also on another machine. SQLite keeps the
-    /// contexts with the key; PostgreSQL and Redis do not yet, so that a run there begins a trace. By default, there are no
-    /// spans, and adds carry no context.
+    /// Adds of this process carry the current trace context to the worker, also on another machine. The store keeps the
+    /// contexts with the key until a run succeeds. By default, there are no spans, and adds carry no context.
     #[cfg(feature = "opentelemetry")]
     pub fn traces(mut self) -> Self {
         self.options.traces = true;

@@ -6,12 +6,12 @@
 create or replace function requeue.add_all_soon(
     in_queue integer, in_keys bytea[], in_afters bigint[], in_hows smallint[],
     in_priorities smallint[], in_reasons integer[], in_adds integer[], in_mosts bigint[],
-    in_groups text[] default null
+    in_groups text[] default null, in_traces text[] default null
 ) returns smallint[]
 language plpgsql {definer} set lock_timeout = '100ms' as $$
 begin
     return requeue.add_all(in_queue, in_keys, in_afters, in_hows, in_priorities, in_reasons, in_adds,
-        in_mosts, in_groups);
+        in_mosts, in_groups, in_traces);
 end $$;
 
 -- As `finish`, with the same timeout.
@@ -28,7 +28,7 @@ end $$;
 create or replace function requeue.add_free(
     in_queue integer, in_keys bytea[], in_afters bigint[], in_hows smallint[],
     in_priorities smallint[], in_reasons integer[], in_adds integer[], in_mosts bigint[],
-    in_groups text[] default null
+    in_groups text[] default null, in_traces text[] default null
 ) returns smallint[]
 language plpgsql {definer} set lock_timeout = '1ms' as $$
 declare
@@ -36,17 +36,18 @@ declare
 begin
     begin
         return requeue.add_all(in_queue, in_keys, in_afters, in_hows, in_priorities, in_reasons, in_adds,
-            in_mosts, in_groups);
+            in_mosts, in_groups, in_traces);
     exception when lock_not_available then
         if half = 0 then
             return '{5}';
         end if;
     end;
     return requeue.add_free(in_queue, in_keys[:half], in_afters[:half], in_hows[:half],
-            in_priorities[:half], in_reasons[:half], in_adds[:half], in_mosts[:half], in_groups[:half])
+            in_priorities[:half], in_reasons[:half], in_adds[:half], in_mosts[:half], in_groups[:half],
+            in_traces[:half])
         || requeue.add_free(in_queue, in_keys[half + 1:], in_afters[half + 1:],
             in_hows[half + 1:], in_priorities[half + 1:], in_reasons[half + 1:],
-            in_adds[half + 1:], in_mosts[half + 1:], in_groups[half + 1:]);
+            in_adds[half + 1:], in_mosts[half + 1:], in_groups[half + 1:], in_traces[half + 1:]);
 end $$;
 
 -- Returns the completions from `first` to `last`, numbered from 1.

@@ -1,5 +1,6 @@
 //! The operations. Each calls a function of the schema for a batch.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -13,7 +14,7 @@ use super::params::{Param, Params};
 use super::schedules::Order;
 use super::sessions::Sessions;
 use super::values::{
-    Rest, count, entry_columns, failing_params, from_count, how_to_end, is_hold, number, number_of,
+    Rest, clean_text, count, entry_columns, failing_params, from_count, how_to_end, is_hold, number, number_of,
     rate_parts, read_entry, read_failed, read_indexes, read_place, read_rate, read_settings,
 };
 use super::watermark::{LOWEST, Lows, Snapshot};
@@ -116,21 +117,26 @@ impl Engine for Postgres {
         tried: Tried,
     ) -> Answers<Added> {
         let sql = match tried {
-            Tried::No => "select requeue.add_all_soon($1, $2, $3, $4, $5, $6, $7, $8, $9)",
-            Tried::InVain => "select requeue.add_free($1, $2, $3, $4, $5, $6, $7, $8, $9)",
+            Tried::No => "select requeue.add_all_soon($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)",
+            Tried::InVain => "select requeue.add_free($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)",
         };
         let batch = Batch::new(asks.iter().map(|ask| (&*ask.key, ask.add)));
         let order = batch.order.iter();
         let adds: Vec<i32> = order.clone().map(|&n| count(asks[n].adds)).collect();
         let groups: Vec<Option<&str>> = if queue.group_by.is_some() {
-            order.map(|&n| asks[n].group.as_deref()).collect()
+            order.clone().map(|&n| asks[n].group.as_deref()).collect()
+        } else {
+            Vec::new()
+        };
+        let traces: Vec<Option<Cow<'_, str>>> = if asks.iter().any(|ask| ask.trace.is_some()) {
+            order.map(|&n| asks[n].trace.as_deref().map(clean_text)).collect()
         } else {
             Vec::new()
         };
         let Batch { keys, afters, hows, priorities, reasons, mosts, .. } = &batch;
         let id = number(queue);
-        let params: [&dyn Param; 9] =
-            [&id, keys, afters, hows, priorities, reasons, &adds, mosts, &groups];
+        let params: [&dyn Param; 10] =
+            [&id, keys, afters, hows, priorities, reasons, &adds, mosts, &groups, &traces];
         let row = self.query_row(queue, sql, &params).await?;
         let added = batch.read_answers(&row).map_err(|error| faults::of_statement(&error))?;
         if tried == Tried::No && added.contains(&None) {
@@ -512,12 +518,12 @@ impl Sessions {
     ) -> Answer<(Claimed, Lows, Snapshot)> {
         // The time of the next schedule is read by the same statement, and costs a search in an index.
         let plain = "select keys, epochs, priorities, adds, reasons, failures, queued, parked, \
-                     parked_failures, next_due, lows, snapshot, is_paused, is_rated, \
+                     parked_failures, next_due, lows, snapshot, is_paused, is_rated, traces, failed, \
                      (select s.due_at - requeue.now() from requeue.schedules s \
                       where s.queue = $1 and s.due_at is not null order by s.due_at limit 1) as schedule_in \
                      from requeue.claim($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)";
         let by_turns = "select keys, epochs, priorities, adds, reasons, failures, queued, parked, \
-                     parked_failures, next_due, lows, snapshot, is_paused, is_rated, groups, bands, \
+                     parked_failures, next_due, lows, snapshot, is_paused, is_rated, traces, failed, groups, bands, \
                      ring, used, is_next, cursors, is_complete, \
                      (select s.due_at - requeue.now() from requeue.schedules s \
                       where s.queue = $1 and s.due_at is not null order by s.due_at limit 1) as schedule_in \
@@ -662,6 +668,8 @@ fn read_claimed(row: &SqlRow) -> (Claimed, Lows, Snapshot) {
     let reasons: Vec<i32> = row.get("reasons");
     let failures: Vec<i32> = row.get("failures");
     let queued: Vec<i64> = row.get("queued");
+    let traces: Option<Vec<Option<&str>>> = row.get("traces");
+    let failed: Option<Vec<Option<i64>>> = row.get("failed");
     let delivery = |(n, key): (usize, &&[u8])| Delivery {
         key: Key::from(*key),
         epoch: epochs[n],
@@ -673,8 +681,8 @@ fn read_claimed(row: &SqlRow) -> (Claimed, Lows, Snapshot) {
         failures: from_count(failures[n]),
         queued: until(0, queued[n]),
         group: None,
-        trace: None,
-        failed: None,
+        trace: traces.as_ref().and_then(|traces| traces[n]).map(Arc::from),
+        failed: failed.as_ref().and_then(|failed| failed[n]).map(|time| until(0, time)),
     };
     let parked: Vec<&[u8]> = row.get("parked");
     let last_failures: Vec<i32> = row.get("parked_failures");

@@ -140,11 +140,13 @@ begin
     end if;
 end $$;
 
--- Delivers the keys that a claim has chosen and locked, in their order. Returns the arrays that `claim` describes.
+-- Delivers the keys that a claim has chosen and locked, in their order. Returns the arrays that `claim` describes. `traces`
+-- has the trace contexts of the runs, and `failed` the times since the last failures. Each is null if no key has any.
 create or replace function requeue.deliver(
     in_taken tid[], t bigint, in_lease bigint, in_worker text,
     out keys bytea[], out epochs bigint[], out priorities smallint[], out adds integer[],
-    out reasons integer[], out failures integer[], out queued bigint[], out groups text[]
+    out reasons integer[], out failures integer[], out queued bigint[], out groups text[],
+    out traces text[], out failed bigint[]
 )
 language plpgsql as $$
 #variable_conflict use_column
@@ -156,17 +158,21 @@ begin
         update requeue.keys x set state = 1, at = null, bound = null, not_before = 0, adds = 0,
             reasons = 0, is_due = false, epoch = nextval('requeue.epochs'),
             lease_until = requeue.later(t, in_lease), run_since = t, run_adds = greatest(x.adds, 1),
-            run_reasons = x.reasons, run_priority = x.priority, worker = in_worker
+            run_reasons = x.reasons, run_priority = x.priority, worker = in_worker,
+            trace = null, run_trace = x.trace
         from unnest(in_taken) with ordinality as p (id, n)
         where x.ctid = p.id
         returning x.key, x.epoch, x.run_priority, x.run_adds, x.run_reasons, x.failures,
-            greatest(t - x.since, 0) as queued, x.grp
+            greatest(t - x.since, 0) as queued, x.grp, left(x.run_trace, 4096) as trace,
+            case when x.failures > 0 then greatest(t - x.failed_at, 0) end as failed
     )
     select coalesce(array_agg(c.key), '{}'), coalesce(array_agg(c.epoch), '{}'),
         coalesce(array_agg(c.run_priority), '{}'), coalesce(array_agg(c.run_adds), '{}'),
         coalesce(array_agg(c.run_reasons), '{}'), coalesce(array_agg(c.failures), '{}'),
-        coalesce(array_agg(c.queued), '{}'), coalesce(array_agg(c.grp), '{}')
-    into keys, epochs, priorities, adds, reasons, failures, queued, groups
+        coalesce(array_agg(c.queued), '{}'), coalesce(array_agg(c.grp), '{}'),
+        case when count(c.trace) > 0 then array_agg(c.trace) end,
+        case when count(c.failed) > 0 then array_agg(c.failed) end
+    into keys, epochs, priorities, adds, reasons, failures, queued, groups, traces, failed
     from claimed c;
 end $$;
 
@@ -188,7 +194,7 @@ create or replace function requeue.claim(
     out keys bytea[], out epochs bigint[], out priorities smallint[], out adds integer[],
     out reasons integer[], out failures integer[], out queued bigint[], out parked bytea[],
     out parked_failures integer[], out next_due bigint, out lows bigint[], out snapshot text,
-    out is_paused boolean, out is_rated boolean
+    out is_paused boolean, out is_rated boolean, out traces text[], out failed bigint[]
 )
 language plpgsql {planned} as $$
 #variable_conflict use_column
@@ -271,8 +277,8 @@ begin
         lows[band] := least(case when met = wanted then until_at else t end, began) - slack;
     end loop;
 
-    select d.keys, d.epochs, d.priorities, d.adds, d.reasons, d.failures, d.queued
-    into keys, epochs, priorities, adds, reasons, failures, queued
+    select d.keys, d.epochs, d.priorities, d.adds, d.reasons, d.failures, d.queued, d.traces, d.failed
+    into keys, epochs, priorities, adds, reasons, failures, queued, traces, failed
     from requeue.deliver(taken, t, in_lease, in_worker) d;
 
     if cardinality(taken) < in_max then
@@ -577,7 +583,7 @@ begin
     where in_state is null or f.stands = in_state;
     delete from requeue.keys x where x.ctid = any (gone);
     update requeue.keys x set at = null, bound = null, adds = 0, reasons = 0, failures = 0, steps = 0,
-        until = 0, not_before = 0, error = null, failed_at = null
+        until = 0, not_before = 0, error = null, failed_at = null, trace = null
     where x.ctid = any (running);
     if failed is not null then
         delete from requeue.attempts a where a.queue = in_queue and a.key = any (failed);

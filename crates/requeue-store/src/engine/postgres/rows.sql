@@ -18,6 +18,13 @@ begin
     return k;
 end $$;
 
+-- Returns the trace contexts of earlier and later adds, one per line: see `join_traces` in `row.rs`.
+create or replace function requeue.joined(earlier text, later text) returns text language sql immutable
+    return case
+        when octet_length(earlier) + octet_length(later) < 1024 then earlier || e'\n' || later
+        else coalesce(earlier, later)
+    end;
+
 create or replace function requeue.demanded(k requeue.keys, wanted bigint, t bigint) returns requeue.keys
 language plpgsql as $$
 begin
@@ -65,6 +72,9 @@ declare
 begin
     if how = 6 and k.cancel_epoch = k.epoch then
         how := 7;
+    end if;
+    if how between 2 and 6 then
+        k.trace := requeue.joined(k.run_trace, k.trace);
     end if;
     if how < 2 then
         k := requeue.forgotten(k);

@@ -404,7 +404,7 @@ create or replace function requeue.claim_turns(
     out parked_failures integer[], out next_due bigint, out lows bigint[], out snapshot text,
     out is_paused boolean, out is_rated boolean, out groups text[],
     out bands integer[], out ring text[], out used integer[], out is_next boolean[],
-    out cursors text[], out is_complete boolean[]
+    out cursors text[], out is_complete boolean[], out traces text[], out failed bigint[]
 )
 language plpgsql {planned} as $$
 #variable_conflict use_column
@@ -499,7 +499,7 @@ begin
             perform requeue.end_group_rates(in_queue, visited.taken_groups, t);
         end if;
     end if;
-    select d.* into keys, epochs, priorities, adds, reasons, failures, queued, groups
+    select d.* into keys, epochs, priorities, adds, reasons, failures, queued, groups, traces, failed
     from requeue.deliver(visited.taken, t, in_lease, in_worker) d;
 
     if not is_paused and cardinality(keys) < in_max then

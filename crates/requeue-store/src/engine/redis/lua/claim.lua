@@ -7,7 +7,8 @@
 -- is paused, 2 if it or a visited group has a rate, and 4 if the next claims must search all groups; the time until a
 -- schedule is due, or false; the keys that were set aside, each with the reason; the keys that were parked, each with its
 -- failures; and the claimed keys, each with a packed string: epoch, adds, reasons, priority, failures, and the time for
--- which it was ready.
+-- which it was ready. If the key has failed, or has trace contexts, the string also has the time since the failure plus 1,
+-- or 0, and these contexts.
 -- In a queue with groups, each claimed key is followed by its group, and the answer by the visited groups, unless no
 -- group was visited. values.rs reads the answer.
 local HAND_OUT = '>dI4I4bI4d'
@@ -163,6 +164,7 @@ if #keys > 0 then
   local texts = find_texts(keys)
   for i = 1, #keys do
     local key, text, since, adds, reasons, priority, failures = keys[i], texts[i], nil, nil, nil, nil, 0
+    local more = ''
     local start, prefix, member, group = 0, '', nil, nil
     if TURNS then
       member, group = members[i], groups[i]
@@ -229,6 +231,13 @@ if #keys > 0 then
         end
         since, adds, reasons = row.since, row.run_adds, row.run_reasons
         priority, failures = row.run_priority, row.failures
+        if row.trace ~= '' then
+          row.run_trace, row.trace = row.trace, ''
+        end
+        local failed = failures > 0 and row.failed_at > 0 and larger(at - row.failed_at, 0) + 1 or 0
+        if failed > 0 or row.run_trace ~= '' then
+          more = pack('>d', failed) .. row.run_trace
+        end
       end
     end
     if given then
@@ -238,7 +247,7 @@ if #keys > 0 then
       local queued = larger(at - since, 0)
       local n = #delivered
       delivered[n + 1], delivered[n + 3] = key, group
-      delivered[n + 2] = pack(HAND_OUT, epoch, adds, reasons, priority, failures, queued)
+      delivered[n + 2] = pack(HAND_OUT, epoch, adds, reasons, priority, failures, queued) .. more
     end
   end
   if TURNS then

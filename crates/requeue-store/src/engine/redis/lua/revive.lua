@@ -7,9 +7,9 @@ for i, key in ipairs(keys) do
   local row = rows[key]
   answers[i] = 0
   if row and state_of(row, at) == from then
-    local adds, reasons = row.adds, row.reasons
+    local adds, reasons, trace = row.adds, row.reasons, row.trace
     take_back(row)
-    row.adds, row.reasons, row.at, row.since = adds, reasons, at, at
+    row.adds, row.reasons, row.at, row.since, row.trace = adds, reasons, at, at, trace
     changed[#changed + 1] = key
     answers[i] = 1
   end

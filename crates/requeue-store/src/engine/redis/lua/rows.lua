@@ -7,12 +7,12 @@ local NOTHING = { __index = {
   at = 0, since = 0, adds = 0, reasons = 0, priority = 0,
   epoch = 0, lease_until = 0, run_since = 0, run_adds = 0, run_reasons = 0, run_priority = 0,
   worker = '', failures = 0, steps = 0, backing_off = 0, not_before = 0, parked = 0, error = '',
-  bound = 0, failed_at = 0,
+  bound = 0, failed_at = 0, trace = '', run_trace = '',
 } }
 -- The encodings of a row: a pending key; a key in flight, with the length of the worker's name and the name
--- at the end; and with failures or a bound the additional fields, followed by the error. If a time of the last failure is
--- known, it is before the error, and 2 is added to `parked`. values.rs reads the
--- same encodings.
+-- at the end; and with failures, a bound or trace contexts the additional fields, followed by the error. If a time of the
+-- last failure is known, it is before the error, and 2 is added to `parked`. Trace contexts of the pending run and of the
+-- run in flight are also before the error, each after its length, and 4 is added. values.rs reads the same encodings.
 local PENDING = '>ddI4I4b'
 local RUN, EXTRA = '>dddI4I4bBc0', '>I4I4ddbd'
 local RUNNING = PENDING .. string.sub(RUN, 2)
@@ -68,6 +68,18 @@ local function unpacked_pending(packed, start)
   return nil, wrong_time('at', at, 'since', since) or 'priority is ' .. priority
 end
 
+-- Returns the text after its length, which is at `start`, and the start of the rest; nil if it is cut.
+local function take_text(packed, start)
+  if #packed < start + 2 then
+    return nil
+  end
+  local rest = start + 2 + struct.unpack('>I2', packed, start + 1)
+  if #packed < rest then
+    return nil
+  end
+  return string.sub(packed, start + 3, rest), rest
+end
+
 -- Returns the row; nil and the reason if it cannot be read. values.rs has the same rules.
 local function unpacked(packed)
   local size = #packed
@@ -94,20 +106,33 @@ local function unpacked(packed)
     if size > running then
       row.failures, row.steps, row.backing_off, row.not_before, row.parked, row.bound =
         struct.unpack(EXTRA, packed, running + 1)
-      local rest = running + EXTRA_SIZE
-      if row.parked == 2 or row.parked == 3 then
+      local rest, flag = running + EXTRA_SIZE, row.parked
+      if flag < 0 or flag > 7 then
+        return nil, 'parked is ' .. flag
+      end
+      row.parked = flag % 2
+      if flag % 4 >= 2 then
         if size < rest + 8 then
           return nil, 'the row has ' .. size .. ' bytes'
         end
-        row.parked, row.failed_at, rest = row.parked - 2, struct.unpack('>d', packed, rest + 1), rest + 8
+        row.failed_at, rest = struct.unpack('>d', packed, rest + 1), rest + 8
+      end
+      if flag >= 4 then
+        row.trace, rest = take_text(packed, rest)
+        if rest then
+          row.run_trace, rest = take_text(packed, rest)
+        end
+        if not rest then
+          return nil, 'the row has ' .. size .. ' bytes'
+        end
       end
       row.error = string.sub(packed, rest + 1)
       wrong = wrong_time(
         'backing_off', row.backing_off, 'not_before', row.not_before, 'bound', row.bound,
         'failed_at', row.failed_at or 0
       )
-      if wrong or row.parked ~= 0 and row.parked ~= 1 then
-        return nil, wrong or 'parked is ' .. row.parked
+      if wrong then
+        return nil, wrong
       end
     end
   end
@@ -128,7 +153,8 @@ local function has_failed(row)
 end
 
 local function packed(row)
-  local has_extra = has_failed(row) or row.bound > 0
+  local has_traces = row.trace ~= '' or row.run_trace ~= ''
+  local has_extra = has_failed(row) or row.bound > 0 or has_traces
   if not has_extra and row.epoch == 0 then
     return struct.pack(PENDING, row.at, row.since, row.adds, row.reasons, row.priority)
   end
@@ -141,10 +167,12 @@ local function packed(row)
     return running
   end
   local has_time = row.failed_at > 0
-  local flag = row.parked + (has_time and 2 or 0)
+  local flag = row.parked + (has_time and 2 or 0) + (has_traces and 4 or 0)
+  local traces = has_traces
+    and struct.pack('>I2c0I2c0', #row.trace, row.trace, #row.run_trace, row.run_trace)
   return running .. struct.pack(
     EXTRA, row.failures, row.steps, row.backing_off, row.not_before, flag, row.bound
-  ) .. (has_time and struct.pack('>d', row.failed_at) or '') .. row.error
+  ) .. (has_time and struct.pack('>d', row.failed_at) or '') .. (traces or '') .. row.error
 end
 
 -- Returns the sorted set of the key and its score; nothing if the key has no state.
@@ -684,8 +712,25 @@ local function forget(row)
   end
 end
 
+-- The maximum length of the trace contexts of a run.
+local MOST_TRACE = 1024
+
+-- Sets the trace contexts of the pending run: see `join_traces` in row.rs. Most adds have none.
+local function join_traces(row, earlier, later)
+  if earlier == '' or later == '' then
+    if row.trace ~= earlier .. later then
+      row.trace = earlier .. later
+    end
+  else
+    row.trace = #earlier + #later < MOST_TRACE and earlier .. '\n' .. later or earlier
+  end
+end
+
 local function take_back(row)
   forget(row)
+  if row.trace ~= '' then
+    row.trace = ''
+  end
   row.at, row.adds, row.reasons = 0, 0, 0
   unbind(row)
   if row.parked == 1 then
@@ -802,6 +847,12 @@ local function finish(row, how, failure, hold, now)
   end
   row.epoch, row.lease_until, row.run_since = 0, 0, 0
   row.run_adds, row.run_reasons, row.run_priority, row.worker = 0, 0, 0, ''
+  if row.run_trace ~= '' then
+    if how.what ~= 'succeed' and how.what ~= 'requeue_after' and how.what ~= 'cancelled' then
+      join_traces(row, row.run_trace, row.trace)
+    end
+    row.run_trace = ''
+  end
   if place then
     -- Adds during the delivery have coalesced, as for any ready key.
     row.at, row.since = place, place
