@@ -25,7 +25,7 @@ use crate::source::{
     Sort, Source, Walk, Walked, count_of, detail_of,
 };
 use crate::time::unix_time;
-use crate::timeline::Present;
+use crate::timeline::{KnownRun, Present};
 
 /// The number of keys that are read under one hold of the queue's lock.
 const SLICE: usize = 256;
@@ -414,7 +414,10 @@ impl<K: Key, S: BuildHasher + Send + Sync> Source for Shown<K, S> {
                     Found::Page(page) => Some(page.row),
                     _ => None,
                 };
-                Timeline::of_runs(row.as_ref().map(|row| (row, cause)), &runs, NOT_RECORDED)
+                {
+                    let runs = KnownRun::of_runs(&runs);
+                    Timeline::of_runs(row.as_ref().map(|row| (row, cause)), &runs, NOT_RECORDED)
+                }
             }
         };
         Ok(Some(timeline.with_actions(&shown_key(bytes).0, &self.actions.all())))

@@ -6,6 +6,7 @@ pub(crate) mod activity;
 pub(crate) mod attempts;
 pub(crate) mod groups;
 mod oracle;
+pub(crate) mod past;
 pub(crate) mod rates;
 pub(crate) mod schedules;
 mod steps;

@@ -15,11 +15,12 @@ begin
 end $$;
 
 -- As `finish`, with the same timeout.
-create or replace function requeue.finish_soon(in_queue integer, in_hold boolean, ends requeue.ends)
-returns integer[]
+create or replace function requeue.finish_soon(
+    in_queue integer, in_hold boolean, ends requeue.ends, in_past boolean default false
+) returns integer[]
 language plpgsql {definer} set lock_timeout = '100ms' as $$
 begin
-    return requeue.finish(in_queue, in_hold, ends);
+    return requeue.finish(in_queue, in_hold, ends, in_past);
 end $$;
 
 -- Operations that skip locked keys. A part of a batch that contains a locked key is halved recursively.
@@ -65,7 +66,8 @@ end $$;
 
 -- As `finish`. Also returns the numbers of the keys that are locked.
 create or replace function requeue.finish_free(
-    in_queue integer, in_hold boolean, ends requeue.ends, out held integer[], out locked integer[]
+    in_queue integer, in_hold boolean, ends requeue.ends, in_past boolean default false,
+    out held integer[], out locked integer[]
 )
 language plpgsql {definer} set lock_timeout = '1ms' as $$
 declare
@@ -77,7 +79,7 @@ declare
     those record;
 begin
     begin
-        held := requeue.finish(in_queue, in_hold, ends);
+        held := requeue.finish(in_queue, in_hold, ends, in_past);
         locked := '{}';
         return;
     exception when lock_not_available then
@@ -87,8 +89,8 @@ begin
             return;
         end if;
     end;
-    these := requeue.finish_free(in_queue, in_hold, requeue.part(ends, 1, half));
-    those := requeue.finish_free(in_queue, in_hold, requeue.part(ends, half + 1, many));
+    these := requeue.finish_free(in_queue, in_hold, requeue.part(ends, 1, half), in_past);
+    those := requeue.finish_free(in_queue, in_hold, requeue.part(ends, half + 1, many), in_past);
     held := these.held || array(select n + half from unnest(those.held) n);
     locked := these.locked || array(select n + half from unnest(those.locked) n);
 end $$;

@@ -14,8 +14,9 @@ use super::params::{Param, Params};
 use super::schedules::Order;
 use super::sessions::Sessions;
 use super::values::{
-    Rest, clean_text, count, entry_columns, failing_params, from_count, how_to_end, is_hold, number, number_of,
-    rate_parts, read_entry, read_failed, read_indexes, read_place, read_rate, read_settings,
+    Rest, clean_text, count, entry_columns, failing_params, from_count, how_to_end, is_hold,
+    number, number_of, rate_parts, read_entry, read_failed, read_indexes, read_place, read_rate,
+    read_settings,
 };
 use super::watermark::{LOWEST, Lows, Snapshot};
 use super::{Postgres, faults, schema};
@@ -280,10 +281,10 @@ impl Engine for Postgres {
     async fn send_completions(&self, queue: &Place, ends: Vec<End>, tried: Tried) -> Answers<bool> {
         let sql = match tried {
             Tried::No => {
-                concat!("select requeue.finish_soon($1, $2, ", ends!(), "), '{}'::integer[]")
+                concat!("select requeue.finish_soon($1, $2, ", ends!(), ", $18), '{}'::integer[]")
             }
             Tried::InVain => {
-                concat!("select held, locked from requeue.finish_free($1, $2, ", ends!(), ")")
+                concat!("select held, locked from requeue.finish_free($1, $2, ", ends!(), ", $18)")
             }
         };
         let keys: Vec<&[u8]> = ends.iter().map(|end| &*end.key).collect();
@@ -301,7 +302,7 @@ impl Engine for Postgres {
         let of_all: [&dyn Param; 5] = [&id, &hold, &keys, &epochs, &hows];
         let of_others: [&dyn Param; 9] =
             [delays, priorities, adds, reasons, errors, bases, caps, shares, mosts];
-        let of_failures: [&dyn Param; 3] = [tooks, statuses, outputs];
+        let of_failures: [&dyn Param; 4] = [tooks, statuses, outputs, &queue.keeps_past];
         let params = [&of_all[..], &of_others[..], &of_failures[..]].concat();
         let row = self.query_row(queue, sql, &params).await;
         if ends.iter().any(|end| matches!(end.how, Finish::Unclaim(..))) {
@@ -521,14 +522,14 @@ impl Sessions {
                      parked_failures, next_due, lows, snapshot, is_paused, is_rated, traces, failed, \
                      (select s.due_at - requeue.now() from requeue.schedules s \
                       where s.queue = $1 and s.due_at is not null order by s.due_at limit 1) as schedule_in \
-                     from requeue.claim($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)";
+                     from requeue.claim($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13)";
         let by_turns = "select keys, epochs, priorities, adds, reasons, failures, queued, parked, \
                      parked_failures, next_due, lows, snapshot, is_paused, is_rated, traces, failed, groups, bands, \
                      ring, used, is_next, cursors, is_complete, \
                      (select s.due_at - requeue.now() from requeue.schedules s \
                       where s.queue = $1 and s.due_at is not null order by s.due_at limit 1) as schedule_in \
                      from requeue.claim_turns($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, \
-                     $13, $14, $15, $16, $17)";
+                     $13, $14, $15, $16, $17, $18)";
         let max = i32::try_from(claim.max).unwrap_or(i32::MAX);
         let oldest = i32::try_from(claim.oldest).unwrap_or(i32::MAX).min(max);
         let (base, cap, share, most) = failing_params(&claim.expired);
@@ -549,14 +550,16 @@ impl Sessions {
             &names_newest,
             &worker,
         ];
+        let past: [&dyn Param; 1] = [&queue.keeps_past];
         if queue.group_by.is_none() {
+            let params = [&params[..], &past].concat();
             return self.query_row(plain, &params).await.map(|row| read_claimed(&row));
         }
         let rounds = lock(&queue.turns).next_rounds();
         let visits = Visits::new(&rounds);
         let Visits { bands, ring, used, after, more } = &visits;
         let of_turns: [&dyn Param; 5] = [bands, ring, used, after, more];
-        let row = self.query_row(by_turns, &[&params[..], &of_turns[..]].concat()).await?;
+        let row = self.query_row(by_turns, &[&params[..], &of_turns, &past].concat()).await?;
         let (mut claimed, lows, snapshot) = read_claimed(&row);
         let groups: Vec<&str> = row.get("groups");
         for (out, group) in claimed.items.iter_mut().zip(groups) {

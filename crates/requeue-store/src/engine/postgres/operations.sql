@@ -83,7 +83,7 @@ end $$;
 -- parked because this was their last permitted failure, and the groups of the keys.
 create or replace function requeue.expire_leases(
     in_queue integer, in_hold boolean, in_base bigint, in_cap bigint, in_share double precision,
-    in_most integer, t bigint, inout low bigint,
+    in_most integer, t bigint, in_past boolean, inout low bigint,
     out parked bytea[], out parked_failures integer[], out freed text[]
 )
 language plpgsql as $$
@@ -91,6 +91,7 @@ declare
     most_expired constant integer := requeue.most_decisions();
     k requeue.keys;
     was requeue.keys;
+    how smallint;
     renewed_until bigint;
     expired integer := 0;
     is_trimmed boolean := false;
@@ -117,10 +118,12 @@ begin
         end if;
         step := (1 - in_share) * expired;
         was := k;
-        k := requeue.ended(k, t, in_hold,
-            case when k.cancel_epoch = k.epoch then 7 else 2 end::smallint, null, k.run_priority,
-            k.run_adds, k.run_reasons, 'the lease expired', in_base, in_cap,
-            1 - (step - floor(step)), in_most);
+        how := case when k.cancel_epoch = k.epoch then 7 else 2 end;
+        k := requeue.ended(k, t, in_hold, how, null, k.run_priority, k.run_adds, k.run_reasons,
+            'the lease expired', in_base, in_cap, 1 - (step - floor(step)), in_most);
+        if in_past then
+            k.past := requeue.with_run(was, k, t, how, null, true);
+        end if;
         perform requeue.keep(k, t);
         if k.failed_at is not null or was.failed_at is not null then
             perform requeue.keep_attempt(was, k, t, 'the lease expired', null, null, null);
@@ -190,7 +193,7 @@ end $$;
 create or replace function requeue.claim(
     in_queue integer, in_hold boolean, in_max integer, in_oldest integer, in_lease bigint,
     in_base bigint, in_cap bigint, in_share double precision, in_most integer, in_lows bigint[],
-    in_newest boolean default false, in_worker text default null,
+    in_newest boolean default false, in_worker text default null, in_past boolean default false,
     out keys bytea[], out epochs bigint[], out priorities smallint[], out adds integer[],
     out reasons integer[], out failures integer[], out queued bigint[], out parked bytea[],
     out parked_failures integer[], out next_due bigint, out lows bigint[], out snapshot text,
@@ -223,7 +226,8 @@ begin
         in_oldest := 0;
     end if;
     snapshot := requeue.snapshot(in_newest);
-    ended := requeue.expire_leases(in_queue, in_hold, in_base, in_cap, in_share, in_most, t, lows[4]);
+    ended := requeue.expire_leases(in_queue, in_hold, in_base, in_cap, in_share, in_most, t, in_past,
+        lows[4]);
     lows[4] := ended.low;
     parked := ended.parked;
     parked_failures := ended.parked_failures;
@@ -349,8 +353,9 @@ end $$;
 
 -- Completes deliveries. Returns the numbers of the deliveries in the batch whose holders still had their
 -- leases.
-create or replace function requeue.finish(in_queue integer, in_hold boolean, ends requeue.ends)
-returns integer[]
+create or replace function requeue.finish(
+    in_queue integer, in_hold boolean, ends requeue.ends, in_past boolean default false
+) returns integer[]
 language plpgsql {planned} as $$
 declare
     t bigint := requeue.now();
@@ -402,7 +407,8 @@ begin
             update requeue.keys x set state = 0, at = greatest(x.at, t), failures = 0,
                 steps = 0, until = 0, not_before = 0, error = null, failed_at = null, {no_run},
                 bound = case when x.at > t then x.bound end,
-                is_due = x.grp is not null and x.at <= t
+                is_due = x.grp is not null and x.at <= t,
+                past = case when in_past then requeue.with_run(x, x, t, 0::smallint, null, false) else x.past end
             where x.ctid = any (again)
             returning x.at
         )
@@ -418,6 +424,9 @@ begin
             k := requeue.ended(k, t, in_hold, ends.hows[n], ends.delays[n], ends.priorities[n],
                 ends.adds[n], ends.reasons[n], ends.errors[n], ends.bases[n], ends.caps[n],
                 ends.shares[n], ends.mosts[n]);
+            if in_past then
+                k.past := requeue.with_run(was, k, t, ends.hows[n], ends.tooks[n], false);
+            end if;
             perform requeue.keep(k, t);
             if k.failed_at is not null or was.failed_at is not null then
                 perform requeue.keep_attempt(was, k, t, ends.errors[n], ends.tooks[n], ends.statuses[n],

@@ -399,6 +399,7 @@ create or replace function requeue.claim_turns(
     in_base bigint, in_cap bigint, in_share double precision, in_most integer, in_lows bigint[],
     in_newest boolean, in_worker text,
     in_bands integer[], in_ring text[], in_used integer[], in_after text[], in_more integer[],
+    in_past boolean default false,
     out keys bytea[], out epochs bigint[], out priorities smallint[], out adds integer[],
     out reasons integer[], out failures integer[], out queued bigint[], out parked bytea[],
     out parked_failures integer[], out next_due bigint, out lows bigint[], out snapshot text,
@@ -435,7 +436,8 @@ begin
     end if;
     is_paused := place.paused;
     snapshot := requeue.snapshot(in_newest);
-    ended := requeue.expire_leases(in_queue, in_hold, in_base, in_cap, in_share, in_most, t, lows[4]);
+    ended := requeue.expire_leases(in_queue, in_hold, in_base, in_cap, in_share, in_most, t, in_past,
+        lows[4]);
     lows[4] := ended.low;
     parked := ended.parked;
     parked_failures := ended.parked_failures;

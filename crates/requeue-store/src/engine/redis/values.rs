@@ -470,6 +470,7 @@ pub(super) fn decode_row(packed: &[u8], epoch: impl Fn(i64) -> i64) -> Result<Ro
         if flag & 4 > 0 {
             row.trace = fields.take_trace()?;
             row.run_trace = fields.take_trace()?.filter(|_| row.run.is_some());
+            row.past = Some(fields.take_text()?.into()).filter(|past: &Arc<[u8]>| !past.is_empty());
         }
         row.error = (row.failures > 0).then(|| String::from_utf8_lossy(fields.0).into_owned());
     }
@@ -539,11 +540,16 @@ impl Fields<'_> {
         Ok(name)
     }
 
-    /// Reads trace contexts, after their length. Only Rust reads them.
-    fn take_trace(&mut self) -> Result<Option<Arc<str>>, String> {
+    /// Reads trace contexts or a past, after the length.
+    fn take_text(&mut self) -> Result<&[u8], String> {
         let length = u16::from_be_bytes(self.bytes()?);
-        let (trace, rest) = self.0.split_at_checked(length.into()).ok_or_else(too_short)?;
+        let (text, rest) = self.0.split_at_checked(length.into()).ok_or_else(too_short)?;
         self.0 = rest;
+        Ok(text)
+    }
+
+    fn take_trace(&mut self) -> Result<Option<Arc<str>>, String> {
+        let trace = self.take_text()?;
         Ok((!trace.is_empty()).then(|| String::from_utf8_lossy(trace).into()))
     }
 

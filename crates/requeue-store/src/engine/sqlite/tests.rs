@@ -22,6 +22,7 @@ use crate::tests::conformance::{
     check_queues, check_traces, grouped_steps, groupings, groups, rates, runtime, schedules, steps,
     unclaimed_and_cancelled,
 };
+use crate::tests::conformance::past::check_past;
 use crate::tests::dropping::check_drops;
 use crate::tests::parking::check_expired;
 use crate::tests::pausing::check_pauses;
@@ -229,6 +230,11 @@ async fn a_claim_that_nobody_waits_for_shares_the_commit_of_a_completion() {
 #[tokio::test]
 async fn trace_contexts_stay_with_a_run_until_it_succeeds() {
     check_traces(&Fixture::new().await, "q").await;
+}
+
+#[tokio::test]
+async fn the_last_runs_are_kept_with_the_key() {
+    check_past(&Fixture::new().await, "q", Settings::default()).await;
 }
 
 #[tokio::test]

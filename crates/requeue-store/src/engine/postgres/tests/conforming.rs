@@ -14,6 +14,7 @@ use crate::tests::conformance::{
     check_queues, check_traces, grouped_steps, groupings, groups, rates, runtime, schedules, steps,
     unclaimed_and_cancelled,
 };
+use crate::tests::conformance::past::check_past;
 use crate::tests::dropping::check_drops;
 use crate::tests::parking::check_expired;
 use crate::tests::pausing::check_pauses;
@@ -201,6 +202,12 @@ async fn claims_name_the_keys_that_they_park() {
 async fn trace_contexts_stay_with_a_run_until_it_succeeds() {
     let Some(server) = Server::shared() else { return };
     check_traces(&Fixture::new(server).await, "q").await;
+}
+
+#[tokio::test]
+async fn the_last_runs_are_kept_with_the_key() {
+    let Some(server) = Server::shared() else { return };
+    check_past(&Fixture::new(server).await, "q", Settings::default()).await;
 }
 
 #[tokio::test]

@@ -1,5 +1,5 @@
--- Claims keys. ARGV: the maximum number of keys, the number of them to choose oldest first, the lease, 1 if
--- re-adds are held, the failure parameters for expired leases, the number of shards of the queue, the
+-- Claims keys. ARGV: the maximum number of keys, the number of them to choose oldest first, the lease, the
+-- settings (see `read_flags`), the failure parameters for expired leases, the number of shards of the queue, the
 -- name of the worker, and in a queue with groups the rounds: see turns.lua. If the queue is paused, only handles
 -- expired leases.
 -- Answers, in this order: the time of the claim; the time until the next key may be ready, or false if that is unknown
@@ -13,7 +13,7 @@
 -- group was visited. values.rs reads the answer.
 local HAND_OUT = '>dI4I4bI4d'
 local at, max, oldest = now(), tonumber(ARGV[1]), tonumber(ARGV[2])
-local lease_until, hold, worker = after(at, tonumber(ARGV[3])), ARGV[4] == '1', ARGV[7]
+local lease_until, hold, worker = after(at, tonumber(ARGV[3])), read_flags(ARGV[4]), ARGV[7]
 local is_paused, schedule_at, rate = standing()
 local gate, asked = not is_paused and rate and parse_gate(rate, at), max
 if gate then

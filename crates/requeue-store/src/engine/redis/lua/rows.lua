@@ -7,12 +7,12 @@ local NOTHING = { __index = {
   at = 0, since = 0, adds = 0, reasons = 0, priority = 0,
   epoch = 0, lease_until = 0, run_since = 0, run_adds = 0, run_reasons = 0, run_priority = 0,
   worker = '', failures = 0, steps = 0, backing_off = 0, not_before = 0, parked = 0, error = '',
-  bound = 0, failed_at = 0, trace = '', run_trace = '',
+  bound = 0, failed_at = 0, trace = '', run_trace = '', past = '',
 } }
 -- The encodings of a row: a pending key; a key in flight, with the length of the worker's name and the name
--- at the end; and with failures, a bound or trace contexts the additional fields, followed by the error. If a time of the
--- last failure is known, it is before the error, and 2 is added to `parked`. Trace contexts of the pending run and of the
--- run in flight are also before the error, each after its length, and 4 is added. values.rs reads the same encodings.
+-- at the end; and with failures, a bound, trace contexts or a past the additional fields, followed by the error. If a time of
+-- the last failure is known, it is before the error, and 2 is added to `parked`. The trace contexts of the pending run and
+-- of the run in flight, and the past, are also before the error, each after its length, and 4 is added. values.rs reads the same encodings.
 local PENDING = '>ddI4I4b'
 local RUN, EXTRA = '>dddI4I4bBc0', '>I4I4ddbd'
 local RUNNING = PENDING .. string.sub(RUN, 2)
@@ -122,6 +122,9 @@ local function unpacked(packed)
         if rest then
           row.run_trace, rest = take_text(packed, rest)
         end
+        if rest then
+          row.past, rest = take_text(packed, rest)
+        end
         if not rest then
           return nil, 'the row has ' .. size .. ' bytes'
         end
@@ -153,8 +156,8 @@ local function has_failed(row)
 end
 
 local function packed(row)
-  local has_traces = row.trace ~= '' or row.run_trace ~= ''
-  local has_extra = has_failed(row) or row.bound > 0 or has_traces
+  local has_texts = row.trace ~= '' or row.run_trace ~= '' or row.past ~= ''
+  local has_extra = has_failed(row) or row.bound > 0 or has_texts
   if not has_extra and row.epoch == 0 then
     return struct.pack(PENDING, row.at, row.since, row.adds, row.reasons, row.priority)
   end
@@ -167,12 +170,13 @@ local function packed(row)
     return running
   end
   local has_time = row.failed_at > 0
-  local flag = row.parked + (has_time and 2 or 0) + (has_traces and 4 or 0)
-  local traces = has_traces
-    and struct.pack('>I2c0I2c0', #row.trace, row.trace, #row.run_trace, row.run_trace)
+  local flag = row.parked + (has_time and 2 or 0) + (has_texts and 4 or 0)
+  local texts = has_texts and struct.pack(
+    '>I2c0I2c0I2c0', #row.trace, row.trace, #row.run_trace, row.run_trace, #row.past, row.past
+  )
   return running .. struct.pack(
     EXTRA, row.failures, row.steps, row.backing_off, row.not_before, flag, row.bound
-  ) .. (has_time and struct.pack('>d', row.failed_at) or '') .. (traces or '') .. row.error
+  ) .. (has_time and struct.pack('>d', row.failed_at) or '') .. (texts or '') .. row.error
 end
 
 -- Returns the sorted set of the key and its score; nothing if the key has no state.
@@ -831,9 +835,57 @@ local function fail(row, how, failure, hold, now)
   demand(row, at, 'earliest', now)
 end
 
+-- True if completions add their runs to the past of a key that stays.
+local keeps_past
+
+-- Reads the settings of completions: 1 if re-adds are held, and 2 more for `keeps_past`. Returns whether re-adds are held.
+local function read_flags(flags)
+  keeps_past = tonumber(flags) >= 2
+  return flags % 2 == 1
+end
+
+-- Encodes a whole number in LEB128.
+local function leb128(number)
+  local bytes = ''
+  while number >= 128 do
+    bytes = bytes .. string.char(number % 128 + 128)
+    number = math.floor(number / 128)
+  end
+  return bytes .. string.char(number)
+end
+
+-- The digits of the ways in which a run ends: see past.rs.
+local WAYS = { succeed = 0, requeue_after = 1, release = 4, cancelled = 5 }
+-- The maximum length of a past.
+local MOST_PAST = 64
+
+-- Returns the past of a key with the run that ended now, in the form of past.rs. `was` has the values from before the
+-- completion.
+local function with_run(was, row, what, took, now)
+  local digit = WAYS[what] or row.parked == 1 and 3 or row.failures == 0 and 6 or 2
+  if was.lease_until <= now then
+    digit = digit + 8
+  end
+  took = took or math.max(now - was.run_since, 0)
+  local ended, between = math.floor(now / 1000), ''
+  if #row.past >= 6 then
+    local high, low = struct.unpack('>I2I4', row.past)
+    between = leb128(math.max(ended - high * 4294967296 - low, 0)) .. string.sub(row.past, 7)
+  end
+  -- If the key was added during the run, that add has overwritten the time at which the key became ready.
+  local queued = was.since <= was.run_since and math.floor(math.max(now - took - was.since, 0) / 1000) + 1 or 0
+  local past = struct.pack('>I2I4', math.floor(ended / 4294967296), ended % 4294967296)
+    .. leb128(was.run_adds * 16 + digit) .. leb128(math.floor(took / 1000)) .. leb128(queued) .. between
+  return string.sub(past, 1, MOST_PAST)
+end
+
 -- Completes the delivery.
 local function finish(row, how, failure, hold, now)
   local place
+  -- A run that has not started is not part of the past.
+  local was = keeps_past and how.what ~= 'unclaim' and not how.is_unclaimed and {
+    since = row.since, run_since = row.run_since, run_adds = row.run_adds, lease_until = row.lease_until,
+  }
   if how.what == 'succeed' or how.what == 'requeue_after' then
     forget(row)
   elseif how.what == 'release' then
@@ -865,6 +917,9 @@ local function finish(row, how, failure, hold, now)
   if how.what == 'requeue_after' then
     note(row, how)
     demand(row, after(now, how.delay), 'earliest', now)
+  end
+  if was and (row.at > 0 or row.parked == 1) then
+    row.past = with_run(was, row, how.what, tonumber(string.match(failure, '^%d+')), now)
   end
 end
 

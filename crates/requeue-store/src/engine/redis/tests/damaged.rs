@@ -175,7 +175,7 @@ fn named(rng: &mut Rng) -> Vec<u8> {
         if flag & 2 > 0 && rng.u8(..8) > 0 {
             row.extend([0; 8]);
         }
-        for _ in 0..if flag & 4 > 0 { 2 } else { 0 } {
+        for _ in 0..if flag & 4 > 0 { 3 } else { 0 } {
             let length = rng.u8(..4);
             row.extend([0, length]);
             row.extend(vec![b'0'; length.into()]);
