@@ -626,7 +626,8 @@ fn text_of_run(run: &PastRun) -> String {
 
 /// Adds a wait, unless it is very short.
 fn push_wait(events: &mut Vec<PastEvent>, at: f64, until: f64, cause: WaitCause, failures: u32) {
-    if until - at >= SHORTEST.as_secs_f64() {
+    // Stores have times in milliseconds, of which `f64` has no exact multiples.
+    if ((until - at) * 1e3).round() >= SHORTEST.as_secs_f64() * 1e3 {
         let (until, cause, text) = (Some(until), Some(cause), text_of_wait(cause, failures));
         events.push(PastEvent { until, cause, text, ..PastEvent::new(EventKind::Wait, at) });
     }

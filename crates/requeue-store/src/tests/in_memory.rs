@@ -240,6 +240,7 @@ impl InMemory {
             error: None,
             failed: None,
             group: None,
+            past_runs: Vec::new(),
         })
     }
 

@@ -34,7 +34,7 @@ use crate::types::error::{ErrorKind, chain};
 struct Fixture {
     engine: Arc<Sqlite>,
     now: Arc<AtomicI64>,
-    _dir: TempDir,
+    dir: TempDir,
 }
 
 impl Fixture {
@@ -49,7 +49,7 @@ impl Fixture {
         let engine = Sqlite::open_with(&dir.path().join("q"), Synchronous::Normal, clock);
         let engine = Arc::new(engine.expect("the file opens"));
         engine.migrate_schema().await.expect("the schema is created");
-        Self { engine, now, _dir: dir }
+        Self { engine, now, dir }
     }
 }
 
@@ -235,6 +235,47 @@ async fn trace_contexts_stay_with_a_run_until_it_succeeds() {
 #[tokio::test]
 async fn the_last_runs_are_kept_with_the_key() {
     check_past(&Fixture::new().await, "q", Settings::default()).await;
+}
+
+#[tokio::test]
+async fn the_last_runs_take_at_most_a_tenth_of_the_log() {
+    use crate::engine::{Backoff, Delivery, Failing, Failure, Finish};
+
+    const KEYS: usize = 100;
+    let backoff = Backoff { base: Duration::ZERO, cap: Duration::ZERO, share: 1.0 };
+    let expired = Failing { backoff, max_failures: None };
+    let lease = Duration::from_secs(30);
+    let claim = Claim { max: KEYS, oldest: 0, lease, expired, poll: lease };
+    let log = async |failures: i64, keeps_past: bool| {
+        let fixture = Fixture::new().await;
+        let engine = &fixture.engine;
+        let queue = engine.open_queue("q", Settings::default()).await.expect("the queue opens");
+        let queue = Place { keeps_past, ..queue };
+        let size = || fixture.dir.path().join("q-wal").metadata().expect("the log").len();
+        let before = size();
+        let asks = (0..KEYS).map(|n| Ask::new(format!("key {n}"), crate::Add::now()));
+        engine.add_keys(&queue, asks.collect()).await.expect("added");
+        for n in 0..=failures {
+            fixture.set_time(1_000_000_000_000_000 + 10_000_000 * n).await;
+            let claimed = engine.claim_keys(&queue, claim).await.expect("claimed").items;
+            assert_eq!(claimed.len(), KEYS);
+            let end = |out: Delivery| {
+                let failure = Failure::new(out.asked, "exit status: 3");
+                let how = if n < failures { Finish::Retry(expired, failure) } else { Finish::Succeed };
+                End { key: out.key, epoch: out.epoch, how }
+            };
+            let ends = claimed.into_iter().map(end).collect();
+            let held = engine.finish_deliveries(&queue, ends).await.expect("finished");
+            assert_eq!(held, [true; KEYS]);
+        }
+        size() - before
+    };
+    for failures in [0, 1, 20] {
+        let (without, with) = (log(failures, false).await, log(failures, true).await);
+        let more = (with - without) as f64 / without as f64;
+        println!("{failures} failures: {without} bytes, and {more:.3} of it for the past");
+        assert!(if failures == 0 { with == without } else { more <= 0.1 }, "{with} of {without}");
+    }
 }
 
 #[tokio::test]

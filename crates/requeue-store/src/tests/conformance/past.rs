@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use requeue::CancelledRun;
 use requeue::history::Ended;
 
 use super::attempts::{Keys, SECOND};
@@ -105,7 +106,8 @@ pub(crate) async fn check_past(rig: &dyn Rig, queue: &str, settings: Settings) {
     assert_eq!(keys.runs().await.pop().map(|run| run.0), Some(Ended::GivenUp));
 
     let out = keys.take().await;
-    rig.engine().cancel_running(&keys.place, &KEY.into()).await.expect("cancelled");
+    let cancelled = rig.engine().cancel_running(&keys.place, &KEY.into()).await;
+    assert_eq!(cancelled.expect("answered"), CancelledRun::Cancelled);
     keys.add(KEY, Add::now()).await;
     keys.end(&out, Finish::Cancelled).await;
     assert_eq!(keys.runs().await.pop().map(|run| run.0), Some(Ended::Cancelled));
