@@ -39,7 +39,8 @@ pub fn rows(data: &[u8]) {
             return;
         }
         let texts = [&error, &group, &trace, &worker, &run_trace].map(Option::clone);
-        let past = (input.byte() & 1 == 0).then(|| input.0.iter().take(64).copied().collect::<Vec<_>>());
+        let past =
+            (input.byte() & 1 == 0).then(|| input.0.iter().take(64).copied().collect::<Vec<_>>());
         let row = fuzz_api::table_row(fields, texts, past.clone());
         let mut kept = fields;
         let (mut worker, mut run_trace) = (worker.filter(|name| !name.is_empty()), run_trace);
@@ -58,7 +59,11 @@ pub fn rows(data: &[u8]) {
         if kept[FAILURES] == Some(0) {
             kept[FAILED_AT] = None;
         }
-        assert_eq!(row.fields(), (kept, [error, group, trace, worker, run_trace], past), "{fields:?}");
+        assert_eq!(
+            row.fields(),
+            (kept, [error, group, trace, worker, run_trace], past),
+            "{fields:?}"
+        );
         row
     } else {
         let size = [25, 59, 92, 100, 107, input.byte().into()][usize::from(input.byte() % 6)];

@@ -145,7 +145,10 @@ fn the_last_failures_of_a_key_are_explained_with_their_outputs() {
         "parked after 4 failures",
     ];
     assert_eq!(past, expected, "{text}");
-    assert!(parts[1].ends_with("\n(the store keeps the last runs of a key; older runs are unknown)"), "{text}");
+    assert!(
+        parts[1].ends_with("\n(the store keeps the last runs of a key; older runs are unknown)"),
+        "{text}"
+    );
 
     let lines: Vec<_> = parts[2].lines().collect();
     assert_eq!(lines.len(), 9, "{text}");

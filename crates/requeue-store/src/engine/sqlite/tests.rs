@@ -17,12 +17,12 @@ use super::thread::MAX_LOG;
 use super::*;
 use crate::tests::Batches as _;
 use crate::tests::BoxFuture;
+use crate::tests::conformance::past::check_past;
 use crate::tests::conformance::{
     Rig, actions, activity, attempts, cases, check, check_bulk, check_grouped, check_jitter,
     check_queues, check_traces, grouped_steps, groupings, groups, rates, runtime, schedules, steps,
     unclaimed_and_cancelled,
 };
-use crate::tests::conformance::past::check_past;
 use crate::tests::dropping::check_drops;
 use crate::tests::parking::check_expired;
 use crate::tests::pausing::check_pauses;
@@ -261,7 +261,8 @@ async fn the_last_runs_take_at_most_a_tenth_of_the_log() {
             assert_eq!(claimed.len(), KEYS);
             let end = |out: Delivery| {
                 let failure = Failure::new(out.asked, "exit status: 3");
-                let how = if n < failures { Finish::Retry(expired, failure) } else { Finish::Succeed };
+                let how =
+                    if n < failures { Finish::Retry(expired, failure) } else { Finish::Succeed };
                 End { key: out.key, epoch: out.epoch, how }
             };
             let ends = claimed.into_iter().map(end).collect();

@@ -772,7 +772,8 @@ impl Pair {
             (run.how, run.lease_expired, run.adds, now - ended)
         });
         let ours = expected[expected.len().saturating_sub(known.len())..].iter();
-        let ours = ours.map(|&(how, lease_expired, adds, at)| (how, lease_expired, adds, at / 1000));
+        let ours =
+            ours.map(|&(how, lease_expired, adds, at)| (how, lease_expired, adds, at / 1000));
         assert_eq!(known.collect::<Vec<_>>(), ours.collect::<Vec<_>>(), "the runs of {which}");
     }
 

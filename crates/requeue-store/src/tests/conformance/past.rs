@@ -72,6 +72,7 @@ pub(crate) async fn check_past(rig: &dyn Rig, queue: &str, settings: Settings) {
 
     // An add during the run hides how long the key was ready.
     let out = keys.take().await;
+    keys.pass(LEASE / 4).await;
     keys.add(KEY, Add::now()).await;
     keys.end(&out, Finish::Succeed).await;
     expected[0].3 = 1000;
@@ -87,8 +88,10 @@ pub(crate) async fn check_past(rig: &dyn Rig, queue: &str, settings: Settings) {
     // The lease expires, and the key fails.
     keys.pass(3 * SECOND).await;
     assert_eq!(keys.claim().await, []);
-    let last: Vec<_> = keys.runs().await.into_iter().skip(2).map(|run| (run.0, run.1, run.4)).collect();
-    let ours = [(Ended::Requeued, false, 0), (Ended::Released, false, 0), (Ended::Retried, true, 3000)];
+    let last: Vec<_> =
+        keys.runs().await.into_iter().skip(2).map(|run| (run.0, run.1, run.4)).collect();
+    let ours =
+        [(Ended::Requeued, false, 0), (Ended::Released, false, 0), (Ended::Retried, true, 3000)];
     assert_eq!(last, ours, "{out:?}");
 
     let out = keys.take().await;

@@ -8,12 +8,12 @@ use tokio::time::timeout;
 use super::*;
 use crate::tests::BoxFuture;
 use crate::tests::cancelling::{check_cancels, check_workers};
+use crate::tests::conformance::past::check_past;
 use crate::tests::conformance::{
     PATTERN, Rig, actions, activity, attempts, cases, check, check_bulk, check_grouped,
     check_jitter, check_queues, check_traces, grouped_steps, groupings, groups, one_group, rates,
     runtime, schedules, steps, unclaimed_and_cancelled,
 };
-use crate::tests::conformance::past::check_past;
 use crate::tests::dropping::check_drops;
 use crate::tests::parking::check_expired;
 use crate::tests::pausing::check_pauses;
