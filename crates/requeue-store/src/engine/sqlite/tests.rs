@@ -34,7 +34,7 @@ use crate::types::error::{ErrorKind, chain};
 struct Fixture {
     engine: Arc<Sqlite>,
     now: Arc<AtomicI64>,
-    dir: TempDir,
+    _dir: TempDir,
 }
 
 impl Fixture {
@@ -49,7 +49,7 @@ impl Fixture {
         let engine = Sqlite::open_with(&dir.path().join("q"), Synchronous::Normal, clock);
         let engine = Arc::new(engine.expect("the file opens"));
         engine.migrate_schema().await.expect("the schema is created");
-        Self { engine, now, dir }
+        Self { engine, now, _dir: dir }
     }
 }
 
@@ -251,7 +251,7 @@ async fn the_last_runs_take_at_most_a_tenth_of_the_log() {
         let engine = &fixture.engine;
         let queue = engine.open_queue("q", Settings::default()).await.expect("the queue opens");
         let queue = Place { keeps_past, ..queue };
-        let size = || fixture.dir.path().join("q-wal").metadata().expect("the log").len();
+        let size = || fixture._dir.path().join("q-wal").metadata().expect("the log").len();
         let before = size();
         let asks = (0..KEYS).map(|n| Ask::new(format!("key {n}"), crate::Add::now()));
         engine.add_keys(&queue, asks.collect()).await.expect("added");
@@ -673,7 +673,7 @@ async fn a_start_of_the_machine_that_no_clock_explains_does_not_stop_time() {
 /// A machine with a clock that can be set, and a directory for files.
 struct Machine {
     now: Arc<Mutex<Reading>>,
-    dir: TempDir,
+    _dir: TempDir,
 }
 
 const SECOND: i64 = 1_000_000;
