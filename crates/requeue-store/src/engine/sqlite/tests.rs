@@ -673,7 +673,7 @@ async fn a_start_of_the_machine_that_no_clock_explains_does_not_stop_time() {
 /// A machine with a clock that can be set, and a directory for files.
 struct Machine {
     now: Arc<Mutex<Reading>>,
-    _dir: TempDir,
+    dir: TempDir,
 }
 
 const SECOND: i64 = 1_000_000;
