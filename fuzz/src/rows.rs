@@ -41,7 +41,9 @@ pub fn rows(data: &[u8]) {
             return;
         }
         let texts = [&error, &group, &trace, &worker, &run_trace].map(Option::clone);
-        let row = fuzz_api::table_row(fields, texts);
+        let past =
+            (input.byte() & 1 == 0).then(|| input.0.iter().take(64).copied().collect::<Vec<_>>());
+        let row = fuzz_api::table_row(fields, texts, past.clone());
         let mut kept = fields;
         let (mut worker, mut run_trace) = (worker.filter(|name| !name.is_empty()), run_trace);
         if kept[STATE] != Some(1) {
@@ -59,7 +61,11 @@ pub fn rows(data: &[u8]) {
         if kept[FAILURES] == Some(0) {
             kept[FAILED_AT] = None;
         }
-        assert_eq!(row.fields(), (kept, [error, group, trace, worker, run_trace]), "{fields:?}");
+        assert_eq!(
+            row.fields(),
+            (kept, [error, group, trace, worker, run_trace], past),
+            "{fields:?}"
+        );
         row
     } else {
         let size = [25, 59, 92, 100, 107, input.byte().into()][usize::from(input.byte() % 6)];
@@ -73,7 +79,7 @@ pub fn rows(data: &[u8]) {
                 }
             }
             for at in [24, 57, 83] {
-                let byte = [0, 1, 255, 2][usize::from(input.byte() % 4)];
+                let byte = [0, 1, 255, 2, 4, 6][usize::from(input.byte() % 6)];
                 packed.get_mut(at..=at).into_iter().for_each(|bytes| bytes[0] = byte);
             }
             if packed.len() > NAME {
@@ -128,9 +134,9 @@ fn run(mut row: Row, input: &mut Input<'_>) {
         };
         let before = row.clone();
         let Some(after) = row.after(operation, holds, now) else { return };
-        let (fields, texts) = after.fields();
+        let (fields, texts, past) = after.fields();
         assert!(is_readable(&fields), "{operation:?} at {now} of {before:?}: {fields:?}");
-        let read = fuzz_api::table_row(fields, texts);
+        let read = fuzz_api::table_row(fields, texts, past);
         assert_eq!(read, after, "{operation:?} at {now} of {before:?}");
         row = after;
     }
@@ -183,8 +189,13 @@ fn is_readable_packed(packed: &[u8]) -> bool {
     let has_worker = !is_pending && time(25) > 0.0;
     let flag = packed.get(extra + 24).copied().unwrap_or(0);
     let is_parked = has_extra && flag % 2 == 1;
-    let failed_at = (flag >= 2).then_some(extra + 33);
-    let least = if failed_at.is_some() { extra + 41 } else { extra + 33 };
+    let failed_at = (flag & 2 > 0).then_some(extra + 33);
+    let mut least = if failed_at.is_some() { extra + 41 } else { extra + 33 };
+    // The trace contexts and the past follow their lengths.
+    for _ in 0..if flag & 4 > 0 { 3 } else { 0 } {
+        let length = packed.get(least..least + 2).and_then(|bytes| bytes.try_into().ok());
+        least += 2 + usize::from(u16::from_be_bytes(length.unwrap_or([u8::MAX; 2])));
+    }
     let name = packed.get(NAME..extra).unwrap_or_default();
     (is_pending || packed.len() == extra || packed.len() >= least)
         && [0, 8].into_iter().all(is_time)
@@ -195,7 +206,7 @@ fn is_readable_packed(packed: &[u8]) -> bool {
         && is_one_of(57, &[0, 1, 255])
         && is_name(name)
         && (has_worker || name.is_empty())
-        && (!has_extra || flag <= 3)
+        && (!has_extra || flag <= 7)
         && is_parked != (time(0) > 0.0 || has_worker)
 }
 

@@ -25,7 +25,7 @@ use crate::source::{
     Sort, Source, Walk, Walked, count_of, detail_of,
 };
 use crate::time::unix_time;
-use crate::timeline::Present;
+use crate::timeline::{KnownRun, Present};
 
 /// The number of keys that are read while the queue's lock is held once.
 const SLICE: usize = 256;
@@ -416,7 +416,10 @@ impl<K: Key, S: BuildHasher + Send + Sync> Source for Shown<K, S> {
                     Found::Page(page) => Some(page.row),
                     _ => None,
                 };
-                Timeline::of_runs(row.as_ref().map(|row| (row, cause)), &runs, NOT_RECORDED)
+                {
+                    let runs = KnownRun::of_runs(&runs);
+                    Timeline::of_runs(row.as_ref().map(|row| (row, cause)), &runs, NOT_RECORDED)
+                }
             }
         };
         Ok(Some(timeline.with_actions(&shown_key(bytes).0, &self.actions.all())))

@@ -38,6 +38,7 @@ use crate::source::{
     Walk, Walked, count_of, detail_of, no_groups,
 };
 use crate::time::{seconds, since_1970};
+use crate::timeline::KnownRun;
 
 const EVERY: Duration = Duration::from_secs(1);
 /// The pause between two reads of the work of all processes.
@@ -151,8 +152,12 @@ impl Timeline {
         };
         let row = entry.map(|entry| Row::of_stored(entry, why, Detail::new()));
         let cause = entry.map_or(WaitCause::Ready, |it| WaitCause::of_stored(it, group.as_ref()));
-        let note = "the store keeps the last three failures in a row; other past runs are unknown";
-        Self::of_runs(row.as_ref().map(|row| (row, cause)), runs, note)
+        let runs = match entry {
+            Some(entry) => KnownRun::of_entry(entry, runs),
+            None => KnownRun::of_runs(runs),
+        };
+        let note = "the store keeps the last runs of a key; older runs are unknown";
+        Self::of_runs(row.as_ref().map(|row| (row, cause)), &runs, note)
             .with_actions(&shown_key(key).0, &actions)
     }
 }

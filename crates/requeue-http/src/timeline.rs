@@ -59,27 +59,26 @@ impl Timeline {
 
     /// Returns the past of a key whose events are not recorded: its last runs, the waits between them, and its state.
     /// `note` says which runs are known. `row` contains the row of the key and the cause of its wait.
-    pub(crate) fn of_runs(row: Option<(&Row, WaitCause)>, runs: &[PastRun], note: &str) -> Self {
+    pub(crate) fn of_runs(row: Option<(&Row, WaitCause)>, runs: &[KnownRun], note: &str) -> Self {
         let now = unix_time();
         let mut events = Vec::new();
-        let mut previous = None;
-        for run in runs.iter().rev() {
-            let start = run.at - run.took.unwrap_or_default();
-            // The attempts of a key that was cancelled and added again begin with 1.
-            if let Some(failures) = previous.replace(run.attempt)
-                && run.attempt == failures + 1
-            {
-                push_backoff(&mut events, None, Some(start), failures);
+        let mut last: Option<&KnownRun> = None;
+        for run in runs {
+            if let Some(last) = last {
+                last.push_wait(&mut events, run.ready.unwrap_or(run.start));
             }
-            events.push(PastEvent {
-                until: Some(run.at),
-                outcome: Some(run.outcome),
-                text: text_of_run(run),
-                ..PastEvent::new(EventKind::Run, start)
-            });
+            if let Some(ready) = run.ready {
+                // An add during the last run has waited for its end.
+                let ready = last.map_or(ready, |last| ready.max(last.end));
+                push_wait(&mut events, ready, run.start, WaitCause::Ready, 0);
+            }
+            let (until, outcome, text) = (Some(run.end), Some(run.outcome), run.text.clone());
+            let event = PastEvent::new(EventKind::Run, run.start);
+            events.push(PastEvent { until, outcome, text, ..event });
+            last = Some(run);
         }
         if let Some((row, cause)) = row {
-            push_present(&mut events, row, cause, now);
+            push_present(&mut events, row, cause, last, now);
         }
         let note = note.to_owned();
         Self { now, recorded: false, begin: None, note, last: None, events }.sorted().with_last()
@@ -512,6 +511,116 @@ fn note_errors(events: &mut [PastEvent], runs: &[PastRun]) {
 
 // --- Runs without events -------------------------------------------------------------------------
 
+/// A completed run of a key whose events are not recorded.
+#[derive(Debug)]
+pub(crate) struct KnownRun {
+    /// The time at which the key became ready, if it is known.
+    ready: Option<f64>,
+    start: f64,
+    end: f64,
+    outcome: Outcome,
+    text: String,
+    /// The cause for which the key waits after the run, if it is known, with the number of failures in a row.
+    then: Option<(WaitCause, u32)>,
+}
+
+impl KnownRun {
+    /// Returns the runs in the order of time. `runs` begins with the newest.
+    pub(crate) fn of_runs(runs: &[PastRun]) -> Vec<Self> {
+        let known = |(n, run): (usize, &PastRun)| {
+            // The attempts of a key that was cancelled and added again begin with 1.
+            let next = n.checked_sub(1).map(|next| runs[next].attempt);
+            let is_retried =
+                next.map_or(run.outcome == Outcome::Failed, |next| next == run.attempt + 1);
+            Self {
+                ready: None,
+                start: run.at - run.took.unwrap_or_default(),
+                end: run.at,
+                outcome: run.outcome,
+                text: text_of_run(run),
+                then: is_retried.then_some((WaitCause::Backoff, run.attempt)),
+            }
+        };
+        runs.iter().enumerate().rev().map(known).collect()
+    }
+
+    /// Returns the runs that a store keeps with a key, in the order of time. `failed` has the last failures, the newest
+    /// first. Returns only these if the processes of the queue keep no past.
+    #[cfg(feature = "store")]
+    pub(crate) fn of_entry(entry: &requeue_store::Entry, failed: &[PastRun]) -> Vec<Self> {
+        /// Both times are read from the same clock, one of them in milliseconds.
+        const SAME: Duration = Duration::from_millis(2);
+        let is_known = |last: &requeue_store::CompletedRun| {
+            entry.failed.is_none_or(|failed| failed + SAME >= last.ended)
+        };
+        if !entry.past_runs.last().is_some_and(is_known) {
+            return Self::of_runs(failed);
+        }
+        let now = unix_time();
+        let mut failures = entry.failures;
+        let mut known: Vec<_> = entry
+            .past_runs
+            .iter()
+            .rev()
+            .map(|run| Self::of_completed(run, &mut failures, failed, now))
+            .collect();
+        known.reverse();
+        known
+    }
+
+    /// `failures` is the number of failures in a row after the run, if it is not 0. It becomes that before the run.
+    #[cfg(feature = "store")]
+    fn of_completed(
+        run: &requeue_store::CompletedRun,
+        failures: &mut u32,
+        failed: &[PastRun],
+        now: f64,
+    ) -> Self {
+        use requeue_store::Ended;
+        let (outcome, cause) = match run.how {
+            Ended::Succeeded | Ended::Requeued => (Outcome::Succeeded, Some(WaitCause::Delay)),
+            Ended::Retried => (Outcome::Failed, Some(WaitCause::Backoff)),
+            Ended::Parked | Ended::GivenUp => (Outcome::GivenUp, None),
+            _ => (Outcome::Stopped, None),
+        };
+        let then = cause.map(|cause| (cause, *failures));
+        let number = match run.how {
+            Ended::Retried | Ended::Parked => Some(*failures).filter(|&number| number > 0),
+            _ => None,
+        };
+        *failures = match run.how {
+            Ended::Released | Ended::Cancelled => *failures,
+            // The failures before a success, and those before an add that starts over, are not counted.
+            _ => number.map_or(0, |number| number - 1),
+        };
+        let attempt = failed.iter().find(|attempt| Some(attempt.attempt) == number);
+        let words = number.map_or_else(|| "run".to_owned(), |number| format!("attempt {number}"));
+        let adds = if run.adds > 1 { format!(", for {} adds", run.adds) } else { String::new() };
+        let error = match attempt {
+            Some(attempt) => error_of(attempt),
+            None if run.lease_expired => ": the lease expired".to_owned(),
+            None => String::new(),
+        };
+        let end = now - seconds(run.ended);
+        let start = end - seconds(run.took);
+        Self {
+            ready: run.queued.map(|queued| start - seconds(queued)),
+            start,
+            end,
+            outcome,
+            text: format!("{words} {}{adds}{error}", outcome.words()),
+            then,
+        }
+    }
+
+    /// Adds the wait after the run.
+    fn push_wait(&self, events: &mut Vec<PastEvent>, until: f64) {
+        if let Some((cause, failures)) = self.then {
+            push_wait(events, self.end, until, cause, failures);
+        }
+    }
+}
+
 fn error_of(run: &PastRun) -> String {
     let error = run.error.as_deref().filter(|error| !error.is_empty());
     error.map(|error| format!(": {error}")).unwrap_or_default()
@@ -521,43 +630,44 @@ fn text_of_run(run: &PastRun) -> String {
     format!("attempt {} {}{}", run.attempt, run.outcome.words(), error_of(run))
 }
 
-/// Adds the wait of a key that backs off. It begins at the end of the last run if that run has failed, or at `since`.
-fn push_backoff(
-    events: &mut Vec<PastEvent>,
-    since: Option<f64>,
-    until: Option<f64>,
-    failures: u32,
-) {
-    let last = events.last().filter(|last| last.outcome == Some(Outcome::Failed));
-    let Some(at) = last.and_then(|last| last.until).or(since) else { return };
-    if until.is_some_and(|until| until - at < SHORTEST.as_secs_f64()) {
-        return;
+/// Adds a wait, unless it is very short.
+fn push_wait(events: &mut Vec<PastEvent>, at: f64, until: f64, cause: WaitCause, failures: u32) {
+    // Stores have times in milliseconds, of which `f64` has no exact multiples.
+    if ((until - at) * 1e3).round() >= SHORTEST.as_secs_f64() * 1e3 {
+        let (until, cause, text) = (Some(until), Some(cause), text_of_wait(cause, failures));
+        events.push(PastEvent { until, cause, text, ..PastEvent::new(EventKind::Wait, at) });
     }
-    let cause = WaitCause::Backoff;
-    let text = text_of_wait(cause, failures);
-    let wait = PastEvent::new(EventKind::Wait, at);
-    events.push(PastEvent { until, cause: Some(cause), text, ..wait });
 }
 
-/// Adds the state of the key.
-fn push_present(events: &mut Vec<PastEvent>, row: &Row, cause: WaitCause, now: f64) {
+/// Adds the state of the key, after the wait since its last run.
+fn push_present(
+    events: &mut Vec<PastEvent>,
+    row: &Row,
+    cause: WaitCause,
+    last: Option<&KnownRun>,
+    now: f64,
+) {
     let since = row.age.map(|age| now - age);
     let at = since.unwrap_or(now);
     let until = row.due_in.map(|due| now + due);
-    if row.failures > 0 && matches!(row.state, State::Ready | State::Running) {
-        push_backoff(events, None, since, row.failures);
+    if let Some(last) = last
+        && matches!(row.state, State::Ready | State::Running)
+        // An add or a revival that resets the failures ends a backoff.
+        && (row.failures > 0 || last.then.is_none_or(|(then, _)| then != WaitCause::Backoff))
+    {
+        last.push_wait(events, at);
     }
     match row.state {
-        State::Waiting | State::BackingOff if cause == WaitCause::Backoff => {
-            let failed = row.last_failure.map(|ago| now - ago);
-            push_backoff(events, failed.or(Some(at)), until, row.failures);
-        }
         State::Waiting | State::BackingOff | State::Ready => {
+            let failed = row.last_failure.filter(|_| cause == WaitCause::Backoff);
+            // The wait began with the end of the run that caused it.
+            let of_run = last.filter(|last| last.then.is_some_and(|(then, _)| then == cause));
+            let begin = of_run.map(|last| last.end).or(failed.map(|ago| now - ago));
             let text = match cause {
                 WaitCause::Ready => row.why.clone(),
                 _ => text_of_wait(cause, row.failures),
             };
-            let wait = PastEvent::new(EventKind::Wait, at);
+            let wait = PastEvent::new(EventKind::Wait, begin.unwrap_or(at));
             events.push(PastEvent { until, cause: Some(cause), text, ..wait });
         }
         State::Running => {
@@ -622,7 +732,7 @@ mod tests {
     fn a_key_backs_off_only_between_the_attempts_of_one_run() {
         let now = unix_time();
         let runs = [failed(now - 10.0, 1), failed(now - 40.0, 2), failed(now - 60.0, 1)];
-        let timeline = Timeline::of_runs(None, &runs, "");
+        let timeline = Timeline::of_runs(None, &KnownRun::of_runs(&runs), "");
         let expected = [
             "attempt 1 failed",
             "backing off after 1 failure",

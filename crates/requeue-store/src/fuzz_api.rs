@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::convert::Infallible;
 use std::time::Duration;
 
-use crate::engine::columns::{Columns, Source, Value};
+use crate::engine::columns::{ColumnType, Columns, Source, Value};
 use crate::engine::row;
 use crate::engine::{Ask, Asked, Backoff, Failing, Failure, Finish, Place};
 use crate::types::add::{Add, Merge, Priority, ReaddPolicy};
@@ -21,32 +21,40 @@ pub type Fields = [Option<i64>; 19];
 /// worker, and the trace contexts of the run in flight.
 pub type Texts = [Option<String>; 5];
 
+/// The last completed runs of a key, in the form in which rows have them.
+pub type Past = Option<Vec<u8>>;
+
 /// Reads a row of the table of SQLite or PostgreSQL, whose constraints have accepted it.
 #[must_use]
-pub fn table_row(fields: Fields, texts: Texts) -> Row {
-    let Ok(columns) = Columns::read(&Stored { fields, texts });
+pub fn table_row(fields: Fields, texts: Texts, past: Past) -> Row {
+    let Ok(columns) = Columns::read(&Stored { fields, texts, past });
     Row(columns.into())
 }
 
 struct Stored {
     fields: Fields,
     texts: Texts,
+    past: Past,
 }
 
-/// Returns the number of columns before `position` that are texts.
-fn texts_before(position: usize) -> usize {
-    Columns::ALL[..position].iter().filter(|column| column.is_text).count()
+/// Returns the number of columns of this type before `position`.
+fn count_before(position: usize, wanted: ColumnType) -> usize {
+    Columns::ALL[..position].iter().filter(|column| column.column_type == wanted).count()
 }
 
 impl Source for Stored {
     type Error = Infallible;
 
     fn read_number(&self, position: usize) -> Result<Option<i64>, Infallible> {
-        Ok(self.fields[position - texts_before(position)])
+        Ok(self.fields[count_before(position, ColumnType::Number)])
     }
 
     fn read_text(&self, position: usize) -> Result<Option<Cow<'_, str>>, Infallible> {
-        Ok(self.texts[texts_before(position)].as_deref().map(Cow::from))
+        Ok(self.texts[count_before(position, ColumnType::Text)].as_deref().map(Cow::from))
+    }
+
+    fn read_bytes(&self, _: usize) -> Result<Option<&[u8]>, Infallible> {
+        Ok(self.past.as_deref())
     }
 }
 
@@ -79,10 +87,10 @@ pub enum Operation {
 }
 
 impl Row {
-    /// Returns the numbers and the texts of the row.
+    /// Returns the numbers, the texts and the past of the row.
     #[must_use]
-    pub fn fields(&self) -> (Fields, Texts) {
-        let (mut fields, mut texts) = (Fields::default(), Texts::default());
+    pub fn fields(&self) -> (Fields, Texts, Past) {
+        let (mut fields, mut texts, mut past) = (Fields::default(), Texts::default(), None);
         let (mut next_field, mut next_text) = (fields.iter_mut(), texts.iter_mut());
         for value in Columns::from(&self.0).values() {
             match value {
@@ -92,9 +100,10 @@ impl Row {
                 Value::Text(text) => {
                     next_text.next().into_iter().for_each(|field| *field = text.map(str::to_owned));
                 }
+                Value::Bytes(bytes) => past = bytes.map(<[u8]>::to_vec),
             }
         }
-        (fields, texts)
+        (fields, texts, past)
     }
 
     /// Returns the text of [`Entry::explain`](crate::Entry::explain) about the row's key.
@@ -116,8 +125,9 @@ impl Row {
             backoff: Backoff { base: micros(base), cap: micros(cap), share: 0.5 },
             max_failures: Some(3),
         };
+        let place = Place::new(1, "q", readd_policy);
         let add = |row, add: Add, adds| {
-            let (key, place) = (crate::Key::from("key"), Place::new(1, "q", readd_policy));
+            let key = crate::Key::from("key");
             Some(Self(row::Row::add(Some(row), &Ask { adds, ..Ask::new(key, add) }, &place, now).0))
         };
         let how = match operation {
@@ -142,7 +152,7 @@ impl Row {
             _ if row.run.is_none() => return Some(Self(row)),
             Operation::Expire => {
                 let how = row.lease_expiry(failing(1, 1));
-                return row.finish(how, readd_policy, now).map(Self);
+                return row.finish(how, &place, now).map(Self);
             }
             Operation::Succeed => Finish::Succeed,
             Operation::RequeueAfter { delay } => Finish::RequeueAfter(micros(delay), Priority::Low),
@@ -152,6 +162,6 @@ impl Row {
             Operation::Release => Finish::Release(asked),
             Operation::Unclaim { queued } => Finish::Unclaim(asked, micros(queued)),
         };
-        row.finish(how, readd_policy, now).map(Self)
+        row.finish(how, &place, now).map(Self)
     }
 }

@@ -189,6 +189,7 @@ pub mod fuzz_api;
 mod tests;
 mod types;
 
+pub use requeue::history::Ended;
 pub use requeue::{CancelReason, CancelledRun, Completion};
 
 pub use crate::api::bulk::Bulk;
@@ -209,7 +210,7 @@ pub use crate::types::group::GroupBy;
 #[doc(hidden)]
 pub use crate::types::inspect::Part;
 pub use crate::types::inspect::{
-    Attempt, Entry, GroupInfo, ParkedKey, QueueInfo, State, StateCounts,
+    Attempt, CompletedRun, Entry, GroupInfo, ParkedKey, QueueInfo, State, StateCounts,
 };
 pub use crate::types::key::Key;
 pub use crate::types::rate::{ParseRateError, Rate};

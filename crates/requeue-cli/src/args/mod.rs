@@ -136,7 +136,7 @@ pub(crate) enum Subcommand {
     ///
     /// Prints the state of the key with its cause, then its past, the oldest event first: adds, waits with their
     /// causes, runs and actions of operators. The output of its last failures follows. A repeated part is one line. A
-    /// process with --serve records all events (--record-events); a store keeps the last three failures of a key. With
+    /// process with --serve records all events (--record-events); a store keeps the last runs of a key. With
     /// --json, prints an object with `key`, `state`, `why`, `events` and `runs`.
     ///
     /// Exits with 0 if the queue has the key, with 1 if it does not, and with 125 if there is no such queue or

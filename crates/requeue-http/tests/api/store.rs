@@ -153,7 +153,9 @@ fn the_past_of_a_key_follows_from_its_failures_its_state_and_the_actions_on_it()
             let is_left = event["until"].as_f64() > past["now"].as_f64();
             (text("kind"), text("cause") + &text("outcome"), text("text"), is_left)
         };
-        let events = past["events"].as_array().expect("a list").iter().map(told);
+        let events = past["events"].as_array().expect("a list").iter();
+        // On a slow machine, a key is ready for a while before its run.
+        let events = events.filter(|event| event["cause"] != json!("ready")).map(told);
         let expected = expected.into_iter().map(|(kind, of, text, is_left)| {
             (kind.to_owned(), of.to_owned(), text.to_owned(), is_left)
         });
@@ -161,6 +163,33 @@ fn the_past_of_a_key_follows_from_its_failures_its_state_and_the_actions_on_it()
         let note = past["note"].as_str().expect("text");
         assert!(past["recorded"] == json!(false) && note.starts_with("the store keeps"), "{past}");
     }
+}
+
+#[test]
+fn the_last_runs_of_a_key_in_a_store_are_told() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let runtime = Runtime::new().expect("a runtime");
+    let queue = runtime.block_on(async {
+        let hour = Duration::from_secs(3600);
+        let store = open_store(dir.path()).await;
+        let queue = store.queue("mail").backoff(hour, hour).open().await.expect("the queue opens");
+        queue.add("k").await.expect("added");
+        queue.add("k").await.expect("added");
+        let item = queue.get().await.expect("the queue is open");
+        queue.add("k").await.expect("added");
+        item.succeed().await.expect("the lease is held");
+        let item = queue.get().await.expect("the queue is open");
+        item.retry("busy").await.expect("the lease is held");
+        queue
+    });
+    let served = Served::within(runtime, Site::of_store(queue));
+    let past = get(served.address, "/api/v1/timeline?key=k").json();
+    let events = past["events"].as_array().expect("a list").iter();
+    let events = events.filter(|event| event["cause"] != json!("ready"));
+    let told: Vec<_> = events.map(|event| event["text"].as_str().expect("text")).collect();
+    let expected =
+        ["run succeeded, for 2 adds", "attempt 1 failed: busy", "backing off after 1 failure"];
+    assert_eq!(told, expected, "{past}");
 }
 
 #[test]

@@ -627,11 +627,37 @@ impl OpenOptions {
         self
     }
 
+    /// Adds no completed runs to the [past](crate::Entry::past_runs) of keys in this process. By default, the store keeps the
+    /// last runs with the row of a key that fails or is added again, in at most 64 bytes. A key whose first run succeeds
+    /// costs nothing.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use requeue_store::Store;
+    /// # let dir = tempfile::tempdir()?;
+    /// # let url = format!("sqlite:{}", dir.path().join("queues.db").display());
+    /// # tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
+    /// # let store = Store::connect(&url).await?;
+    /// # store.migrate().await?;
+    /// let queue = store.queue("mail").without_past().open().await?;
+    /// queue.add("alice").await?;
+    /// queue.get().await.expect("the queue is open").retry("no such host").await?;
+    /// let entry = queue.look_up("alice").await?.expect("the key waits");
+    /// assert!(entry.past_runs.is_empty());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// # })?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn without_past(mut self) -> Self {
+        self.opening.drops_past = true;
+        self
+    }
+
     /// Creates spans of OpenTelemetry for the waits and runs of keys: see [`requeue::trace`].
     ///
-    /// Adds of this process carry the current trace context to the worker, even on another machine. Only SQLite keeps
-    /// the contexts. In PostgreSQL and Redis, each run begins a new trace. By default, there are no spans, and adds
-    /// carry no context.
+    /// Adds of this process carry the current trace context to the worker, also on another machine. The store keeps the
+    /// contexts with the key until a run succeeds. By default, there are no spans, and adds carry no context.
     #[cfg(feature = "opentelemetry")]
     pub fn traces(mut self) -> Self {
         self.options.traces = true;
@@ -769,6 +795,7 @@ impl OpenOptions {
         }
         place.worker = opening.worker.unwrap_or_else(this_process).into();
         place.on_parked = opening.on_parked;
+        place.keeps_past = !opening.drops_past;
         let queue = Queue::new(store.engine, place, options, grouping);
         #[cfg(feature = "prometheus")]
         if let Some(metrics) = opening.metrics {

@@ -25,6 +25,8 @@ pub(crate) struct Opening {
     pub(crate) rate: Option<Rate>,
     pub(crate) worker: Option<String>,
     pub(crate) on_parked: OnParked,
+    /// True if this process does not add runs to the past of keys.
+    pub(crate) drops_past: bool,
     #[cfg(feature = "prometheus")]
     pub(crate) metrics: Option<requeue::metrics::Metrics>,
 }

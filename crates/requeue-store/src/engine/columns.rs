@@ -13,6 +13,15 @@ use crate::types::inspect::StateCounts;
 pub(crate) enum Value<'a> {
     Number(Option<i64>),
     Text(Option<&'a str>),
+    Bytes(Option<&'a [u8]>),
+}
+
+/// The kind of values of a column.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum ColumnType {
+    Number,
+    Text,
+    Bytes,
 }
 
 /// A row of a query whose first columns are [`Columns::ALL`].
@@ -21,11 +30,12 @@ pub(crate) trait Source {
 
     fn read_number(&self, position: usize) -> Result<Option<i64>, Self::Error>;
     fn read_text(&self, position: usize) -> Result<Option<Cow<'_, str>>, Self::Error>;
+    fn read_bytes(&self, position: usize) -> Result<Option<&[u8]>, Self::Error>;
 }
 
 /// A type of a column.
 trait Kind: Sized {
-    const IS_TEXT: bool = false;
+    const TYPE: ColumnType = ColumnType::Number;
 
     fn read<S: Source>(source: &S, position: usize) -> Result<Self, S::Error>;
     fn to_value(&self) -> Value<'_>;
@@ -53,7 +63,7 @@ impl Kind for Option<i64> {
 }
 
 impl Kind for Option<Arc<str>> {
-    const IS_TEXT: bool = true;
+    const TYPE: ColumnType = ColumnType::Text;
 
     fn read<S: Source>(source: &S, position: usize) -> Result<Self, S::Error> {
         Ok(source.read_text(position)?.as_deref().map(Arc::from))
@@ -64,11 +74,23 @@ impl Kind for Option<Arc<str>> {
     }
 }
 
+impl Kind for Option<Arc<[u8]>> {
+    const TYPE: ColumnType = ColumnType::Bytes;
+
+    fn read<S: Source>(source: &S, position: usize) -> Result<Self, S::Error> {
+        Ok(source.read_bytes(position)?.map(Arc::from))
+    }
+
+    fn to_value(&self) -> Value<'_> {
+        Value::Bytes(self.as_deref())
+    }
+}
+
 /// A column, as queries name it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Column {
     pub(crate) name: &'static str,
-    pub(crate) is_text: bool,
+    pub(crate) column_type: ColumnType,
 }
 
 macro_rules! columns {
@@ -86,8 +108,8 @@ macro_rules! columns {
         impl Columns {
             /// All columns, in the order of queries.
             pub(crate) const ALL: &[Column] = &[
-                $(Column { name: stringify!($key), is_text: <$key_kind as Kind>::IS_TEXT },)*
-                $(Column { name: stringify!($run), is_text: <$run_kind as Kind>::IS_TEXT },)*
+                $(Column { name: stringify!($key), column_type: <$key_kind as Kind>::TYPE },)*
+                $(Column { name: stringify!($run), column_type: <$run_kind as Kind>::TYPE },)*
             ];
             /// The columns that have a value only while the key is in flight.
             pub(crate) const RUN: &[&str] = &[$(stringify!($run)),*];
@@ -131,6 +153,8 @@ columns! {
         grp: Option<Arc<str>>,
         /// The trace contexts of the adds of the pending run, one per line.
         trace: Option<Arc<str>>,
+        /// The last completed runs: see `engine/past.rs`.
+        past: Option<Arc<[u8]>>,
     }
     run {
         epoch: Option<i64>,
@@ -214,6 +238,7 @@ impl From<Columns> for Row {
             failed_at: stored.failed_at.filter(|_| stored.failures > 0),
             group: stored.grp,
             trace: stored.trace,
+            past: stored.past,
             run_trace: stored.run_trace.filter(|_| run.is_some()),
         }
     }
@@ -242,6 +267,7 @@ impl From<&Row> for Columns {
             failed_at: row.failed_at,
             grp: row.group.clone(),
             trace: row.trace.clone(),
+            past: row.past.clone(),
             epoch: run.map(|run| run.epoch),
             lease_until: run.map(|run| run.lease_until),
             run_since: run.map(|run| run.since),

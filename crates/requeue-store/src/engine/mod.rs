@@ -9,6 +9,7 @@ pub(crate) mod damage;
 pub(crate) mod gate;
 pub(crate) mod outage;
 pub(crate) mod parked;
+pub(crate) mod past;
 #[cfg(any(feature = "postgres", feature = "redis"))]
 pub(crate) mod peer;
 #[cfg(feature = "postgres")]
@@ -58,6 +59,8 @@ pub(crate) struct Place {
     pub(crate) parked_add: ParkedAdd,
     /// The name of this process, which is stored with each key that it claims.
     pub(crate) worker: Arc<str>,
+    /// True if the completions of this process add their runs to the past of a key that stays.
+    pub(crate) keeps_past: bool,
     /// Distinguishes successive queues of the same name, for engines whose `id` does not.
     pub(crate) generation: u64,
     /// The counters of this process.
@@ -88,6 +91,7 @@ impl Place {
             readd_policy,
             parked_add,
             worker,
+            keeps_past: true,
             generation,
             meters,
             outage,

@@ -4,10 +4,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use requeue::history::Ended;
 use requeue::{CancelReason, CancelledRun};
 use requeue_core::Phase;
 use requeue_core::rule::{self, Adds, Cell, Failures, How, KeyState, Later, Start, Wait, Wish};
 
+use crate::engine::past::{self, Ending};
 use crate::engine::time::{Micros, after, micros, until};
 use crate::engine::{Ask, Asked, Backoff, Delivery, Failing, Failure, Finish, Place};
 use crate::types::add::{Added, Merge, ReaddPolicy};
@@ -65,6 +67,8 @@ pub(crate) struct Row {
     pub(crate) trace: Option<Arc<str>>,
     /// The trace contexts of the run in flight.
     pub(crate) run_trace: Option<Arc<str>>,
+    /// The last completed runs: see [`past`].
+    pub(crate) past: Option<Arc<[u8]>>,
 }
 
 /// A delivery that has not been completed.
@@ -231,13 +235,12 @@ impl Row {
     }
 
     /// Completes the delivery. Returns the remaining record, if any.
-    pub(crate) fn finish(
-        mut self,
-        how: Finish,
-        readd_policy: ReaddPolicy,
-        now: Micros,
-    ) -> Option<Self> {
+    pub(crate) fn finish(mut self, how: Finish, queue: &Place, now: Micros) -> Option<Self> {
+        let readd_policy = queue.readd_policy;
         let is_cancelled = self.run.is_some_and(|run| run.is_cancelled);
+        // A run that has not started is not part of the past.
+        let keeps_past = queue.keeps_past && !matches!(how, Finish::Unclaim(..));
+        let ending = self.run.filter(|_| keeps_past).map(|run| self.end_run(run, &how, now));
         let (how, asked) = match how {
             Finish::Succeed => (How::Succeed, Asked::default()),
             Finish::RequeueAfter(delay, priority) => {
@@ -257,6 +260,7 @@ impl Row {
             Finish::Unclaim(..) if is_cancelled => (How::Cancelled, Asked::default()),
             Finish::Unclaim(asked, queued) => return Some(self.unclaim(asked, queued, now)),
         };
+        let ended = Ended::from(how);
         let plan = rule::complete(how, &self.state_at(now), readd_policy, now);
         let run_trace = self.run_trace.take();
         if plan.adds == Adds::PassOn {
@@ -289,7 +293,33 @@ impl Row {
         if plan.is_parked {
             (self.parked, self.since) = (true, now);
         }
-        (!self.is_nothing()).then_some(self)
+        if self.is_nothing() {
+            return None;
+        }
+        if let Some(ending) = ending {
+            // A key that was added during its last run is not parked.
+            let is_given_up = ended == Ended::Parked && !self.parked;
+            let how = if is_given_up { Ended::GivenUp } else { ended };
+            self.past = Some(past::append(self.past.as_deref(), Ending { how, ..ending }));
+        }
+        Some(self)
+    }
+
+    /// Returns the run that ends now, as the past shows it. The caller knows the way in which it ended.
+    fn end_run(&self, run: Run, how: &Finish, now: Micros) -> Ending {
+        let took = how.failure().and_then(|failure| failure.took);
+        let took = took.map_or_else(|| now.saturating_sub(run.since).max(0), micros);
+        // An add during the run has overwritten a later time.
+        let queued = (self.since <= run.since)
+            .then(|| now.saturating_sub(took).saturating_sub(self.since).max(0));
+        Ending {
+            how: Ended::Succeeded,
+            lease_expired: run.lease_until <= now,
+            adds: run.asked.adds,
+            at: now,
+            took,
+            queued,
+        }
     }
 
     /// Returns the key to its place before the claim. Adds during the delivery have coalesced, as for any ready key.
@@ -418,6 +448,11 @@ impl Row {
             error: self.error.clone(),
             failed: self.failed_at.filter(|_| self.failures > 0).map(|at| until(at, now)),
             group: self.group.as_deref().map(str::to_owned),
+            past_runs: self
+                .past
+                .as_deref()
+                .map(|past| past::read_runs(past, now))
+                .unwrap_or_default(),
         }
     }
 }

@@ -6,9 +6,11 @@ pub(crate) mod activity;
 pub(crate) mod attempts;
 pub(crate) mod groups;
 mod oracle;
+pub(crate) mod past;
 pub(crate) mod rates;
 pub(crate) mod schedules;
 mod steps;
+mod traces;
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -16,6 +18,7 @@ use std::time::Duration;
 
 pub(crate) use self::oracle::{check, check_grouped};
 pub(crate) use self::steps::{grouped_steps, groupings, one_group, steps, unclaimed_and_cancelled};
+pub(crate) use self::traces::check_traces;
 use crate::api::store::Store;
 use crate::engine::time::Micros;
 use crate::engine::{Ask, Backoff, Claim, Engine, Failing, Settings, by_shard};

@@ -197,7 +197,7 @@ impl Memory {
                 let held = rows.get(&end.key).is_some_and(|row| row.is_held(end.epoch, now));
                 if held {
                     let row = rows.remove(&end.key);
-                    let row = row.and_then(|row| row.finish(end.how, queue.readd_policy, now));
+                    let row = row.and_then(|row| row.finish(end.how, queue, now));
                     put(rows, end.key, row);
                 }
                 held
@@ -328,7 +328,7 @@ impl Engine for Memory {
             for (n, key) in (1..).zip(expired) {
                 let row = rows.remove(&key).and_then(|row| {
                     let how = row.lease_expiry(claim.expired.nth(n));
-                    row.finish(how, queue.readd_policy, now)
+                    row.finish(how, queue, now)
                 });
                 if let Some(row) = row.as_ref().filter(|row| row.parked) {
                     parked.push(ParkedKey::from_expired_lease(key.clone(), row.failures));

@@ -238,6 +238,7 @@ impl InMemory {
             error: None,
             failed: None,
             group: None,
+            past_runs: Vec::new(),
         })
     }
 

@@ -207,11 +207,11 @@ fn no_backoff_is_too_long() {
         max_failures: None,
     };
     let ask = crate::engine::Ask { adds: u32::MAX, ..crate::engine::Ask::new("a", Add::now()) };
-    let (mut row, _) =
-        crate::engine::row::Row::add(None, &ask, &Place::new(1, "q", ReaddPolicy::Hold), 5);
+    let place = Place::new(1, "q", ReaddPolicy::Hold);
+    let (mut row, _) = crate::engine::row::Row::add(None, &ask, &place, 5);
     let _ = row.claim(&ask.key, 1, &Arc::from("w"), SECOND, 5);
     let how = row.lease_expiry(failing);
-    let row = row.finish(how, ReaddPolicy::Hold, 6).expect("the row is kept");
+    let row = row.finish(how, &place, 6).expect("the row is kept");
     assert_eq!(row.at, Some(crate::engine::time::NEVER));
 }
 

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use requeue::CancelReason;
+use requeue::history::Ended;
 
 use crate::types::add::{ParkedAdd, Priority, ReaddPolicy};
 use crate::types::group::GroupBy;
@@ -74,6 +75,29 @@ pub struct Entry {
     pub failed: Option<Duration>,
     /// The name of the group, or `None` if the queue has no [groups](crate::OpenOptions::group_by).
     pub group: Option<String>,
+    /// The last completed runs of the key, the oldest first. About seven runs are kept with a key, unless
+    /// [`without_past`](crate::OpenOptions::without_past) was set. They are removed with the key, for example after its
+    /// success.
+    pub past_runs: Vec<CompletedRun>,
+}
+
+/// A completed run of a key that is still in the queue: see [`Entry::past_runs`]. Times are in milliseconds.
+#[derive(Clone, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub struct CompletedRun {
+    /// The way in which the run ended.
+    pub how: Ended,
+    /// True if the run ended because its lease expired.
+    pub lease_expired: bool,
+    /// The number of adds that the run served.
+    pub adds: u32,
+    /// The time since the end of the run. The store measures it.
+    pub ended: Duration,
+    /// How long the run took. For a failure, the worker measures it. Otherwise it is the time since the claim of the key.
+    pub took: Duration,
+    /// How long the key was ready before the run. `None`: the store does not know it, because the key was added again
+    /// during the run.
+    pub queued: Option<Duration>,
 }
 
 /// A run that failed, as [`Queue::attempts`](crate::Queue::attempts) returns it.

@@ -95,11 +95,11 @@ end $$;
 
 -- Adds the keys in their order. Returns the answers as indexes into `answers`. `in_mosts` contains the longest waits of
 -- debounced adds, and null for other adds. `in_groups` contains the groups of the keys, and is null or empty if the
--- queue has no groups. An existing key stays in its group.
+-- queue has no groups. An existing key stays in its group. `in_traces` has the trace contexts of the adds, if any.
 create or replace function requeue.add_all(
     in_queue integer, in_keys bytea[], in_afters bigint[], in_hows smallint[],
     in_priorities smallint[], in_flags integer[], in_adds integer[], in_mosts bigint[],
-    in_groups text[] default null
+    in_groups text[] default null, in_traces text[] default null
 ) returns smallint[]
 -- (Planning each batch would take longer than executing it.)
 language plpgsql {definer} set plan_cache_mode = force_generic_plan
@@ -127,19 +127,19 @@ begin
         perform requeue.check_groups(place.group_by, in_groups, cardinality(in_keys));
     end if;
     with asked as (
-        select a.* from unnest(in_keys, in_afters, in_hows, in_priorities, in_flags, in_adds, in_mosts, in_groups)
-            as a (key, after, how, priority, flags, adds, most, grp)
+        select a.* from unnest(in_keys, in_afters, in_hows, in_priorities, in_flags, in_adds, in_mosts, in_groups,
+            in_traces) as a (key, after, how, priority, flags, adds, most, grp, trace)
     ), added as (
         insert into requeue.keys as k
-            (queue, key, state, at, since, priority, flags, adds, said, bound, grp, is_due)
+            (queue, key, state, at, since, priority, flags, adds, said, bound, grp, is_due, trace)
         select in_queue, a.key, 0, requeue.later(t, a.after), requeue.later(t, a.after),
             a.priority, a.flags, a.adds, (8 + a.how)::smallint, requeue.later(t, a.most),
             case when place.group_by is not null then coalesce(a.grp, '') end,
-            place.group_by is not null and a.after <= 0
+            place.group_by is not null and a.after <= 0, a.trace
         from asked a order by a.key
         on conflict (queue, key) do update set
             (state, at, since, priority, adds, flags, failures, steps, until, not_before, error, bound,
-             is_due, said) = (
+             is_due, trace, said) = (
                 select o.state, case when w.is_due then o.at else w.merged end,
                     case when w.is_due then k.since else w.merged end,
                     case
@@ -162,6 +162,7 @@ begin
                         when w.at <= o.at then o.bound
                     end,
                     k.grp is not null and o.state = 0 and (w.is_due or w.merged <= t),
+                    requeue.joined(case when not o.starts_over then k.trace end, excluded.trace),
                     case
                         when k.state = 2 then 6
                         when w.at > w.wanted then 3

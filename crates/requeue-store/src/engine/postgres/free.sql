@@ -6,20 +6,21 @@
 create or replace function requeue.add_all_soon(
     in_queue integer, in_keys bytea[], in_afters bigint[], in_hows smallint[],
     in_priorities smallint[], in_flags integer[], in_adds integer[], in_mosts bigint[],
-    in_groups text[] default null
+    in_groups text[] default null, in_traces text[] default null
 ) returns smallint[]
 language plpgsql {definer} set lock_timeout = '100ms' as $$
 begin
     return requeue.add_all(in_queue, in_keys, in_afters, in_hows, in_priorities, in_flags, in_adds,
-        in_mosts, in_groups);
+        in_mosts, in_groups, in_traces);
 end $$;
 
 -- Completes deliveries as `finish` does, with the timeout of `add_all_soon`.
-create or replace function requeue.finish_soon(in_queue integer, in_hold boolean, ends requeue.ends)
-returns integer[]
+create or replace function requeue.finish_soon(
+    in_queue integer, in_hold boolean, ends requeue.ends, in_past boolean default false
+) returns integer[]
 language plpgsql {definer} set lock_timeout = '100ms' as $$
 begin
-    return requeue.finish(in_queue, in_hold, ends);
+    return requeue.finish(in_queue, in_hold, ends, in_past);
 end $$;
 
 -- Operations that skip locked keys. A part of a batch that contains a locked key is halved recursively.
@@ -28,7 +29,7 @@ end $$;
 create or replace function requeue.add_free(
     in_queue integer, in_keys bytea[], in_afters bigint[], in_hows smallint[],
     in_priorities smallint[], in_flags integer[], in_adds integer[], in_mosts bigint[],
-    in_groups text[] default null
+    in_groups text[] default null, in_traces text[] default null
 ) returns smallint[]
 language plpgsql {definer} set lock_timeout = '1ms' as $$
 declare
@@ -36,17 +37,18 @@ declare
 begin
     begin
         return requeue.add_all(in_queue, in_keys, in_afters, in_hows, in_priorities, in_flags, in_adds,
-            in_mosts, in_groups);
+            in_mosts, in_groups, in_traces);
     exception when lock_not_available then
         if half = 0 then
             return '{5}';
         end if;
     end;
     return requeue.add_free(in_queue, in_keys[:half], in_afters[:half], in_hows[:half],
-            in_priorities[:half], in_flags[:half], in_adds[:half], in_mosts[:half], in_groups[:half])
+            in_priorities[:half], in_flags[:half], in_adds[:half], in_mosts[:half], in_groups[:half],
+            in_traces[:half])
         || requeue.add_free(in_queue, in_keys[half + 1:], in_afters[half + 1:],
             in_hows[half + 1:], in_priorities[half + 1:], in_flags[half + 1:],
-            in_adds[half + 1:], in_mosts[half + 1:], in_groups[half + 1:]);
+            in_adds[half + 1:], in_mosts[half + 1:], in_groups[half + 1:], in_traces[half + 1:]);
 end $$;
 
 -- Returns the completions from `first` to `last`, numbered from 1.
@@ -64,7 +66,8 @@ end $$;
 
 -- Completes deliveries as `finish` does. Also returns the positions of the locked keys.
 create or replace function requeue.finish_free(
-    in_queue integer, in_hold boolean, ends requeue.ends, out held integer[], out locked integer[]
+    in_queue integer, in_hold boolean, ends requeue.ends, in_past boolean default false,
+    out held integer[], out locked integer[]
 )
 language plpgsql {definer} set lock_timeout = '1ms' as $$
 declare
@@ -75,7 +78,7 @@ declare
     those record;
 begin
     begin
-        held := requeue.finish(in_queue, in_hold, ends);
+        held := requeue.finish(in_queue, in_hold, ends, in_past);
         locked := '{}';
         return;
     exception when lock_not_available then
@@ -85,8 +88,8 @@ begin
             return;
         end if;
     end;
-    these := requeue.finish_free(in_queue, in_hold, requeue.part(ends, 1, half));
-    those := requeue.finish_free(in_queue, in_hold, requeue.part(ends, half + 1, many));
+    these := requeue.finish_free(in_queue, in_hold, requeue.part(ends, 1, half), in_past);
+    those := requeue.finish_free(in_queue, in_hold, requeue.part(ends, half + 1, many), in_past);
     held := these.held || array(select n + half from unnest(those.held) n);
     locked := these.locked || array(select n + half from unnest(those.locked) n);
 end $$;

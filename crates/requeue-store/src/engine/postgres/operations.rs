@@ -1,5 +1,6 @@
 //! The operations of the engine. Each calls a function of the schema for a batch.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -13,8 +14,9 @@ use super::params::{Param, Params};
 use super::schedules::Order;
 use super::sessions::Sessions;
 use super::values::{
-    Rest, count, entry_columns, failing_params, from_count, how_to_end, is_hold, number, number_of,
-    rate_parts, read_entry, read_failed, read_indexes, read_place, read_rate, read_settings,
+    Rest, clean_text, count, entry_columns, failing_params, from_count, how_to_end, is_hold,
+    number, number_of, rate_parts, read_entry, read_failed, read_indexes, read_place, read_rate,
+    read_settings,
 };
 use super::watermark::{LOWEST, Lows, Snapshot};
 use super::{Postgres, faults, schema};
@@ -117,21 +119,26 @@ impl Engine for Postgres {
         tried: Tried,
     ) -> Answers<Added> {
         let sql = match tried {
-            Tried::No => "select requeue.add_all_soon($1, $2, $3, $4, $5, $6, $7, $8, $9)",
-            Tried::InVain => "select requeue.add_free($1, $2, $3, $4, $5, $6, $7, $8, $9)",
+            Tried::No => "select requeue.add_all_soon($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)",
+            Tried::InVain => "select requeue.add_free($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)",
         };
         let batch = Batch::new(asks.iter().map(|ask| (&*ask.key, ask.add)));
         let order = batch.order.iter();
         let adds: Vec<i32> = order.clone().map(|&n| count(asks[n].adds)).collect();
         let groups: Vec<Option<&str>> = if queue.group_by.is_some() {
-            order.map(|&n| asks[n].group.as_deref()).collect()
+            order.clone().map(|&n| asks[n].group.as_deref()).collect()
+        } else {
+            Vec::new()
+        };
+        let traces: Vec<Option<Cow<'_, str>>> = if asks.iter().any(|ask| ask.trace.is_some()) {
+            order.map(|&n| asks[n].trace.as_deref().map(clean_text)).collect()
         } else {
             Vec::new()
         };
         let Batch { keys, afters, hows, priorities, flags, mosts, .. } = &batch;
         let id = number(queue);
-        let params: [&dyn Param; 9] =
-            [&id, keys, afters, hows, priorities, flags, &adds, mosts, &groups];
+        let params: [&dyn Param; 10] =
+            [&id, keys, afters, hows, priorities, flags, &adds, mosts, &groups, &traces];
         let row = self.query_row(queue, sql, &params).await?;
         let added = batch.read_answers(&row).map_err(|error| faults::of_statement(&error))?;
         if tried == Tried::No && added.contains(&None) {
@@ -275,10 +282,10 @@ impl Engine for Postgres {
     async fn send_completions(&self, queue: &Place, ends: Vec<End>, tried: Tried) -> Answers<bool> {
         let sql = match tried {
             Tried::No => {
-                concat!("select requeue.finish_soon($1, $2, ", ends!(), "), '{}'::integer[]")
+                concat!("select requeue.finish_soon($1, $2, ", ends!(), ", $18), '{}'::integer[]")
             }
             Tried::InVain => {
-                concat!("select held, locked from requeue.finish_free($1, $2, ", ends!(), ")")
+                concat!("select held, locked from requeue.finish_free($1, $2, ", ends!(), ", $18)")
             }
         };
         let keys: Vec<&[u8]> = ends.iter().map(|end| &*end.key).collect();
@@ -296,7 +303,7 @@ impl Engine for Postgres {
         let of_all: [&dyn Param; 5] = [&id, &hold, &keys, &epochs, &hows];
         let of_others: [&dyn Param; 9] =
             [delays, priorities, adds, flags, errors, bases, caps, shares, mosts];
-        let of_failures: [&dyn Param; 3] = [tooks, statuses, outputs];
+        let of_failures: [&dyn Param; 4] = [tooks, statuses, outputs, &queue.keeps_past];
         let params = [&of_all[..], &of_others[..], &of_failures[..]].concat();
         let row = self.query_row(queue, sql, &params).await;
         if ends.iter().any(|end| matches!(end.how, Finish::Unclaim(..))) {
@@ -514,17 +521,17 @@ impl Sessions {
     ) -> Answer<(Claimed, Lows, Snapshot)> {
         // The same statement reads the time of the next schedule, which costs a search in an index.
         let plain = "select keys, epochs, priorities, adds, flags, failures, queued, parked, \
-                     parked_failures, next_due, lows, snapshot, is_paused, is_rated, \
+                     parked_failures, next_due, lows, snapshot, is_paused, is_rated, traces, failed, \
                      (select s.due_at - requeue.now() from requeue.schedules s \
                       where s.queue = $1 and s.due_at is not null order by s.due_at limit 1) as schedule_in \
-                     from requeue.claim($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)";
+                     from requeue.claim($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13)";
         let by_turns = "select keys, epochs, priorities, adds, flags, failures, queued, parked, \
-                     parked_failures, next_due, lows, snapshot, is_paused, is_rated, groups, bands, \
+                     parked_failures, next_due, lows, snapshot, is_paused, is_rated, traces, failed, groups, bands, \
                      ring, used, is_next, cursors, is_complete, \
                      (select s.due_at - requeue.now() from requeue.schedules s \
                       where s.queue = $1 and s.due_at is not null order by s.due_at limit 1) as schedule_in \
                      from requeue.claim_turns($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, \
-                     $13, $14, $15, $16, $17)";
+                     $13, $14, $15, $16, $17, $18)";
         let max = i32::try_from(claim.max).unwrap_or(i32::MAX);
         let oldest = i32::try_from(claim.oldest).unwrap_or(i32::MAX).min(max);
         let (base, cap, share, most) = failing_params(&claim.expired);
@@ -545,14 +552,16 @@ impl Sessions {
             &names_newest,
             &worker,
         ];
+        let past: [&dyn Param; 1] = [&queue.keeps_past];
         if queue.group_by.is_none() {
+            let params = [&params[..], &past].concat();
             return self.query_row(plain, &params).await.map(|row| read_claimed(&row));
         }
         let rounds = lock(&queue.turns).next_rounds();
         let visits = Visits::new(&rounds);
         let Visits { bands, ring, used, after, more } = &visits;
         let of_turns: [&dyn Param; 5] = [bands, ring, used, after, more];
-        let row = self.query_row(by_turns, &[&params[..], &of_turns[..]].concat()).await?;
+        let row = self.query_row(by_turns, &[&params[..], &of_turns, &past].concat()).await?;
         let (mut claimed, lows, snapshot) = read_claimed(&row);
         let groups: Vec<&str> = row.get("groups");
         for (out, group) in claimed.items.iter_mut().zip(groups) {
@@ -663,6 +672,8 @@ fn read_claimed(row: &SqlRow) -> (Claimed, Lows, Snapshot) {
     let flags: Vec<i32> = row.get("flags");
     let failures: Vec<i32> = row.get("failures");
     let queued: Vec<i64> = row.get("queued");
+    let traces: Option<Vec<Option<&str>>> = row.get("traces");
+    let failed: Option<Vec<Option<i64>>> = row.get("failed");
     let delivery = |(n, key): (usize, &&[u8])| Delivery {
         key: Key::from(*key),
         epoch: epochs[n],
@@ -674,8 +685,8 @@ fn read_claimed(row: &SqlRow) -> (Claimed, Lows, Snapshot) {
         failures: from_count(failures[n]),
         queued: until(0, queued[n]),
         group: None,
-        trace: None,
-        failed: None,
+        trace: traces.as_ref().and_then(|traces| traces[n]).map(Arc::from),
+        failed: failed.as_ref().and_then(|failed| failed[n]).map(|time| until(0, time)),
     };
     let parked: Vec<&[u8]> = row.get("parked");
     let last_failures: Vec<i32> = row.get("parked_failures");

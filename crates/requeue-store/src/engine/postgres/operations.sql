@@ -84,7 +84,7 @@ end $$;
 -- that were parked after their last permitted failure, and the groups of the keys.
 create or replace function requeue.expire_leases(
     in_queue integer, in_hold boolean, in_base bigint, in_cap bigint, in_share double precision,
-    in_most integer, t bigint, inout low bigint,
+    in_most integer, t bigint, in_past boolean, inout low bigint,
     out parked bytea[], out parked_failures integer[], out freed text[]
 )
 language plpgsql as $$
@@ -92,6 +92,7 @@ declare
     most_expired constant integer := requeue.most_decisions();
     k requeue.keys;
     was requeue.keys;
+    how smallint;
     renewed_until bigint;
     expired integer := 0;
     is_trimmed boolean := false;
@@ -117,10 +118,12 @@ begin
         end if;
         step := (1 - in_share) * expired;
         was := k;
-        k := requeue.ended(k, t, in_hold,
-            case when k.cancel_epoch = k.epoch then 7 else 2 end::smallint, null, k.run_priority,
-            k.run_adds, k.run_flags, 'the lease expired', in_base, in_cap,
-            1 - (step - floor(step)), in_most);
+        how := case when k.cancel_epoch = k.epoch then 7 else 2 end;
+        k := requeue.ended(k, t, in_hold, how, null, k.run_priority, k.run_adds, k.run_flags,
+            'the lease expired', in_base, in_cap, 1 - (step - floor(step)), in_most);
+        if in_past then
+            k.past := requeue.with_run(was, k, t, how, null, true);
+        end if;
         perform requeue.keep(k, t);
         if k.failed_at is not null or was.failed_at is not null then
             perform requeue.keep_attempt(was, k, t, 'the lease expired', null, null, null);
@@ -141,11 +144,13 @@ begin
 end $$;
 
 -- Delivers the keys that a claim has chosen and locked, in their order. Returns the arrays that `claim` describes. With
--- `in_counted`, the keys count towards the limits of their groups.
+-- `in_counted`, the keys count towards the limits of their groups. `traces` contains the trace contexts of the runs, and
+-- `failed` the times since the last failures. Each array is null if it would contain only nulls.
 create or replace function requeue.deliver(
     in_taken tid[], t bigint, in_lease bigint, in_worker text, in_counted boolean,
     out keys bytea[], out epochs bigint[], out priorities smallint[], out adds integer[],
-    out flags integer[], out failures integer[], out queued bigint[], out groups text[]
+    out flags integer[], out failures integer[], out queued bigint[], out groups text[],
+    out traces text[], out failed bigint[]
 )
 language plpgsql as $$
 #variable_conflict use_column
@@ -157,17 +162,21 @@ begin
         update requeue.keys x set state = 1, at = null, bound = null, not_before = 0, adds = 0,
             flags = 0, is_due = false, is_counted = in_counted, epoch = nextval('requeue.epochs'),
             lease_until = requeue.later(t, in_lease), run_since = t, run_adds = greatest(x.adds, 1),
-            run_flags = x.flags, run_priority = x.priority, worker = in_worker
+            run_flags = x.flags, run_priority = x.priority, worker = in_worker,
+            trace = null, run_trace = x.trace
         from unnest(in_taken) with ordinality as p (id, n)
         where x.ctid = p.id
         returning x.key, x.epoch, x.run_priority, x.run_adds, x.run_flags, x.failures,
-            greatest(t - x.since, 0) as queued, x.grp
+            greatest(t - x.since, 0) as queued, x.grp, left(x.run_trace, 4096) as trace,
+            case when x.failures > 0 then greatest(t - x.failed_at, 0) end as failed
     )
     select coalesce(array_agg(c.key), '{}'), coalesce(array_agg(c.epoch), '{}'),
         coalesce(array_agg(c.run_priority), '{}'), coalesce(array_agg(c.run_adds), '{}'),
         coalesce(array_agg(c.run_flags), '{}'), coalesce(array_agg(c.failures), '{}'),
-        coalesce(array_agg(c.queued), '{}'), coalesce(array_agg(c.grp), '{}')
-    into keys, epochs, priorities, adds, flags, failures, queued, groups
+        coalesce(array_agg(c.queued), '{}'), coalesce(array_agg(c.grp), '{}'),
+        case when count(c.trace) > 0 then array_agg(c.trace) end,
+        case when count(c.failed) > 0 then array_agg(c.failed) end
+    into keys, epochs, priorities, adds, flags, failures, queued, groups, traces, failed
     from claimed c;
 end $$;
 
@@ -185,11 +194,11 @@ end $$;
 create or replace function requeue.claim(
     in_queue integer, in_hold boolean, in_max integer, in_oldest integer, in_lease bigint,
     in_base bigint, in_cap bigint, in_share double precision, in_most integer, in_lows bigint[],
-    in_newest boolean default false, in_worker text default null,
+    in_newest boolean default false, in_worker text default null, in_past boolean default false,
     out keys bytea[], out epochs bigint[], out priorities smallint[], out adds integer[],
     out flags integer[], out failures integer[], out queued bigint[], out parked bytea[],
     out parked_failures integer[], out next_due bigint, out lows bigint[], out snapshot text,
-    out is_paused boolean, out is_rated boolean
+    out is_paused boolean, out is_rated boolean, out traces text[], out failed bigint[]
 )
 language plpgsql {planned} as $$
 #variable_conflict use_column
@@ -218,7 +227,8 @@ begin
         in_oldest := 0;
     end if;
     snapshot := requeue.snapshot(in_newest);
-    ended := requeue.expire_leases(in_queue, in_hold, in_base, in_cap, in_share, in_most, t, lows[4]);
+    ended := requeue.expire_leases(in_queue, in_hold, in_base, in_cap, in_share, in_most, t, in_past,
+        lows[4]);
     lows[4] := ended.low;
     parked := ended.parked;
     parked_failures := ended.parked_failures;
@@ -272,8 +282,8 @@ begin
         lows[band] := least(case when met = wanted then until_at else t end, began) - slack;
     end loop;
 
-    select d.keys, d.epochs, d.priorities, d.adds, d.flags, d.failures, d.queued
-    into keys, epochs, priorities, adds, flags, failures, queued
+    select d.keys, d.epochs, d.priorities, d.adds, d.flags, d.failures, d.queued, d.traces, d.failed
+    into keys, epochs, priorities, adds, flags, failures, queued, traces, failed
     from requeue.deliver(taken, t, in_lease, in_worker, false) d;
 
     if cardinality(taken) < in_max then
@@ -343,8 +353,9 @@ begin
 end $$;
 
 -- Completes deliveries. Returns the positions in the batch of the deliveries whose holders still had their leases.
-create or replace function requeue.finish(in_queue integer, in_hold boolean, ends requeue.ends)
-returns integer[]
+create or replace function requeue.finish(
+    in_queue integer, in_hold boolean, ends requeue.ends, in_past boolean default false
+) returns integer[]
 language plpgsql {planned} as $$
 declare
     t bigint := requeue.now();
@@ -397,7 +408,8 @@ begin
             update requeue.keys x set state = 0, at = greatest(x.at, t), failures = 0,
                 steps = 0, until = 0, not_before = 0, error = null, failed_at = null, {no_run},
                 bound = case when x.at > t then x.bound end,
-                is_due = x.grp is not null and x.at <= t
+                is_due = x.grp is not null and x.at <= t,
+                past = case when in_past then requeue.with_run(x, x, t, 0::smallint, null, false) else x.past end
             where x.ctid = any (again)
             returning x.at
         )
@@ -413,6 +425,9 @@ begin
             k := requeue.ended(k, t, in_hold, ends.hows[n], ends.delays[n], ends.priorities[n],
                 ends.adds[n], ends.flags[n], ends.errors[n], ends.bases[n], ends.caps[n],
                 ends.shares[n], ends.mosts[n]);
+            if in_past then
+                k.past := requeue.with_run(was, k, t, ends.hows[n], ends.tooks[n], false);
+            end if;
             perform requeue.keep(k, t);
             if k.failed_at is not null or was.failed_at is not null then
                 perform requeue.keep_attempt(was, k, t, ends.errors[n], ends.tooks[n], ends.statuses[n],
@@ -576,7 +591,7 @@ begin
     where in_state is null or f.stands = in_state;
     delete from requeue.keys x where x.ctid = any (gone);
     update requeue.keys x set at = null, bound = null, adds = 0, flags = 0, failures = 0, steps = 0,
-        until = 0, not_before = 0, error = null, failed_at = null
+        until = 0, not_before = 0, error = null, failed_at = null, trace = null
     where x.ctid = any (running);
     if failed is not null then
         delete from requeue.attempts a where a.queue = in_queue and a.key = any (failed);

@@ -18,6 +18,13 @@ begin
     return k;
 end $$;
 
+-- Returns the trace contexts of earlier and later adds, one per line: see `join_traces` in `row.rs`.
+create or replace function requeue.joined(earlier text, later text) returns text language sql immutable
+    return case
+        when octet_length(earlier) + octet_length(later) < 1024 then earlier || e'\n' || later
+        else coalesce(earlier, later)
+    end;
+
 create or replace function requeue.demanded(k requeue.keys, wanted bigint, t bigint) returns requeue.keys
 language plpgsql as $$
 begin
@@ -65,6 +72,9 @@ declare
 begin
     if how = 6 and k.cancel_epoch = k.epoch then
         how := 7;
+    end if;
+    if how between 2 and 6 then
+        k.trace := requeue.joined(k.run_trace, k.trace);
     end if;
     if how < 2 then
         k := requeue.forgotten(k);
@@ -135,6 +145,48 @@ begin
         k := requeue.demanded(k, requeue.later(t, delay), t);
     end if;
     return k;
+end $$;
+
+-- Encodes a number in LEB128.
+create or replace function requeue.leb128(n bigint) returns bytea language sql immutable as $$
+    select case
+        when n < 128 then substring(int2send(n::smallint) from 2)
+        else substring(int2send((n & 127 | 128)::smallint) from 2) || requeue.leb128(n >> 7)
+    end
+$$;
+
+-- Returns the past of a key with the run that ends now, in the form of `engine/past.rs`. `was` is the key before the
+-- completion, and `k` afterwards. Without `in_took`, the run has taken the time since its claim.
+create or replace function requeue.with_run(
+    was requeue.keys, k requeue.keys, t bigint, how smallint, in_took bigint, is_expired boolean
+) returns bytea
+language plpgsql immutable as $$
+declare
+    took constant bigint := coalesce(in_took, greatest(t - was.run_since, 0));
+    digit constant integer := case is_expired when true then 8 else 0 end + case
+        when how < 2 then how
+        when how = 5 then 4
+        when how = 7 then 5
+        when k.state = 2 then 3
+        when k.failures = 0 then 6
+        else 2
+    end;
+    ended constant bytea := substring(int8send(t / 1000) from 3);
+    last constant bigint := ('x' || encode(substring(was.past from 1 for 6), 'hex'))::bit(48)::bigint;
+begin
+    -- A run that has not started is not part of the past.
+    if how = 6 then
+        return k.past;
+    end if;
+    return substring(
+        ended || requeue.leb128(was.run_adds::bigint * 16 + digit) || requeue.leb128(took / 1000)
+        || requeue.leb128(case
+            when was.since <= was.run_since then greatest(t - took - was.since, 0) / 1000 + 1
+            -- An add during the run has overwritten a later time.
+            else 0
+        end)
+        || coalesce(requeue.leb128(greatest(t / 1000 - last, 0)) || substring(was.past from 7), '')
+        from 1 for 64);
 end $$;
 
 -- Stores the row of a key that is locked, or deletes it if the key has no state left. Each statement that writes `at`

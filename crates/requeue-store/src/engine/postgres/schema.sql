@@ -30,7 +30,7 @@ create table requeue.keys (
     until bigint not null default 0 check (until >= 0),
     not_before bigint not null default 0 check (not_before >= 0),
     adds integer not null check (adds >= 0),
-    -- The 32 bits of the reasons.
+    -- The 32 bits of the flags.
     flags integer not null,
     failures integer not null default 0 check (failures >= 0),
     steps integer not null default 0 check (steps >= 0),

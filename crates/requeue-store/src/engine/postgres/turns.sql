@@ -427,12 +427,13 @@ create or replace function requeue.claim_turns(
     in_base bigint, in_cap bigint, in_share double precision, in_most integer, in_lows bigint[],
     in_newest boolean, in_worker text,
     in_bands integer[], in_ring text[], in_used integer[], in_after text[], in_more integer[],
+    in_past boolean default false,
     out keys bytea[], out epochs bigint[], out priorities smallint[], out adds integer[],
     out flags integer[], out failures integer[], out queued bigint[], out parked bytea[],
     out parked_failures integer[], out next_due bigint, out lows bigint[], out snapshot text,
     out is_paused boolean, out is_rated boolean, out groups text[],
     out bands integer[], out ring text[], out used integer[], out is_next boolean[],
-    out cursors text[], out is_complete boolean[]
+    out cursors text[], out is_complete boolean[], out traces text[], out failed bigint[]
 )
 language plpgsql {planned} as $$
 #variable_conflict use_column
@@ -463,7 +464,8 @@ begin
     end if;
     is_paused := place.paused;
     snapshot := requeue.snapshot(in_newest);
-    ended := requeue.expire_leases(in_queue, in_hold, in_base, in_cap, in_share, in_most, t, lows[4]);
+    ended := requeue.expire_leases(in_queue, in_hold, in_base, in_cap, in_share, in_most, t, in_past,
+        lows[4]);
     lows[4] := ended.low;
     parked := ended.parked;
     parked_failures := ended.parked_failures;
@@ -527,7 +529,7 @@ begin
             perform requeue.end_group_rates(in_queue, visited.taken_groups, t);
         end if;
     end if;
-    select d.* into keys, epochs, priorities, adds, flags, failures, queued, groups
+    select d.* into keys, epochs, priorities, adds, flags, failures, queued, groups, traces, failed
     from requeue.deliver(
         visited.taken, t, in_lease, in_worker, place.has_group_limits or requeue.must_count(in_queue)
     ) d;

@@ -7,7 +7,7 @@ use tokio_postgres::Row as SqlRow;
 
 use super::faults;
 use crate::engine::attempts::Failed;
-use crate::engine::columns::{Columns, Source};
+use crate::engine::columns::{ColumnType, Columns, Source};
 use crate::engine::row::Row;
 use crate::engine::time::micros;
 use crate::engine::{Asked, Backoff, Failing, Finish, Place, Settings};
@@ -26,7 +26,8 @@ pub(super) fn entry_columns() -> String {
              (select r.lease_until from requeue.renewals r where r.epoch = k.epoch))"
             .to_owned(),
         name @ ("error" | "trace" | "run_trace") => format!("left(k.{name}, 4096)"),
-        name if column.is_text => format!("k.{name}"),
+        // (The constraint of the table limits it.)
+        name if column.column_type != ColumnType::Number => format!("k.{name}"),
         // All numbers are read as one type, so that the decoder need not know the type of each column.
         name => format!("k.{name}::bigint"),
     });
@@ -42,6 +43,10 @@ impl Source for SqlRow {
 
     fn read_text(&self, position: usize) -> Result<Option<Cow<'_, str>>, Self::Error> {
         Ok(self.try_get::<_, Option<&str>>(position)?.map(Cow::from))
+    }
+
+    fn read_bytes(&self, position: usize) -> Result<Option<&[u8]>, Self::Error> {
+        self.try_get(position)
     }
 }
 

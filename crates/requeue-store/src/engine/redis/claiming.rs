@@ -10,7 +10,7 @@ use tokio::time::{Instant, timeout};
 use super::names::Shard;
 use super::node::Line;
 use super::values::{self, Health, ShardClaim, Values};
-use super::{Redis, epoch_of, hold_flag};
+use super::{Redis, completion_flags, epoch_of};
 use crate::engine::outage::Part;
 use crate::engine::time::micros;
 use crate::engine::{Claim, Claimed, Place, lock};
@@ -36,7 +36,7 @@ impl Redis {
     ) -> Answer<Claimed> {
         let Claim { max, oldest, lease, expired, .. } = claim;
         let mut command = self.nodes.scripts.claim.on(&shards[number]);
-        command.arg(max).arg(oldest).arg(micros(lease)).arg(hold_flag(queue));
+        command.arg(max).arg(oldest).arg(micros(lease)).arg(completion_flags(queue));
         command.arg(values::expired_words(&expired.nth(number + 1))).arg(shards.len());
         command.arg(&*queue.worker);
         let has_groups = queue.group_by.is_some();

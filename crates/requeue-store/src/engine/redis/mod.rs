@@ -218,6 +218,11 @@ fn hold_flag(queue: &Place) -> u8 {
     u8::from(queue.readd_policy == ReaddPolicy::Hold)
 }
 
+/// Encodes the settings of completions: see `read_flags` of rows.lua.
+fn completion_flags(queue: &Place) -> u8 {
+    hold_flag(queue) + 2 * u8::from(queue.keeps_past)
+}
+
 #[async_trait]
 impl Engine for Redis {
     async fn migrate_schema(&self) -> Answer<()> {
@@ -416,7 +421,7 @@ impl Engine for Redis {
         let Some(first) = ends.first() else { return Ok(Vec::new()) };
         let (shards, number) = self.shard_with(queue, &first.key)?;
         let mut command = self.nodes.scripts.finish.on(&shards[number]);
-        command.arg(hold_flag(queue));
+        command.arg(completion_flags(queue));
         for end in &ends {
             values::push_completion(&mut command, end, end.epoch / shards.len() as i64);
         }

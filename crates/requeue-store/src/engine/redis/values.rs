@@ -37,6 +37,9 @@ pub(super) fn push_add(to: &mut Cmd, ask: &Ask, queue: &Place) {
         // Writing to a string cannot fail.
         let _ = write!(said, " {}", micros(most));
     }
+    if let Some(trace) = &ask.trace {
+        let _ = write!(said, "\n{trace}");
+    }
     to.arg(&*ask.key).arg(said);
     if queue.group_by.is_some() {
         to.arg(ask.group.as_deref().unwrap_or_default());
@@ -316,8 +319,14 @@ fn read_delivered(value: Value, has_groups: bool) -> Answer<Vec<Delivery>> {
                 failures: fields.take_u32()?,
                 queued: until(0, fields.take_time("queued")?),
                 group,
-                trace: None,
-                failed: None,
+                // Most keys have neither.
+                failed: match fields.0 {
+                    [] => None,
+                    _ => none_if_zero(fields.take_time("failed")?).map(|time| until(1, time)),
+                },
+                trace: Some(String::from_utf8_lossy(fields.0))
+                    .filter(|trace| !trace.is_empty())
+                    .map(Arc::from),
             })
         };
         items.push(read().map_err(|_: String| unknown_format())?);
@@ -449,17 +458,20 @@ pub(super) fn decode_row(packed: &[u8], epoch: impl Fn(i64) -> i64) -> Result<Ro
         (row.failures, row.steps) = (fields.take_u32()?, fields.take_u32()?);
         (row.until, row.not_before) =
             (fields.take_time("backing_off")?, fields.take_time("not_before")?);
-        let has_time = match fields.bytes()? {
-            [flag @ 0..=3] => {
-                row.parked = flag % 2 == 1;
-                flag >= 2
-            }
-            [other] => return Err(format!("parked is {}", other.cast_signed())),
-        };
+        let [flag] = fields.bytes()?;
+        if flag > 7 {
+            return Err(format!("parked is {}", flag.cast_signed()));
+        }
+        row.parked = flag & 1 > 0;
         row.bound = none_if_zero(fields.take_time("bound")?).filter(|_| row.at.is_some());
         // Data of version 1 contains no such time.
-        let failed_at = if has_time { fields.take_time("failed_at")? } else { 0 };
+        let failed_at = if flag & 2 > 0 { fields.take_time("failed_at")? } else { 0 };
         row.failed_at = none_if_zero(failed_at).filter(|_| row.failures > 0);
+        if flag & 4 > 0 {
+            row.trace = fields.take_trace()?;
+            row.run_trace = fields.take_trace()?.filter(|_| row.run.is_some());
+            row.past = Some(fields.take_text()?.into()).filter(|past: &Arc<[u8]>| !past.is_empty());
+        }
         row.error = (row.failures > 0).then(|| String::from_utf8_lossy(fields.0).into_owned());
     }
     let has_run = row.at.is_some() || row.run.is_some();
@@ -526,6 +538,19 @@ impl Fields<'_> {
         let (name, rest) = self.0.split_at_checked(length.into()).ok_or_else(too_short)?;
         self.0 = rest;
         Ok(name)
+    }
+
+    /// Reads trace contexts or a past, after the length.
+    fn take_text(&mut self) -> Result<&[u8], String> {
+        let length = u16::from_be_bytes(self.bytes()?);
+        let (text, rest) = self.0.split_at_checked(length.into()).ok_or_else(too_short)?;
+        self.0 = rest;
+        Ok(text)
+    }
+
+    fn take_trace(&mut self) -> Result<Option<Arc<str>>, String> {
+        let trace = self.take_text()?;
+        Ok((!trace.is_empty()).then(|| String::from_utf8_lossy(trace).into()))
     }
 
     fn take_u32(&mut self) -> Result<u32, String> {

@@ -30,7 +30,7 @@ impl Work<'_> {
         let was_failing = row.failures > 0;
         let epoch = row.run.map_or(0, |run| run.epoch);
         let failed = how.failure().map(|failure| Failed::of_run(&row, failure, self.now));
-        let row = row.finish(how, queue.readd_policy, self.now);
+        let row = row.finish(how, queue, self.now);
         keep_row(self.connection, queue.id, key, row.as_ref(), self.now)?;
         // An add during the run of a key that is given up has reset its failures.
         match failed.filter(|failed| row.as_ref().is_some_and(|row| row.failures == failed.number))

@@ -37,6 +37,10 @@ impl Source for SqlRow<'_> {
             _ => None,
         })
     }
+
+    fn read_bytes(&self, position: usize) -> rusqlite::Result<Option<&[u8]>> {
+        Ok(self.get_ref(position)?.as_bytes_or_null().unwrap_or_default())
+    }
 }
 
 impl ToSql for Value<'_> {
@@ -44,6 +48,7 @@ impl ToSql for Value<'_> {
         match self {
             Self::Number(number) => number.to_sql(),
             Self::Text(text) => text.to_sql(),
+            Self::Bytes(bytes) => bytes.to_sql(),
         }
     }
 }

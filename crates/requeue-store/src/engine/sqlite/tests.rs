@@ -17,9 +17,10 @@ use super::thread::MAX_LOG;
 use super::*;
 use crate::tests::Batches as _;
 use crate::tests::BoxFuture;
+use crate::tests::conformance::past::check_past;
 use crate::tests::conformance::{
     Rig, actions, activity, attempts, cases, check, check_bulk, check_grouped, check_jitter,
-    check_queues, grouped_steps, groupings, groups, rates, runtime, schedules, steps,
+    check_queues, check_traces, grouped_steps, groupings, groups, rates, runtime, schedules, steps,
     unclaimed_and_cancelled,
 };
 use crate::tests::dropping::check_drops;
@@ -226,70 +227,57 @@ async fn a_claim_that_nobody_waits_for_shares_the_commit_of_a_completion() {
     assert_eq!(engine.claim_keys(&queue, ahead).await.expect("claimed").items, []);
 }
 
-/// The store does not interpret trace contexts, so it returns them unchanged with all features.
 #[tokio::test]
 async fn trace_contexts_stay_with_a_run_until_it_succeeds() {
+    check_traces(&Fixture::new().await, "q").await;
+}
+
+#[tokio::test]
+async fn the_last_runs_are_kept_with_the_key() {
+    check_past(&Fixture::new().await, "q", Settings::default()).await;
+}
+
+#[tokio::test]
+async fn the_last_runs_take_at_most_a_tenth_of_the_log() {
     use crate::engine::{Backoff, Delivery, Failing, Failure, Finish};
 
-    let fixture = Fixture::new().await;
-    let engine = &fixture.engine;
-    let queue = engine.open_queue("q", Settings::default()).await.expect("the queue opens");
-    let add = async |trace: Option<&str>| {
-        let ask = Ask { trace: trace.map(Arc::from), ..Ask::new("a", crate::Add::now()) };
-        engine.add_keys(&queue, vec![ask]).await.expect("added");
-    };
+    const KEYS: usize = 100;
     let backoff = Backoff { base: Duration::ZERO, cap: Duration::ZERO, share: 1.0 };
     let expired = Failing { backoff, max_failures: None };
     let lease = Duration::from_secs(30);
-    let claim = Claim { max: 1, oldest: 0, lease, expired, poll: lease };
-    let mut now = 1;
-    let mut claimed = async || {
-        now += 100_000_000;
-        fixture.set_time(now).await;
-        engine.claim_keys(&queue, claim).await.expect("claimed").items.remove(0)
+    let claim = Claim { max: KEYS, oldest: 0, lease, expired, poll: lease };
+    let log = async |failures: i64, keeps_past: bool| {
+        let fixture = Fixture::new().await;
+        let engine = &fixture.engine;
+        let queue = engine.open_queue("q", Settings::default()).await.expect("the queue opens");
+        let queue = Place { keeps_past, ..queue };
+        let size = || fixture._dir.path().join("q-wal").metadata().expect("the log").len();
+        let before = size();
+        let asks = (0..KEYS).map(|n| Ask::new(format!("key {n}"), crate::Add::now()));
+        engine.add_keys(&queue, asks.collect()).await.expect("added");
+        for n in 0..=failures {
+            fixture.set_time(1_000_000_000_000_000 + 10_000_000 * n).await;
+            let claimed = engine.claim_keys(&queue, claim).await.expect("claimed").items;
+            assert_eq!(claimed.len(), KEYS);
+            let end = |out: Delivery| {
+                let failure = Failure::new(out.asked, "exit status: 3");
+                let how =
+                    if n < failures { Finish::Retry(expired, failure) } else { Finish::Succeed };
+                End { key: out.key, epoch: out.epoch, how }
+            };
+            let ends = claimed.into_iter().map(end).collect();
+            let held = engine.finish_deliveries(&queue, ends).await.expect("finished");
+            assert_eq!(held, [true; KEYS]);
+        }
+        size() - before
     };
-    let end = async |out: &Delivery, how| {
-        let end = End { key: out.key.clone(), epoch: out.epoch, how };
-        assert_eq!(engine.finish_deliveries(&queue, vec![end]).await.expect("finished"), [true]);
-    };
-    let long = "x".repeat(2000);
-    for trace in [None, Some("1"), Some("2"), Some(&*long), None] {
-        add(trace).await;
+    // (Later, a checkpoint begins the log again.)
+    for failures in [0, 1] {
+        let (without, with) = (log(failures, false).await, log(failures, true).await);
+        println!("{failures} failures: {without} bytes without the past, {with} with it");
+        let is_small = if failures == 0 { with == without } else { with <= without * 11 / 10 };
+        assert!(is_small, "{failures} failures: {with} bytes instead of {without}");
     }
-    let out = claimed().await;
-    assert_eq!((out.trace.as_deref(), out.failed), (Some("1\n2"), None));
-    add(Some("3")).await;
-    end(&out, Finish::Retry(expired, Failure::new(out.asked, "no"))).await;
-    let out = claimed().await;
-    assert_eq!(out.trace.as_deref(), Some("1\n2\n3"));
-    assert_eq!(out.failed, Some(Duration::from_secs(100)));
-    add(Some("4")).await;
-    // The lease expires, which is a failure.
-    let out = claimed().await;
-    assert_eq!(out.trace.as_deref(), Some("1\n2\n3\n4"));
-    end(&out, Finish::Unclaim(out.asked, out.queued)).await;
-    let out = claimed().await;
-    assert_eq!(out.trace.as_deref(), Some("1\n2\n3\n4"));
-    add(Some("5")).await;
-    end(&out, Finish::Succeed).await;
-    let out = claimed().await;
-    assert_eq!(out.trace.as_deref(), Some("5"));
-    end(&out, Finish::Succeed).await;
-    add(Some("6")).await;
-    let out = claimed().await;
-    end(&out, Finish::GiveUp(Failure::new(out.asked, "no"))).await;
-    let revived = engine.make_ready(&queue, vec!["a".into()], State::Parked).await;
-    assert_eq!(revived.expect("revived"), [Some(true)]);
-    let out = claimed().await;
-    assert_eq!(out.trace.as_deref(), Some("6"));
-    end(&out, Finish::Succeed).await;
-    add(Some("7")).await;
-    assert_eq!(
-        engine.cancel_keys(&queue, vec!["a".into()], None).await.expect("cancelled"),
-        [Some(true)]
-    );
-    add(None).await;
-    assert_eq!(claimed().await.trace, None);
 }
 
 #[tokio::test]

@@ -11,41 +11,41 @@ use crate::types::add::{Add, Added, Merge};
 use crate::types::inspect::{Attempt, State, StateCounts};
 use crate::types::key::Key;
 
-const SECOND: Duration = Duration::from_secs(1);
+pub(super) const SECOND: Duration = Duration::from_secs(1);
 /// A text with a character that PostgreSQL does not store, and with control characters of terminals.
 const ODD: &str = "a\u{0}b \u{1b}[31m\r\n\u{20ac}";
 
 /// A queue with one key at a time.
-struct Keys<'r> {
-    rig: &'r dyn Rig,
-    place: Place,
-    now: i64,
+pub(super) struct Keys<'r> {
+    pub(super) rig: &'r dyn Rig,
+    pub(super) place: Place,
+    pub(super) now: i64,
 }
 
 impl Keys<'_> {
-    async fn pass(&mut self, time: Duration) {
+    pub(super) async fn pass(&mut self, time: Duration) {
         self.now += micros(time);
         self.rig.set_time(self.now).await;
     }
 
-    async fn add(&self, key: &str, add: Add) -> Added {
+    pub(super) async fn add(&self, key: &str, add: Add) -> Added {
         let added = self.rig.engine().add_keys(&self.place, vec![Ask::new(key, add)]).await;
         added.expect("added")[0]
     }
 
-    async fn claim(&self) -> Vec<Delivery> {
+    pub(super) async fn claim(&self) -> Vec<Delivery> {
         let claim = Claim { max: 9, oldest: 0, lease: LEASE, expired: failing(), poll: LEASE };
         self.rig.engine().claim_keys(&self.place, claim).await.expect("claimed").items
     }
 
-    async fn finish(&self, out: &Delivery, how: Finish) {
+    pub(super) async fn finish(&self, out: &Delivery, how: Finish) {
         let end = End { key: out.key.clone(), epoch: out.epoch, how };
         let held = self.rig.engine().finish_deliveries(&self.place, vec![end]).await;
         assert_eq!(held.expect("finished"), [true]);
     }
 
     /// Claims the only ready key.
-    async fn take(&mut self) -> Delivery {
+    pub(super) async fn take(&mut self) -> Delivery {
         self.pass(SECOND).await;
         let mut items = self.claim().await;
         assert_eq!(items.len(), 1);

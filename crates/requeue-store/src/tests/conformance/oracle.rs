@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use requeue::CancelReason;
+use requeue::history::Ended;
 use requeue_core as core;
 use requeue_sim::model::{
     self, GroupSettings, GroupedKey, Model, Ranking, Rules, StoreGroups, Team,
@@ -77,6 +78,7 @@ async fn check_settings(rig: &dyn Rig, name: &str, settings: Settings, steps: &[
         held: Vec::new(),
         claims: 0,
         stale: Vec::new(),
+        past: BTreeMap::new(),
         until: BTreeMap::new(),
         last_epoch: BTreeMap::new(),
         ready_at: BTreeMap::new(),
@@ -149,6 +151,9 @@ struct Pair {
     /// The number of claims. Two workers take turns.
     claims: usize,
     stale: Vec<Delivery>,
+    /// For each key that stays, its completed runs, the oldest first: how each ended, true if its lease expired, its adds,
+    /// and its end.
+    past: BTreeMap<u32, Vec<(Ended, bool, u32, Micros)>>,
     /// For each key, the end of the backoff after the last failure that counted.
     until: BTreeMap<u32, Micros>,
     /// The epoch of the last delivery of each key.
@@ -306,6 +311,7 @@ impl Pair {
         assert_dropped(&*self.engine, &old, &self.held).await;
         self.model = Model::new(&self.rules);
         self.parked.clear();
+        self.past.clear();
         self.until.clear();
         self.ready_at.clear();
         self.released.clear();
@@ -570,6 +576,8 @@ impl Pair {
         self.held.sort_by_key(|held| held.lease_until);
         let expired: Vec<Held> = self.held.extract_if(.., |held| held.lease_until <= now).collect();
         for held in expired {
+            let how = if held.is_cancelled { Ended::Cancelled } else { Ended::Retried };
+            self.note_run(&held.out, how, true);
             if held.is_cancelled {
                 self.end_cancelled(held.of_model, &held.out);
                 self.stale.push(held.out);
@@ -694,6 +702,20 @@ impl Pair {
                 continue;
             }
             let which = number(&held.out.key);
+            match ending {
+                Ending::Succeed => self.note_run(&held.out, Ended::Succeeded, false),
+                Ending::RequeueAfter(_) => self.note_run(&held.out, Ended::Requeued, false),
+                Ending::RetryAfter(_) | Ending::Retry => {
+                    self.note_run(&held.out, Ended::Retried, false);
+                }
+                Ending::GiveUp => self.note_run(&held.out, Ended::Parked, false),
+                Ending::Cancelled => self.note_run(&held.out, Ended::Cancelled, false),
+                // The run has not started.
+                Ending::Unclaim if self.keeps_places => {}
+                Ending::Release | Ending::Unclaim => {
+                    self.note_run(&held.out, Ended::Released, false);
+                }
+            }
             // The run of an unclaimed key has not started, so the cancellation takes effect immediately.
             let was_stopped =
                 matches!(ending, Ending::Unclaim) && self.keeps_places && held.is_cancelled;
@@ -733,6 +755,31 @@ impl Pair {
         }
     }
 
+    fn note_run(&mut self, out: &Delivery, how: Ended, lease_expired: bool) {
+        let run = (how, lease_expired, out.asked.adds, self.now);
+        self.past.entry(number(&out.key)).or_default().push(run);
+    }
+
+    /// Checks that the last runs of a key that stays are known.
+    fn compare_past(&mut self, which: u32, entry: Option<&Entry>) {
+        let Some(entry) = entry else {
+            self.past.remove(&which);
+            return;
+        };
+        let expected = self.past.get(&which).map(Vec::as_slice).unwrap_or_default();
+        let known = &entry.past_runs;
+        assert!(known.len() >= expected.len().min(5), "{known:?} of {expected:?}");
+        let now = self.now / 1000;
+        let known = known.iter().map(|run| {
+            let ended = i64::try_from(run.ended.as_millis()).expect("a short time");
+            (run.how, run.lease_expired, run.adds, now - ended)
+        });
+        let ours = expected[expected.len().saturating_sub(known.len())..].iter();
+        let ours =
+            ours.map(|&(how, lease_expired, adds, at)| (how, lease_expired, adds, at / 1000));
+        assert_eq!(known.collect::<Vec<_>>(), ours.collect::<Vec<_>>(), "the runs of {which}");
+    }
+
     fn end_of_model(&mut self, epoch: u64, how: requeue_sim::How, asked: Asked) {
         let ended = self.model.finish(epoch, how, core_asked(asked), self.time());
         assert!(ended.is_some(), "the key is in flight in the model, too");
@@ -761,6 +808,9 @@ impl Pair {
             }
             if self.keeps_attempts && self.now.rem_euclid(self.keys.into()) == which.into() {
                 self.compare_attempts(which, found.as_ref()).await;
+            }
+            if self.keeps_attempts {
+                self.compare_past(which, found.as_ref());
             }
             let model = self.model.see(&which);
             if let Some(parked) = self.parked.get(&which) {

@@ -9,9 +9,10 @@ use requeue_servers::PgBouncer;
 use super::*;
 use crate::tests::BoxFuture;
 use crate::tests::cancelling::{check_cancels, check_renewals, check_workers};
+use crate::tests::conformance::past::check_past;
 use crate::tests::conformance::{
     Rig, actions, activity, attempts, cases, check, check_bulk, check_grouped, check_jitter,
-    check_queues, grouped_steps, groupings, groups, rates, runtime, schedules, steps,
+    check_queues, check_traces, grouped_steps, groupings, groups, rates, runtime, schedules, steps,
     unclaimed_and_cancelled,
 };
 use crate::tests::dropping::check_drops;
@@ -195,6 +196,18 @@ fn does_so_through_a_pooler() {
 async fn claims_name_the_keys_that_they_park() {
     let Some(server) = Server::shared() else { return };
     check_expired(&Fixture::new(server).await, "q").await;
+}
+
+#[tokio::test]
+async fn trace_contexts_stay_with_a_run_until_it_succeeds() {
+    let Some(server) = Server::shared() else { return };
+    check_traces(&Fixture::new(server).await, "q").await;
+}
+
+#[tokio::test]
+async fn the_last_runs_are_kept_with_the_key() {
+    let Some(server) = Server::shared() else { return };
+    check_past(&Fixture::new(server).await, "q", Settings::default()).await;
 }
 
 #[tokio::test]

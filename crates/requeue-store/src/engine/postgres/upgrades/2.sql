@@ -152,3 +152,7 @@ create table requeue.actions (
 
 -- The trace contexts of the adds of the pending run, one per line, and those of the run in flight.
 alter table requeue.keys add trace text, add run_trace text;
+
+-- The last completed runs: see `engine/past.rs`. The last column, because the server logs only the changed part of a row
+-- that stays on its page.
+alter table requeue.keys add past bytea check (octet_length(past) <= 64);

@@ -1,5 +1,5 @@
 -- Adds keys. ARGV: 1 if re-adds are held; then for each add the key, the encoded parameters, and the group,
--- if the queue has groups. With a receipt, the number of the batch follows, and the time in milliseconds for which to
+-- if the queue has groups. The trace context of an add follows its parameters, in a second line. With a receipt, the number of the batch follows, and the time in milliseconds for which to
 -- keep the receipt. Answers one digit per add: its outcome, or 7 if a new key has replaced an unreadable row that was
 -- not set aside.
 
@@ -27,7 +27,13 @@ local keys, changed, answers = keys_given(step), {}, {}
 load(keys)
 
 -- Applies an add to a row. Returns the outcome.
-local function add(row, ask)
+local function add(row, said)
+  local ask, trace = said, ''
+  local middle = string.find(said, '\n', 1, true)
+  if middle then
+    ask, trace = string.sub(said, 1, middle - 1), string.sub(said, middle + 1)
+  end
+  ask = parsed(ask, ASKS)
   local was_parked = row.parked == 1
   if was_parked and ask.revives == 0 then
     return 4
@@ -36,6 +42,7 @@ local function add(row, ask)
     take_back(row)
   end
   note(row, ask)
+  join_traces(row, row.trace, trace)
   local wanted, bound = after(at, ask.delay), ask.most and after(at, ask.most)
   if bound then
     wanted = math.min(wanted, latest(row))
@@ -64,7 +71,7 @@ for i, key in ipairs(keys) do
     local like = fresh[said]
     if not like then
       like = { row = new() }
-      like.answer = add(like.row, parsed(said, ASKS))
+      like.answer = add(like.row, said)
       share(like.row)
       fresh[said] = like
     end
@@ -77,7 +84,7 @@ for i, key in ipairs(keys) do
       rows[key] = row
       row.is_changed = true
     end
-    answers[i] = add(row, parsed(said, ASKS))
+    answers[i] = add(row, said)
     if is_replaced and not is_aside(key) then
       answers[i] = 7
     end

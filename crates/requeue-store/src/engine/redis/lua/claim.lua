@@ -1,16 +1,17 @@
--- Claims keys. ARGV: the maximum number of keys, the number of them to choose oldest first, the lease, 1 if
--- re-adds are held, the failure parameters for expired leases, the number of shards of the queue, the
+-- Claims keys. ARGV: the maximum number of keys, the number of them to choose oldest first, the lease, the
+-- settings (see `read_flags`), the failure parameters for expired leases, the number of shards of the queue, the
 -- name of the worker, and in a queue with groups the rounds: see turns.lua. If the queue is paused, handles only
 -- expired leases. Answers, in this order: the time of the claim; the time until the next key may be ready, or false if
 -- that is unknown or never; 1 if the shard is damaged; the number of places without a row that were dropped; the sum of
 -- 1 if the queue is paused, 2 if it or a visited group has a rate, and 4 if the next claims must search all groups; the
 -- time until a schedule is due, or false; the keys that were set aside, each with the reason; the keys that were
 -- parked, each with its failures; and the claimed keys, each with a packed string: epoch, adds, flags, priority,
--- failures, and the time for which it was ready. In a queue with groups, each claimed key is followed by its group, and
+-- failures, and the time for which it was ready. If the key has failed, or has trace contexts, the string also has the time since the failure plus 1,
+-- or 0, and these contexts. In a queue with groups, each claimed key is followed by its group, and
 -- the answer by the visited groups, unless no group was visited. values.rs reads the answer.
 local HAND_OUT = '>dI4I4bI4d'
 local at, max, oldest = now(), tonumber(ARGV[1]), tonumber(ARGV[2])
-local lease_until, hold, worker = after(at, tonumber(ARGV[3])), ARGV[4] == '1', ARGV[7]
+local lease_until, hold, worker = after(at, tonumber(ARGV[3])), read_flags(ARGV[4]), ARGV[7]
 local is_paused, schedule_at, rate = standing()
 local gate, asked = not is_paused and rate and parse_gate(rate, at), max
 if gate then
@@ -160,6 +161,7 @@ if #keys > 0 then
   local texts = find_texts(keys)
   for i = 1, #keys do
     local key, text, since, adds, flags, priority, failures = keys[i], texts[i], nil, nil, nil, nil, 0
+    local more = ''
     local start, prefix, member, group = 0, '', nil, nil
     if TURNS then
       member, group = members[i], groups[i]
@@ -226,6 +228,13 @@ if #keys > 0 then
         end
         since, adds, flags = row.since, row.run_adds, row.run_flags
         priority, failures = row.run_priority, row.failures
+        if row.trace ~= '' then
+          row.run_trace, row.trace = row.trace, ''
+        end
+        local failed = failures > 0 and row.failed_at > 0 and larger(at - row.failed_at, 0) + 1 or 0
+        if failed > 0 or row.run_trace ~= '' then
+          more = pack('>d', failed) .. row.run_trace
+        end
       end
     end
     if given then
@@ -235,7 +244,7 @@ if #keys > 0 then
       local queued = larger(at - since, 0)
       local n = #delivered
       delivered[n + 1], delivered[n + 3] = key, group
-      delivered[n + 2] = pack(HAND_OUT, epoch, adds, flags, priority, failures, queued)
+      delivered[n + 2] = pack(HAND_OUT, epoch, adds, flags, priority, failures, queued) .. more
     end
   end
   if TURNS then

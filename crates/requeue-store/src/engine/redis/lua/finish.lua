@@ -1,6 +1,6 @@
--- Completes deliveries. ARGV: 1 if re-adds are held; then for each completion the key, epoch, encoded
+-- Completes deliveries. ARGV: the settings, see `read_flags`; then for each completion the key, epoch, encoded
 -- parameters, and failure: see `fail`. Answers one digit per completion: 1 if its holder still had the lease.
-local at, hold = now(), ARGV[1] == '1'
+local at, hold = now(), read_flags(ARGV[1])
 local keys, changed, over, answers = keys_given(4), {}, {}, {}
 local texts = find_texts(keys)
 for i = 1, #keys do
@@ -25,7 +25,7 @@ for i = 1, #keys do
     how = parsed(how, ENDS)
     if how.what == 'unclaim' and cancelled_of({ key })[key] then
       -- The run has not started, so the cancellation takes effect immediately.
-      how = { what = 'cancelled' }
+      how = { what = 'cancelled', is_unclaimed = true }
     end
     finish(row, how, ARGV[4 * i + 1], hold, at)
     if how.what == 'cancelled' then

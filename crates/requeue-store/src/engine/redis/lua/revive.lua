@@ -7,9 +7,9 @@ for i, key in ipairs(keys) do
   local row = rows[key]
   answers[i] = 0
   if row and state_of(row, at) == from then
-    local adds, flags = row.adds, row.flags
+    local adds, flags, trace = row.adds, row.flags, row.trace
     take_back(row)
-    row.adds, row.flags, row.at, row.since = adds, flags, at, at
+    row.adds, row.flags, row.at, row.since, row.trace = adds, flags, at, at, trace
     changed[#changed + 1] = key
     answers[i] = 1
   end

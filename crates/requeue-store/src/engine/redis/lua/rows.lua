@@ -7,11 +7,13 @@ local NOTHING = { __index = {
   at = 0, since = 0, adds = 0, flags = 0, priority = 0,
   epoch = 0, lease_until = 0, run_since = 0, run_adds = 0, run_flags = 0, run_priority = 0,
   worker = '', failures = 0, steps = 0, backing_off = 0, not_before = 0, parked = 0, error = '',
-  bound = 0, failed_at = 0,
+  bound = 0, failed_at = 0, trace = '', run_trace = '', past = '',
 } }
 -- The encodings of a row. PENDING is for a pending key. RUNNING is for a key in flight, and ends with the length of the
--- worker's name and the name. A row with failures or a bound has additional fields, followed by the error. If the time
--- of the last failure is known, it precedes the error, and 2 is added to `parked`. values.rs reads the same encodings.
+-- worker's name and the name. A row with failures, a bound, trace contexts or a past has additional fields, followed by the error. If the time
+-- of
+-- the last failure is known, it precedes the error, and 2 is added to `parked`. The trace contexts of the pending run and
+-- of the run in flight, and the past, are also before the error, each after its length, and 4 is added. values.rs reads the same encodings.
 local PENDING = '>ddI4I4b'
 local RUN, EXTRA = '>dddI4I4bBc0', '>I4I4ddbd'
 local RUNNING = PENDING .. string.sub(RUN, 2)
@@ -67,6 +69,18 @@ local function unpacked_pending(packed, start)
   return nil, wrong_time('at', at, 'since', since) or 'priority is ' .. priority
 end
 
+-- Returns the text after its length, which is at `start`, and the start of the rest; nil if it is cut.
+local function take_text(packed, start)
+  if #packed < start + 2 then
+    return nil
+  end
+  local rest = start + 2 + struct.unpack('>I2', packed, start + 1)
+  if #packed < rest then
+    return nil
+  end
+  return string.sub(packed, start + 3, rest), rest
+end
+
 -- Returns the row; nil and the reason if it cannot be read. values.rs implements the same rules.
 local function unpacked(packed)
   local size = #packed
@@ -93,20 +107,36 @@ local function unpacked(packed)
     if size > running then
       row.failures, row.steps, row.backing_off, row.not_before, row.parked, row.bound =
         struct.unpack(EXTRA, packed, running + 1)
-      local rest = running + EXTRA_SIZE
-      if row.parked == 2 or row.parked == 3 then
+      local rest, flag = running + EXTRA_SIZE, row.parked
+      if flag < 0 or flag > 7 then
+        return nil, 'parked is ' .. flag
+      end
+      row.parked = flag % 2
+      if flag % 4 >= 2 then
         if size < rest + 8 then
           return nil, 'the row has ' .. size .. ' bytes'
         end
-        row.parked, row.failed_at, rest = row.parked - 2, struct.unpack('>d', packed, rest + 1), rest + 8
+        row.failed_at, rest = struct.unpack('>d', packed, rest + 1), rest + 8
+      end
+      if flag >= 4 then
+        row.trace, rest = take_text(packed, rest)
+        if rest then
+          row.run_trace, rest = take_text(packed, rest)
+        end
+        if rest then
+          row.past, rest = take_text(packed, rest)
+        end
+        if not rest then
+          return nil, 'the row has ' .. size .. ' bytes'
+        end
       end
       row.error = string.sub(packed, rest + 1)
       wrong = wrong_time(
         'backing_off', row.backing_off, 'not_before', row.not_before, 'bound', row.bound,
         'failed_at', row.failed_at or 0
       )
-      if wrong or row.parked ~= 0 and row.parked ~= 1 then
-        return nil, wrong or 'parked is ' .. row.parked
+      if wrong then
+        return nil, wrong
       end
     end
   end
@@ -127,7 +157,8 @@ local function has_failed(row)
 end
 
 local function packed(row)
-  local has_extra = has_failed(row) or row.bound > 0
+  local has_texts = row.trace ~= '' or row.run_trace ~= '' or row.past ~= ''
+  local has_extra = has_failed(row) or row.bound > 0 or has_texts
   if not has_extra and row.epoch == 0 then
     return struct.pack(PENDING, row.at, row.since, row.adds, row.flags, row.priority)
   end
@@ -140,10 +171,13 @@ local function packed(row)
     return running
   end
   local has_time = row.failed_at > 0
-  local flag = row.parked + (has_time and 2 or 0)
+  local flag = row.parked + (has_time and 2 or 0) + (has_texts and 4 or 0)
+  local texts = has_texts and struct.pack(
+    '>I2c0I2c0I2c0', #row.trace, row.trace, #row.run_trace, row.run_trace, #row.past, row.past
+  )
   return running .. struct.pack(
     EXTRA, row.failures, row.steps, row.backing_off, row.not_before, flag, row.bound
-  ) .. (has_time and struct.pack('>d', row.failed_at) or '') .. row.error
+  ) .. (has_time and struct.pack('>d', row.failed_at) or '') .. (texts or '') .. row.error
 end
 
 -- Returns the sorted set of the key and its score; nothing if the key has no state.
@@ -683,8 +717,25 @@ local function forget(row)
   end
 end
 
+-- The maximum length of the trace contexts of a run.
+local MOST_TRACE = 1024
+
+-- Sets the trace contexts of the pending run: see `join_traces` in row.rs. Most adds have none.
+local function join_traces(row, earlier, later)
+  if earlier == '' or later == '' then
+    if row.trace ~= earlier .. later then
+      row.trace = earlier .. later
+    end
+  else
+    row.trace = #earlier + #later < MOST_TRACE and earlier .. '\n' .. later or earlier
+  end
+end
+
 local function take_back(row)
   forget(row)
+  if row.trace ~= '' then
+    row.trace = ''
+  end
   row.at, row.adds, row.flags = 0, 0, 0
   unbind(row)
   if row.parked == 1 then
@@ -785,9 +836,57 @@ local function fail(row, how, failure, hold, now)
   demand(row, at, 'earliest', now)
 end
 
+-- True if completions add their runs to the past of a key that stays.
+local keeps_past
+
+-- Reads the settings of completions: 1 if re-adds are held, and 2 more for `keeps_past`. Returns whether re-adds are held.
+local function read_flags(flags)
+  keeps_past = tonumber(flags) >= 2
+  return flags % 2 == 1
+end
+
+-- Encodes a whole number in LEB128.
+local function leb128(number)
+  local bytes = ''
+  while number >= 128 do
+    bytes = bytes .. string.char(number % 128 + 128)
+    number = math.floor(number / 128)
+  end
+  return bytes .. string.char(number)
+end
+
+-- The digits of the ways in which a run ends: see past.rs.
+local WAYS = { succeed = 0, requeue_after = 1, release = 4, cancelled = 5 }
+-- The maximum length of a past.
+local MOST_PAST = 64
+
+-- Returns the past of a key with the run that ended now, in the form of past.rs. `was` has the values from before the
+-- completion.
+local function with_run(was, row, what, took, now)
+  local digit = WAYS[what] or row.parked == 1 and 3 or row.failures == 0 and 6 or 2
+  if was.lease_until <= now then
+    digit = digit + 8
+  end
+  took = took or math.max(now - was.run_since, 0)
+  local ended, between = math.floor(now / 1000), ''
+  if #row.past >= 6 then
+    local high, low = struct.unpack('>I2I4', row.past)
+    between = leb128(math.max(ended - high * 4294967296 - low, 0)) .. string.sub(row.past, 7)
+  end
+  -- If the key was added during the run, that add has overwritten the time at which the key became ready.
+  local queued = was.since <= was.run_since and math.floor(math.max(now - took - was.since, 0) / 1000) + 1 or 0
+  local past = struct.pack('>I2I4', math.floor(ended / 4294967296), ended % 4294967296)
+    .. leb128(was.run_adds * 16 + digit) .. leb128(math.floor(took / 1000)) .. leb128(queued) .. between
+  return string.sub(past, 1, MOST_PAST)
+end
+
 -- Completes the delivery.
 local function finish(row, how, failure, hold, now)
   local place
+  -- A run that has not started is not part of the past.
+  local was = keeps_past and how.what ~= 'unclaim' and not how.is_unclaimed and {
+    since = row.since, run_since = row.run_since, run_adds = row.run_adds, lease_until = row.lease_until,
+  }
   if how.what == 'succeed' or how.what == 'requeue_after' then
     forget(row)
   elseif how.what == 'release' then
@@ -801,6 +900,12 @@ local function finish(row, how, failure, hold, now)
   end
   row.epoch, row.lease_until, row.run_since = 0, 0, 0
   row.run_adds, row.run_flags, row.run_priority, row.worker = 0, 0, 0, ''
+  if row.run_trace ~= '' then
+    if how.what ~= 'succeed' and how.what ~= 'requeue_after' and how.what ~= 'cancelled' then
+      join_traces(row, row.run_trace, row.trace)
+    end
+    row.run_trace = ''
+  end
   if place then
     -- Adds during the delivery have coalesced, as for any ready key.
     row.at, row.since = place, place
@@ -813,6 +918,9 @@ local function finish(row, how, failure, hold, now)
   if how.what == 'requeue_after' then
     note(row, how)
     demand(row, after(now, how.delay), 'earliest', now)
+  end
+  if was and (row.at > 0 or row.parked == 1) then
+    row.past = with_run(was, row, how.what, tonumber(string.match(failure, '^%d+')), now)
   end
 end
 

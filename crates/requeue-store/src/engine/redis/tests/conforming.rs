@@ -8,10 +8,11 @@ use tokio::time::timeout;
 use super::*;
 use crate::tests::BoxFuture;
 use crate::tests::cancelling::{check_cancels, check_workers};
+use crate::tests::conformance::past::check_past;
 use crate::tests::conformance::{
     PATTERN, Rig, actions, activity, attempts, cases, check, check_bulk, check_grouped,
-    check_jitter, check_queues, grouped_steps, groupings, groups, one_group, rates, runtime,
-    schedules, steps, unclaimed_and_cancelled,
+    check_jitter, check_queues, check_traces, grouped_steps, groupings, groups, one_group, rates,
+    runtime, schedules, steps, unclaimed_and_cancelled,
 };
 use crate::tests::dropping::check_drops;
 use crate::tests::parking::check_expired;
@@ -294,6 +295,26 @@ async fn claims_name_the_keys_that_they_park() {
     for shards in [1, 3] {
         let rig = Fixture::new(&server.url(""), shards).await;
         check_expired(&rig, &name("expired")).await;
+    }
+}
+
+#[tokio::test]
+async fn trace_contexts_stay_with_a_run_until_it_succeeds() {
+    let Some(server) = Server::shared() else { return };
+    for shards in [1, 3] {
+        let rig = Fixture::new(&server.url(""), shards).await;
+        check_traces(&rig, &name("traces")).await;
+    }
+}
+
+#[tokio::test]
+async fn the_last_runs_are_kept_with_the_key() {
+    let Some(server) = Server::shared() else { return };
+    for shards in [1, 3] {
+        let rig = Fixture::new(&server.url(""), shards).await;
+        for group_by in [None, Some(PATTERN.into())] {
+            check_past(&rig, &name("past"), Settings { group_by, ..Settings::default() }).await;
+        }
     }
 }
 

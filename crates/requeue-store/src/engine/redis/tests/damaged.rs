@@ -168,7 +168,18 @@ fn named(rng: &mut Rng) -> Vec<u8> {
     row.push(u8::try_from(name.len()).expect("the length fits"));
     row.extend(name);
     if rng.bool() {
-        row.extend([0; 33]);
+        row.extend([0; 24]);
+        let flag = rng.u8(..9);
+        row.push(flag);
+        row.extend([0; 8]);
+        if flag & 2 > 0 && rng.u8(..8) > 0 {
+            row.extend([0; 8]);
+        }
+        for _ in 0..if flag & 4 > 0 { 3 } else { 0 } {
+            let length = rng.u8(..4);
+            row.extend([0, length]);
+            row.extend(vec![b'0'; length.into()]);
+        }
         row.extend(b"no".repeat(rng.usize(..9)));
     }
     if rng.u8(..4) == 0 { malformed(rng, &row) } else { row }

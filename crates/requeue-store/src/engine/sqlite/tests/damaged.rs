@@ -5,14 +5,19 @@ use rusqlite::{Connection, params_from_iter};
 
 use super::super::rows::{COLUMNS, keep_row, load_row};
 use super::*;
-use crate::engine::columns::Columns;
+use crate::engine::columns::{ColumnType, Columns};
 use crate::tests::damage::number;
+
+/// Returns the names of the columns that are numbers.
+fn names() -> impl Iterator<Item = &'static str> {
+    let numbers = Columns::ALL.iter().filter(|column| column.column_type == ColumnType::Number);
+    numbers.map(|column| column.name)
+}
 
 /// Returns true if requeue can read a row with these numbers, which are in the order of the columns.
 fn is_readable(numbers: &[Option<i64>]) -> bool {
-    let names = Columns::ALL.iter().filter(|column| !column.is_text).map(|column| column.name);
     let row: std::collections::HashMap<&str, Option<i64>> =
-        names.zip(numbers.iter().copied()).collect();
+        names().zip(numbers.iter().copied()).collect();
     let state = row["state"];
     let is_valid = |(name, value): (&&str, &Option<i64>)| {
         let is_of_run = Columns::RUN.contains(name);
@@ -39,8 +44,7 @@ fn is_readable(numbers: &[Option<i64>]) -> bool {
 fn a_row_is_refused_unless_requeue_can_read_it() {
     let raw = Connection::open_in_memory().expect("the database opens");
     super::super::schema::migrate(&raw, &[]).expect("the schema is created");
-    let columns: Vec<_> =
-        Columns::ALL.iter().filter(|column| !column.is_text).map(|column| column.name).collect();
+    let columns: Vec<_> = names().collect();
     let values = vec!["?"; columns.len()].join(", ");
     let insert = format!(
         "insert into keys (queue, key, {}) values (1, x'61', {values})",

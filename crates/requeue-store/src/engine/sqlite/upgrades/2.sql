@@ -136,3 +136,5 @@ create table actions (
 -- The trace contexts of the adds of the pending run, one per line, and those of the run in flight.
 alter table keys add column trace text;
 alter table keys add column run_trace text;
+-- The last completed runs: see `engine/past.rs`.
+alter table keys add column past blob check (length(past) <= 64);
