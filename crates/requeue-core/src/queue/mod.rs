@@ -37,6 +37,7 @@ pub use self::event::{AddKind, Ended, Event, Subject, Transition};
 pub use self::needs_now::Operation;
 use self::pace_gate::PaceTable;
 use self::recorder::Recorder;
+pub use self::recorder::{Blocked, EventWalk};
 use self::recording::Rules;
 pub use self::recording::{InvalidRecording, Recording};
 pub use self::replay::{Difference, Replay, Step};
