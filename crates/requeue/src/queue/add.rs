@@ -191,7 +191,7 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
         {
             self.shared.limiter.forget_key(&key);
             #[cfg(feature = "opentelemetry")]
-            self.shared.forget_traces(&key);
+            self.shared.forget_traces(&key, hash);
         }
         let locked = self.shared.lock_for(Operation::Add(&add), now);
         let Ok((mut state, now)) = locked else { return Added::Refused };
