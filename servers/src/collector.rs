@@ -2,6 +2,7 @@
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
+use std::path::PathBuf;
 use std::sync::mpsc::{self, Receiver, Sender};
 use std::thread;
 
@@ -10,11 +11,12 @@ use crate::local::{did_not_run, find_program, free_ports};
 
 /// An OpenTelemetry Collector, which is killed when it is dropped or when the test process dies.
 ///
-/// The collector receives spans by OTLP over HTTP on loopback, and sends them to this process.
+/// The collector receives spans by OTLP over HTTP on loopback, with and without TLS, and sends them to this process.
 #[derive(Debug)]
 pub struct Collector {
-    _keeper: Keeper,
+    keeper: Keeper,
     port: u16,
+    tls_port: u16,
     received: Receiver<String>,
 }
 
@@ -45,16 +47,22 @@ impl Collector {
         let mut tries = 0;
         loop {
             tries += 1;
-            let [port] = free_ports();
-            let config = include_str!("collector.yaml")
-                .replace("{port}", &port.to_string())
-                .replace("{target}", &target.to_string());
+            let [port, tls_port] = free_ports();
             let args = [&*program.to_string_lossy()];
             let keeper = Keeper::new(include_str!("collector.sh"), &args, |dir| {
+                let certificate = rcgen::generate_simple_self_signed(["localhost".to_owned()]);
+                let certificate = certificate.unwrap_or_else(|err| panic!("a certificate: {err}"));
+                write(&dir.join("server.crt"), &certificate.cert.pem());
+                write(&dir.join("server.key"), &certificate.signing_key.serialize_pem());
+                let config = include_str!("collector.yaml")
+                    .replace("{dir}", &dir.to_string_lossy())
+                    .replace("{port}", &port.to_string())
+                    .replace("{tls-port}", &tls_port.to_string())
+                    .replace("{target}", &target.to_string());
                 write(&dir.join("config.yaml"), &config);
             });
             match keeper.try_order("started") {
-                Ok(()) => return Some(Self { _keeper: keeper, port, received }),
+                Ok(()) => return Some(Self { keeper, port, tls_port, received }),
                 // The start may fail because another process has taken the port.
                 Err(why) => assert!(tries < 3, "{why}"),
             }
@@ -64,6 +72,12 @@ impl Collector {
     /// Returns the value of `OTEL_EXPORTER_OTLP_ENDPOINT`.
     pub fn url(&self) -> String {
         format!("http://127.0.0.1:{}", self.port)
+    }
+
+    /// Returns the address by TLS, and the file with the certificate that verifies the collector's.
+    pub fn tls_url(&self) -> (String, PathBuf) {
+        let url = format!("https://localhost:{}", self.tls_port);
+        (url, self.keeper.dir().join("server.crt"))
     }
 
     /// Waits for the next request, and returns its body: `ExportTraceServiceRequest` as JSON.

@@ -3,6 +3,7 @@
 
 use std::ffi::OsString;
 
+use hyper::header::HeaderValue;
 use requeue_store::OpenOptions;
 
 #[cfg(feature = "opentelemetry")]
@@ -10,6 +11,10 @@ mod export;
 
 #[cfg(feature = "opentelemetry")]
 pub(crate) use self::export::Export;
+
+/// The variables with a trace context, as commands get them.
+const PARENT: &str = "TRACEPARENT";
+const STATE: &str = "TRACESTATE";
 
 /// Without the feature, no spans are exported.
 #[cfg(not(feature = "opentelemetry"))]
@@ -29,6 +34,28 @@ pub(crate) fn trace_store(opening: OpenOptions) -> OpenOptions {
     #[cfg(feature = "opentelemetry")]
     let opening = opening.traces();
     opening
+}
+
+/// Makes the adds of this thread children of the span in `TRACEPARENT`, until the result is dropped. The program that
+/// started this process has set the variable.
+#[cfg(feature = "opentelemetry")]
+pub(crate) fn attach_own_context() -> Option<opentelemetry::ContextGuard> {
+    let text = |name| std::env::var(name).ok();
+    let context = requeue::trace::remote_context(&text(PARENT)?, text(STATE).as_deref())?;
+    Some(context.attach())
+}
+
+/// Without the feature, adds have no contexts.
+#[cfg(not(feature = "opentelemetry"))]
+pub(crate) const fn attach_own_context() {}
+
+/// Returns the headers that pass the context of this process to a server. The server ignores an invalid context.
+pub(crate) fn own_headers() -> impl Iterator<Item = (&'static str, HeaderValue)> {
+    let header = |(name, variable)| {
+        let value = std::env::var(variable).ok()?;
+        Some((name, HeaderValue::from_str(&value).ok()?))
+    };
+    [("traceparent", PARENT), ("tracestate", STATE)].into_iter().filter_map(header)
 }
 
 /// The span of a run, which ends when this value is dropped.
@@ -51,7 +78,7 @@ impl RunSpan {
         #[cfg(feature = "opentelemetry")]
         if let Some((parent, state)) = self.span.as_ref().and_then(|span| span.headers()) {
             // This process may be part of another trace, whose state must not reach the command.
-            return vec![("TRACEPARENT", parent.into()), ("TRACESTATE", state.into())];
+            return vec![(PARENT, parent.into()), (STATE, state.into())];
         }
         Vec::new()
     }

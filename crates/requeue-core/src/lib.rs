@@ -54,6 +54,6 @@ pub use crate::queue::Circumstances;
 pub use crate::types::When;
 // The state machine itself is public only for `requeue`, which has the lock, the clock and the wakers.
 #[doc(hidden)]
-pub use crate::queue::{Config, KeyReasons, Operation, Queue, Walk};
+pub use crate::queue::{Blocked, Config, EventWalk, KeyReasons, Operation, Queue, Walk};
 #[doc(hidden)]
 pub use crate::types::{Asked, Delivery, Ending, Finish, Finished, Popped, Ticket};

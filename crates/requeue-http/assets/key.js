@@ -85,6 +85,7 @@ export class KeyPage {
     }
     if (page?.adds) facts.push(["Adds that the run serves", amount(page.adds)]);
     if (page?.priority) facts.push(["Priority", amount(page.priority)]);
+    if (page?.missing) facts.push(["Missing", page.missing]);
     facts.push(...Object.entries(detail));
     $("#key-facts").replaceChildren(...facts.map(([term, value]) => {
       const group = document.createElement("div");

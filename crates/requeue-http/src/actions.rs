@@ -204,9 +204,8 @@ pub(crate) fn rate_target(rate: Option<StartRate>) -> String {
     )
 }
 
-/// The log of an action on keys. If the request is dropped or fails, the drop of this value logs and records the keys
-/// that are known to be changed. The changes of a dropped request that names its keys are not known, because the source
-/// changes these keys in one step. A refused request, which changes nothing, is neither logged nor recorded.
+/// The log of an action on keys. If the request is dropped or fails, the drop of this value logs and records the keys that
+/// are known to be changed by then. A refused request, which changes nothing, is neither logged nor recorded.
 pub(crate) struct Log {
     remote: Remote,
     action: &'static str,
@@ -347,25 +346,38 @@ pub(crate) async fn add_keys(State(site): Site, request: Request) -> Result<Resp
         Ok(NewKey { key, delay, priority, revive, group })
     });
     let keys = keys.collect::<Result<Vec<_>, Problem>>()?;
-    let mut log = Log::new(remote, "add");
-    log.note_only(keys.iter().map(|new| &*new.key));
-    let results = log.run_all(keys.len(), trace.cover(site.source.add_keys(keys))).await;
-    let added = match &results {
-        Ok(results) => {
-            log.changed = results.len();
-            let is_added =
-                |result: &&AddResult| !matches!(result, AddResult::Parked | AddResult::Refused);
-            results.iter().filter(is_added).count()
+    let added = run_to_end(async move {
+        let mut log = Log::new(remote, "add");
+        log.note_only(keys.iter().map(|new| &*new.key));
+        let results = log.run_all(keys.len(), trace.cover(site.source.add_keys(keys))).await;
+        let added = match &results {
+            Ok(results) => {
+                log.changed = results.len();
+                let is_added =
+                    |result: &&AddResult| !matches!(result, AddResult::Parked | AddResult::Refused);
+                results.iter().filter(is_added).count()
+            }
+            Err(problem) => problem.changed,
+        };
+        let target = keys_target(added, log.only.as_deref());
+        log.end(results.is_ok()).await;
+        // Programs add keys too, which must not crowd out the actions of operators.
+        if operator.is_named() && added > 0 {
+            record(&site, operator, "add", Some(target)).await;
         }
-        Err(problem) => problem.changed,
-    };
-    let target = keys_target(added, log.only.as_deref());
-    log.end(results.is_ok()).await;
-    // Programs also add keys. Their adds must not displace the actions of operators.
-    if operator.is_named() && added > 0 {
-        record(&site, operator, "add", Some(target)).await;
-    }
-    Ok(json(&AddResults { results: results? }))
+        results
+    });
+    Ok(json(&AddResults { results: added.await? }))
+}
+
+/// Runs an action on named keys to its end, even if the client disconnects. The source changes the keys in one step, so
+/// an interrupted action could not record which of them it has changed.
+async fn run_to_end<T: Send + 'static>(
+    action: impl Future<Output = Result<T, Problem>> + Send + 'static,
+) -> Result<T, Problem> {
+    // A panic of the source is reported by its task.
+    let failed = |_| Err(Problem::new(StatusCode::INTERNAL_SERVER_ERROR, "the action failed"));
+    tokio::spawn(action).await.unwrap_or_else(failed)
 }
 
 pub(crate) async fn change_keys(
@@ -377,19 +389,27 @@ pub(crate) async fn change_keys(
     let (change, operator) = read_body::<Change>(request, remote).await?;
     let mut log = Log::new(remote, action.name()).recorded_as(&site, operator);
     let changed = match (change.keys, change.matching, change.expected) {
-        (Some(keys), None, None) => act_on_keys(&site, action, keys, &mut log).await,
+        (Some(keys), None, None) => {
+            let changed = run_to_end(async move {
+                let changed = act_on_keys(&site, action, keys, &mut log).await;
+                // An action that failed may have changed some keys.
+                log.end(changed.is_ok()).await;
+                changed
+            });
+            changed.await?
+        }
         (None, Some(matching), Some(expected)) => {
             let _turn = site.take_turn().await?;
-            act_on_matching(&site, action, matching, expected, &mut log).await
+            let changed = act_on_matching(&site, action, matching, expected, &mut log).await;
+            log.end(changed.is_ok()).await;
+            changed?
         }
         _ => {
             let error = "pass either keys, or matching and expected";
-            Err(Problem::new(StatusCode::BAD_REQUEST, error))
+            return Err(Problem::new(StatusCode::BAD_REQUEST, error));
         }
     };
-    // A failed action may have changed some keys.
-    log.end(changed.is_ok()).await;
-    Ok(json(&changed?))
+    Ok(json(&changed))
 }
 
 async fn act_on_keys(
@@ -668,26 +688,65 @@ mod tests {
     }
 
     #[cfg(feature = "store")]
-    #[tokio::test]
-    async fn a_cancel_of_a_group_waits_for_its_turn_and_is_logged() {
-        const TOKEN: &str = "0123456789abcdef";
-        let lines = Lines::default();
+    const TOKEN: &str = "0123456789abcdef";
+
+    /// Returns the site of a queue in a file, with groups.
+    #[cfg(feature = "store")]
+    async fn stored() -> (Site, requeue_store::Queue, tempfile::TempDir) {
         let dir = tempfile::tempdir().unwrap();
         let url = format!("sqlite:{}", dir.path().join("queues.db").display());
         let store = requeue_store::Store::connect(&url).await.unwrap();
         store.migrate().await.unwrap();
         let queue = store.queue("orders").group_by("^[^/]*").open().await.unwrap();
-        // The number of keys exceeds one step of the cancel.
-        queue.add_all((0..1500).map(|n| format!("acme/{n}"))).await.unwrap();
         let token = crate::AdminToken::new(TOKEN).unwrap();
-        let site = Site::of_store(queue).admin(token).build();
+        (Site::of_store(queue.clone()).admin(token).build(), queue, dir)
+    }
+
+    #[cfg(feature = "store")]
+    fn request_with(body: String) -> Request {
+        let request = Request::builder()
+            .header(header::CONTENT_TYPE, "application/json")
+            .header(header::AUTHORIZATION, format!("Bearer {TOKEN}"));
+        request.body(body.into()).unwrap()
+    }
+
+    #[cfg(feature = "store")]
+    #[tokio::test]
+    async fn an_action_on_named_keys_is_recorded_if_the_client_disconnects() {
+        let (site, _queue, _dir) = stored().await;
+        let state = || State(Arc::clone(site.state()));
+        let body = |keys: &str| format!(r#"{{"keys":[{keys}],"by":"ann","note":"why"}}"#);
+        let keys = r#"{"key":"acme/a"},{"key":"acme/b"}"#;
+        for (actions, action) in ["add", "cancel"].into_iter().enumerate() {
+            let request = request_with(body(keys));
+            let mut answer: std::pin::Pin<Box<dyn Future<Output = _> + Send>> = match action {
+                "add" => Box::pin(add_keys(state(), request)),
+                _ => Box::pin(change_keys(state(), request, Action::Cancel)),
+            };
+            assert!((&mut answer).now_or_never().is_none(), "the store has not answered");
+            drop(answer);
+            let done = loop {
+                let done = site.state().source.last_actions().await.unwrap();
+                if done.len() > actions {
+                    break done;
+                }
+                tokio::task::yield_now().await;
+            };
+            let shown = (&*done[0].action, &*done[0].by, done[0].target.as_deref());
+            assert_eq!(shown, (action, "ann", Some("2 keys")));
+        }
+    }
+
+    #[cfg(feature = "store")]
+    #[tokio::test]
+    async fn a_cancel_of_a_group_waits_for_its_turn_and_is_logged() {
+        let lines = Lines::default();
+        let (site, queue, _dir) = stored().await;
+        // More than one step cancels.
+        queue.add_all((0..1500).map(|n| format!("acme/{n}"))).await.unwrap();
         let _here = tracing::subscriber::set_default(lines.clone());
         let cancel = |group: &str| {
-            let request = Request::builder()
-                .header(header::CONTENT_TYPE, "application/json")
-                .header(header::AUTHORIZATION, format!("Bearer {TOKEN}"))
-                .body(format!(r#"{{"group":"{group}"}}"#).into())
-                .unwrap();
+            let request = request_with(format!(r#"{{"group":"{group}"}}"#));
             let site = State(Arc::clone(site.state()));
             Box::pin(crate::groups::change_group(site, request, GroupAction::Cancel))
         };

@@ -100,6 +100,8 @@ pub struct KeyPage {
     pub row: Row,
     /// The last known runs, the newest first. A store keeps the last three consecutive failures.
     pub runs: Vec<PastRun>,
+    /// A sentence about a part that could not be read and is missing here.
+    pub missing: Option<String>,
 }
 
 /// A run that has ended.
@@ -205,6 +207,8 @@ pub enum WaitCause {
     GroupLimit,
     GroupPaused,
     QueuePaused,
+    /// The rate of the queue or of the group permits no start. Only a queue in a store has rates.
+    Rate,
     /// A cause that this version does not know.
     #[serde(other)]
     Unknown,
@@ -219,6 +223,7 @@ impl Named for WaitCause {
         ("group_limit", Self::GroupLimit),
         ("group_paused", Self::GroupPaused),
         ("queue_paused", Self::QueuePaused),
+        ("rate", Self::Rate),
         ("unknown", Self::Unknown),
     ];
 }

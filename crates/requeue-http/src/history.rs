@@ -239,6 +239,12 @@ impl History {
     }
 
     /// Returns the parked keys without their runs.
+    /// Returns the keys of which runs are kept.
+    pub(crate) fn keys(&self) -> Vec<Arc<[u8]>> {
+        let inner = self.0.lock();
+        inner.parked.values().chain(inner.others.values()).cloned().collect()
+    }
+
     pub(crate) fn parked_keys(&self) -> Vec<Arc<[u8]>> {
         self.0.lock().parked.values().cloned().collect()
     }

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use axum::http::StatusCode;
+use requeue::history::Recording;
 use requeue::{Added, Cursor, Entry, Key, Phase, Queue};
 
 use crate::api::{
@@ -18,7 +19,7 @@ use crate::failures::{Failing, Failures, group_of};
 use crate::history::{History, Past};
 use crate::keys::escape_key;
 use crate::operators::ActionLog;
-use crate::params::Problem;
+use crate::params::{Problem, no_key};
 use crate::rows::{next_due, shown_key};
 use crate::source::{
     Begin, Column, DetailOf, First, Found, Gauges, LOOKS, NewKey, Rank, Read, Selection, Show,
@@ -33,6 +34,10 @@ const SLICE: usize = 256;
 /// The part of the past that is known without a recording.
 const NOT_RECORDED: &str = "this process records no events (Builder::record_events, --record-events): only the last \
                             runs of keys that have failed are known";
+
+/// The refusal of a request for the recording.
+const NO_RECORDING: &str = "this process records no events; start it with --record-events 4M, or build its queue with \
+                            Builder::record_events";
 
 /// A queue, and the functions that show its keys.
 pub(crate) struct Shown<K: Key, S> {
@@ -427,6 +432,25 @@ impl<K: Key, S: BuildHasher + Send + Sync> Source for Shown<K, S> {
 
     fn may_record(&self) -> bool {
         true
+    }
+
+    fn read_recording(
+        &self,
+        key: Option<(&'static str, &[u8])>,
+        hash_keys: bool,
+    ) -> Result<Recording, Problem> {
+        let key = key.map(|(name, bytes)| (self.read)(bytes).ok_or_else(|| no_key(name)));
+        let key = key.transpose()?;
+        let recording = if hash_keys {
+            let subject = key.map(|key| self.queue.subject_of(&key));
+            self.queue.recording().map(|recording| recording.anonymized(subject))
+        } else {
+            let failed = self.history.iter().flat_map(History::keys);
+            let others = failed.filter_map(|bytes| (self.read)(&bytes)).chain(key);
+            let name = |key: &K| shown_key(&(self.show)(key)).0;
+            self.queue.recording_with_names_of(others, name)
+        };
+        recording.ok_or_else(|| Problem::new(StatusCode::NOT_FOUND, NO_RECORDING))
     }
 
     async fn read_failures(&self, failures: &mut Failures) -> Result<(), Problem> {

@@ -87,6 +87,11 @@ impl IntoResponse for Problem {
     }
 }
 
+/// Returns the error for a key that the queue cannot have.
+pub(crate) fn no_key(parameter: &str) -> Problem {
+    Problem::parameter(parameter, "not a valid key of this queue")
+}
+
 /// Returns the text of an error and of its cause.
 #[cfg(feature = "store")]
 pub(crate) fn with_source(error: impl Error) -> String {
@@ -137,16 +142,31 @@ impl Params {
 
     /// Returns the key that `key` or `key_base64` names, and the name of that parameter.
     pub(crate) fn key_of(&self) -> Result<(&'static str, Vec<u8>), Problem> {
+        let missing = || Problem::parameter("key", "missing; pass key or key_base64");
+        self.some_key()?.ok_or_else(missing)
+    }
+
+    /// Like [`key_of`](Self::key_of); `None` if no key is named.
+    pub(crate) fn some_key(&self) -> Result<Option<(&'static str, Vec<u8>)>, Problem> {
         match (self.value_of("key"), self.value_of("key_base64")) {
-            (Some(key), None) => Ok(("key", key.to_vec())),
+            (Some(key), None) => Ok(Some(("key", key.to_vec()))),
             (None, Some(base64)) => match from_base64(base64) {
-                Some(key) => Ok(("key_base64", key)),
+                Some(key) => Ok(Some(("key_base64", key))),
                 None => Err(Problem::parameter("key_base64", "not base64")),
             },
-            (None, None) => Err(Problem::parameter("key", "missing; pass key or key_base64")),
+            (None, None) => Ok(None),
             (Some(_), Some(_)) => {
                 Err(Problem::parameter("key_base64", "pass either key or key_base64"))
             }
+        }
+    }
+
+    /// Returns the value of a parameter that is `true` or `false`, as it is by default.
+    pub(crate) fn flag(&self, name: &str) -> Result<bool, Problem> {
+        match self.text_of(name)? {
+            None | Some("false") => Ok(false),
+            Some("true") => Ok(true),
+            Some(_) => Err(Problem::parameter(name, "expected true or false")),
         }
     }
 

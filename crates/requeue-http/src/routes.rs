@@ -21,7 +21,8 @@ use crate::exposition::Format;
 use crate::failures::Failures;
 use crate::groups;
 use crate::hosts::Hosts;
-use crate::params::{Params, Problem, json};
+use crate::params::{Params, Problem, json, no_key};
+use crate::recording::export_recording;
 use crate::schedules;
 use crate::sections::read_sections;
 use crate::source::{Begin, Column, Found, Selection, Sort, Walk};
@@ -102,6 +103,7 @@ pub(crate) fn router(site: Arc<SiteState>) -> Router {
         .route("/api/v1/keys", get(list_keys))
         .route("/api/v1/key", get(show_key))
         .route("/api/v1/timeline", get(show_timeline))
+        .route("/api/v1/recording", get(export_recording))
         .route("/api/v1/failures", get(list_failures))
         .route("/api/v1/groups", get(groups::list_groups))
         .route("/api/v1/schedules", get(schedules::list_schedules))
@@ -444,10 +446,6 @@ async fn show_timeline(State(site): Site, RawQuery(query): RawQuery) -> Result<R
         Some(timeline) => Ok(json(&timeline.since(since))),
         None => Err(no_key(name)),
     }
-}
-
-fn no_key(parameter: &str) -> Problem {
-    Problem::parameter(parameter, "not a valid key of this queue")
 }
 
 #[cfg(test)]

@@ -90,7 +90,7 @@ impl State {
 
 impl KeyPage {
     pub(crate) fn new(row: Row, past: Option<Past>) -> Self {
-        Self { row, runs: past.map(|past| past.runs.into()).unwrap_or_default() }
+        Self { row, runs: past.map(|past| past.runs.into()).unwrap_or_default(), missing: None }
     }
 }
 

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use axum::http::StatusCode;
+use requeue::history::Recording;
 
 use crate::api::{
     Action, Activity, AddResult, Group, GroupAction, GroupChange, KeyPage, Named, PastAction, Row,
@@ -39,6 +40,17 @@ pub(crate) trait Source: Send + Sync {
     /// Returns true if the past of a key can contain many events.
     fn may_record(&self) -> bool {
         false
+    }
+    /// Returns the recorded events. `key` is a key that the queue may no longer have, and the parameter that names it. With
+    /// `hash_keys`, the recording has no part of a key. The call blocks.
+    fn read_recording(
+        &self,
+        _key: Option<(&'static str, &[u8])>,
+        _hash_keys: bool,
+    ) -> Result<Recording, Problem> {
+        let error = "a queue in a store has no recording; `requeue why KEY` shows the past that the \
+                     store keeps";
+        Err(Problem::new(StatusCode::NOT_FOUND, error))
     }
     /// Reads the failing keys, the parked keys first.
     async fn read_failures(&self, failures: &mut Failures) -> Result<(), Problem>;
@@ -191,15 +203,10 @@ pub(crate) struct Selection {
 impl Selection {
     /// Reads the parameters `state`, `q`, `failed` and `error` from a query string.
     pub(crate) fn from_params(params: &Params) -> Result<Self, Problem> {
-        let failed = match params.text_of("failed")? {
-            None | Some("false") => false,
-            Some("true") => true,
-            Some(_) => return Err(Problem::parameter("failed", "expected true or false")),
-        };
         Ok(Self {
             state: params.named_value("state")?,
             part: params.text_of("q")?.map(Part::new),
-            failed,
+            failed: params.flag("failed")?,
             error: params.text_of("error")?.map(str::to_owned),
         })
     }

@@ -57,6 +57,8 @@ pub(crate) struct Frame {
 pub(crate) struct Limits {
     /// The permits for clients of `/api/v1/events`.
     streams: Arc<Semaphore>,
+    /// A permit for each response with a recording.
+    recordings: Arc<Semaphore>,
     walks: Arc<Turns>,
 }
 
@@ -64,7 +66,8 @@ impl Limits {
     pub(crate) fn new(max_connections: usize) -> Self {
         // The other half of the connections is reserved for short requests.
         let streams = Arc::new(Semaphore::new(max_connections.div_ceil(2)));
-        Self { streams, walks: Arc::new(Turns::new(max_connections)) }
+        let recordings = Arc::new(Semaphore::new(2));
+        Self { streams, recordings, walks: Arc::new(Turns::new(max_connections)) }
     }
 }
 
@@ -125,6 +128,11 @@ impl SiteState {
     /// Returns the permit for one event stream, or `None` if there are too many streams.
     pub(crate) fn begin_stream(&self) -> Option<OwnedSemaphorePermit> {
         Arc::clone(&self.limits.streams).try_acquire_owned().ok()
+    }
+
+    /// Returns the right to one recording; `None` if there are too many.
+    pub(crate) fn begin_recording(&self) -> Option<OwnedSemaphorePermit> {
+        Arc::clone(&self.limits.recordings).try_acquire_owned().ok()
     }
 
     /// Waits for a turn to search through keys.

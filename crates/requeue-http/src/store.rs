@@ -145,13 +145,15 @@ impl Timeline {
     ) -> Self {
         let actions = answer_soon(queue.last_actions(KEPT)).await.unwrap_or_default();
         let actions: Vec<_> = actions.into_iter().map(PastAction::from).collect();
-        let group = entry.filter(|entry| entry.state == State::Ready && !entry.paused);
-        let group = match group.and_then(|entry| entry.group.as_deref()) {
+        let ready = entry.filter(|entry| entry.state == State::Ready && !entry.paused);
+        let group = match ready.and_then(|entry| entry.group.as_deref()) {
             Some(group) => answer_soon(queue.group(group).info()).await.flatten(),
             None => None,
         };
+        let at_rate = ready.is_some() && answer_soon(queue.is_at_rate()).await.unwrap_or_default();
         let row = entry.map(|entry| Row::of_stored(entry, why, Detail::new()));
-        let cause = entry.map_or(WaitCause::Ready, |it| WaitCause::of_stored(it, group.as_ref()));
+        let cause = |entry| WaitCause::of_stored(entry, group.as_ref(), at_rate);
+        let cause = entry.map_or(WaitCause::Ready, cause);
         let runs = match entry {
             Some(entry) => KnownRun::of_entry(entry, runs),
             None => KnownRun::of_runs(runs),
@@ -204,6 +206,9 @@ impl Seen {
     }
 }
 
+/// The note of a response without the failures of a key.
+const NO_FAILURES: &str = "the store did not return the last failures, so they are missing here";
+
 impl Stored {
     pub(crate) fn new(queue: Queue, detail: Arc<DetailOf<Key>>, history: Option<History>) -> Self {
         let seen = Arc::<Mutex<Seen>>::default();
@@ -227,13 +232,13 @@ impl Stored {
         Row::of_stored(entry, why, detail_of(&self.detail, &entry.key))
     }
 
-    /// Returns the last consecutive failures of a failing key.
-    async fn attempts(&self, entry: &Entry) -> Result<Vec<PastRun>, Problem> {
+    /// Returns the last consecutive failures of a failing key. `None` if the store does not return them soon.
+    async fn attempts(&self, entry: &Entry) -> Option<Vec<PastRun>> {
         if entry.failures == 0 {
-            return Ok(Vec::new());
+            return Some(Vec::new());
         }
-        let attempts = await_answer(PATIENCE, self.queue.attempts(&entry.key)).await?;
-        Ok(PastRun::of_attempts(entry, attempts))
+        let attempts = answer_soon(self.queue.attempts(&entry.key)).await?;
+        Some(PastRun::of_attempts(entry, attempts))
     }
 
     /// Explains an entry with the settings of its queue and its group. Returns `None` if the store does not answer
@@ -364,10 +369,10 @@ impl Source for Stored {
         let found = await_answer(PATIENCE, self.queue.look_up(Key::from(key))).await?;
         let past = self.history.as_ref().and_then(|history| history.past_of(key));
         let schedule = await_answer(PATIENCE, self.queue.look_up_schedule(Key::from(key))).await?;
-        let mut attempts = Vec::new();
+        let mut attempts = Some(Vec::new());
         let mut row = match (found, &past) {
             (Some(entry), _) => {
-                attempts = self.attempts(&entry).await?;
+                attempts = self.attempts(&entry).await;
                 self.explained_row(&entry).await
             }
             // Only the store knows whether a key is parked.
@@ -381,9 +386,11 @@ impl Source for Stored {
             row.note_schedule(&schedule);
         }
         let mut page = KeyPage::new(row, past);
-        if !attempts.is_empty() {
+        match attempts {
             // The runs come from the store, because the history knows only the runs of this process.
-            page.runs = attempts;
+            Some(attempts) if !attempts.is_empty() => page.runs = attempts,
+            Some(_) => {}
+            None => page.missing = Some(NO_FAILURES.to_owned()),
         }
         Ok(Found::Page(Box::new(page)))
     }
@@ -393,10 +400,12 @@ impl Source for Stored {
             return Ok(None);
         }
         let entry = await_answer(PATIENCE, self.queue.look_up(Key::from(key))).await?;
-        let mut runs = match &entry {
-            Some(entry) => self.attempts(entry).await?,
-            None => Vec::new(),
+        let attempts = match &entry {
+            Some(entry) => self.attempts(entry).await,
+            None => Some(Vec::new()),
         };
+        let is_missing = attempts.is_none();
+        let mut runs = attempts.unwrap_or_default();
         let past = self.history.as_ref().and_then(|history| history.past_of(key));
         // Only the store knows whether a key is parked.
         let past = past.filter(|past| entry.is_some() || past.parked_for().is_none());
@@ -404,7 +413,12 @@ impl Source for Stored {
             runs = past.runs.into();
         }
         // The explanation, which can take long, is omitted here, because the page of the key contains it.
-        Ok(Some(Timeline::of_stored(&self.queue, key, entry.as_ref(), None, &runs).await))
+        let read = Timeline::of_stored(&self.queue, key, entry.as_ref(), None, &runs);
+        let mut timeline = read.await;
+        if is_missing {
+            timeline.note = format!("{NO_FAILURES}; {}", timeline.note);
+        }
+        Ok(Some(timeline))
     }
 
     async fn read_failures(&self, failures: &mut Failures) -> Result<(), Problem> {

@@ -167,20 +167,25 @@ impl WaitCause {
         }
     }
 
-    /// Returns the cause of the wait of a key in a store. `group` is the group of a ready key.
+    /// Returns the cause of the wait of a key in a store. `group` is the group of a ready key. `at_rate`: the rate of the
+    /// queue permits no start.
     #[cfg(feature = "store")]
     pub(crate) fn of_stored(
         entry: &requeue_store::Entry,
         group: Option<&requeue_store::GroupInfo>,
+        at_rate: bool,
     ) -> Self {
         use requeue_store::State;
         let is_full = |group: &requeue_store::GroupInfo| {
             group.limit.is_some_and(|limit| group.counts.in_flight >= limit.into())
         };
+        let is_at_rate =
+            |group: &requeue_store::GroupInfo| group.next_start.is_some_and(|wait| !wait.is_zero());
         match entry.state {
             State::Ready if entry.paused => Self::QueuePaused,
             State::Ready if group.is_some_and(|group| group.is_paused) => Self::GroupPaused,
             State::Ready if group.is_some_and(is_full) => Self::GroupLimit,
+            State::Ready if at_rate || group.is_some_and(is_at_rate) => Self::Rate,
             State::Ready => Self::Ready,
             _ if entry.failures > 0 => Self::Backoff,
             _ => Self::Delay,
@@ -489,6 +494,7 @@ fn text_of_wait(cause: WaitCause, failures: u32) -> String {
         (WaitCause::GroupLimit, _) => "ready, but its group has reached its limit".to_owned(),
         (WaitCause::GroupPaused, _) => "ready, but its group is paused".to_owned(),
         (WaitCause::QueuePaused, _) => "ready, but the queue is paused".to_owned(),
+        (WaitCause::Rate, _) => "ready, but the rate permits no start yet".to_owned(),
         (WaitCause::Unknown, _) => "waiting".to_owned(),
     }
 }

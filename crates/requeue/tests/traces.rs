@@ -15,7 +15,9 @@ use opentelemetry::{Context, Value, global};
 use opentelemetry_sdk::trace::{InMemorySpanExporter, SdkTracerProvider, SpanData};
 use requeue::clock::FakeClock;
 use requeue::workers::{Action, Error, ThreadWorkers};
-use requeue::{Add, Added, Builder, Completion, InFlightPolicy, Merge, Pace, Queue, trace};
+use requeue::{
+    Add, Added, Builder, Completion, GroupId, InFlightPolicy, Merge, Pace, Queue, trace,
+};
 
 /// The spans of all tests of this process. A test reads only the spans of its traces.
 static SPANS: LazyLock<(SdkTracerProvider, InMemorySpanExporter)> = LazyLock::new(|| {
@@ -218,6 +220,47 @@ fn a_wait_has_its_cause() {
         run(&queue, Completion::Succeed);
         let spans = spans_of(&request);
         assert_eq!(causes(&spans), [cause, "ready"]);
+    }
+}
+
+#[test]
+fn a_ready_key_that_a_pause_or_the_limit_of_its_group_holds_back_waits_for_it() {
+    type Hold = for<'a> fn(&'a Queue<&'static str>) -> Box<dyn FnOnce() + 'a>;
+    let holds: [(Hold, &str); 3] = [
+        (
+            |queue| {
+                queue.pause();
+                Box::new(|| queue.resume())
+            },
+            "queue_paused",
+        ),
+        (
+            |queue| {
+                let group = queue.group(GroupId::new(1)).unwrap();
+                group.pause();
+                Box::new(move || group.resume())
+            },
+            "group_paused",
+        ),
+        (
+            |queue| {
+                queue.add("first");
+                let item = queue.try_get().expect("it is ready");
+                Box::new(|| item.succeed())
+            },
+            "group_limit",
+        ),
+    ];
+    for (hold, cause) in holds {
+        let (builder, clock) = builder();
+        let queue = builder.group_by(|_| GroupId::new(1)).group_limit(1).build().unwrap();
+        let request = request();
+        let release = hold(&queue);
+        within(&request, || queue.add("a"));
+        clock.advance(MINUTE);
+        release();
+        run(&queue, Completion::Succeed);
+        assert_eq!(causes(&spans_of(&request)), [cause, "ready"]);
     }
 }
 

@@ -213,7 +213,7 @@ pub(crate) enum Subcommand {
     // The command is hidden, because few users need it, and the list of commands must fit on 24 lines.
     #[command(hide = true)]
     Replay {
-        /// File with the text of a recording, as from `Queue::recording`
+        /// File of `requeue why --export`
         file: PathBuf,
     },
     /// Print the completion script of a shell

@@ -368,8 +368,8 @@ pub(crate) struct KeysFlags {
 }))]
 pub(crate) struct WhyFlags {
     /// The key
-    #[arg(value_name = "KEY")]
-    pub(crate) key: OsString,
+    #[arg(value_name = "KEY", required_unless_present = "export")]
+    pub(crate) key: Option<OsString>,
 
     /// Only the past of the last TIME, as in 1h
     #[arg(long, value_name = "TIME", value_parser = parse_duration)]
@@ -378,6 +378,20 @@ pub(crate) struct WhyFlags {
     /// Print a JSON object
     #[arg(long)]
     pub(crate) json: bool,
+
+    /// Save the events of all keys of --server to FILE, or to -
+    ///
+    /// `requeue replay FILE` reads this recording, and a bug report can contain it. FILE has the settings of the queue, and
+    /// times, priorities and results of adds and runs. It has no errors, output or commands. It names KEY, the keys that
+    /// the queue has, and keys with a failure. Numbers stand for other keys and for groups. - is standard output.
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["since", "json"])]
+    pub(crate) export: Option<PathBuf>,
+
+    /// Name no key in FILE: numbers stand for keys and groups
+    ///
+    /// The name of KEY is the word KEY.
+    #[arg(long, requires = "export")]
+    pub(crate) hash_keys: bool,
 
     #[command(flatten)]
     pub(crate) place: Place,

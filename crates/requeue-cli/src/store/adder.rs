@@ -30,6 +30,7 @@ use crate::output::log;
 use crate::output::summary::counted;
 use crate::process::signals::Level;
 use crate::runner::Runner;
+use crate::traces::{attach_own_context, trace_store};
 
 /// The maximum number of keys that are added in one request.
 const PART: usize = 256;
@@ -101,7 +102,8 @@ impl Adder {
     async fn create_missing(&mut self, named: bool) -> Result<(), String> {
         if let Target::Missing(place, settings) = &mut self.target {
             settings.groups.set_named(named);
-            let created = place.to_change(|opening| settings.apply_to(opening)).await;
+            let how = |opening| trace_store(settings.apply_to(opening));
+            let created = place.to_change(how).await;
             self.target = Target::Store(created.map_err(|refusal| refusal.message)?);
         }
         Ok(())
@@ -362,7 +364,7 @@ pub(crate) fn add(flags: AddFlags) -> Result<Ended, Refusal> {
     let unsaid = AddOptions { after, debounce, priority, revive, group, ..AddOptions::default() };
     let settings = QueueSettings { re_add, parked_add, groups, rate: None };
     block_on(async {
-        let how = |opening| settings.apply_to(opening);
+        let how = |opening| trace_store(settings.apply_to(opening));
         let target = match server {
             Some(server) => Target::Server(server),
             None => match place.to_change_existing(how).await? {
@@ -374,9 +376,12 @@ pub(crate) fn add(flags: AddFlags) -> Result<Ended, Refusal> {
         let adder = Adder::new(target, unsaid, settings.groups.pattern());
         let mut adding = Adding { adder, runtime: Handle::current(), failed: None };
         // This call blocks until the input arrives. Only a signal that kills the process interrupts it.
-        let added = tokio::task::block_in_place(|| match keys.is_empty() {
-            true => adding.add_read(&source, format),
-            false => adding.add_named(&keys, format),
+        let added = tokio::task::block_in_place(|| {
+            let _context = attach_own_context();
+            match keys.is_empty() {
+                true => adding.add_read(&source, format),
+                false => adding.add_named(&keys, format),
+            }
         });
         let counts = adding.adder.counts;
         if let Some(warning) = adding.adder.unmatched_pattern().filter(|_| counts.adds > 0) {

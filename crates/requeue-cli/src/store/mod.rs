@@ -2,6 +2,7 @@
 
 pub(crate) mod adder;
 mod by_server;
+mod export;
 pub(crate) mod groups;
 pub(crate) mod keys;
 pub(crate) mod look;

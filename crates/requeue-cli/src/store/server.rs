@@ -25,12 +25,16 @@ use super::operator::Operator;
 use crate::args::values::ServerUrl;
 use crate::exit::{Refusal, complain};
 use crate::key::escaped;
+use crate::traces::own_headers;
 
 /// The time limit of a request. It is long, because a change of all keys of a large queue takes a while.
 const PATIENCE: Duration = Duration::from_secs(300);
 
 /// The size limit of a response. A page contains 256 keys of up to 4 KiB, with their errors.
 const ANSWER: usize = 32 << 20;
+
+/// The size limit of a recording. It takes about three times the memory of `--record-events`, and the names of its keys.
+const RECORDING: usize = 1 << 30;
 
 /// The reason of a refusal if a response cannot be read.
 pub(super) const WRONG_ANSWER: &str =
@@ -78,6 +82,21 @@ impl Server {
         )
     }
 
+    /// Returns the recorded events of the queue, as text.
+    pub(super) async fn get_recording(
+        &self,
+        key: Option<&[u8]>,
+        hash_keys: bool,
+    ) -> Result<String, Refusal> {
+        let mut query = Vec::from_iter(key.map(|key| ("key", key)));
+        query.extend(hash_keys.then_some(("hash_keys", &b"true"[..])));
+        let Found { path, .. } = self.find_queue().await?;
+        let target = format!("{path}{}", request_target("recording", &query));
+        let answer = self.exchange(Method::GET, &target, None, RECORDING).await?;
+        let text = String::from_utf8(self.checked_body(&answer)?.to_vec());
+        text.map_err(|_| self.refusal(WRONG_ANSWER))
+    }
+
     /// Returns a key with its past, or `None` if it is not in the queue.
     pub(super) async fn find_key(&self, key: &[u8]) -> Result<Option<KeyPage>, Refusal> {
         let answer =
@@ -118,10 +137,18 @@ impl Server {
 
     fn checked_answer<T: DeserializeOwned>(
         &self,
-        (status, body): &(StatusCode, Bytes),
+        answer: &(StatusCode, Bytes),
     ) -> Result<T, Refusal> {
+        let body = self.checked_body(answer)?;
+        serde_json::from_slice(body).map_err(|_| self.refusal(WRONG_ANSWER))
+    }
+
+    fn checked_body<'a>(
+        &self,
+        (status, body): &'a (StatusCode, Bytes),
+    ) -> Result<&'a [u8], Refusal> {
         if status.is_success() {
-            return serde_json::from_slice(body).map_err(|_| self.refusal(WRONG_ANSWER));
+            return Ok(body);
         }
         // The error of a proxy may not be JSON.
         let error = parse_failure(body).map_or_else(|| status.to_string(), |failure| failure.error);
@@ -157,7 +184,7 @@ impl Server {
     /// several queues and the command names none.
     pub(super) async fn find_queue(&self) -> Result<&Found, Refusal> {
         let found = self.found.get_or_try_init(|| async {
-            let answer = self.exchange(Method::GET, "/api/v1/summary", None).await?;
+            let answer = self.exchange(Method::GET, "/api/v1/summary", None, ANSWER).await?;
             if names_several(&answer) {
                 let unnamed = || self.refusal("the process has several queues; name one of them");
                 let name = self.queue.clone().ok_or_else(unnamed)?;
@@ -184,14 +211,16 @@ impl Server {
         body: Option<Vec<u8>>,
     ) -> Result<(StatusCode, Bytes), Refusal> {
         let Found { path, .. } = self.find_queue().await?;
-        self.exchange(method, &format!("{path}{target}"), body).await
+        self.exchange(method, &format!("{path}{target}"), body, ANSWER).await
     }
 
+    /// Sends a request. `most` is the size limit of the response.
     async fn exchange(
         &self,
         method: Method,
         target: &str,
         body: Option<Vec<u8>>,
+        most: usize,
     ) -> Result<(StatusCode, Bytes), Refusal> {
         let exchange = async {
             let (host, base) = match &self.url {
@@ -205,6 +234,9 @@ impl Server {
             if let Some(token) = token {
                 request = request.header(CONTENT_TYPE, "application/json");
                 request = request.header(AUTHORIZATION, format!("Bearer {token}"));
+                for (name, value) in own_headers() {
+                    request = request.header(name, value);
+                }
             }
             let body = Bytes::from(body.unwrap_or_default());
             let request = request.body(Full::new(body))?;
@@ -219,7 +251,7 @@ impl Server {
                     if token.is_some() {
                         self.warn_of_clear_text(stream.peer_addr()?);
                     }
-                    exchange_messages(stream, request).await
+                    exchange_messages(stream, request, most).await
                 }
                 ServerUrl::Unix(path) => {
                     let stream = UnixStream::connect(path).await?;
@@ -229,7 +261,7 @@ impl Server {
                         let peer = stream.peer_cred()?.uid();
                         check_peer(path, peer, rustix::process::geteuid().as_raw())?;
                     }
-                    exchange_messages(stream, request).await
+                    exchange_messages(stream, request, most).await
                 }
             }
         };
@@ -341,17 +373,19 @@ fn others_can_write(peer: u32, owner: u32, mode: u32) -> bool {
 async fn exchange_messages(
     stream: impl AsyncRead + AsyncWrite + Send + Unpin + 'static,
     request: Request<Full<Bytes>>,
+    most: usize,
 ) -> Result<(StatusCode, Bytes), Box<dyn Error + Send + Sync>> {
     let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
     tokio::spawn(connection);
     let response = sender.send_request(request).await?;
     let status = response.status();
-    let body = Limited::new(response.into_body(), ANSWER).collect().await.map_err(|error| {
-        match error.is::<LengthLimitError>() {
-            true => format!("the answer is over {} MiB; check the URL", ANSWER >> 20).into(),
-            false => error,
-        }
-    })?;
+    let body =
+        Limited::new(response.into_body(), most).collect().await.map_err(|error| {
+            match error.is::<LengthLimitError>() {
+                true => format!("the answer is over {} MiB; check the URL", most >> 20).into(),
+                false => error,
+            }
+        })?;
     Ok((status, body.to_bytes()))
 }
 

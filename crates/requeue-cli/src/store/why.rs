@@ -1,5 +1,6 @@
 //! `requeue why`: the state of a key, and its past.
 
+use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::time::Duration;
 
@@ -9,6 +10,7 @@ use requeue_store::{Key, Queue};
 use serde::Serialize;
 
 use super::by_server::own_name;
+use super::export::export;
 use super::server::Server;
 use super::text::{Times, api_duration, runs_text};
 use super::{block_on, store_refusal};
@@ -37,8 +39,14 @@ struct Answer {
 /// `requeue why`.
 pub(crate) fn why(flags: &WhyFlags) -> Result<Ended, Refusal> {
     block_on(async {
-        let key = flags.key.as_bytes();
-        let answer = match flags.server.open_server(flags.place.queue.as_deref())? {
+        let server = flags.server.open_server(flags.place.queue.as_deref())?;
+        let key = flags.key.as_deref().map(OsStr::as_bytes);
+        if let Some(file) = &flags.export {
+            return export(server, file, key, flags.hash_keys).await;
+        }
+        // The key is required without --export.
+        let key = key.unwrap_or_default();
+        let answer = match server {
             Some(server) => ask_server(&server, key, flags.since).await?,
             None => read_store(&flags.place.to_look_at().await?, key, flags.since).await?,
         };
@@ -58,7 +66,7 @@ async fn ask_server(
     let since = since.map_or_else(String::new, |since| since.as_secs_f64().ceil().to_string());
     let query = [("key", key), ("since", since.as_bytes())];
     let timeline: Timeline = server.get("timeline", &query).await?;
-    let Some(KeyPage { row, runs }) = page else {
+    let Some(KeyPage { row, runs, .. }) = page else {
         let why = match &timeline.last {
             Some(last) => format!("not in the queue; last: {last}"),
             None => MISSING.to_owned(),

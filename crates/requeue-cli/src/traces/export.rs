@@ -1,15 +1,16 @@
 //! Exports spans by OTLP over HTTP, with this program's HTTP client.
 
-use std::env;
-use std::sync::OnceLock;
+use std::error::Error;
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
+use std::{env, fmt};
 
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::Uri;
 use hyper::client::conn::http1;
 use hyper::header::{HOST, HeaderValue};
-use hyper::http::uri::Scheme;
 use hyper_util::rt::TokioIo;
 use opentelemetry::{Key, global};
 use opentelemetry_http::{Bytes, HttpClient, HttpError, Request, Response};
@@ -17,14 +18,23 @@ use opentelemetry_otlp::{Protocol, SpanExporter, WithExportConfig as _, WithHttp
 use opentelemetry_sdk::Resource;
 use opentelemetry_sdk::resource::{EnvResourceDetector, ResourceDetector as _};
 use opentelemetry_sdk::trace::SdkTracerProvider;
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, ServerName};
+use rustls::{ClientConfig, RootCertStore};
+use rustls_platform_verifier::Verifier;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio::runtime::Handle;
 use tokio::time::timeout;
+use tokio_rustls::TlsConnector;
 
 use crate::exit::complain;
 
 /// The variables with the address of the collector. The first variable that is set is used.
 const ENDPOINTS: [&str; 2] = ["OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT"];
+/// The variables with a file of certificates that the program trusts instead of those of the system.
+const CERTIFICATES: [&str; 2] =
+    ["OTEL_EXPORTER_OTLP_TRACES_CERTIFICATE", "OTEL_EXPORTER_OTLP_CERTIFICATE"];
 /// The time limit of a request.
 const PATIENCE: Duration = Duration::from_secs(10);
 /// The size limit of an answer.
@@ -55,12 +65,21 @@ impl Export {
         let found = ENDPOINTS.iter().find_map(|name| Some((name, set(name)?)));
         let Some((name, url)) = found.filter(|_| !is_off) else { return Ok(None) };
         let url: Uri = url.parse().map_err(|error| format!("{name}: {error}"))?;
-        if url.scheme() != Some(&Scheme::HTTP) {
-            return Err(format!(
-                "{name}: only http:// is supported; name a collector on this machine or network"
-            ));
-        }
-        let client = Client { runtime: Handle::current(), has_failed: AtomicBool::new(false) };
+        let tls = match url.scheme_str() {
+            Some("http") => None,
+            Some("https") => {
+                let file = CERTIFICATES.iter().find_map(|name| Some((name, set(name)?)));
+                let config = match file {
+                    Some((name, file)) => trust_file(Path::new(&file))
+                        .map_err(|error| format!("{name}: {error}; name a PEM file"))?,
+                    None => trust_system().map_err(|error| format!("TLS: {error}"))?,
+                };
+                Some(TlsConnector::from(Arc::new(config)))
+            }
+            _ => return Err(format!("{name}: the URL begins with neither http:// nor https://")),
+        };
+        let (runtime, has_failed) = (Handle::current(), AtomicBool::new(false));
+        let client = Client { runtime, tls, has_failed };
         let exporter = SpanExporter::builder()
             .with_http()
             .with_protocol(Protocol::HttpBinary)
@@ -96,18 +115,27 @@ impl Export {
 }
 
 /// Sends the requests of the exporter, whose thread has no runtime.
-#[derive(Debug)]
 struct Client {
     runtime: Handle,
+    /// `None` for a collector that is reached by http.
+    tls: Option<TlsConnector>,
     /// True if a failure was reported.
     has_failed: AtomicBool,
+}
+
+impl fmt::Debug for Client {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // A connector of TLS has no text.
+        f.debug_struct("Client").finish_non_exhaustive()
+    }
 }
 
 #[async_trait::async_trait]
 impl HttpClient for Client {
     async fn send_bytes(&self, request: Request<Bytes>) -> Result<Response<Bytes>, HttpError> {
         let to = host_and_port(request.uri());
-        let sent = self.runtime.spawn(async { timeout(PATIENCE, send(request)).await });
+        let tls = self.tls.clone();
+        let sent = self.runtime.spawn(async { timeout(PATIENCE, send(request, tls)).await });
         let answer = match sent.await {
             Ok(Ok(answer)) => answer,
             Ok(Err(late)) => Err(late.into()),
@@ -135,11 +163,49 @@ fn host_and_port(url: &Uri) -> String {
     url.port().map_or_else(|| host.to_owned(), |port| format!("{host}:{port}"))
 }
 
-async fn send(mut request: Request<Bytes>) -> Result<Response<Bytes>, HttpError> {
+fn trust_system() -> Result<ClientConfig, rustls::Error> {
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let verifier = Arc::new(Verifier::new(Arc::clone(&provider))?);
+    let config = ClientConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()?
+        .dangerous()
+        .with_custom_certificate_verifier(verifier);
+    Ok(config.with_no_client_auth())
+}
+
+fn trust_file(file: &Path) -> Result<ClientConfig, Box<dyn Error>> {
+    let mut roots = RootCertStore::empty();
+    for certificate in CertificateDer::pem_file_iter(file)? {
+        roots.add(certificate?)?;
+    }
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let config = ClientConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()?
+        .with_root_certificates(roots);
+    Ok(config.with_no_client_auth())
+}
+
+async fn send(
+    request: Request<Bytes>,
+    tls: Option<TlsConnector>,
+) -> Result<Response<Bytes>, HttpError> {
+    let authority = request.uri().authority().ok_or("the URL has no host")?;
+    let host = authority.host().trim_matches(['[', ']']).to_owned();
+    let port = authority.port_u16().unwrap_or(if tls.is_some() { 443 } else { 80 });
+    let stream = TcpStream::connect((&*host, port)).await?;
+    match tls {
+        Some(tls) => {
+            exchange(tls.connect(ServerName::try_from(host)?, stream).await?, request).await
+        }
+        None => exchange(stream, request).await,
+    }
+}
+
+async fn exchange(
+    stream: impl AsyncRead + AsyncWrite + Send + Unpin + 'static,
+    mut request: Request<Bytes>,
+) -> Result<Response<Bytes>, HttpError> {
     let uri = request.uri().clone();
-    let authority = uri.authority().ok_or("the URL has no host")?;
-    let host = authority.host().trim_matches(['[', ']']);
-    let stream = TcpStream::connect((host, authority.port_u16().unwrap_or(80))).await?;
     let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
     request.headers_mut().insert(HOST, HeaderValue::from_str(&host_and_port(&uri))?);
     *request.uri_mut() = uri.path_and_query().map_or("/", |path| path.as_str()).parse()?;

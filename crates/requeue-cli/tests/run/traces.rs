@@ -113,10 +113,66 @@ fn a_trace_leads_from_a_request_through_a_store_and_a_retry_to_a_command() {
     assert_eq!(ended.text(), parents);
 }
 
+/// A program that adds keys is part of the trace that has started it.
+#[test]
+fn an_add_has_the_context_of_its_environment() {
+    let dir = directory("traces_of_adds");
+    let requeue = |args: &[&str]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_requeue"));
+        command.args(args).current_dir(&dir).env("REQUEUE_TOKEN", "0123456789abcdef");
+        command.env("REQUEUE_STORE", "sqlite:q.db").env("TRACESTATE", "vendor=1");
+        command
+    };
+    let call = |args: &[&str], parent: &str| {
+        let ended = end(requeue(args).env("TRACEPARENT", parent), "");
+        assert_eq!(ended.code(), Some(0), "{}", ended.stderr);
+        ended.text()
+    };
+    let parent = format!("00-{TRACE}-{PARENT}-01");
+    let script = "echo $1 $TRACEPARENT $TRACESTATE";
+    let work = || call(&["work", "--until-empty", "-c", script], "");
+    call(&["add", "a"], &parent);
+    assert_eq!(work(), format!("a {parent} vendor=1\n"));
+    let mut server = Live::spawn(&mut requeue(&["serve", "0", "--serve-admin"]));
+    let line = server.wait_for_message("http://");
+    let address = line.split_whitespace().find(|word| word.starts_with("http://"));
+    let address = address.expect("it is there").trim_end_matches('/');
+    call(&["add", "--server", address, "--queue", "default", "b"], &parent);
+    assert_eq!(work(), format!("b {parent} vendor=1\n"));
+    // An invalid context is ignored. The command does not get the context of the worker, which has none.
+    call(&["add", "c"], "nonsense");
+    assert_eq!(work().split(' ').next(), Some("c"));
+}
+
+#[test]
+fn spans_are_sent_by_https_to_a_collector_that_is_trusted() {
+    let Some(collector) = Collector::start() else { return };
+    let (url, certificate) = collector.tls_url();
+    let run = |variable: &str| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_requeue"));
+        command.args(["run", "true"]).env("OTEL_EXPORTER_OTLP_ENDPOINT", &url);
+        let ended = end(command.env(variable, &certificate), "a\n");
+        assert_eq!(ended.code(), Some(0), "{}", ended.stderr);
+        ended.stderr
+    };
+    let said = run("OTHER");
+    assert!(said.contains("requeue: spans are lost: localhost:"), "{said}");
+    assert!(said.contains("certificate"), "{said}");
+    let said = run("OTEL_EXPORTER_OTLP_CERTIFICATE");
+    assert!(!said.contains("lost"), "{said}");
+    let found = spans(&collector.next());
+    assert_eq!(found[0]["name"], "process requeue", "{found:?}");
+    let said = {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_requeue"));
+        command.args(["run", "true"]).env("OTEL_EXPORTER_OTLP_ENDPOINT", &url);
+        end(command.env("OTEL_EXPORTER_OTLP_CERTIFICATE", "missing.pem"), "a\n").stderr
+    };
+    assert!(said.contains("no spans are sent: OTEL_EXPORTER_OTLP_CERTIFICATE: "), "{said}");
+}
+
 #[test]
 fn a_collector_that_cannot_be_used_stops_nothing() {
-    for url in ["https://ann:secret@localhost/?key=secret", "ann:secret@localhost:4318", "secret/"]
-    {
+    for url in ["ftp://ann:secret@localhost/?key=secret", "ann:secret@localhost:4318", "secret/"] {
         let mut command = Command::new(env!("CARGO_BIN_EXE_requeue"));
         command.args(["run", "echo"]).env("OTEL_EXPORTER_OTLP_ENDPOINT", url);
         let ended = end(&mut command, "a\n");

@@ -105,6 +105,81 @@ fn a_run_without_a_recording_says_how_to_get_one() {
     }
 }
 
+/// Replays the file `name`, and returns the subjects of its lines.
+fn replayed(dir: &Path, name: &str) -> Vec<String> {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_requeue"));
+    let ended = end(command.current_dir(dir).args(["replay", name]), "");
+    assert_eq!(ended.code(), Some(0), "{}", ended.stderr);
+    assert!(ended.stderr.contains("no difference"), "{}", ended.stderr);
+    let subject = |line: &str| line.split(": ").next().unwrap_or_default().to_owned();
+    ended.text().lines().map(subject).collect()
+}
+
+#[test]
+fn an_exported_recording_names_its_keys_or_has_no_text_of_a_user() {
+    let dir = directory("why_export");
+    let script = "echo s3cret-output >&2; test $1 != s3cret/bad || exit 3";
+    let groups = ["--group-by", "^[^/]*", "--group-limit", "1"];
+    let mut run = serve(&dir, &[&groups[..], &["--base-delay", "1h", "-c", script]].concat());
+    run.send("s3cret/bad\ns3cret/good\n\u{1b}[31m\n");
+    until(|| dir.join("s").exists());
+    until(|| why(&dir, &["s3cret/bad"]).text().contains("retried: exit status: 3"));
+    until(|| why(&dir, &["s3cret/good"]).text().contains("last: run"));
+
+    let ended = why(&dir, &["--export", "named"]);
+    assert_eq!((ended.code(), &*ended.text()), (Some(0), ""), "{}", ended.stderr);
+    assert!(ended.stderr.contains(" events exported, with 1 name of keys\n"), "{}", ended.stderr);
+    assert!(replayed(&dir, "named").contains(&"s3cret/bad".to_owned()));
+    // A key that has left the queue is named if it is asked for. The file is replaced.
+    assert_eq!(why(&dir, &["s3cret/good", "--export", "named"]).code(), Some(0));
+    assert!(replayed(&dir, "named").contains(&"s3cret/good".to_owned()));
+
+    let ended = why(&dir, &["s3cret/good", "--export", "-", "--hash-keys"]);
+    assert_eq!(ended.code(), Some(0), "{}", ended.stderr);
+    assert!(!ended.text().contains("s3cret"), "{}", ended.text());
+    std::fs::write(dir.join("hashed"), ended.text()).expect("written");
+    let subjects = replayed(&dir, "hashed");
+    let number = |subject: &&String| subject.parse::<u64>().is_ok();
+    assert!(subjects.contains(&"KEY".to_owned()), "{subjects:?}");
+    assert!(subjects.iter().filter(number).count() > 4, "{subjects:?}");
+    // The hashes of keys have a secret seed, but they are not in the file either.
+    let named = std::fs::read_to_string(dir.join("named")).expect("it is there");
+    let hashes = named.lines().filter_map(|line| line.strip_prefix("name ")?.get(..8));
+    assert!(hashes.clone().count() > 1, "{named}");
+    hashes.for_each(|hash| assert!(!ended.text().contains(hash), "{hash}"));
+    run.signal(Signal::TERM);
+    run.end();
+}
+
+#[test]
+fn a_process_or_store_without_a_recording_says_so() {
+    let dir = directory("why_no_export");
+    let mut run = serve(&dir, &["--record-events", "0", "true"]);
+    until(|| dir.join("s").exists());
+    let refused = |ended: &Ended, code: i32, text: &str| {
+        assert!(ended.code() == Some(code) && ended.stderr.contains(text), "{}", ended.stderr);
+        assert!(!dir.join("out").exists());
+    };
+    let off = "this process records no events; start it with --record-events 4M";
+    until(|| why(&dir, &["--export", "out"]).stderr.contains(off));
+    refused(&why(&dir, &["a", "--export", "out", "--hash-keys"]), 125, off);
+    refused(&why(&dir, &["a", "--hash-keys"]), 2, "--export <FILE>");
+    refused(&why(&dir, &[]), 2, "<KEY>");
+    run.signal(Signal::TERM);
+    run.end();
+    add(&dir, &["a"]);
+    refused(&call(&dir, "why", &["--export", "out"]), 2, "--export requires --server URL, with");
+    let mut command = requeue(&dir, "serve", &["unix:t", "--queue", "default"]);
+    let mut server = Live::spawn(&mut command);
+    until(|| dir.join("t").exists());
+    let mut command = Command::new(env!("CARGO_BIN_EXE_requeue"));
+    command.current_dir(&dir).args(["why", "--server", "unix:t", "--export", "out"]);
+    let stored = "a queue in a store has no recording; `requeue why KEY` shows the past";
+    refused(&end(&mut command, ""), 125, stored);
+    server.signal(Signal::TERM);
+    server.end();
+}
+
 #[test]
 fn a_store_tells_the_last_failures_and_the_actions_of_operators() {
     let dir = directory("why_store");

@@ -6,7 +6,7 @@ use core::time::Duration;
 use crate::memory::fold;
 use crate::order::GroupId;
 use crate::rule::How;
-use crate::types::{Added, CancelReason, Merge, Reason, Time};
+use crate::types::{Added, CancelReason, Merge, Reason, Ticket, Time};
 
 /// A transition of a key, of a group or of the queue, as a queue records it.
 ///
@@ -328,5 +328,12 @@ impl Subject {
     #[must_use]
     pub const fn key(hash: u64) -> Self {
         Self::Key(fold(hash))
+    }
+
+    /// Returns the key of this delivery.
+    #[doc(hidden)]
+    #[must_use]
+    pub const fn of_ticket(ticket: &Ticket) -> Self {
+        Self::Key(ticket.hash)
     }
 }

@@ -41,6 +41,7 @@ use self::pace_gate::PaceTable;
 pub use self::reasons::KeyReasons;
 use self::reasons::ReasonTable;
 use self::recorder::Recorder;
+pub use self::recorder::{Blocked, EventWalk};
 use self::recording::Rules;
 pub use self::recording::{InvalidRecording, Recording};
 pub use self::replay::{Difference, Replay, Step};

@@ -1,10 +1,15 @@
 //! Records the last events of keys, so that a caller can explain the past.
 
+mod blocked;
+mod event_walk;
+
 use alloc::vec::Vec;
 use core::num::NonZero;
 use core::time::Duration;
 
-use super::event::{AddKind, Ended, Event, Subject, Transition};
+pub use self::blocked::Blocked;
+pub use self::event_walk::EventWalk;
+use super::event::{AddKind, Ended, Event, Transition};
 use super::recording::{ADDS, BARE_EVENTS, ENDS, MERGES, Rules};
 use super::{Queue, Record};
 use crate::memory::fold;
@@ -104,12 +109,7 @@ impl Recorder {
         })
     }
 
-    /// Returns the settings of the recorded queue.
-    pub(super) const fn rules(&self) -> &Rules {
-        &self.rules
-    }
-
-    /// Returns the next place, for the caller to fill.
+    /// Returns the next place, which the caller fills.
     #[inline(always)]
     fn next_place(&mut self) -> &mut Place {
         let next = self.next;
@@ -313,16 +313,6 @@ impl Recorder {
         };
         Some(Event { at: Time::from_nanos(first), hash, transition })
     }
-
-    /// Returns the number of events so far.
-    const fn count(&self) -> u64 {
-        self.filled() - self.rests
-    }
-
-    fn iter(&self) -> impl DoubleEndedIterator<Item = Event> {
-        let oldest = self.filled() - self.places.len() as u64;
-        (oldest..self.filled()).filter_map(|number| self.decode(number))
-    }
 }
 
 fn nth<T: Copy>(values: &[(&str, T)], index: u32) -> Option<T> {
@@ -363,43 +353,6 @@ impl<K: Eq + Clone> Queue<K> {
         if let Some(recorder) = &mut self.recorder {
             recorder.now = now;
         }
-    }
-
-    /// Returns the number of events so far, including those that are no longer in the recording.
-    #[must_use]
-    pub fn events_count(&self) -> u64 {
-        self.recorder.as_ref().map_or(0, |recorder| recorder.count())
-    }
-
-    /// Returns the events after the first `count` of them, the oldest first. The recording may no longer contain all of
-    /// these events.
-    #[must_use]
-    pub fn events_after(&self, count: u64) -> Vec<Event> {
-        let Some(recorder) = &self.recorder else { return Vec::new() };
-        let new = usize::try_from(recorder.count().saturating_sub(count)).unwrap_or(usize::MAX);
-        let mut events: Vec<_> = recorder.iter().rev().take(new).collect();
-        events.reverse();
-        events
-    }
-
-    /// Returns the time of the oldest event in the recording, if older events were dropped.
-    #[must_use]
-    pub fn events_begin(&self) -> Option<Time> {
-        let recorder = self.recorder.as_ref().filter(|recorder| recorder.laps > 0)?;
-        recorder.iter().next().map(|event| event.at)
-    }
-
-    /// Returns the recorded events of the key with this hash, of its group and of the queue, the oldest first.
-    #[must_use]
-    pub fn events_of(&self, hash: u64, group: Option<GroupId>) -> Vec<Event> {
-        let hash = fold(hash);
-        let group = group.map(GroupId::id);
-        let is_of = |event: &Event| match event.subject() {
-            Subject::Key(key) => key == hash,
-            Subject::Group(id) => group == Some(id),
-            Subject::Queue => true,
-        };
-        self.recorder.iter().flat_map(|recorder| recorder.iter()).filter(is_of).collect()
     }
 
     /// Records an add of a key that has a record, or that is refused.
@@ -546,7 +499,7 @@ mod tests {
         let times = events.iter().map(|event| event.at.since(Time::ZERO).as_nanos());
         assert!(times.eq(872..1000));
         assert_eq!(queue.events_count(), 1000);
-        assert_eq!(queue.events_begin(), Some(events[0].at));
+        assert_eq!(queue.recording().map(|it| it.lost_events()), Some(872));
         let recorder = queue.recorder.as_ref().expect("events are recorded");
         assert!(recorder.places.capacity() * size_of::<Place>() <= bytes);
     }

@@ -1,5 +1,7 @@
 //! Recordings: the settings of a queue and its events, as text that a person can read.
 
+mod anonymous;
+
 use alloc::borrow::ToOwned;
 use alloc::collections::BTreeMap;
 use alloc::format;
@@ -9,8 +11,8 @@ use core::fmt;
 use core::str::FromStr;
 use core::time::Duration;
 
+use super::Config;
 use super::event::{AddKind, Ended, Event, Transition};
-use super::{Config, Queue};
 use crate::memory::fold;
 use crate::order::{CustomOrder, GroupId, Order};
 use crate::types::{Added, CancelReason, InFlightPolicy, Merge, Pace, ReaddPolicy, Reason, Time};
@@ -168,6 +170,12 @@ impl Recording {
         self.lost
     }
 
+    /// Returns the number of keys that have a name.
+    #[must_use]
+    pub fn names(&self) -> usize {
+        self.names.len()
+    }
+
     /// Inserts the name of the key with this hash. Control characters become spaces.
     // Users call `Queue::recording_with_names` of `requeue`.
     #[doc(hidden)]
@@ -204,17 +212,6 @@ fn clean(name: &str) -> String {
 
 fn hex(key: u32) -> String {
     format!("{key:08x}")
-}
-
-impl<K: Eq + Clone> Queue<K> {
-    /// Returns the recorded events with the settings of the queue, or `None` if the queue records nothing.
-    #[must_use]
-    pub fn recording(&self) -> Option<Recording> {
-        let recorder = self.recorder.as_ref()?;
-        let events = self.events_after(0);
-        let lost = self.events_count() - events.len() as u64;
-        Some(Recording::new(*recorder.rules(), lost, events))
-    }
 }
 
 // --- Writing ------------------------------------------------------------------------------------

@@ -95,6 +95,7 @@ fn keys_are_listed_by_state() {
         "last_failure": null,
         "detail": {},
         "runs": [],
+        "missing": null,
     });
     assert_eq!(row, failing);
     drop(items);

@@ -236,6 +236,17 @@ fn answers_do_not_depend_on_tables_that_only_add_to_them() {
     let file = rusqlite::Connection::open(dir.path().join("queues.db")).expect("the file opens");
     file.execute_batch("drop table attempts; drop table actions").expect("dropped");
     assert_eq!((first(), past()), (Value::Null, json!("delay")));
+    // The other values of a failing key are known.
+    let page = get(served.address, "/api/v1/key?key=a").json();
+    let known = (&page["failures"], &page["error"], &page["runs"]);
+    assert_eq!(known, (&json!(2), &json!("busy"), &json!([])));
+    let missing = "the store did not return the last failures, so they are missing here";
+    assert_eq!(page["missing"], json!(missing));
+    let timeline = get(served.address, "/api/v1/timeline?key=a").json();
+    assert_eq!(timeline["events"][0]["kind"], json!("wait"), "{timeline}");
+    let note = timeline["note"].as_str().unwrap_or_default();
+    assert!(note.starts_with(missing), "{note}");
+    assert_eq!(get(served.address, "/api/v1/key?key=b").json()["missing"], Value::Null);
 }
 
 #[test]

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use requeue::clock::FakeClock;
+use requeue::history::Recording;
 use requeue::{Add, Completion, GroupId, Pace, Queue, intern_reason};
 use requeue_http::{History, Run, Site};
 use serde_json::{Value, json};
@@ -275,4 +276,61 @@ fn a_wrong_parameter_is_named() {
         let text = answer.json()["error"].as_str().expect("text").to_owned();
         assert!(answer.status == 400 && text.starts_with(error), "{query}: {text}");
     }
+}
+
+#[test]
+fn a_recording_names_the_keys_of_the_queue_and_of_the_history() {
+    let (builder, clock) = recorded(64 << 10);
+    let builder = builder.group_by(|key| GroupId::new(u64::from(key[0])));
+    let queue: Keys = builder.build().expect("the settings are valid");
+    let history = History::new();
+    for (key, completion) in [
+        ("gone", Completion::Succeed),
+        ("failed", Completion::GiveUp),
+        ("\u{1b}", Completion::Retry),
+    ] {
+        queue.add(key.into());
+        queue.try_get().expect("it is ready").complete(completion);
+        clock.advance(SECOND);
+    }
+    history.gave_up("failed", Run::new(1).error("exit status: 3"));
+    history.gave_up("unrecorded", Run::new(1).error("exit status: 3"));
+    let served = Served::new(Site::builder(queue.clone()).history(&history));
+    let recording = |query: &str| {
+        let answer = get(served.address, &format!("/api/v1/recording{query}"));
+        assert_eq!(answer.status, 200, "{}", answer.text());
+        let recording: Recording = answer.text().parse().expect("a recording");
+        assert_eq!(recording.replay().find_map(Result::err), None);
+        let mut names: Vec<_> = answer
+            .text()
+            .lines()
+            .filter_map(|line| line.strip_prefix("name "))
+            .map(|line| line[9..].to_owned())
+            .collect();
+        names.sort_unstable();
+        (names, answer.text().to_owned())
+    };
+    assert_eq!(recording("").0, ["\\u{1b}", "failed"]);
+    assert_eq!(recording("?key=gone").0, ["\\u{1b}", "failed", "gone"]);
+    assert_eq!(recording("?key=unrecorded").0.len(), 2);
+    let (names, text) = recording("?key_base64=Z29uZQ&hash_keys=true");
+    assert_eq!(names, ["KEY"]);
+    // The groups are the first bytes of the keys.
+    assert!(text.contains("00000001 added new due=") && text.contains("group=1 "), "{text}");
+    assert!(!text.contains(&format!("group={} ", b'g')), "{text}");
+    for (query, parameter) in
+        [("?hash_keys=yes", "hash_keys"), ("?key=a&key_base64=YQ", "key_base64")]
+    {
+        let refused = get(served.address, &format!("/api/v1/recording{query}"));
+        assert_eq!((refused.status, &refused.json()["parameter"]), (400, &json!(parameter)));
+    }
+}
+
+#[test]
+fn a_queue_without_a_recording_has_none_to_return() {
+    let queue: Keys = Queue::new();
+    let served = Served::new(Site::builder(queue));
+    let refused = get(served.address, "/api/v1/recording");
+    let error = refused.json()["error"].to_string();
+    assert!(refused.status == 404 && error.contains("--record-events"), "{error}");
 }

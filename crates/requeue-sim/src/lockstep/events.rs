@@ -107,6 +107,9 @@ pub(super) fn replay(queue: &Queue<Key>, keys: impl Iterator<Item = (Key, u64)>,
         let step = step.unwrap_or_else(|difference| panic!("{difference}\n{recording}"));
         assert!(!(is_whole && step.is_skipped), "the recording has all events");
     }
+    let anonymous = recording.clone().anonymized(None);
+    let difference = anonymous.replay().find_map(Result::err);
+    assert_eq!(difference, None, "without keys\n{anonymous}");
     let replayed = replay.queue();
     if is_whole {
         assert_eq!(replayed.totals(), queue.totals(), "counts");

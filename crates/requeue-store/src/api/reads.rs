@@ -148,6 +148,13 @@ impl Queue {
         Ok(self.read_rate().await?.map(|throttle| throttle.rate))
     }
 
+    /// Returns true if the rate of the queue permits no start now.
+    // Only requeue-http needs this method, so it is hidden.
+    #[doc(hidden)]
+    pub async fn is_at_rate(&self) -> Result<bool, ReadError> {
+        Ok(self.read_rate().await?.is_some_and(|throttle| throttle.permits_none()))
+    }
+
     async fn read_rate(&self) -> Result<Option<Throttle>, ReadError> {
         let Shared { engine, place, .. } = &*self.shared;
         let throttle = engine.read_rate(place).await;

@@ -228,7 +228,7 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
         {
             self.shared.limiter.forget_key(&key);
             #[cfg(feature = "opentelemetry")]
-            self.shared.forget_traces(&key);
+            self.shared.forget_traces(&key, hash);
         }
         if add.has_reason() {
             self.shared.expect_reasons();

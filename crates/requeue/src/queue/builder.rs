@@ -17,6 +17,11 @@ use crate::clock::{Clock, SystemClock};
 use crate::metrics::MetricsProvider;
 use crate::sync::{Arc, drop_quietly, quietly};
 
+/// The memory for the events of a queue with traces, in bytes, unless it is set. The causes of waits are searched in the last
+/// 1,024 events.
+#[cfg(feature = "opentelemetry")]
+const TRACED_EVENTS: usize = 64 << 10;
+
 pub(super) type GroupOf<K> = Arc<dyn Fn(&K) -> GroupId + Send + Sync>;
 
 /// Builds a [`Queue`].
@@ -375,7 +380,8 @@ impl<K: Key, S: BuildHasher> Builder<K, S> {
     /// Creates spans of OpenTelemetry for the waits and runs of keys: see [`trace`](crate::trace).
     ///
     /// The queue keeps the trace contexts of up to nine adds of each pending run, in addition to the key's record. The
-    /// queue also [keeps times](Self::track_times). By default, there are no spans.
+    /// queue also [keeps times](Self::track_times), and [records events](Self::record_events), in 64 KiB if that memory is not set: they
+    /// show why a ready key waited. By default, there are no spans.
     #[cfg(feature = "opentelemetry")]
     pub fn traces(mut self) -> Self {
         self.settings.traces = true;
@@ -452,6 +458,10 @@ impl<K: Key, S: BuildHasher> Builder<K, S> {
         #[cfg(feature = "prometheus")]
         if settings.metrics.is_some() {
             config.track = true;
+        }
+        #[cfg(feature = "opentelemetry")]
+        if settings.traces && config.recording == 0 {
+            config.recording = TRACED_EVENTS;
         }
         let (base, max) = settings.backoff;
         let limiter = settings.limiter.unwrap_or_else(|| (settings.default_limiter)(base, max));

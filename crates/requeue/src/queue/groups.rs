@@ -108,7 +108,7 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
             for key in keys {
                 self.shared.limiter.forget_key(&key);
                 #[cfg(feature = "opentelemetry")]
-                self.shared.forget_traces(&key);
+                self.shared.forget_traces(&key, self.hash_key(&key));
                 drop_quietly(key);
             }
             // The `clone` of a key may have panicked.

@@ -3,12 +3,13 @@
 //! A reader first makes due keys ready, so that it never shows a due key as waiting.
 
 use std::borrow::Borrow;
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashSet};
 use std::hash::{BuildHasher, Hash};
 
-use requeue_core::history::{Event, Recording};
+use requeue_core::history::{Event, Recording, Subject};
 use requeue_core::{
-    self as core, Cursor, Entry, Operation, Page, Reasons, StateCounts, Time, Totals, Walk,
+    self as core, Cursor, Entry, EventWalk, Operation, Page, Reasons, StateCounts, Time, Totals,
+    Walk,
 };
 
 use super::Queue;
@@ -282,8 +283,8 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
     ///
     /// The result is empty unless events are [recorded](super::Builder::record_events). If the recording is full, the
     /// oldest events have been dropped. The events of one operation have the same time, and the operation precedes its
-    /// consequences. Two keys whose hashes agree in 32 bits share one history. The call examines the whole recording
-    /// under the lock.
+    /// consequences. Two keys whose hashes agree in 32 bits share one history. The call examines the whole recording in
+    /// steps, and releases the lock between them.
     ///
     /// # Examples
     ///
@@ -323,17 +324,15 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
     pub fn recorded_history(&self, key: &K) -> Option<(Vec<Event>, Option<Time>)> {
         let (hash, group) = (self.hash_key(key), self.group_of_key(key));
         let group = self.group_of.is_some().then_some(group);
-        self.shared.read_settled(|core| {
-            core.is_recording().then(|| (core.events_of(hash, group), core.events_begin()))
-        })
+        Some(self.shared.read_events(|core| core.walk_events_of(hash, group))?.into_events())
     }
 
     /// Returns the recorded events of all keys with the settings of the queue, to save and to replay them. Returns `None`
     /// unless events are [recorded](super::Builder::record_events).
     ///
     /// A recording contains the hashes of keys instead of the keys. The seed of the hashes is random, unless the queue
-    /// has another [hasher](super::Builder::hasher). The numbers of groups are recorded unchanged. The call copies the
-    /// events under the lock.
+    /// has another [hasher](super::Builder::hasher). The numbers of groups are recorded unchanged: see
+    /// [`Recording::anonymized`]. The call copies the events in steps, and releases the lock between them.
     ///
     /// # Examples
     ///
@@ -352,7 +351,7 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
     /// ```
     #[must_use]
     pub fn recording(&self) -> Option<Recording> {
-        let mut recording = self.shared.read_settled(core::Queue::recording)?;
+        let mut recording = self.shared.read_events(core::Queue::walk_events)?.into_recording();
         let reasons: BTreeSet<_> = recording.events().iter().filter_map(Event::reason).collect();
         for reason in reasons {
             recording.insert_reason(reason, reason_text(reason));
@@ -363,17 +362,44 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
     /// Like [`recording`](Self::recording), with the names of the keys that the queue still has. `name` returns the
     /// name of a key. The recorded keys that the queue no longer has get no names.
     #[must_use]
-    pub fn recording_with_names(&self, mut name: impl FnMut(&K) -> String) -> Option<Recording> {
+    pub fn recording_with_names(&self, name: impl FnMut(&K) -> String) -> Option<Recording> {
+        self.recording_with_names_of([], name)
+    }
+
+    /// Like [`recording_with_names`](Self::recording_with_names), also with the names of `others`, which the queue may no
+    /// longer have.
+    // Only requeue-http needs this method, so it is hidden.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn recording_with_names_of(
+        &self,
+        others: impl IntoIterator<Item = K>,
+        mut name: impl FnMut(&K) -> String,
+    ) -> Option<Recording> {
         let mut recording = self.recording()?;
+        let subjects: HashSet<_> = recording.events().iter().map(|event| event.subject()).collect();
+        let mut insert_name = |key: &K| {
+            let hash = self.hash_key(key);
+            // A queue can have many more keys than the recording.
+            if subjects.contains(&Subject::key(hash)) {
+                recording.insert_name(hash, &name(key));
+            }
+        };
+        others.into_iter().for_each(|key| insert_name(&key));
         let mut cursor = Some(Cursor::default());
         while let Some(from) = cursor {
             let page = self.snapshot(from, LOCK_BATCH);
-            for entry in &page.entries {
-                recording.insert_name(self.hash_key(&entry.key), &name(&entry.key));
-            }
+            page.entries.iter().for_each(|entry| insert_name(&entry.key));
             cursor = page.next;
         }
         Some(recording)
+    }
+
+    /// Returns the subject of the events of `key`.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn subject_of(&self, key: &K) -> Subject {
+        Subject::key(self.hash_key(key))
     }
 
     /// Explains the state of `key` in one sentence.
@@ -447,6 +473,19 @@ impl<K: Key> Shared<K> {
             self.release_lock(state);
             result
         })
+    }
+
+    /// Reads recorded events in steps, and releases the lock in between. Returns `None` if events are not recorded.
+    fn read_events(
+        &self,
+        begin: impl FnOnce(&core::Queue<K>) -> Option<EventWalk>,
+    ) -> Option<EventWalk> {
+        let mut walk = self.read_settled(begin)?;
+        while !walk.is_over() {
+            walk.reserve();
+            self.lock().ok()?.core.read_events(&mut walk);
+        }
+        Some(walk)
     }
 
     /// Reads all values under one hold of the lock, in constant time, after all due keys were made ready in batches. A

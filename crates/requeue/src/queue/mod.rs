@@ -191,7 +191,7 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
         let known = if forgets { state.core.look_up(key, hash) } else { None };
         let cancelled = state.core.cancel(key, hash);
         #[cfg(feature = "opentelemetry")]
-        self.shared.forget_traces(key);
+        self.shared.forget_traces(key, hash);
         let unordered = state.core.drain_order(LOCK_BATCH);
         self.shared.release_lock(state);
         unordered.into_iter().for_each(drop_quietly);

@@ -1,8 +1,8 @@
 //! The trace contexts of keys, and the spans of their waits and runs.
 
 use std::borrow::Borrow;
-use std::hash::Hash;
 
+use requeue_core::history::Subject;
 use requeue_core::{self as core, Add, Added, Delivery, Finish, Phase};
 
 use super::item::Item;
@@ -43,11 +43,12 @@ impl<K: Key> Shared<K> {
             }
             _ => None,
         };
-        traces.keep(key, origin.with_cause(cause), state.core.totals().deliveries)
+        let after = state.core.totals().deliveries;
+        traces.keep(key, Subject::key(hash), origin.with_cause(cause), after)
     }
 
     pub(super) fn take_traced(&self, delivery: &Delivery<K>) -> Option<Box<Taken>> {
-        let taken = self.traces.as_ref()?.take(&delivery.key, delivery.ticket.epoch())?;
+        let taken = self.traces.as_ref()?.take(&delivery.key, &delivery.ticket)?;
         Some(Box::new(taken))
     }
 
@@ -72,16 +73,17 @@ impl<K: Key> Shared<K> {
             }
             _ => return,
         };
-        traces.pass_on(key.clone(), *taken, ticket.epoch(), cause);
+        traces.pass_on(key.clone(), ticket, *taken, cause);
     }
 
-    pub(super) fn forget_traces<Q>(&self, key: &Q)
+    /// Forgets the contexts of the key with this hash.
+    pub(super) fn forget_traces<Q>(&self, key: &Q, hash: u64)
     where
         K: Borrow<Q>,
-        Q: Hash + Eq + ?Sized,
+        Q: Eq + ?Sized,
     {
         if let Some(traces) = &self.traces {
-            traces.forget(key);
+            traces.forget(key, Subject::key(hash));
         }
     }
 }
@@ -100,6 +102,9 @@ impl<K: Key> Item<'_, K> {
             adds: self.adds(),
             queued: self.queued(),
         };
-        Some(RunSpan::start_taken(delivered, self.taken.as_deref()))
+        let taken = self.taken.as_deref();
+        let blocked_times = |_| Some(owner.lock().ok()?.core.blocked_times(&self.ticket));
+        let blocked = taken.and_then(blocked_times).unwrap_or_default();
+        Some(RunSpan::start_taken(delivered, taken, &blocked))
     }
 }

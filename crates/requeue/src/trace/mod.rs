@@ -4,7 +4,8 @@
 //! added, from the current [`Context`]. With the layer of `tracing-opentelemetry`, a `tracing` span that is entered
 //! becomes the current context. A run has two kinds of spans, which are children of the context of its first add:
 //!
-//! - `wait NAME`: a wait of the key, from its add or failure. The attribute `requeue.wait.cause` names the cause.
+//! - `wait NAME`: a wait of the key, from its add or failure. The attribute `requeue.wait.cause` names the cause. A pause and
+//!   a group's limit are causes in a queue in memory, as far as the last 1,024 events of the queue show them.
 //! - `process NAME`: the run. The span links to the contexts of up to 8 other adds of the run. If the run fails, its
 //!   retry has the same parent and the same links.
 //!
@@ -25,6 +26,8 @@ use std::time::{Duration, SystemTime};
 
 use opentelemetry::trace::{Link, SpanBuilder, SpanKind, Status, TraceContextExt as _};
 use opentelemetry::{Context, global};
+use requeue_core::Blocked;
+use requeue_core::history::Transition;
 
 pub(crate) use self::context::Origin;
 use self::context::Origins;
@@ -46,9 +49,23 @@ pub(crate) enum Cause {
     Pace,
     /// The previous run of the key was in flight.
     InFlight,
+    /// The key was ready, and its queue was paused.
+    QueuePaused,
+    /// The key was ready, and its group was paused.
+    GroupPaused,
+    /// The key was ready, and its group had reached its limit.
+    GroupLimit,
 }
 
 impl Cause {
+    const fn of_blocked(transition: Transition) -> Self {
+        match transition {
+            Transition::GroupFilled(_) => Self::GroupLimit,
+            Transition::GroupPaused(_) => Self::GroupPaused,
+            _ => Self::QueuePaused,
+        }
+    }
+
     const fn as_str(self) -> &'static str {
         match self {
             Self::Ready => "ready",
@@ -57,6 +74,9 @@ impl Cause {
             Self::Delay => "delay",
             Self::Pace => "pace",
             Self::InFlight => "in_flight",
+            Self::QueuePaused => "queue_paused",
+            Self::GroupPaused => "group_paused",
+            Self::GroupLimit => "group_limit",
         }
     }
 }
@@ -110,8 +130,14 @@ pub struct RunSpan {
 }
 
 impl RunSpan {
-    /// Creates the spans of the completed wait, and the span of the run.
-    fn start(delivered: Delivered<'_>, origins: Option<&Origins>, waited: Option<Waited>) -> Self {
+    /// Creates the spans of the completed wait, and the span of the run. `blocked` has the times in which the key
+    /// was ready and could not be delivered, the latest first.
+    fn start(
+        delivered: Delivered<'_>,
+        origins: Option<&Origins>,
+        waited: Option<Waited>,
+        blocked: &[Blocked],
+    ) -> Self {
         let Delivered { queue, attempt, adds, queued } = delivered;
         let now = SystemTime::now();
         let tracer = global::tracer_with_scope(names::scope());
@@ -119,7 +145,7 @@ impl RunSpan {
             Context::new().with_remote_span_context(origins.first().span.clone())
         });
         if let Some(Waited { since, cause }) = waited {
-            let ready = now.checked_sub(queued.unwrap_or_default()).unwrap_or(now);
+            let before = |time: Duration| now.checked_sub(time).unwrap_or(now).max(since);
             let wait = |from: SystemTime, until: SystemTime, cause| {
                 let mut attributes = Operation::Wait.attributes(queue);
                 attributes.push(names::wait_cause(cause));
@@ -129,12 +155,24 @@ impl RunSpan {
                     .start_with_context(&tracer, &parent);
                 parent.with_span(span).span().end_with_timestamp(until);
             };
+            let ready = now.checked_sub(queued.unwrap_or_default()).unwrap_or(now);
+            let mut from = since;
             // The add may have become part of a run whose key was ready before.
-            let blocked = cause.filter(|_| ready >= since);
-            if let Some(cause) = blocked {
-                wait(since, ready, cause);
+            if let Some(cause) = cause.filter(|_| ready >= since) {
+                wait(from, ready, cause);
+                from = ready;
             }
-            wait(if blocked.is_some() { ready } else { since }, now.max(since), Cause::Ready);
+            for Blocked { cause, from: began, until } in blocked.iter().rev() {
+                let (began, ended) = (before(*began).max(from), before(*until));
+                if ended > from {
+                    if began > from {
+                        wait(from, began, Cause::Ready);
+                    }
+                    wait(began, ended, Cause::of_blocked(*cause));
+                    from = ended;
+                }
+            }
+            wait(from, now.max(from), Cause::Ready);
         }
         let mut attributes = Operation::Process.attributes(queue);
         attributes.extend([names::attempt(attempt), names::adds(adds)]);
@@ -148,9 +186,13 @@ impl RunSpan {
         Self { context: parent.with_span(span) }
     }
 
-    pub(crate) fn start_taken(delivered: Delivered<'_>, taken: Option<&Taken>) -> Self {
+    pub(crate) fn start_taken(
+        delivered: Delivered<'_>,
+        taken: Option<&Taken>,
+        blocked: &[Blocked],
+    ) -> Self {
         let (origins, waited) = (taken.map(|it| &it.origins), taken.map(|it| it.waited));
-        Self::start(delivered, origins, waited)
+        Self::start(delivered, origins, waited, blocked)
     }
 
     /// Creates the spans of a delivery whose contexts a store has kept as text. `failed` is the time since the failure
@@ -169,7 +211,7 @@ impl RunSpan {
                 None => Waited { since: first.at, cause: first.cause },
             }
         });
-        Self::start(delivered, origins.as_ref(), waited)
+        Self::start(delivered, origins.as_ref(), waited, &[])
     }
 
     /// Returns the context of the run, under which a handler creates spans.

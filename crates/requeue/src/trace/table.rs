@@ -3,8 +3,10 @@
 
 use std::borrow::Borrow;
 use std::collections::HashMap;
-use std::hash::Hash;
 use std::time::SystemTime;
+
+use requeue_core::Ticket;
+use requeue_core::history::Subject;
 
 use super::context::{MAX_LINKS, Origin, Origins};
 use super::{Cause, Waited};
@@ -15,9 +17,14 @@ use crate::sync::{drop_quietly, quietly};
 const MAX_KEPT: usize = 2 * (1 + MAX_LINKS);
 
 /// The contexts of adds that no run has served yet.
+///
+/// The queue has hashed the keys before it takes its lock, and keys with the same hash share an entry.
 pub(crate) struct Traces<K> {
-    keys: RankedMutex<HashMap<K, Vec<Kept>>>,
+    keys: RankedMutex<HashMap<Subject, Vec<OfKey<K>>>>,
 }
+
+/// A key and the contexts of its adds.
+type OfKey<K> = (K, Vec<Kept>);
 
 struct Kept {
     origin: Origin,
@@ -35,26 +42,26 @@ pub(crate) struct Taken {
     pub(crate) waited: Waited,
 }
 
-impl<K: Hash + Eq> Traces<K> {
+impl<K: Eq> Traces<K> {
     pub(crate) fn new() -> Self {
         Self { keys: RankedMutex::new(HashMap::new()) }
     }
 
     /// Keeps the context of an add that came after the queue's delivery `after`. Returns the key if it is not needed.
-    pub(crate) fn keep(&self, key: K, origin: Origin, after: u64) -> Option<K> {
+    pub(crate) fn keep(&self, key: K, subject: Subject, origin: Origin, after: u64) -> Option<K> {
         let since = origin.at;
-        self.update(key, |all| {
+        self.update(key, subject, |all| {
             if all.len() < MAX_KEPT {
                 all.push(Kept { origin, after, since });
             }
         })
     }
 
-    /// Keeps the contexts of the delivery `number` for the next run, as the contexts of the first
+    /// Keeps the contexts of the delivery with this ticket for the next run, as the contexts of the first
     /// adds of that run.
-    pub(crate) fn pass_on(&self, key: K, taken: Taken, number: u64, cause: Option<Cause>) {
-        let (since, after) = (SystemTime::now(), number);
-        let unused = self.update(key, |all| {
+    pub(crate) fn pass_on(&self, key: K, ticket: &Ticket, taken: Taken, cause: Option<Cause>) {
+        let (since, after) = (SystemTime::now(), ticket.epoch());
+        let unused = self.update(key, Subject::of_ticket(ticket), |all| {
             let passed = taken.origins.iter().cloned();
             let passed = passed.map(|origin| origin.with_cause(cause));
             let passed = passed.map(|origin| Kept { origin, after, since });
@@ -64,16 +71,17 @@ impl<K: Hash + Eq> Traces<K> {
         drop_quietly(unused);
     }
 
-    /// Takes the contexts of the delivery `number` of `key`.
-    pub(crate) fn take(&self, key: &K, number: u64) -> Option<Taken> {
-        let mut gone = None;
+    /// Takes the contexts of the delivery of `key` with this ticket.
+    pub(crate) fn take(&self, key: &K, ticket: &Ticket) -> Option<Taken> {
+        let (subject, mut gone) = (Subject::of_ticket(ticket), None);
         let mut keys = self.keys.lock(Some(Rank::Traces)).ok()?;
-        // The hash and the comparison of a key are user code.
+        // The comparison of a key is user code.
         let served: Vec<Kept> = quietly(|| {
-            let all = keys.get_mut(key)?;
-            let served = all.extract_if(.., |kept| kept.after < number).collect();
+            let same = keys.get_mut(&subject)?;
+            let (_, all) = same.iter_mut().find(|(of, _)| of == key)?;
+            let served = all.extract_if(.., |kept| kept.after < ticket.epoch()).collect();
             if all.is_empty() {
-                gone = keys.remove_entry(key);
+                gone = remove(&mut keys, &subject, key);
             }
             Some(served)
         })
@@ -86,31 +94,53 @@ impl<K: Hash + Eq> Traces<K> {
     }
 
     /// Forgets the contexts of `key`, whose pending runs were cancelled.
-    pub(crate) fn forget<Q>(&self, key: &Q)
+    pub(crate) fn forget<Q>(&self, key: &Q, subject: Subject)
     where
         K: Borrow<Q>,
-        Q: Hash + Eq + ?Sized,
+        Q: Eq + ?Sized,
     {
         let Ok(mut keys) = self.keys.lock(Some(Rank::Traces)) else { return };
-        let gone = quietly(|| keys.remove_entry(key));
+        let gone = quietly(|| remove(&mut keys, &subject, key));
         drop(keys);
         drop_quietly(gone);
     }
 
-    fn update(&self, key: K, change: impl FnOnce(&mut Vec<Kept>)) -> Option<K> {
+    fn update(&self, key: K, subject: Subject, change: impl FnOnce(&mut Vec<Kept>)) -> Option<K> {
         let Ok(mut keys) = self.keys.lock(Some(Rank::Traces)) else { return Some(key) };
-        quietly(|| match keys.get_mut(&key) {
-            Some(all) => {
-                change(all);
-                Some(key)
-            }
-            None => {
-                let mut all = Vec::new();
-                change(&mut all);
-                keys.insert(key, all);
-                None
+        quietly(|| {
+            let same = keys.entry(subject).or_default();
+            match same.iter_mut().find(|(of, _)| *of == key) {
+                Some((_, all)) => {
+                    change(all);
+                    Some(key)
+                }
+                None => {
+                    let mut all = Vec::new();
+                    change(&mut all);
+                    same.push((key, all));
+                    None
+                }
             }
         })
         .flatten()
     }
+}
+
+/// Removes a key with its contexts.
+fn remove<K, Q>(
+    keys: &mut HashMap<Subject, Vec<OfKey<K>>>,
+    subject: &Subject,
+    key: &Q,
+) -> Option<OfKey<K>>
+where
+    K: Borrow<Q>,
+    Q: Eq + ?Sized,
+{
+    let same = keys.get_mut(subject)?;
+    let place = same.iter().position(|(of, _)| of.borrow() == key)?;
+    let gone = same.swap_remove(place);
+    if same.is_empty() {
+        keys.remove(subject);
+    }
+    Some(gone)
 }

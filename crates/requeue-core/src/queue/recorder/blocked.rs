@@ -1,0 +1,107 @@
+//! The times in which a pause or a group's limit held a ready key back.
+
+use alloc::vec::Vec;
+use core::time::Duration;
+
+use super::super::Queue;
+use super::super::event::{Event, Subject, Transition};
+use super::event_walk::STEP;
+use crate::types::{Ticket, Time};
+
+/// The largest number of times that are returned.
+const MOST: usize = 16;
+/// Between two times of the same cause, a shorter gap is left out: a group at its limit delivers a key at each completion.
+const SHORTEST: Duration = Duration::from_millis(1);
+
+/// A time in which a ready key could not be delivered.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Blocked {
+    /// The cause: [`Paused`](Transition::Paused), [`GroupPaused`](Transition::GroupPaused) or
+    /// [`GroupFilled`](Transition::GroupFilled).
+    pub cause: Transition,
+    /// The beginning, before the delivery.
+    pub from: Duration,
+    /// The end, before the delivery.
+    pub until: Duration,
+}
+
+/// The causes that hold keys back, before the events that were read. They are in the order of their precedence.
+struct Causes([(Transition, bool); 3]);
+
+impl Causes {
+    /// Returns true if `transition` begins or ends a cause, which was then in the other position before.
+    fn go_back(&mut self, transition: Transition) -> bool {
+        let (began, begins) = match transition {
+            Transition::Paused => (Transition::Paused, true),
+            Transition::Resumed => (Transition::Paused, false),
+            Transition::GroupPaused(group) => (Transition::GroupPaused(group), true),
+            Transition::GroupResumed(group) => (Transition::GroupPaused(group), false),
+            Transition::GroupFilled(group) => (Transition::GroupFilled(group), true),
+            Transition::GroupFreed(group) => (Transition::GroupFilled(group), false),
+            _ => return false,
+        };
+        let found = self.0.iter_mut().find(|(cause, _)| *cause == began);
+        found.is_some_and(|(_, is_on)| core::mem::replace(is_on, !begins) == begins)
+    }
+
+    fn first(&self) -> Option<Transition> {
+        self.0.iter().find(|(_, is_on)| *is_on).map(|(cause, _)| *cause)
+    }
+}
+
+impl<K: Eq + Clone> Queue<K> {
+    /// Returns the times in which the key of this delivery was ready and could not be delivered, as far as the last 1,024
+    /// events show them. The latest time is first, and at most 16 are returned. The result is empty unless times are tracked
+    /// and events are recorded.
+    #[must_use]
+    pub fn blocked_times(&self, ticket: &Ticket) -> Vec<Blocked> {
+        let mut times: Vec<Blocked> = Vec::new();
+        let (Some(recorder), Some(slot)) = (&self.recorder, self.slot_of(ticket)) else {
+            return times;
+        };
+        let queued = self.queued(ticket).unwrap_or_default();
+        let group = self.ready.groups().map_or(0, |groups| groups.group_of(slot).id());
+        let causes =
+            [Transition::Paused, Transition::GroupPaused(group), Transition::GroupFilled(group)];
+        let mut causes = Causes(causes.map(|cause| (cause, false)));
+        let mut push = |causes: &Causes, from: Duration, until: Duration| {
+            let Some(cause) = causes.first().filter(|_| from > until) else { return };
+            match times.last_mut() {
+                Some(last) if last.cause == cause && until.saturating_sub(last.from) < SHORTEST => {
+                    last.from = from;
+                }
+                _ => times.push(Blocked { cause, from, until }),
+            }
+        };
+        let is_delivery = |event: &Event| {
+            matches!(event.transition, Transition::Delivered { number, .. } if number == ticket.epoch)
+                && event.subject() == Subject::of_ticket(ticket)
+        };
+        let oldest = recorder.oldest().max(recorder.filled().saturating_sub(STEP));
+        let mut delivered: Option<Time> = None;
+        let mut until = Duration::ZERO;
+        for event in (oldest..recorder.filled()).rev().filter_map(|number| recorder.decode(number))
+        {
+            let Some(delivered) = delivered else {
+                delivered = is_delivery(&event).then_some(event.at);
+                continue;
+            };
+            let before = delivered.since(event.at);
+            if before > queued {
+                break;
+            }
+            let cause = causes.first();
+            let mut changed = Causes(causes.0);
+            if changed.go_back(event.transition) && changed.first() != cause {
+                push(&causes, before, until);
+                until = before;
+            }
+            causes = changed;
+        }
+        if delivered.is_some() {
+            push(&causes, queued, until);
+        }
+        times.truncate(MOST);
+        times
+    }
+}

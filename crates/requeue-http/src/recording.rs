@@ -1,0 +1,46 @@
+//! `/api/v1/recording`: the recorded events of a queue in memory, as text.
+
+use std::sync::Arc;
+
+use axum::body::{Body, Bytes};
+use axum::extract::{RawQuery, State};
+use axum::http::{HeaderValue, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use futures_util::stream::unfold;
+
+use crate::params::{Params, Problem};
+use crate::state::SiteState;
+
+/// The number of bytes of the text that are sent at a time.
+const PART: usize = 64 << 10;
+
+/// Returns the recording. A text takes about three times the memory of the recorder, so the number of responses is limited.
+pub(crate) async fn export_recording(
+    State(site): State<Arc<SiteState>>,
+    RawQuery(query): RawQuery,
+) -> Result<Response, Problem> {
+    let params = Params::parse(query.as_deref(), &["key", "key_base64", "hash_keys"])?;
+    let key = params.some_key()?;
+    let hash_keys = params.flag("hash_keys")?;
+    let permit = site.begin_recording().ok_or_else(|| Problem::busy("too many recordings"))?;
+    // The names of a million keys take a while.
+    let text = tokio::task::spawn_blocking(move || {
+        let key = key.as_ref().map(|(name, key)| (*name, &**key));
+        site.source.read_recording(key, hash_keys).map(|recording| recording.to_string())
+    });
+    let text = text.await.unwrap_or_else(|_| {
+        // User code names the keys.
+        Err(Problem::new(StatusCode::INTERNAL_SERVER_ERROR, "a key could not be named"))
+    })?;
+    let length = text.len();
+    // The permit is a part of the state, so the end of the response returns it.
+    let parts = unfold((Bytes::from(text), permit), async |(mut rest, permit)| {
+        let part = rest.split_to(rest.len().min(PART));
+        (!part.is_empty()).then_some((Ok::<_, std::convert::Infallible>(part), (rest, permit)))
+    });
+    let headers = [
+        (header::CONTENT_TYPE, HeaderValue::from_static("text/plain; charset=utf-8")),
+        (header::CONTENT_LENGTH, HeaderValue::from(length)),
+    ];
+    Ok((headers, Body::from_stream(parts)).into_response())
+}
