@@ -31,12 +31,14 @@
 mod access;
 mod cluster;
 mod crd;
+mod definition;
 mod discovery;
 mod events;
 mod kind;
 mod metadata;
 mod patch;
 mod random;
+mod record;
 mod request;
 mod schema;
 mod selector;
@@ -45,5 +47,6 @@ mod status;
 mod store;
 
 pub use crate::access::Access;
-pub use crate::cluster::{Cluster, Record, Response, Watch};
+pub use crate::cluster::{Cluster, Response, Watch};
+pub use crate::record::Record;
 pub use crate::server::{ApiServer, ResponseBody};
