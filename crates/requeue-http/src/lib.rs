@@ -70,7 +70,7 @@
 //! | `/api/v1/keys` | a page of keys |
 //! | `/api/v1/key` | one key, named by `key`, or by `key_base64` if it is not UTF-8 |
 //! | `/api/v1/timeline` | the past of a key: its waits by cause, its runs and its adds, if the queue [records](requeue::Builder::record_events) events; with `since`, only of the last seconds |
-//! | `/api/v1/recording` | the recorded events of a queue in memory, as the text of a [`Recording`](requeue::history::Recording) with the names of the keys that the queue has; `key` names a further key; with `hash_keys=true`, the text has no part of a key |
+//! | `/api/v1/recording` | the recorded events of a queue in memory, as the text of a [`Recording`](requeue::history::Recording). The text names the keys of the queue, and `key`. With `hash_keys=true`, the text contains no part of a key. |
 //! | `/api/v1/failures` | the errors of failing keys, grouped, with the numbers of their keys |
 //! | `/api/v1/groups` | the groups of a queue in a store, with their settings |
 //! | `/api/v1/schedules` | the keys of a queue in a store that have a schedule |

@@ -1,13 +1,17 @@
 //! The last completed runs of a key, in a compact form that is stored with its row.
 //!
-//! A completion after which the row stays puts its run before the earlier runs, and drops the end of the text if it is too
-//! long. So a key whose first run succeeds costs nothing. `rows.sql` and `rows.lua` write the same form, and only this module
-//! reads it.
+//! If a row stays after a completion, the completed run is written before the earlier runs, and the bytes above the limit
+//! are dropped. A key whose first run succeeds therefore costs nothing. `rows.sql` and `rows.lua` write the same form, and
+//! only this module reads it.
 //!
-//! The form begins with the end of the newest run: milliseconds since 1970, in 6 bytes. Each run has these numbers, which
-//! are encoded as LEB128: its adds times 16, plus a digit for the way in which it ended; how long it took; and 1 plus how long
-//! the key was ready before, or 0 if that is unknown. Times are milliseconds. Between two runs is the time between their
-//! ends.
+//! The form begins with the end of the newest run: milliseconds since 1970, in 6 bytes. Three numbers in LEB128 follow for
+//! each run:
+//!
+//! 1. the number of its adds times 16, plus a digit for the way in which it ended;
+//! 2. its length;
+//! 3. 1 plus the time for which the key was ready before it, or 0 if this time is unknown.
+//!
+//! The time between the ends of two runs is between their numbers. Times are milliseconds.
 
 use std::sync::Arc;
 use std::time::Duration;
