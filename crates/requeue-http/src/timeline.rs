@@ -65,7 +65,7 @@ impl Timeline {
         let mut last: Option<&KnownRun> = None;
         for run in runs {
             if let Some(last) = last {
-                last.push_wait(&mut events, run.ready.unwrap_or(run.start));
+                last.push_wait_for(run.ready, run.start, &mut events);
             }
             if let Some(ready) = run.ready {
                 // An add during the last run has waited for its end.
@@ -619,6 +619,15 @@ impl KnownRun {
         }
     }
 
+    /// Adds the wait between this run and the next run, which began at `start`. Without the time at which the key was
+    /// ready, the end of a delay is unknown, because an add during the next run replaced this time.
+    fn push_wait_for(&self, ready: Option<f64>, start: f64, events: &mut Vec<PastEvent>) {
+        match (ready, self.then) {
+            (None, Some((WaitCause::Delay, _))) => {}
+            _ => self.push_wait(events, ready.unwrap_or(start)),
+        }
+    }
+
     /// Adds the wait after the run.
     fn push_wait(&self, events: &mut Vec<PastEvent>, until: f64) {
         if let Some((cause, failures)) = self.then {
@@ -661,8 +670,16 @@ fn push_present(
         // An add or a revival that resets the failures ends a backoff.
         && (row.failures > 0 || last.then.is_none_or(|(then, _)| then != WaitCause::Backoff))
     {
-        last.push_wait(events, at);
+        match row.state {
+            State::Running => last.push_wait_for(None, at, events),
+            _ => last.push_wait(events, at),
+        }
     }
+    // A key that was added during its last run was not ready before the end of this run.
+    let at = match (row.state, last) {
+        (State::Ready, Some(last)) => at.max(last.end),
+        _ => at,
+    };
     match row.state {
         State::Waiting | State::BackingOff | State::Ready => {
             let failed = row.last_failure.filter(|_| cause == WaitCause::Backoff);

@@ -7,6 +7,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use requeue::CancelledRun;
 use tokio::sync::watch;
+use tokio::time::{Instant, sleep};
 use tokio_postgres::Row as SqlRow;
 
 use super::adding::Batch;
@@ -37,6 +38,10 @@ use crate::types::inspect::GroupInfo;
 use crate::types::inspect::{Attempt, Entry, ParkedKey, QueueInfo, State, StateCounts};
 use crate::types::key::Key;
 use crate::types::rate::{Rate, Throttle};
+
+/// The first limit of a queue is tried again after the pause, for `PATIENCE` in total.
+const PAUSE: Duration = Duration::from_millis(50);
+const PATIENCE: Duration = Duration::from_secs(5);
 
 /// The SQL row of all parameters of completions.
 macro_rules! ends {
@@ -86,15 +91,7 @@ impl Engine for Postgres {
         let sql = "select ready, waiting, in_flight, dirty, parked, dropped, schedules \
                        from requeue.drop_queue($1, $2)";
         let row = self.sessions.query_row(sql, &[&name, &keys_too]).await;
-        let row = row.map_err(|fault| match fault.kind {
-            Kind::Locked => EngineError {
-                source: "a transaction that has added keys to it is still \
-                        open; commit it or roll it back"
-                    .into(),
-                ..fault
-            },
-            _ => fault,
-        })?;
+        let row = row.map_err(name_open_adds)?;
         Ok(match row.get::<_, Option<bool>>(5) {
             None => Dropped::Missing,
             Some(true) => Dropped::Yes(read_counts(&row)?),
@@ -169,12 +166,12 @@ impl Engine for Postgres {
             }
         };
         let sql = "select requeue.change_group($1, $2, $3, $4)";
-        self.query_row(queue, sql, &[&number(queue), &group, &setting, &value]).await.map(drop)
+        self.set_limit(queue, sql, &[&number(queue), &group, &setting, &value]).await
     }
 
     async fn set_group_limit(&self, queue: &Place, limit: Option<u32>) -> Answer<()> {
         let sql = "select requeue.set_group_limit($1, $2)";
-        self.query_row(queue, sql, &[&number(queue), &limit.map(count)]).await.map(drop)
+        self.set_limit(queue, sql, &[&number(queue), &limit.map(count)]).await
     }
 
     async fn list_groups(
@@ -468,6 +465,19 @@ fn changed(row: &SqlRow, count: usize) -> Vec<Option<bool>> {
     changed
 }
 
+/// Replaces the text of the server about a lock with its most frequent cause.
+fn name_open_adds(fault: EngineError) -> EngineError {
+    match fault.kind {
+        Kind::Locked => EngineError {
+            source:
+                "a transaction that has added keys to it is still open; commit it or roll it back"
+                    .into(),
+            ..fault
+        },
+        _ => fault,
+    }
+}
+
 impl Postgres {
     pub(super) async fn query_rows(
         &self,
@@ -485,6 +495,20 @@ impl Postgres {
         params: &Params<'_>,
     ) -> Answer<SqlRow> {
         name_dropped(queue, self.sessions.query_row(sql, params).await)
+    }
+
+    /// Sets a limit of groups. The first limit of a queue locks the keys in flight, and is tried again while other
+    /// transactions have locked some of them.
+    async fn set_limit(&self, queue: &Place, sql: &str, params: &Params<'_>) -> Answer<()> {
+        let since = Instant::now();
+        loop {
+            match self.query_row(queue, sql, params).await {
+                Err(fault) if fault.kind == Kind::Locked && since.elapsed() < PATIENCE => {
+                    sleep(PAUSE).await;
+                }
+                done => return done.map(drop).map_err(name_open_adds),
+            }
+        }
     }
 
     /// Fails if the queue was dropped.

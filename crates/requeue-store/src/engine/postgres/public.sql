@@ -10,10 +10,8 @@ begin atomic
     select q.id, q.hold, q.revive, q.group_by, q.group_limit, q.rate from requeue.queues q where q.name = find.name;
 end;
 
--- ''`, each add names the group. `rate` has the number of starts, their time in microseconds, and the burst. => Returns
--- the same row as `find`, but creates the queue if it does not exist. With an empty `group_by`, each add names the
--- group. `rate` contains the number of starts, their period in microseconds, and the burst. => ''`, each add names the
--- group. `rate` has the number of starts, their time in microseconds, and the burst.
+-- Returns the same row as `find`, but creates the queue if it does not exist. With an empty `group_by`, each add names
+-- the group. `rate` contains the number of starts, their period in microseconds, and the burst.
 create or replace function requeue.open(
     name text, hold boolean default true, revive boolean default true,
     inout group_by text default null, inout group_limit integer default null,

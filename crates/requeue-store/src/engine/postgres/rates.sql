@@ -190,9 +190,10 @@ language plpgsql {definer} set lock_timeout = '5s' as $$
 begin
     perform requeue.keep_queue(in_queue);
     perform requeue.check_queue(in_queue);
+    -- `change_group` locks the rows in this order too.
+    update requeue.queues q set has_group_rates = true where q.id = in_queue and not q.has_group_rates;
     insert into requeue.groups as g (queue, name, rate) values (in_queue, in_name, in_rate)
     on conflict (queue, name) do update set rate = excluded.rate;
-    update requeue.queues q set has_group_rates = true where q.id = in_queue and not q.has_group_rates;
     delete from requeue.rates r where r.queue = in_queue and r.name = in_name and in_rate is null;
     perform requeue.wake(in_queue);
 end $$;

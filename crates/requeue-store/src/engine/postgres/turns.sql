@@ -552,15 +552,19 @@ end $$;
 --
 -- A claim that does not mark its keys shares a lock. This function waits until it has this lock alone, and then sees the
 -- keys of these claims. Meanwhile, claims mark their keys, and wait for nothing. If another transaction keeps a key in
--- flight locked for longer than the timeout, this function fails, and changes nothing.
+-- flight locked, this function fails, and changes nothing. It fails before the server looks for deadlocks, because that
+-- transaction can be the one that waits for a key of this function. The client calls it again.
 create or replace function requeue.begin_limits(in_queue integer) returns void
-language plpgsql set search_path = pg_catalog, pg_temp as $$
+language plpgsql set search_path = pg_catalog, pg_temp set lock_timeout = '200ms' as $$
 begin
     if (select q.has_group_limits from requeue.queues q where q.id = in_queue) then
         return;
     end if;
     -- The first number is "rqli" in bytes.
     perform pg_advisory_xact_lock(1920035945, in_queue);
+    if (select q.has_group_limits from requeue.queues q where q.id = in_queue) then
+        return;
+    end if;
     -- All operations lock in the order of keys.
     perform from requeue.keys x where x.queue = in_queue and x.state = 1 order by x.key for update;
     update requeue.keys x set is_counted = true
