@@ -31,6 +31,7 @@
 mod access;
 mod cluster;
 mod crd;
+mod defaults;
 mod discovery;
 mod events;
 mod kind;

@@ -12,7 +12,8 @@ use crate::kind::Kind;
 use crate::metadata;
 use crate::patch::{self, Ownership};
 use crate::request::{FieldValidation, PatchType, Request, Verb};
-use crate::schema;
+use crate::defaults;
+use crate::schema::{self, Schema};
 use crate::status::{Failure, FieldError};
 use crate::store::Key;
 
@@ -152,7 +153,7 @@ impl Cluster {
                     PatchType::Json => patch::json(&old, &request.body)?,
                     PatchType::Merge => patch::merge(&old, &request.body)?,
                     _ if kind.definition.is_some() => return Err(patch::unsupported()),
-                    _ => return Err(Failure::not_implemented("strategic merge patches")),
+                    _ => patch::strategic(&old, &request.body, Schema::of(kind))?,
                 };
                 (200, self.replace(&writing, &key, new, None)?)
             }
@@ -308,7 +309,11 @@ impl Cluster {
         let kind = writing.kind;
         let unknown = match &kind.definition {
             Some(definition) => definition.prune_and_default(object, &kind.version),
-            None => schema::remove_unknown_fields(object, kind),
+            None => {
+                let unknown = schema::remove_unknown_fields(object, kind);
+                defaults::set(object, kind);
+                unknown
+            }
         };
         if writing.validation == FieldValidation::Strict && !unknown.is_empty() {
             let unknown: Vec<_> =
@@ -377,7 +382,11 @@ fn complete(object: &mut Value, kind: &Kind) {
     }
     match &*kind.plural {
         "namespaces" => complete_namespace(object),
-        "pods" | "persistentvolumeclaims" | "persistentvolumes" => {
+        "pods" => {
+            let quality = defaults::quality_of_service(object);
+            object["status"] = json!({ "phase": "Pending", "qosClass": quality });
+        }
+        "persistentvolumeclaims" | "persistentvolumes" => {
             object["status"] = json!({ "phase": "Pending" });
         }
         "secrets" => {

@@ -1,13 +1,15 @@
-//! Patches: JSON, merge and server-side apply.
+//! Patches: JSON, merge, strategic merge and server-side apply.
 
 mod apply;
 mod fields;
 mod ownership;
+mod strategic;
 
 use serde_json::Value;
 
 pub(crate) use self::apply::apply;
 pub(crate) use self::ownership::{Ownership, is_unchanged, own_update};
+pub(crate) use self::strategic::strategic;
 use crate::status::Failure;
 
 /// Applies a JSON patch (RFC 6902).
