@@ -3,7 +3,7 @@
 use fastrand::Rng;
 use serde_json::{Value, json};
 
-use crate::kinds::{KINDS, Kind, content};
+use crate::kinds::{KINDS, Kind, content, valid_content};
 
 /// The label of all objects of a sequence, by which lists of cluster-scoped kinds find them.
 const LABEL: &str = "sequence";
@@ -54,7 +54,12 @@ impl Sequence {
             "kind": "Namespace",
             "metadata": { "name": namespace, "labels": { LABEL: namespace } },
         });
-        generator.push("create namespaces", "POST", "/api/v1/namespaces".into(), object.to_string());
+        generator.push(
+            "create namespaces",
+            "POST",
+            "/api/v1/namespaces".into(),
+            object.to_string(),
+        );
         let count = generator.rng.usize(5..=30);
         while generator.steps.len() < count {
             generator.add_move();
@@ -168,7 +173,8 @@ impl Generator {
 
     /// Returns an earlier step whose answer may have the object.
     fn earlier(&mut self, kind: &Kind, name: &str) -> Option<usize> {
-        let found = self.objects.iter().filter(|(_, plural, it)| *plural == kind.plural && it == name);
+        let found =
+            self.objects.iter().filter(|(_, plural, it)| *plural == kind.plural && it == name);
         let found: Vec<_> = found.map(|(step, _, _)| *step).collect();
         (!found.is_empty()).then(|| found[self.rng.usize(..found.len())])
     }
@@ -288,7 +294,12 @@ impl Generator {
             let path = self.path(kind, &format!("{{{{name:{step}}}}}"));
             let method = self.pick(&["GET", "DELETE"]);
             let verb = if method == "GET" { "get" } else { "delete" };
-            self.push(&format!("{verb} {} with generateName", kind.plural), method, path, String::new());
+            self.push(
+                &format!("{verb} {} with generateName", kind.plural),
+                method,
+                path,
+                String::new(),
+            );
         }
     }
 
@@ -307,9 +318,11 @@ impl Generator {
             2 => path += "?resourceVersion=abc",
             _ => {}
         }
-        let step = self.push(&format!("get {}{subresource}", kind.plural), "GET", path, String::new());
+        let step =
+            self.push(&format!("get {}{subresource}", kind.plural), "GET", path, String::new());
         if self.chance(6) {
-            self.steps[step].accept = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1";
+            self.steps[step].accept =
+                "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1";
             self.steps[step].what += " as metadata";
         } else if subresource.is_empty() {
             self.note(step, kind, &name);
@@ -330,8 +343,17 @@ impl Generator {
         let mut options = Vec::new();
         let own = format!("{LABEL}%3D{}", self.namespace);
         let terms = [
-            "", "", "", "app%3Dx", "app%21%3Dx", "app", "%21app", "app+in+%28x%2Cy%29", "app+notin+%28x%29",
-            "app%3Dx%2Capp%3Dy", "app%3E5",
+            "",
+            "",
+            "",
+            "app%3Dx",
+            "app%21%3Dx",
+            "app",
+            "%21app",
+            "app+in+%28x%2Cy%29",
+            "app+notin+%28x%29",
+            "app%3Dx%2Capp%3Dy",
+            "app%3E5",
         ];
         let term = self.pick(&terms);
         let selector = match (kind.is_namespaced, term) {
@@ -346,7 +368,8 @@ impl Generator {
             let name = self.name(kind);
             options.push(format!("fieldSelector=metadata.name%3D{name}"));
         } else if self.chance(6) {
-            let fields = ["metadata.namespace", "spec.color", "color", "type", "status.phase", "reason"];
+            let fields =
+                ["metadata.namespace", "spec.color", "color", "type", "status.phase", "reason"];
             options.push(format!("fieldSelector={}%3Dred", self.pick(&fields)));
         }
         let limit = self.chance(30).then(|| self.rng.usize(1..=2));
@@ -375,7 +398,8 @@ impl Generator {
         };
         let step = self.push(&what, "GET", path(&options), String::new());
         if self.chance(5) {
-            self.steps[step].accept = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1";
+            self.steps[step].accept =
+                "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1";
             self.steps[step].what += " as metadata";
         }
         if limit.is_some() {
@@ -397,7 +421,8 @@ impl Generator {
         let step = match self.rng.u8(..10) {
             // As a controller does: read, change, write.
             0..6 => {
-                let get = self.push(&format!("get {}", kind.plural), "GET", path.clone(), String::new());
+                let get =
+                    self.push(&format!("get {}", kind.plural), "GET", path.clone(), String::new());
                 self.note(get, kind, &name);
                 let from = match self.rng.u8(..5) {
                     0 => self.earlier(kind, &name).unwrap_or(get),
@@ -414,7 +439,8 @@ impl Generator {
             6..8 => {
                 let mut object = self.object(kind, &name);
                 if let Some(step) = self.earlier(kind, &name) {
-                    object["metadata"]["resourceVersion"] = json!(format!("{{{{version:{step}}}}}"));
+                    object["metadata"]["resourceVersion"] =
+                        json!(format!("{{{{version:{step}}}}}"));
                 }
                 let body = self.text(&object);
                 self.push(&what, "PUT", path + &subresource + &options, body)
@@ -434,13 +460,19 @@ impl Generator {
     fn edits(&mut self, kind: &Kind, subresource: &str) -> Vec<(String, Value)> {
         let value = self.pick(&["red", "green", "pink"]);
         let number = self.pick(&[0, 1, 2, 3, 7, 500]);
-        if subresource == "/status" || (subresource.is_empty() && kind.has_status && self.chance(15)) {
+        if subresource == "/status"
+            || (subresource.is_empty() && kind.has_status && self.chance(15))
+        {
             return match kind.kind {
-                "Widget" => vec![
-                    ("/status".into(), json!({ "phase": value, "replicas": number, "selector": "app=x" })),
-                ],
+                "Widget" => vec![(
+                    "/status".into(),
+                    json!({ "phase": value, "replicas": number, "selector": "app=x" }),
+                )],
                 "Deployment" | "ReplicaSet" => vec![("/status/replicas".into(), json!(number))],
-                _ => vec![("/status/phase".into(), json!(self.pick(&["Active", "Running", "Failed"])))],
+                _ => vec![(
+                    "/status/phase".into(),
+                    json!(self.pick(&["Active", "Running", "Failed"])),
+                )],
             };
         }
         if self.chance(30) {
@@ -530,7 +562,11 @@ impl Generator {
                     if parts.last() == Some(&"containers") {
                         item["name"] = json!("main");
                     }
-                    if parts.last() == Some(&"resources") { json!(["pods", "nodes"]) } else { json!([item]) }
+                    if parts.last() == Some(&"resources") {
+                        json!(["pods", "nodes"])
+                    } else {
+                        json!([item])
+                    }
                 }
                 None => value,
             };
@@ -577,13 +613,16 @@ impl Generator {
         let mut operations = Vec::new();
         if self.chance(35) {
             let value = self.pick(&["x", "y", "red"]);
-            operations.push(json!({ "op": "test", "path": "/metadata/labels/app", "value": value }));
+            operations
+                .push(json!({ "op": "test", "path": "/metadata/labels/app", "value": value }));
         }
         if self.chance(15)
             && let Some(step) = self.earlier(kind, &name)
         {
             let version = format!("{{{{version:{step}}}}}");
-            operations.push(json!({ "op": "test", "path": "/metadata/resourceVersion", "value": version }));
+            operations.push(
+                json!({ "op": "test", "path": "/metadata/resourceVersion", "value": version }),
+            );
         }
         let (path, value) = if subresource == "/scale" {
             ("/spec/replicas".into(), json!(self.pick(&[0, 1, 3])))
@@ -706,17 +745,11 @@ impl Generator {
         }
         self.markers += 1;
         let marker = format!("{}-marker-{}", self.namespace, self.markers);
-        let mut object = json!({});
-        while object["metadata"].is_null() {
-            let mut rng = Rng::with_seed(0);
-            object = content(&mut rng, kind);
-            object["apiVersion"] = json!(kind.api_version);
-            object["kind"] = json!(kind.kind);
-            object["metadata"] = json!({ "name": marker, "labels": { LABEL: self.namespace, "app": "x" } });
-        }
-        if kind.kind == "Widget" {
-            object["spec"] = json!({ "size": 5 });
-        }
+        let mut object = valid_content(kind);
+        object["apiVersion"] = json!(kind.api_version);
+        object["kind"] = json!(kind.kind);
+        object["metadata"] =
+            json!({ "name": marker, "labels": { LABEL: self.namespace, "app": "x" } });
         let body = self.text(&object);
         self.push(&format!("create {}", kind.plural), "POST", self.collection(kind), body);
         if self.chance(40) {
@@ -731,7 +764,7 @@ impl Generator {
             // The namespace is older than all other objects of the sequence.
             _ => "&resourceVersion={{version:0}}".to_owned(),
         };
-        let step = self.push(&what, "GET", path + "&timeoutSeconds=20", String::new());
+        let step = self.push(&what, "GET", path + "&timeoutSeconds=10", String::new());
         self.steps[step].last = Some(marker);
     }
 
@@ -741,7 +774,8 @@ impl Generator {
         }
         let name = self.name(kind);
         let path = self.path(kind, &name) + "/scale";
-        let get = self.push(&format!("get {}/scale", kind.plural), "GET", path.clone(), String::new());
+        let get =
+            self.push(&format!("get {}/scale", kind.plural), "GET", path.clone(), String::new());
         let edits = vec![("/spec/replicas".to_owned(), json!(self.pick(&[0, 1, 2, 9, -1])))];
         let path = path + &self.write_options();
         let step = self.push(&format!("update {}/scale", kind.plural), "PUT", path, String::new());
@@ -785,22 +819,54 @@ impl Generator {
                 ("update of another name", "PUT", path, json, self.text(&object))
             }
             8 => ("get of an unknown kind", "GET", format!("{collection}x"), json, String::new()),
-            9 => ("get of an unknown group", "GET", "/apis/none.example.com/v1/things".into(), json, String::new()),
+            9 => (
+                "get of an unknown group",
+                "GET",
+                "/apis/none.example.com/v1/things".into(),
+                json,
+                String::new(),
+            ),
             10 => {
-                let selector = self.pick(&["%3D%3D", "a+in+x", "a%3D%21", "-a", "a%3Db%3Dc", "%28"]);
-                ("list by a bad selector", "GET", format!("{collection}?labelSelector={selector}"), json, String::new())
+                let selector =
+                    self.pick(&["%3D%3D", "a+in+x", "a%3D%21", "-a", "a%3Db%3Dc", "%28"]);
+                (
+                    "list by a bad selector",
+                    "GET",
+                    format!("{collection}?labelSelector={selector}"),
+                    json,
+                    String::new(),
+                )
             }
             11 => {
                 let selector = self.pick(&["a", "%3D", "metadata.name", "a%3Db%3Dc"]);
-                ("list by bad fields", "GET", format!("{collection}?fieldSelector={selector}"), json, String::new())
+                (
+                    "list by bad fields",
+                    "GET",
+                    format!("{collection}?fieldSelector={selector}"),
+                    json,
+                    String::new(),
+                )
             }
             12 => ("patch of no form", "PATCH", path, json, "{}".into()),
             13 => ("create of text", "POST", collection, "text/plain", self.text(&object)),
             14 => {
-                let query = self.pick(&["limit=abc", "continue=abc", "timeoutSeconds=abc", "limit=-1"]);
-                ("list with a bad query", "GET", format!("{collection}?{query}"), json, String::new())
+                let query =
+                    self.pick(&["limit=abc", "continue=abc", "timeoutSeconds=abc", "limit=-1"]);
+                (
+                    "list with a bad query",
+                    "GET",
+                    format!("{collection}?{query}"),
+                    json,
+                    String::new(),
+                )
             }
-            _ => ("patch with broken operations", "PATCH", path, "application/json-patch+json", "[{\"op\": \"jump\"}]".into()),
+            _ => (
+                "patch with broken operations",
+                "PATCH",
+                path,
+                "application/json-patch+json",
+                "[{\"op\": \"jump\"}]".into(),
+            ),
         };
         let step = self.push(&format!("{what}: {plural}"), method, path, body);
         self.steps[step].content_type = content_type;

@@ -56,8 +56,14 @@ pub(crate) const KINDS: [Kind; 11] = [
     kind("/apis/coordination.k8s.io/v1", "coordination.k8s.io/v1", "Lease", "leases", 10),
     kind(APPS, "apps/v1", "Deployment", "deployments", 10).with_status().with_scale(),
     kind(APPS, "apps/v1", "ReplicaSet", "replicasets", 5).with_status().with_scale(),
-    kind("/apis/rbac.authorization.k8s.io/v1", "rbac.authorization.k8s.io/v1", "ClusterRole", "clusterroles", 5)
-        .cluster_scoped(),
+    kind(
+        "/apis/rbac.authorization.k8s.io/v1",
+        "rbac.authorization.k8s.io/v1",
+        "ClusterRole",
+        "clusterroles",
+        5,
+    )
+    .cluster_scoped(),
     kind(CUSTOM, "fidelity.example.com/v1", "Widget", "widgets", 20).with_status().with_scale(),
     kind(CUSTOM, "fidelity.example.com/v1", "Gadget", "gadgets", 7).cluster_scoped(),
 ];
@@ -163,7 +169,8 @@ pub(crate) fn content(rng: &mut Rng, kind: &Kind) -> Value {
     let number = |rng: &mut Rng| [0, 1, 1, 2, 2, 5, 5, 5, -1][rng.usize(..9)];
     match kind.kind {
         "ConfigMap" => {
-            let key = if rng.u8(..20) == 0 { "not/valid" } else { ["a", "b", "c.d"][rng.usize(..3)] };
+            let key =
+                if rng.u8(..20) == 0 { "not/valid" } else { ["a", "b", "c.d"][rng.usize(..3)] };
             content["data"] = json!({ key: text(rng), "other": text(rng) });
             if rng.u8(..6) == 0 {
                 content["binaryData"] = json!({ "bin": "AAEC" });
@@ -182,7 +189,8 @@ pub(crate) fn content(rng: &mut Rng, kind: &Kind) -> Value {
             }
         }
         "Event" => {
-            let mut object = json!({ "kind": "ConfigMap", "name": "a", "namespace": "{{namespace}}" });
+            let mut object =
+                json!({ "kind": "ConfigMap", "name": "a", "namespace": "{{namespace}}" });
             if rng.u8(..8) == 0 {
                 object["namespace"] = json!("elsewhere");
             }
@@ -214,7 +222,8 @@ pub(crate) fn content(rng: &mut Rng, kind: &Kind) -> Value {
             }
         }
         "ClusterRole" => {
-            content["rules"] = json!([{ "apiGroups": [""], "resources": ["pods"], "verbs": ["get"] }]);
+            content["rules"] =
+                json!([{ "apiGroups": [""], "resources": ["pods"], "verbs": ["get"] }]);
         }
         "Widget" => {
             content["spec"] = json!({ "size": number(rng) });
@@ -227,7 +236,10 @@ pub(crate) fn content(rng: &mut Rng, kind: &Kind) -> Value {
                     0 => spec["color"] = json!(text(rng)),
                     1 => spec["name"] = Value::from(["abc", "ABC", "abcdefghijkl"][rng.usize(..3)]),
                     2 => spec["replicas"] = json!(number(rng)),
-                    3 => spec["parts"] = json!([{ "name": "p" }, { "name": "q", "count": number(rng) }]),
+                    3 => {
+                        spec["parts"] =
+                            json!([{ "name": "p" }, { "name": "q", "count": number(rng) }])
+                    }
                     _ => spec["tags"] = json!(["x", "y"]),
                 }
             }
@@ -259,6 +271,22 @@ pub(crate) fn content(rng: &mut Rng, kind: &Kind) -> Value {
         content["unknown"] = json!("field");
     }
     content
+}
+
+/// Returns the fields of an object that every server accepts.
+pub(crate) fn valid_content(kind: &Kind) -> Value {
+    let pod = json!({ "containers": [{ "name": "main", "image": "web" }] });
+    match kind.kind {
+        "Event" => json!({ "involvedObject": { "namespace": "{{namespace}}" } }),
+        "Pod" => json!({ "spec": pod }),
+        "Deployment" | "ReplicaSet" => json!({ "spec": {
+            "selector": { "matchLabels": { "app": "web" } },
+            "template": { "metadata": { "labels": { "app": "web" } }, "spec": pod },
+        }}),
+        "ClusterRole" => json!({ "rules": [] }),
+        "Widget" => json!({ "spec": { "size": 5 } }),
+        _ => json!({}),
+    }
 }
 
 /// Returns a pod whose optional fields the server sets.

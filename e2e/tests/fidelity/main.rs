@@ -52,7 +52,11 @@ async fn the_servers_give_the_same_answers() {
     println!("{}", text.lines().next().unwrap_or_default());
     let file = Path::new(env!("CARGO_TARGET_TMPDIR")).join("fidelity.txt");
     std::fs::write(&file, &text).unwrap();
-    assert!(report.share() >= 99.0, "less than 99 % are equal; {} lists the differences", file.display());
+    assert!(
+        report.share() >= 99.0,
+        "less than 99 % are equal; {} lists the differences",
+        file.display()
+    );
 }
 
 /// Creates the custom resources of the sequences.

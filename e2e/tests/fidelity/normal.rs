@@ -9,8 +9,14 @@ use crate::runner::Answer;
 
 /// Everything that is replaced before the comparison, each with the reason. Nothing else is masked.
 pub(crate) const RULES: [(&str, &str); 8] = [
-    ("resource versions of objects", "Other sequences write at the same time. Compared: equality and order."),
-    ("resource versions of lists, bookmarks", "As above. Compared: the last version of the sequence at or before it."),
+    (
+        "resource versions of objects",
+        "Other sequences write at the same time. Compared: equality and order.",
+    ),
+    (
+        "resource versions of lists, bookmarks",
+        "As above. Compared: the last version of the sequence at or before it.",
+    ),
     ("uids", "They are random. Compared: equality."),
     ("the end of a generated name", "It is random. Compared: equality."),
     (
@@ -41,6 +47,14 @@ impl Normalizer {
                 event["type"] != "BOOKMARK" || !event["object"]["metadata"]["annotations"].is_null()
             });
         }
+        // A failed creation names its object, too.
+        if step.what.ends_with("with generateName")
+            && let Some(name) = body["details"]["name"].as_str()
+            && let Some((prefix, _)) =
+                name.rsplit_once('-').filter(|(prefix, _)| prefix.contains("-made-"))
+        {
+            self.add_text(name.to_owned(), format!("{prefix}-<random>"));
+        }
         self.value(&mut body, &format!("{at}:"));
         self.replace_texts(&mut body, step);
         json!({ "code": answer.code, "body": body })
@@ -61,7 +75,8 @@ impl Normalizer {
                     self.add_text(uid.to_owned(), format!("<uid {path}>"));
                 }
                 let is_list = fields.contains_key("items");
-                let is_definition = fields.get("kind").is_some_and(|it| it == "CustomResourceDefinition");
+                let is_definition =
+                    fields.get("kind").is_some_and(|it| it == "CustomResourceDefinition");
                 if let Some(Value::Object(meta)) = fields.get_mut("metadata") {
                     self.metadata(meta, is_list, path);
                 }
@@ -86,7 +101,8 @@ impl Normalizer {
         if !prefix.is_empty() && name.len() > prefix.len() && name.starts_with(prefix) {
             self.add_text(name.to_owned(), format!("{prefix}<random>"));
         }
-        let is_bookmark = meta.get("annotations").is_some_and(|it| !it["k8s.io/initial-events-end"].is_null());
+        let is_bookmark =
+            meta.get("annotations").is_some_and(|it| !it["k8s.io/initial-events-end"].is_null());
         if let Some(version) = meta.get_mut("resourceVersion")
             && let Some(number) = version.as_str().and_then(|text| text.parse().ok())
         {
@@ -123,7 +139,8 @@ impl Normalizer {
             return known.clone();
         }
         let before = self.last_before(version);
-        let before = before.split(',').next().unwrap_or_default().trim_matches(['<', '>']).to_owned();
+        let before =
+            before.split(',').next().unwrap_or_default().trim_matches(['<', '>']).to_owned();
         let name = format!("<version {path}, after {before}>");
         self.versions.insert(version, name.clone());
         name
@@ -138,22 +155,32 @@ impl Normalizer {
         match value {
             Value::Array(items) => items.iter_mut().for_each(|item| self.replace_texts(item, step)),
             Value::Object(fields) => {
-                for field in fields.values_mut() {
-                    self.replace_texts(field, step);
-                }
+                // Managed fields have uids of owners as keys.
+                *fields = std::mem::take(fields)
+                    .into_iter()
+                    .map(|(mut name, mut field)| {
+                        self.replace_known(&mut name);
+                        self.replace_texts(&mut field, step);
+                        (name, field)
+                    })
+                    .collect();
             }
             Value::String(text) => {
-                for (known, replacement) in &self.texts {
-                    if text.contains(known) {
-                        *text = text.replace(known, replacement);
-                    }
-                }
+                self.replace_known(text);
                 let mentions = ["resource version", "ResourceVersion", "resourceVersion"];
                 if !text.starts_with('<') && mentions.iter().any(|mention| text.contains(mention)) {
                     *text = self.replace_numbers(text, &step.path);
                 }
             }
             _ => {}
+        }
+    }
+
+    fn replace_known(&self, text: &mut String) {
+        for (known, replacement) in &self.texts {
+            if text.contains(known) {
+                *text = text.replace(known, replacement);
+            }
         }
     }
 

@@ -21,7 +21,12 @@ pub(crate) struct Difference {
 }
 
 /// Returns the fields of an answer that differ.
-pub(crate) fn differences(sequence: &Sequence, at: usize, real: &Value, fake: &Value) -> Vec<Difference> {
+pub(crate) fn differences(
+    sequence: &Sequence,
+    at: usize,
+    real: &Value,
+    fake: &Value,
+) -> Vec<Difference> {
     let mut found = Vec::new();
     compare("", Some(real), Some(fake), &mut found);
     // A different code or reason explains the other fields.

@@ -45,6 +45,9 @@ pub(crate) async fn run(real: &Client, fake: &Cluster, sequence: &Sequence) -> O
         for side in 0..2 {
             let answer = send(clients[side], step, &answers[side]).await;
             normal.push(normalizers[side].answer(at, step, &answer));
+            if side == 1 && answer.code >= 400 && std::env::var_os("DUMP").is_some() {
+                eprintln!("D {} | {} | {}", step.what, answer.code, answer.body["message"]);
+            }
             answers[side].push(answer);
         }
         let found = differences(sequence, at, &normal[0], &normal[1]);
@@ -66,13 +69,20 @@ async fn settle(clients: [&Client; 2], sequence: &Sequence) {
         let mut states = [Vec::new(), Vec::new()];
         for (client, state) in clients.into_iter().zip(&mut states) {
             for path in &sequence.lists {
-                let list = request(client, "GET", path, "", "application/json", String::new(), None).await;
+                let list =
+                    request(client, "GET", path, "", "application/json", String::new(), None).await;
                 let items = list.body["items"].as_array().cloned().unwrap_or_default();
                 state.extend(items.iter().map(|item| {
                     let meta = &item["metadata"];
                     let owners = meta["ownerReferences"].as_array().map_or(0, Vec::len);
                     let name = meta["generateName"].as_str().or(meta["name"].as_str());
-                    json!([path, name, meta["finalizers"], owners, meta["deletionTimestamp"].is_null()])
+                    json!([
+                        path,
+                        name,
+                        meta["finalizers"],
+                        owners,
+                        meta["deletionTimestamp"].is_null()
+                    ])
                 }));
             }
         }

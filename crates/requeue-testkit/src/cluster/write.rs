@@ -7,12 +7,12 @@ use serde_json::{Value, json};
 
 use super::read::{present, serve};
 use super::{Cluster, Response};
+use crate::defaults;
 use crate::events;
 use crate::kind::Kind;
 use crate::metadata;
 use crate::patch::{self, Ownership};
 use crate::request::{FieldValidation, PatchType, Request, Verb};
-use crate::defaults;
 use crate::schema::{self, Schema};
 use crate::status::{Failure, FieldError};
 use crate::store::Key;

@@ -10,7 +10,11 @@ use crate::status::Failure;
 /// # Errors
 ///
 /// The patch is not an object, or has a directive that the server does not know.
-pub(crate) fn strategic(object: &Value, body: &Value, schema: Schema<'_>) -> Result<Value, Failure> {
+pub(crate) fn strategic(
+    object: &Value,
+    body: &Value,
+    schema: Schema<'_>,
+) -> Result<Value, Failure> {
     let (Some(object), Some(patch)) = (object.as_object(), body.as_object()) else {
         return Err(Failure::bad_request("error decoding patch: the patch must be an object"));
     };
@@ -38,7 +42,8 @@ fn merge_fields(
     }
     for (name, removed) in patch {
         let Some(name) = name.strip_prefix("$deleteFromPrimitiveList/") else { continue };
-        if let (Some(Value::Array(items)), Some(removed)) = (merged.get_mut(name), removed.as_array())
+        if let (Some(Value::Array(items)), Some(removed)) =
+            (merged.get_mut(name), removed.as_array())
         {
             items.retain(|item| !removed.contains(item));
         }

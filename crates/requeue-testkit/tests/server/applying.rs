@@ -228,7 +228,6 @@ async fn an_apply_needs_a_manager_and_no_managed_fields() {
     assert_eq!(refused(refused_without).code, 422);
     let mut bad = config(json!({}));
     bad["metadata"]["managedFields"] = json!([]);
-    let status =
-        refused(maps.patch("a", &PatchParams::apply("one"), &Patch::Apply(bad)).await);
+    let status = refused(maps.patch("a", &PatchParams::apply("one"), &Patch::Apply(bad)).await);
     assert_eq!(status.message, "metadata.managedFields must be nil");
 }

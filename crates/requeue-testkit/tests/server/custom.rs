@@ -1,9 +1,7 @@
 //! Custom resources: definitions, schemas, defaults and versions.
 
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
-use kube::api::{
-    DeleteParams, ListParams, Patch, PatchParams, PostParams, ValidationDirective,
-};
+use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams, ValidationDirective};
 use kube::core::DynamicObject;
 use kube::runtime::wait::{await_condition, conditions};
 use kube::{Api, ResourceExt};

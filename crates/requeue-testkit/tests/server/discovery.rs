@@ -22,8 +22,7 @@ async fn discovery_finds_built_in_and_custom_kinds() {
             ("example.com", "Thing", "things", true),
         ] {
             let group = discovery.get(group).expect("the group");
-            let (resource, capabilities) =
-                group.recommended_kind(kind).expect("the kind");
+            let (resource, capabilities) = group.recommended_kind(kind).expect("the kind");
             assert_eq!(resource.plural, plural);
             assert_eq!(capabilities.scope == Scope::Namespaced, is_namespaced);
             assert!(capabilities.supports_operation("watch"));

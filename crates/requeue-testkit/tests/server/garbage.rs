@@ -67,7 +67,8 @@ async fn dependents_follow_their_owner() {
 #[tokio::test]
 async fn another_owner_keeps_a_dependent() {
     let maps = maps(&ApiServer::new());
-    let (first, second) = (create(&maps, &named("first")).await, create(&maps, &named("second")).await);
+    let (first, second) =
+        (create(&maps, &named("first")).await, create(&maps, &named("second")).await);
     create(&maps, &owned("dependent", &[&first, &second])).await;
     maps.delete("first", &DeleteParams::default()).await.expect("deleted");
     let left = maps.get("dependent").await.expect("read");

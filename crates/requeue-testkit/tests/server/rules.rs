@@ -1,8 +1,8 @@
 //! Rules of custom resources in CEL.
 
+use kube::api::PostParams;
 #[cfg(feature = "cel")]
 use kube::api::{Patch, PatchParams};
-use kube::api::PostParams;
 use requeue_testkit::ApiServer;
 use serde_json::json;
 
