@@ -60,6 +60,23 @@ async fn rules_distinguish_names_and_subresources() {
 }
 
 #[tokio::test]
+async fn an_apply_that_creates_needs_both_verbs() {
+    let server = ApiServer::new();
+    let access = Access::user("tester").allow([rule(&["configmaps"], &["patch"])]);
+    let maps = Api::<ConfigMap>::default_namespaced(server.with_access(access).client());
+    let map = json!({ "apiVersion": "v1", "kind": "ConfigMap", "metadata": { "name": "a" } });
+    let patch = Patch::Apply(map);
+    let params = PatchParams::apply("tests");
+    let status = refused(maps.patch("a", &params, &patch).await);
+    assert!(status.message.contains("cannot create resource"), "{status:?}");
+    crate::common::maps(&server)
+        .create(&PostParams::default(), &named("a"))
+        .await
+        .expect("created");
+    maps.patch("a", &params, &patch).await.expect("applied");
+}
+
+#[tokio::test]
 async fn a_user_may_ask_for_permissions() {
     let server = ApiServer::new();
     let access = Access::user("tester").allow([rule(&["configmaps"], &["get"])]);

@@ -8,6 +8,7 @@ mod discovery;
 mod garbage;
 mod namespaces;
 mod objects;
+mod properties;
 mod rules;
 mod subresources;
 mod unknown;

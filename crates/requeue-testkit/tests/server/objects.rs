@@ -99,8 +99,9 @@ async fn preconditions_guard_a_deletion() {
     assert_eq!(
         refused.message,
         format!(
-            "Operation cannot be fulfilled on configmaps \"a\": Precondition failed: UID in \
-             precondition: other, UID in object meta: {}",
+            "Operation cannot be fulfilled on ConfigMap \"a\": the UID in the precondition (other) \
+             does not match the UID in record ({}). The object might have been deleted and then \
+             recreated",
             created.uid().unwrap_or_default()
         )
     );
@@ -192,6 +193,14 @@ async fn json_patches_test_and_change() {
     assert_eq!((failed.code, &*failed.reason), (422, "Invalid"));
     let patched = maps.patch("a", &PatchParams::default(), &patch("a")).await.expect("patched");
     assert!(patched.data.is_some());
+    // As kube's finalizer does: a field that is missing is null.
+    let absent = json!([
+        { "op": "test", "path": "/metadata/finalizers", "value": null },
+        { "op": "add", "path": "/metadata/finalizers", "value": ["example.com/f"] },
+    ]);
+    let absent = Patch::Json::<()>(from(absent));
+    maps.patch("a", &PatchParams::default(), &absent).await.expect("patched");
+    assert_eq!(refused(maps.patch("a", &PatchParams::default(), &absent).await).code, 422);
     let missing = refused(maps.patch("b", &PatchParams::default(), &patch("b")).await);
     assert_eq!(missing.code, 404);
     let stale = Patch::Merge(json!({ "metadata": { "resourceVersion": "1" } }));
@@ -202,14 +211,17 @@ async fn json_patches_test_and_change() {
 async fn only_the_server_sets_its_metadata() {
     let maps = maps(&ApiServer::new());
     let created = maps.create(&PostParams::default(), &named("a")).await.expect("created");
-    for (field, value) in [("creationTimestamp", "2020-01-01T00:00:00Z"), ("namespace", "other")] {
+    let time = "2020-01-01T00:00:00Z";
+    for (field, value, code) in
+        [("namespace", "other", 400), ("name", "b", 422), ("deletionTimestamp", time, 422)]
+    {
         let patch = Patch::Merge(json!({ "metadata": { field: value } }));
         let status = refused(maps.patch("a", &PatchParams::default(), &patch).await);
-        assert!([400, 422].contains(&status.code), "{status:?}");
+        assert_eq!(status.code, code, "{status:?}");
     }
     let patch = Patch::Merge(json!({ "metadata": { "uid": "other" } }));
     assert_eq!(refused(maps.patch("a", &PatchParams::default(), &patch).await).code, 409);
-    let patch = Patch::Merge(json!({ "metadata": { "generation": 7 } }));
+    let patch = Patch::Merge(json!({ "metadata": { "generation": 7, "creationTimestamp": time } }));
     let patched = maps.patch("a", &PatchParams::default(), &patch).await.expect("patched");
     assert_eq!(patched, created);
 }
