@@ -40,7 +40,7 @@ pub(crate) fn keep(new: &mut Value, old: &Value, kind: &Kind) -> Result<(), Fail
     let name = old["metadata"]["name"].as_str().unwrap_or_default();
     let (old, new) = (&old["metadata"], &mut new["metadata"]);
     let mut errors = Vec::new();
-    for field in ["name", "deletionTimestamp"] {
+    for field in ["name", "uid", "deletionTimestamp"] {
         // An object that is being deleted keeps its time, whatever the client sends.
         let is_kept = field == "deletionTimestamp" && !old[field].is_null();
         if !is_kept && !new[field].is_null() && new[field] != old[field] {

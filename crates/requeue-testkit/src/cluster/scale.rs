@@ -39,9 +39,6 @@ impl Cluster {
         let scale = match request.verb {
             Verb::Patch(PatchType::Json) => patch::json(&before, &request.body)?,
             Verb::Patch(PatchType::Merge) => patch::merge(&before, &request.body)?,
-            Verb::Patch(PatchType::Strategic) if kind.definition.is_some() => {
-                return Err(patch::unsupported());
-            }
             // A scale has no lists, for which the forms differ.
             Verb::Patch(PatchType::Strategic) => patch::merge(&before, &request.body)?,
             Verb::Patch(PatchType::Apply) => {

@@ -15,8 +15,12 @@ use crate::status::Failure;
 
 /// Applies a JSON patch (RFC 6902).
 pub(crate) fn json(object: &Value, body: &Value) -> Result<Value, Failure> {
-    let patch: json_patch::Patch = serde_json::from_value(body.clone())
-        .map_err(|error| Failure::bad_request(format!("error decoding patch: {error}")))?;
+    if !body.as_array().is_some_and(|list| list.iter().all(Value::is_object)) {
+        return Err(Failure::bad_request("error decoding patch: it is not a list of operations"));
+    }
+    // An unknown operation fails when it is applied.
+    let patch: json_patch::Patch =
+        serde_json::from_value(body.clone()).map_err(|_| Failure::unprocessable())?;
     let mut object = object.clone();
     for operation in &patch.0 {
         if !is_test_of_missing_field(operation, &object) {
@@ -43,13 +47,4 @@ pub(crate) fn merge(object: &Value, body: &Value) -> Result<Value, Failure> {
     let mut object = object.clone();
     json_patch::merge(&mut object, body);
     Ok(object)
-}
-
-/// A form of patch that custom resources do not have.
-pub(crate) fn unsupported() -> Failure {
-    Failure::unsupported_media(
-        "the body of the request was in an unknown format - accepted media types include: \
-         application/json-patch+json, application/merge-patch+json, application/apply-patch+yaml"
-            .into(),
-    )
 }
