@@ -7,6 +7,16 @@ use crate::kind::Kind;
 /// Sets missing fields of an object, as the server does when it reads it.
 pub(crate) fn set(object: &mut Value, kind: &Kind) {
     match (&*kind.group, &*kind.plural) {
+        ("", "events") => set_fields(
+            object,
+            &[
+                ("reportingComponent", json!("")),
+                ("reportingInstance", json!("")),
+                ("source", json!({})),
+            ],
+        ),
+        ("", "secrets") => set_fields(object, &[("type", json!("Opaque"))]),
+        ("coordination.k8s.io", "leases") => set_fields(object, &[("spec", json!({}))]),
         ("", "pods") => set_pod(object),
         ("", "podtemplates") => set_pod_spec(&mut object["template"]["spec"]),
         ("", "replicationcontrollers") | ("apps", "replicasets") => {

@@ -46,6 +46,7 @@ mod selector;
 mod server;
 mod status;
 mod store;
+mod validation;
 
 pub use crate::access::Access;
 pub use crate::cluster::{Cluster, Response, Watch};

@@ -6,6 +6,7 @@ use std::fmt::Write;
 use serde_json::Value;
 
 use crate::generator::Sequence;
+use crate::normal::RULES;
 use crate::runner::Outcome;
 
 /// The longest value in a report, in characters.
@@ -29,7 +30,6 @@ pub(crate) fn differences(
 ) -> Vec<Difference> {
     let mut found = Vec::new();
     compare("", Some(real), Some(fake), &mut found);
-    // A different code or reason explains the other fields.
     let step = &sequence.steps[at];
     let hide = |text: String| text.replace(&sequence.namespace, "<namespace>");
     found
@@ -134,6 +134,10 @@ impl Report {
                 "\n{what}: {path} ({} answers, first in {} sequences)\n  real: {real}\n  fake: {fake}\n  {}\n",
                 class.answers, class.first, class.example,
             );
+        }
+        text += "\nReplaced before the comparison:\n";
+        for (what, reason) in RULES {
+            let _ = writeln!(text, "- {what}: {reason}");
         }
         text
     }

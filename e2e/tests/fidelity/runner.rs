@@ -18,7 +18,6 @@ const PATIENCE: Duration = Duration::from_secs(20);
 /// The result of one sequence.
 #[derive(Debug)]
 pub(crate) struct Outcome {
-    pub(crate) seed: u64,
     pub(crate) answers: usize,
     /// The answers that differ, each with its differences.
     pub(crate) different: Vec<Vec<Difference>>,
@@ -45,9 +44,6 @@ pub(crate) async fn run(real: &Client, fake: &Cluster, sequence: &Sequence) -> O
         for side in 0..2 {
             let answer = send(clients[side], step, &answers[side]).await;
             normal.push(normalizers[side].answer(at, step, &answer));
-            if side == 1 && answer.code >= 400 && std::env::var_os("DUMP").is_some() {
-                eprintln!("D {} | {} | {}", step.what, answer.code, answer.body["message"]);
-            }
             answers[side].push(answer);
         }
         let found = differences(sequence, at, &normal[0], &normal[1]);
@@ -58,7 +54,7 @@ pub(crate) async fn run(real: &Client, fake: &Cluster, sequence: &Sequence) -> O
             settle(clients, sequence).await;
         }
     }
-    Outcome { seed: sequence.seed, answers: sequence.steps.len(), different }
+    Outcome { answers: sequence.steps.len(), different }
 }
 
 /// Waits until the controllers of the real server have done what the fake does with the request. After a difference,

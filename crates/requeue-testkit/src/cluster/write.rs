@@ -115,7 +115,7 @@ impl Cluster {
         }
         complete(&mut object, kind);
         let unknown = self.prepare(&mut object, None, writing)?;
-        metadata::check(&object, kind)?;
+        metadata::check(&object, None, kind)?;
         let managed_fields = match managed_fields {
             Some(managed_fields) => managed_fields,
             None => patch::own_update(kind, None, &object, &writing.ownership),
@@ -277,7 +277,7 @@ impl Cluster {
         }
         metadata::keep(&mut new, &old, kind)?;
         self.prepare(&mut new, Some(&old), writing)?;
-        metadata::check(&new, kind)?;
+        metadata::check(&new, Some(&old), kind)?;
         let managed_fields = match managed_fields {
             Some(managed_fields) => managed_fields,
             None => patch::own_update(kind, Some(&old), &new, &writing.ownership),
@@ -403,11 +403,6 @@ fn complete(object: &mut Value, kind: &Kind) {
         }
         "persistentvolumeclaims" | "persistentvolumes" => {
             object["status"] = json!({ "phase": "Pending" });
-        }
-        "secrets" => {
-            if object["type"].is_null() {
-                object["type"] = json!("Opaque");
-            }
         }
         _ => {}
     }
