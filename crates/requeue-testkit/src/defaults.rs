@@ -7,14 +7,15 @@ use crate::kind::Kind;
 /// Sets missing fields of an object, as the server does when it reads it.
 pub(crate) fn set(object: &mut Value, kind: &Kind) {
     match (&*kind.group, &*kind.plural) {
-        ("", "events") => set_fields(
-            object,
-            &[
-                ("reportingComponent", json!("")),
-                ("reportingInstance", json!("")),
-                ("source", json!({})),
-            ],
-        ),
+        ("", "events") => {
+            let texts = [("reportingComponent", json!("")), ("reportingInstance", json!(""))];
+            set_fields(object, &texts);
+            set_fields(object, &[("source", json!({}))]);
+            // Times that are not set are shown as null, and come back so.
+            if let Some(fields) = object.as_object_mut() {
+                fields.retain(|_, field| !field.is_null());
+            }
+        }
         ("", "secrets") => set_fields(object, &[("type", json!("Opaque"))]),
         ("coordination.k8s.io", "leases") => set_fields(object, &[("spec", json!({}))]),
         ("", "pods") => set_pod(object),

@@ -8,8 +8,9 @@
 //!   versions of lists; watches with bookmarks and initial events; finalizers and garbage collection; namespaces;
 //!   dry runs; and [permissions](Access).
 //! - A request for anything else fails with 501 and a message that names it. The server never pretends.
-//! - No controller runs beside it, except for those that end deletions. Nothing creates pods. Kubernetes' own kinds have
-//!   no defaults, apart from a few without which clients do not work, and are not validated beyond their metadata.
+//! - No controller runs beside it, except for those that end deletions. Nothing creates pods. Of
+//!   Kubernetes' own kinds, only pods, workloads, Secrets, Leases and Events have defaults. Only ConfigMaps, Secrets,
+//!   Leases, Events, Deployments and ReplicaSets are validated beyond metadata and types.
 //!
 //! # Examples
 //!

@@ -188,9 +188,21 @@ pub(super) fn serve(kind: &Kind, object: &Arc<Value>) -> Arc<Value> {
 pub(super) fn present(kind: &Kind, projection: Projection, object: &Arc<Value>) -> Value {
     let object = serve(kind, object);
     match projection {
-        Projection::Whole => Value::clone(&object),
+        Projection::Whole => with_nulls(Value::clone(&object), kind),
         Projection::Metadata => metadata_of(&object),
     }
+}
+
+/// Adds the times that the server shows although they are not set.
+fn with_nulls(mut object: Value, kind: &Kind) -> Value {
+    if kind.is_core("events")
+        && let Some(fields) = object.as_object_mut()
+    {
+        for field in ["eventTime", "firstTimestamp", "lastTimestamp"] {
+            fields.entry(field).or_insert(Value::Null);
+        }
+    }
+    object
 }
 
 fn metadata_of(object: &Value) -> Value {
@@ -206,7 +218,7 @@ pub(super) fn list_item(kind: &Kind, projection: Projection, object: &Value) -> 
     if projection == Projection::Metadata {
         return metadata_of(object);
     }
-    let mut item = object.clone();
+    let mut item = with_nulls(object.clone(), kind);
     if let (None, Some(fields)) = (&kind.definition, item.as_object_mut()) {
         fields.remove("kind");
         fields.remove("apiVersion");
