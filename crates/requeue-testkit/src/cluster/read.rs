@@ -49,6 +49,10 @@ impl Cluster {
                 metadata["remainingItemCount"] = json!(rest.len() - count);
             }
         }
+        // Lists of custom resources always have the field.
+        if is_last && kind.definition.is_some() {
+            metadata["continue"] = json!("");
+        }
         let items = rest[..count].iter();
         let items = items.map(|(_, object)| list_item(kind, request.projection, object));
         let items: Vec<_> = items.collect();

@@ -118,6 +118,12 @@ impl Cluster {
         metadata::check(&object, None, kind)?;
         let managed_fields = match managed_fields {
             Some(managed_fields) => managed_fields,
+            None if kind.is_core("namespaces") => {
+                // The server adds the finalizer itself.
+                let mut sent = object.clone();
+                remove(&mut sent, "spec");
+                patch::own_update(kind, None, &sent, &writing.ownership)
+            }
             None => patch::own_update(kind, None, &object, &writing.ownership),
         };
         metadata::set_managed_fields(&mut object, managed_fields);

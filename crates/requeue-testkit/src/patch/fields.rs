@@ -250,8 +250,9 @@ impl Comparison {
                 path.pop();
             }
         }
-        // A map or an item that appears or disappears is itself a member.
+        // A map or an item that appears or disappears is itself a member. A list is none.
         match (old, new) {
+            _ if new.or(old).is_some_and(Value::is_array) => {}
             (None, _) => self.added.insert(path),
             (_, None) => self.removed.insert(path),
             _ => {}
