@@ -39,7 +39,7 @@ pub(crate) fn apply(
     let last = managers.0.get(&applier).map(|managed| managed.fields.clone());
     let mut merged = merge(live, config, schema);
     if let Some(last) = last {
-        // Fields that nobody owns after this apply, although this manager applied them last time.
+        // Fields that no manager owns after this apply, although this manager applied them last time.
         let mut abandoned = last.difference(&fields);
         for (manager, managed) in &managers.0 {
             if *manager != applier {
@@ -78,7 +78,7 @@ fn check_conflicts(
     let mut by_manager = Vec::new();
     for (manager, managed) in managers.0.iter().filter(|(manager, _)| *manager != applier) {
         let conflicts = managed.fields.intersection(changed);
-        let paths: Vec<_> = conflicts.iter().map(|path| shown(path)).collect();
+        let paths: Vec<_> = conflicts.iter().map(shown).collect();
         if paths.is_empty() {
             continue;
         }
