@@ -12,7 +12,7 @@ export CARGO_PROFILE_TEST_DEBUG := 0
 export CARGO_INCREMENTAL := 0
 endif
 
-.PHONY: help run test check docs e2e e2e-full conformance loom sim soak chaos fuzz planted mutants instructions bench bench-store bench-kube package api platforms semver release dist footprint deny advisories
+.PHONY: help run test check docs e2e e2e-full fidelity conformance loom sim soak chaos fuzz planted mutants instructions bench bench-store bench-kube package api platforms semver release dist footprint deny advisories
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "%-14s%s\n", $$1, $$2 }' Makefile
@@ -41,6 +41,11 @@ e2e: ## Test against a Kubernetes API server, which Go builds in minutes the fir
 
 e2e-full: export REQUEUE_E2E := full
 e2e-full: e2e ## Run the same tests at full length
+
+fidelity: export REQUEUE_E2E := full
+fidelity: ## Compare the API server in memory with a real one in 5,000 sequences of requests
+	@scripts/setup.sh
+	server=$$(scripts/kube-server.sh) && REQUEUE_KUBE_SERVER=$$server cargo test -p requeue-e2e --test fidelity -- --nocapture
 
 package: ## Package the published crates, and test them from their packages alone
 	@scripts/setup.sh

@@ -8,8 +8,9 @@
 //! - It knows merge patches, JSON patches and server-side apply, selectors, pages, past versions of lists, watches and
 //!   [permissions](Access).
 //! - A request for anything else fails with 501 and a message that names it. The server never pretends.
-//! - No controller runs beside it, except for those that end deletions. Nothing creates pods. Kubernetes' own kinds have
-//!   no defaults, apart from a few without which clients do not work, and are not validated beyond their metadata.
+//! - No controller runs beside it, except for those that end deletions. Nothing creates pods. Of
+//!   Kubernetes' own kinds, only pods, workloads, Secrets, Leases and Events have defaults. Only ConfigMaps, Secrets,
+//!   Leases, Events, Deployments and ReplicaSets are validated beyond metadata and types.
 //!
 //! # Examples
 //!
@@ -31,6 +32,7 @@
 mod access;
 mod cluster;
 mod crd;
+mod defaults;
 mod definition;
 mod discovery;
 mod events;
@@ -45,6 +47,7 @@ mod selector;
 mod server;
 mod status;
 mod store;
+mod validation;
 
 pub use crate::access::Access;
 pub use crate::cluster::{Cluster, Response, Watch};

@@ -6,6 +6,7 @@ use serde_json::{Value, json};
 
 use crate::kind::Kind;
 use crate::status::{Failure, FieldError};
+use crate::validation;
 
 /// Metadata that only the server sets.
 const OF_SERVER: [&str; 5] =
@@ -40,7 +41,7 @@ pub(crate) fn keep(new: &mut Value, old: &Value, kind: &Kind) -> Result<(), Fail
     let name = old["metadata"]["name"].as_str().unwrap_or_default();
     let (old, new) = (&old["metadata"], &mut new["metadata"]);
     let mut errors = Vec::new();
-    for field in ["name", "deletionTimestamp"] {
+    for field in ["name", "uid", "deletionTimestamp"] {
         // An object that is being deleted keeps its time, although the client sends another.
         let is_kept = field == "deletionTimestamp" && !old[field].is_null();
         if !is_kept && !new[field].is_null() && new[field] != old[field] {
@@ -107,7 +108,7 @@ pub(crate) fn is_ready_to_go(object: &Value) -> bool {
 }
 
 /// Checks the metadata that clients set.
-pub(crate) fn check(object: &Value, kind: &Kind) -> Result<(), Failure> {
+pub(crate) fn check(object: &Value, old: Option<&Value>, kind: &Kind) -> Result<(), Failure> {
     let meta = &object["metadata"];
     let name = meta["name"].as_str().unwrap_or_default();
     let mut errors = Vec::new();
@@ -133,6 +134,7 @@ pub(crate) fn check(object: &Value, kind: &Kind) -> Result<(), Failure> {
         check_text("metadata.annotations", value, &mut errors);
     }
     check_owners(&meta["ownerReferences"], &mut errors);
+    errors.extend(validation::check(object, old, kind));
     if errors.is_empty() { Ok(()) } else { Err(Failure::invalid(kind, name, &errors)) }
 }
 

@@ -6,7 +6,7 @@ use http::header::{ACCEPT, CONTENT_TYPE, USER_AGENT};
 use percent_encoding::percent_decode_str;
 use serde_json::Value;
 
-use crate::kind::qualify;
+use crate::kind::{is_known_group, qualify};
 use crate::record::Record;
 use crate::selector::Selector;
 use crate::status::{Failure, FieldError};
@@ -141,7 +141,12 @@ impl Propagation {
             "Background" => Ok(Self::Background),
             "Foreground" => Ok(Self::Foreground),
             "Orphan" => Ok(Self::Orphan),
-            other => Err(Failure::bad_request(format!("unknown propagationPolicy: {other:?}"))),
+            other => {
+                let policies = ["Foreground", "Background", "Orphan", "nil"].map(Value::from);
+                let error =
+                    FieldError::not_supported("propagationPolicy", &other.into(), &policies);
+                Err(Failure::invalid_options("DeleteOptions", &[error]))
+            }
         }
     }
 }
@@ -201,7 +206,7 @@ impl Options {
                     other => {
                         let error =
                             FieldError::not_supported("dryRun", &other.into(), &["All".into()]);
-                        return Err(Failure::invalid_options("", &error));
+                        return Err(Failure::invalid_options("ListOptions", &[error]));
                     }
                 },
                 "fieldManager" => options.manager = Some(value),
@@ -246,7 +251,7 @@ fn number<T: std::str::FromStr>(name: &str, value: &str) -> Result<T, Failure> {
 fn unsupported_match(value: &str) -> Failure {
     let supported = ["Exact".into(), "NotOlderThan".into(), "".into()];
     let error = FieldError::not_supported("resourceVersionMatch", &value.into(), &supported);
-    Failure::invalid_options("ListOptions.meta.k8s.io", &error)
+    Failure::invalid_options("ListOptions", &[error])
 }
 
 /// The form of the objects in a response.
@@ -266,6 +271,8 @@ pub(crate) struct Request {
     pub(crate) projection: Projection,
     /// The body as JSON. Null if it is empty.
     pub(crate) body: Value,
+    /// Why the body of a creation or an update is no object, in the words of the API server.
+    pub(crate) unread: Option<String>,
     /// The name of the client before the first slash, as the default field manager.
     pub(crate) agent: String,
 }
@@ -285,34 +292,42 @@ impl Request {
             (&Method::GET, Some(_)) => Verb::Get,
             (&Method::POST, _) => Verb::Create,
             (&Method::PUT, Some(_)) => Verb::Update,
-            (&Method::PATCH, Some(_)) => Verb::Patch(patch_type(content_type)?),
+            (&Method::PATCH, Some(_)) => Verb::Patch(patch_type(content_type, &path.group)?),
             (&Method::DELETE, Some(_)) => Verb::Delete,
             (&Method::DELETE, None) => Verb::DeleteCollection,
             _ => return Err(Failure::method_not_allowed()),
         };
-        if matches!(verb, Verb::Create | Verb::Update)
-            && !matches!(content_type, "application/json" | "")
-        {
-            let why = format!(
-                "the body of the request was in an unknown format - accepted media types include: \
-                 application/json (requeue-testkit reads no other form than JSON, not \
-                 {content_type:?})"
-            );
-            return Err(Failure::unsupported_media(why));
+        let is_object = matches!(verb, Verb::Create | Verb::Update);
+        if is_object && !matches!(content_type, "application/json" | "") {
+            if matches!(content_type, "application/yaml" | "application/vnd.kubernetes.protobuf") {
+                return Err(Failure::not_implemented(format_args!("bodies as {content_type}")));
+            }
+            let why = "the body of the request was in an unknown format - accepted media types \
+                       include: application/json, application/yaml, \
+                       application/vnd.kubernetes.protobuf";
+            return Err(Failure::unsupported_media(why.into()));
         }
+        let mut unread = is_object.then(|| unread(request.body())).flatten();
         let body = match request.body() {
             empty if empty.is_empty() => Value::Null,
-            text => serde_json::from_slice(text).map_err(|error| {
-                Failure::bad_request(format!(
-                    "the body of the request is not JSON, the only form that requeue-testkit \
-                     reads: {error}"
-                ))
-            })?,
+            text => match serde_json::from_slice(text) {
+                Ok(body) => body,
+                Err(_) if unread.is_some() => Value::Null,
+                Err(error) => {
+                    return Err(Failure::bad_request(format!(
+                        "the body of the request is not JSON, the only form that \
+                         requeue-testkit reads: {error}"
+                    )));
+                }
+            },
         };
+        if body.is_object() {
+            unread = None;
+        }
         let agent = header(USER_AGENT).unwrap_or("unknown");
         let agent = agent.split('/').next().unwrap_or_default().to_owned();
         let projection = projection(header(ACCEPT).unwrap_or_default())?;
-        Ok(Self { verb, path, options, projection, body, agent })
+        Ok(Self { verb, path, options, projection, body, unread, agent })
     }
 
     /// Writes what the request says into its record.
@@ -344,21 +359,53 @@ impl Request {
     }
 }
 
-fn patch_type(content_type: &str) -> Result<PatchType, Failure> {
+/// Returns why a body is no object, and how it begins.
+fn unread(body: &[u8]) -> Option<String> {
+    const SHOWN: usize = 30;
+    let why = match serde_json::from_slice::<Value>(body) {
+        Ok(Value::Object(_)) => return None,
+        Ok(Value::Array(_)) => {
+            "json: cannot unmarshal array into Go value of type struct { APIVersion string \
+             \"json:\\\"apiVersion,omitempty\\\"\"; Kind string \"json:\\\"kind,omitempty\\\"\" }"
+                .into()
+        }
+        Ok(_) => "the value is not an object".into(),
+        Err(error) if error.is_eof() => "unexpected end of JSON input".into(),
+        Err(error) => error.to_string(),
+    };
+    let begin = &body[..body.len().min(SHOWN)];
+    let begin = match begin.first() {
+        None => "<empty>".into(),
+        Some(b'{') => String::from_utf8_lossy(begin).into_owned(),
+        Some(_) => begin.iter().map(|byte| format!("{byte:02x}")).collect(),
+    };
+    let rest = if body.len() > SHOWN { " ..." } else { "" };
+    Some(format!("couldn't get version/kind; json parse error: {why} ({begin}{rest})"))
+}
+
+fn patch_type(content_type: &str, group: &str) -> Result<PatchType, Failure> {
     match content_type {
         "application/json-patch+json" => Ok(PatchType::Json),
         "application/merge-patch+json" => Ok(PatchType::Merge),
-        "application/strategic-merge-patch+json" => Ok(PatchType::Strategic),
+        "application/strategic-merge-patch+json" if is_known_group(group) => {
+            Ok(PatchType::Strategic)
+        }
         "application/apply-patch+yaml" => Ok(PatchType::Apply),
         "application/apply-patch+cbor" => {
             Err(Failure::not_implemented("the content type application/apply-patch+cbor"))
         }
-        _ => Err(Failure::unsupported_media(
-            "the body of the request was in an unknown format - accepted media types include: \
-             application/json-patch+json, application/merge-patch+json, \
-             application/apply-patch+yaml"
-                .into(),
-        )),
+        _ => {
+            // Custom resources have no strategic merge patches.
+            let strategic = match is_known_group(group) {
+                true => "application/strategic-merge-patch+json, ",
+                false => "",
+            };
+            Err(Failure::unsupported_media(format!(
+                "the body of the request was in an unknown format - accepted media types include: \
+                 application/json-patch+json, application/merge-patch+json, \
+                 {strategic}application/apply-patch+yaml"
+            )))
+        }
     }
 }
 

@@ -115,6 +115,17 @@ impl<'a> Schema<'a> {
         }
     }
 
+    /// Returns whether a strategic merge patch merges the items of this list.
+    pub(crate) fn merges_items(self) -> bool {
+        let strategy = self.node["x-kubernetes-patch-strategy"].as_str();
+        strategy.is_some_and(|strategy| strategy.split(',').any(|it| it == "merge"))
+    }
+
+    /// Returns the field by which a strategic merge patch finds the items of this list.
+    pub(crate) fn merge_key(self) -> Option<&'a str> {
+        self.node["x-kubernetes-patch-merge-key"].as_str()
+    }
+
     pub(crate) fn is_atomic_map(self) -> bool {
         self.node["x-kubernetes-map-type"] == "atomic"
     }

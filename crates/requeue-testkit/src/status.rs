@@ -81,6 +81,23 @@ fn details(name: &str, group: &str, kind: &str) -> Value {
     Value::Object(fields.map(|(field, value)| (field.to_owned(), json!(value))).collect())
 }
 
+fn invalid_message(what: &str, name: &str, errors: &[FieldError]) -> String {
+    let listed: Vec<_> =
+        errors.iter().map(|error| format!("{}: {}", error.field, error.message)).collect();
+    let listed = match listed.as_slice() {
+        [one] => one.clone(),
+        many => format!("[{}]", many.join(", ")),
+    };
+    format!("{what} \"{name}\" is invalid: {listed}")
+}
+
+fn causes(errors: &[FieldError]) -> Value {
+    let causes = errors.iter().map(
+        |error| json!({ "reason": error.reason, "message": error.message, "field": error.field }),
+    );
+    Value::Array(causes.collect())
+}
+
 /// Go prints objects and lists by their type, which has no equal here.
 fn shown(value: &Value) -> String {
     match value {
@@ -193,32 +210,17 @@ impl Failure {
     }
 
     pub(crate) fn invalid(kind: &Kind, name: &str, errors: &[FieldError]) -> Self {
-        let listed: Vec<_> =
-            errors.iter().map(|error| format!("{}: {}", error.field, error.message)).collect();
-        let listed = match listed.as_slice() {
-            [one] => one.clone(),
-            many => format!("[{}]", many.join(", ")),
-        };
-        let message = format!("{} \"{name}\" is invalid: {listed}", kind.qualified_kind());
-        let causes: Vec<_> = errors
-            .iter()
-            .map(|error| {
-                json!({ "reason": error.reason, "message": error.message, "field": error.field })
-            })
-            .collect();
+        let message = invalid_message(&kind.qualified_kind(), name, errors);
         let mut failure = Self::new(422, "Invalid", message).about(kind, name);
         failure.details["kind"] = json!(kind.kind);
-        failure.details["causes"] = json!(causes);
+        failure.details["causes"] = causes(errors);
         failure
     }
 
-    /// The query of a list or watch contradicts itself.
-    pub(crate) fn invalid_options(what: &str, error: &FieldError) -> Self {
-        let message = format!("{what} \"\" is invalid: {}: {}", error.field, error.message);
-        let causes = json!([{
-            "reason": error.reason, "message": error.message, "field": error.field,
-        }]);
-        let details = json!({ "group": "meta.k8s.io", "kind": "ListOptions", "causes": causes });
+    /// The options of a request contradict themselves, or have values that the server does not know.
+    pub(crate) fn invalid_options(options: &str, errors: &[FieldError]) -> Self {
+        let message = invalid_message(&format!("{options}.meta.k8s.io"), "", errors);
+        let details = json!({ "group": "meta.k8s.io", "kind": options, "causes": causes(errors) });
         Self { details, ..Self::new(422, "Invalid", message) }
     }
 
@@ -275,9 +277,11 @@ impl Failure {
             "metadata": metadata,
             "status": "Failure",
             "message": self.message,
-            "reason": self.reason,
             "code": self.code,
         });
+        if !self.reason.is_empty() {
+            status["reason"] = json!(self.reason);
+        }
         if !self.details.is_null() {
             status["details"] = self.details.clone();
         }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use k8s_openapi::jiff::Timestamp;
 use serde_json::{Value, json};
 
-use super::read::{present, serve};
+use super::read::{list_item, present, serve};
 use super::{Cluster, Response, select};
 use crate::kind::Kind;
 use crate::metadata;
@@ -100,22 +100,22 @@ impl Cluster {
         let options = &request.options;
         options.selector.check_fields(kind)?;
         let namespace = request.path.namespace.as_deref();
-        let keys: Vec<_> =
+        // The response has the objects as they were before.
+        let version = self.store.version();
+        let found: Vec<_> =
             select(self.store.objects(), kind.storage_group(), &kind.plural, namespace)
-                .filter(|(_, object)| options.selector.matches(&serve(kind, object)))
-                .map(|(key, _)| key.clone())
+                .map(|(key, object)| (key.clone(), serve(kind, object)))
+                .filter(|(_, object)| options.selector.matches(object))
                 .collect();
-        let mut items = Vec::new();
-        for key in keys {
-            let (Deleted::Gone(object) | Deleted::Waits(object)) =
-                self.delete_object(now, kind, &key, &deletion)?;
-            items.push(present(kind, request.projection, &object));
+        for (key, _) in &found {
+            self.delete_object(now, kind, key, &deletion)?;
         }
+        let items = found.iter().map(|(_, object)| list_item(kind, request.projection, object));
         let list = json!({
             "kind": kind.list_kind(),
             "apiVersion": kind.api_version(),
-            "metadata": { "resourceVersion": self.store.version().to_string() },
-            "items": items,
+            "metadata": { "resourceVersion": version.to_string() },
+            "items": items.collect::<Vec<_>>(),
         });
         Ok(Response::Json(200, list))
     }

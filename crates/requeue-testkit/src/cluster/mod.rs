@@ -174,6 +174,9 @@ impl Cluster {
         {
             return self.handle_subresource(now, access, &request, &kind);
         }
+        if !kind.verbs.iter().any(|verb| verb == request.verb.name()) {
+            return Err(Failure::method_not_allowed());
+        }
         match request.verb {
             Verb::Get => self.get(&request, &kind),
             Verb::List => self.list(&request, &kind),

@@ -49,11 +49,13 @@ impl Cluster {
                 metadata["remainingItemCount"] = json!(rest.len() - count);
             }
         }
+        // Lists of custom resources always have the field.
+        if is_last && kind.definition.is_some() {
+            metadata["continue"] = json!("");
+        }
         let items = rest[..count].iter();
-        let items: Vec<_> = match request.projection {
-            Projection::Metadata => items.map(|(_, object)| metadata_of(object)).collect(),
-            Projection::Whole => items.map(|(_, object)| list_item(kind, object)).collect(),
-        };
+        let items = items.map(|(_, object)| list_item(kind, request.projection, object));
+        let items: Vec<_> = items.collect();
         let (api_version, list_kind) = match request.projection {
             Projection::Whole => (kind.api_version(), kind.list_kind()),
             Projection::Metadata => ("meta.k8s.io/v1".into(), "PartialObjectMetadataList".into()),
@@ -116,32 +118,32 @@ impl Cluster {
 }
 
 fn check_list_options(options: &Options) -> Result<(), Failure> {
-    let refuse = |why: &str| {
-        let error = FieldError::forbidden("resourceVersionMatch", why);
-        Err(Failure::invalid_options("ListOptions.meta.k8s.io", &error))
-    };
+    let mut errors = Vec::new();
+    let mut refuse = |field: &str, why: &str| errors.push(FieldError::forbidden(field, why));
+    let rule = "resourceVersionMatch";
+    if options.version_match.is_some() {
+        if options.version.is_empty() {
+            refuse(rule, "resourceVersionMatch is forbidden unless resourceVersion is provided");
+        }
+        if options.page.is_some() {
+            refuse(rule, "resourceVersionMatch is forbidden when continue is provided");
+        }
+        if options.version_match == Some(Match::Exact) && options.version == "0" {
+            refuse(rule, "resourceVersionMatch \"exact\" is forbidden for resourceVersion \"0\"");
+        }
+    }
     if options.send_initial_events.is_some() {
-        let error =
-            FieldError::forbidden("sendInitialEvents", "sendInitialEvents is forbidden for list");
-        return Err(Failure::invalid_options("ListOptions.meta.k8s.io", &error));
+        refuse("sendInitialEvents", "sendInitialEvents is forbidden for list");
+    }
+    if !errors.is_empty() {
+        return Err(Failure::invalid_options("ListOptions", &errors));
     }
     if options.page.is_some() && !options.version.is_empty() && options.version != "0" {
         return Err(Failure::bad_request(
             "specifying resource version is not allowed when using continue",
         ));
     }
-    match options.version_match {
-        Some(_) if options.page.is_some() => {
-            refuse("resourceVersionMatch is forbidden when continue is provided")
-        }
-        Some(_) if options.version.is_empty() => {
-            refuse("resourceVersionMatch is forbidden unless resourceVersion is provided")
-        }
-        Some(Match::Exact) if options.version == "0" => {
-            refuse("resourceVersionMatch \"exact\" is forbidden for resourceVersion \"0\"")
-        }
-        _ => Ok(()),
-    }
+    Ok(())
 }
 
 /// The place at which a list continues.
@@ -153,7 +155,7 @@ struct Page {
 
 impl Page {
     fn parse(token: &str) -> Result<Self, Failure> {
-        let invalid = || Failure::bad_request("continue key is not valid");
+        let invalid = || Failure::bad_request("invalid continue token: continue key is not valid");
         let json = BASE64_URL_SAFE_NO_PAD.decode(token).map_err(|_| invalid())?;
         let json: Value = serde_json::from_slice(&json).map_err(|_| invalid())?;
         let version = json["rv"].as_i64().filter(|version| *version != 0);
@@ -190,9 +192,21 @@ pub(super) fn serve(kind: &Kind, object: &Arc<Value>) -> Arc<Value> {
 pub(super) fn present(kind: &Kind, projection: Projection, object: &Arc<Value>) -> Value {
     let object = serve(kind, object);
     match projection {
-        Projection::Whole => Value::clone(&object),
+        Projection::Whole => with_nulls(Value::clone(&object), kind),
         Projection::Metadata => metadata_of(&object),
     }
+}
+
+/// Adds the times that the server shows although they are not set.
+fn with_nulls(mut object: Value, kind: &Kind) -> Value {
+    if kind.is_core("events")
+        && let Some(fields) = object.as_object_mut()
+    {
+        for field in ["eventTime", "firstTimestamp", "lastTimestamp"] {
+            fields.entry(field).or_insert(Value::Null);
+        }
+    }
+    object
 }
 
 fn metadata_of(object: &Value) -> Value {
@@ -203,9 +217,12 @@ fn metadata_of(object: &Value) -> Value {
     })
 }
 
-/// Items in lists of built-in kinds do not name their kind.
-fn list_item(kind: &Kind, object: &Value) -> Value {
-    let mut item = object.clone();
+/// Returns an object as a list shows it. Items of built-in kinds do not name their kind.
+pub(super) fn list_item(kind: &Kind, projection: Projection, object: &Value) -> Value {
+    if projection == Projection::Metadata {
+        return metadata_of(object);
+    }
+    let mut item = with_nulls(object.clone(), kind);
     if let (None, Some(fields)) = (&kind.definition, item.as_object_mut()) {
         fields.remove("kind");
         fields.remove("apiVersion");

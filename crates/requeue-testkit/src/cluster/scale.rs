@@ -39,10 +39,10 @@ impl Cluster {
         let scale = match request.verb {
             Verb::Patch(PatchType::Json) => patch::json(&before, &request.body)?,
             Verb::Patch(PatchType::Merge) => patch::merge(&before, &request.body)?,
-            Verb::Patch(_) => {
-                return Err(Failure::not_implemented(
-                    "apply and strategic merge patches of a scale",
-                ));
+            // A scale has no lists, for which the forms differ.
+            Verb::Patch(PatchType::Strategic) => patch::merge(&before, &request.body)?,
+            Verb::Patch(PatchType::Apply) => {
+                return Err(Failure::not_implemented("apply of a scale"));
             }
             _ => request.body.clone(),
         };

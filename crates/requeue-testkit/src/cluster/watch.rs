@@ -110,7 +110,10 @@ impl Cluster {
             timeout: options.timeout_seconds.map(Duration::from_secs),
             is_over: false,
         };
-        let sends_all = options.send_initial_events == Some(true);
+        // A watch without a version begins with all objects.
+        let is_from_start = options.version.is_empty() || options.version == "0";
+        let sends_all =
+            options.send_initial_events.unwrap_or(is_from_start && options.version_match.is_none());
         let version = match options.version.parse() {
             Ok(version) => version,
             Err(_) if options.version.is_empty() => 0,
@@ -122,7 +125,7 @@ impl Cluster {
         if sends_all && version > self.store.version() {
             return Err(Failure::version_too_large(version, self.store.version()));
         }
-        if sends_all || (version == 0 && options.send_initial_events.is_none()) {
+        if sends_all {
             let namespace = request.path.namespace.as_deref();
             let objects =
                 select(self.store.objects(), kind.storage_group(), &kind.plural, namespace);
@@ -165,25 +168,24 @@ impl Cluster {
 }
 
 fn check_watch_options(options: &Options) -> Result<(), Failure> {
-    let refuse =
-        |error: &FieldError| Err(Failure::invalid_options("ListOptions.meta.k8s.io", error));
-    match (options.send_initial_events, options.version_match) {
-        (None, Some(_)) => refuse(&FieldError::forbidden(
-            "resourceVersionMatch",
-            "resourceVersionMatch is forbidden for watch unless sendInitialEvents is provided",
-        )),
-        (Some(_), None) => refuse(&FieldError::forbidden(
-            "resourceVersionMatch",
-            "sendInitialEvents requires setting resourceVersionMatch to NotOlderThan",
-        )),
-        (Some(_), Some(Match::Exact)) => refuse(&FieldError::not_supported(
-            "resourceVersionMatch",
-            &"Exact".into(),
-            &["NotOlderThan".into()],
-        )),
-        _ if options.page.is_some() => {
-            refuse(&FieldError::forbidden("continue", "continue is forbidden for watch"))
-        }
-        _ => Ok(()),
+    let rule = "resourceVersionMatch";
+    let mut errors = Vec::new();
+    if options.send_initial_events.is_some() && options.version_match != Some(Match::NotOlderThan) {
+        let why = "sendInitialEvents requires setting resourceVersionMatch to NotOlderThan";
+        errors.push(FieldError::forbidden(rule, why));
     }
+    if options.version_match.is_some() && options.send_initial_events.is_none() {
+        let why =
+            "resourceVersionMatch is forbidden for watch unless sendInitialEvents is provided";
+        errors.push(FieldError::forbidden(rule, why));
+    }
+    if options.version_match == Some(Match::Exact) {
+        let supported = ["NotOlderThan".into()];
+        errors.push(FieldError::not_supported(rule, &"Exact".into(), &supported));
+    }
+    if options.version_match.is_some() && options.page.is_some() {
+        let why = "resourceVersionMatch is forbidden when continue is provided";
+        errors.push(FieldError::forbidden(rule, why));
+    }
+    if errors.is_empty() { Ok(()) } else { Err(Failure::invalid_options("ListOptions", &errors)) }
 }

@@ -9,12 +9,13 @@ use super::read::{present, serve};
 use super::{Cluster, Response};
 use crate::access::Access;
 use crate::crd;
+use crate::defaults;
 use crate::events;
 use crate::kind::Kind;
 use crate::metadata;
 use crate::patch::{self, Ownership, Part};
 use crate::request::{FieldValidation, PatchType, Request, Verb};
-use crate::schema;
+use crate::schema::{self, Schema};
 use crate::status::{Failure, FieldError};
 use crate::store::Key;
 
@@ -59,6 +60,7 @@ impl Cluster {
         request: &Request,
         kind: &Arc<Kind>,
     ) -> Result<Response, Failure> {
+        check_body(request, kind)?;
         let mut object = request.body.clone();
         check_type(&mut object, kind)?;
         let namespace = request.path.namespace.as_deref();
@@ -113,9 +115,15 @@ impl Cluster {
         }
         complete(&mut object, kind);
         let unknown = self.prepare(&mut object, None, writing)?;
-        metadata::check(&object, kind)?;
+        metadata::check(&object, None, kind)?;
         let managed_fields = match managed_fields {
             Some(managed_fields) => managed_fields,
+            None if kind.is_core("namespaces") => {
+                // The server adds the finalizer itself.
+                let mut sent = object.clone();
+                remove(&mut sent, "spec");
+                patch::own_update(kind, None, &sent, &writing.ownership)
+            }
             None => patch::own_update(kind, None, &object, &writing.ownership),
         };
         metadata::set_managed_fields(&mut object, managed_fields);
@@ -146,8 +154,7 @@ impl Cluster {
                 let new = match form {
                     PatchType::Json => patch::json(&old, &request.body)?,
                     PatchType::Merge => patch::merge(&old, &request.body)?,
-                    _ if kind.definition.is_some() => return Err(patch::unsupported()),
-                    _ => return Err(Failure::not_implemented("strategic merge patches")),
+                    _ => patch::strategic(&old, &request.body, Schema::of(kind))?,
                 };
                 (200, self.replace(&writing, &key, new, None)?)
             }
@@ -163,13 +170,17 @@ impl Cluster {
         request: &Request,
     ) -> Result<(u16, Arc<Value>), Failure> {
         let kind = writing.kind;
+        check_body(request, kind)?;
         let mut new = request.body.clone();
         check_type(&mut new, kind)?;
         let namespace = request.path.namespace.as_deref();
         check_namespace(&mut new, kind, namespace)?;
         check_name(&new, request)?;
         let key = match self.stored(kind, &request.path) {
-            Ok((key, _)) => key,
+            Ok((key, old)) => {
+                check_uid(&old, &new, kind, &key)?;
+                key
+            }
             Err(_) if writing.part == Part::Main && kind.allows_create_on_update() => {
                 check_may_create(access, request)?;
                 return Ok((201, self.create_object(writing, new, None)?));
@@ -198,7 +209,7 @@ impl Cluster {
         let kind = writing.kind;
         if request.options.manager.as_deref().is_none_or(str::is_empty) {
             let error = FieldError::required("fieldManager", "is required for apply patch");
-            return Err(Failure::invalid_options("PatchOptions.meta.k8s.io", &error));
+            return Err(Failure::invalid_options("PatchOptions", &[error]));
         }
         let mut config = request.body.clone();
         for field in ["apiVersion", "kind"] {
@@ -260,7 +271,7 @@ impl Cluster {
         let old = serve(kind, &stored);
         check_type(&mut new, kind)?;
         check_namespace(&mut new, kind, key.namespace())?;
-        check_preconditions(&old, &new, kind, key.name())?;
+        check_version(&old, &new, kind, key.name())?;
         if writing.part == Part::Status {
             let status = new["status"].take();
             let sent = new["metadata"]["managedFields"].take();
@@ -272,7 +283,7 @@ impl Cluster {
         }
         metadata::keep(&mut new, &old, kind)?;
         self.prepare(&mut new, Some(&old), writing)?;
-        metadata::check(&new, kind)?;
+        metadata::check(&new, Some(&old), kind)?;
         let managed_fields = match managed_fields {
             Some(managed_fields) => managed_fields,
             None => patch::own_update(kind, Some(&old), &new, &writing.ownership),
@@ -311,7 +322,11 @@ impl Cluster {
         }
         let unknown = match &kind.definition {
             Some(definition) => crd::prune_and_default(definition, object, &kind.version),
-            None => schema::remove_unknown_fields(object, kind),
+            None => {
+                let unknown = schema::remove_unknown_fields(object, kind);
+                defaults::set(object, kind);
+                unknown
+            }
         };
         if writing.validation == FieldValidation::Strict && !unknown.is_empty() {
             let unknown: Vec<_> =
@@ -388,10 +403,13 @@ fn complete(object: &mut Value, kind: &Kind) {
     }
     match &*kind.plural {
         "namespaces" => complete_namespace(object),
-        "pods" | "persistentvolumeclaims" | "persistentvolumes" => {
+        "pods" => {
+            let quality = defaults::quality_of_service(object);
+            object["status"] = json!({ "phase": "Pending", "qosClass": quality });
+        }
+        "persistentvolumeclaims" | "persistentvolumes" => {
             object["status"] = json!({ "phase": "Pending" });
         }
-        "secrets" if object["type"].is_null() => object["type"] = json!("Opaque"),
         _ => {}
     }
 }
@@ -414,24 +432,16 @@ fn check_type(object: &mut Value, kind: &Kind) -> Result<(), Failure> {
     if !object.is_object() {
         return Err(Failure::bad_request("the body of the request is not a JSON object"));
     }
-    for (field, expected) in [("apiVersion", kind.api_version()), ("kind", kind.kind.clone())] {
-        match &object[field] {
-            Value::Null => object[field] = json!(expected),
-            Value::String(found) if *found == expected => {}
-            found => {
-                let found = found.as_str().unwrap_or_default();
-                return Err(Failure::bad_request(match field {
-                    "apiVersion" => format!(
-                        "the API version in the data ({found}) does not match the expected API \
-                         version ({expected})"
-                    ),
-                    _ => format!(
-                        "{found} in version \"{}\" cannot be handled as a {expected}",
-                        kind.version
-                    ),
-                }));
-            }
+    let expected_version = kind.api_version();
+    for (field, expected) in [("apiVersion", &expected_version), ("kind", &kind.kind)] {
+        if object[field].as_str().is_none_or(str::is_empty) {
+            object[field] = json!(expected);
         }
+    }
+    let found_version = object["apiVersion"].as_str().unwrap_or_default();
+    let found_kind = object["kind"].as_str().unwrap_or_default();
+    if found_version != expected_version || found_kind != kind.kind {
+        return Err(wrong_type(kind, found_version, found_kind));
     }
     match &object["metadata"] {
         Value::Null => object["metadata"] = json!({}),
@@ -444,6 +454,49 @@ fn check_type(object: &mut Value, kind: &Kind) -> Result<(), Failure> {
             "{} in version \"{}\" cannot be handled as a {}: the field {path} must be of type \
              {expected}",
             kind.kind, kind.version, kind.kind
+        ))),
+    }
+}
+
+/// The body is an object of another kind.
+fn wrong_type(kind: &Kind, found_version: &str, found_kind: &str) -> Failure {
+    let expected_version = kind.api_version();
+    if kind.definition.is_some() {
+        if found_version != expected_version {
+            return Failure::bad_request(format!(
+                "the API version in the data ({found_version}) does not match the expected API \
+                 version ({expected_version})"
+            ));
+        }
+        let why = format!("must be {}", kind.kind);
+        let error = FieldError::invalid("kind", &json!(found_kind), &why);
+        return Failure::invalid(kind, "", &[error]);
+    }
+    let why = if (found_version, found_kind) == ("v1", "Status") {
+        let group = kind.group.split('.').next().filter(|group| !group.is_empty());
+        let group = if kind.is_new_event() { None } else { group };
+        let expected = format!("{}.{}", group.unwrap_or("core"), kind.kind);
+        format!("converting (v1.Status) to ({expected}): unknown conversion")
+    } else {
+        format!(
+            "no kind \"{found_kind}\" is registered for version \"{found_version}\" in scheme \
+             \"pkg/api/legacyscheme/scheme.go:30\""
+        )
+    };
+    let version = found_version.rsplit('/').next().unwrap_or_default();
+    let expected = &kind.kind;
+    Failure::bad_request(format!(
+        "{found_kind} in version \"{version}\" cannot be handled as a {expected}: {why}"
+    ))
+}
+
+/// Refuses a body that is no object.
+fn check_body(request: &Request, kind: &Kind) -> Result<(), Failure> {
+    match &request.unread {
+        None => Ok(()),
+        Some(why) => Err(Failure::bad_request(format!(
+            "the object provided is unrecognized (must be of type {}): {why}",
+            kind.kind
         ))),
     }
 }
@@ -487,21 +540,28 @@ fn check_name(object: &Value, request: &Request) -> Result<(), Failure> {
     }
 }
 
-/// Compares the uid and the version that a write names with those of the stored object.
-fn check_preconditions(old: &Value, new: &Value, kind: &Kind, name: &str) -> Result<(), Failure> {
-    let (old, new) = (&old["metadata"], &new["metadata"]);
-    let differs =
-        |field: &str| new[field].as_str().is_some_and(|new| !new.is_empty() && old[field] != *new);
-    if differs("uid") {
-        let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
-        let why = format!(
-            "Precondition failed: UID in precondition: {}, UID in object meta: {}",
-            text(&new["uid"]),
-            text(&old["uid"]),
-        );
-        return Err(Failure::conflict(kind, name, &why));
+/// Compares the uid that a PUT names with that of the stored object.
+fn check_uid(old: &Value, new: &Value, kind: &Kind, key: &Key) -> Result<(), Failure> {
+    let text = |value: &Value| value["metadata"]["uid"].as_str().unwrap_or_default().to_owned();
+    let (sent, found) = (text(new), text(old));
+    if sent.is_empty() || sent == found {
+        return Ok(());
     }
-    if differs("resourceVersion") {
+    let group = kind.definition.as_ref().map(|_| format!("{}/", kind.group)).unwrap_or_default();
+    let why = format!(
+        "StorageError: invalid object, Code: 4, Key: /registry/{group}{}/{}, ResourceVersion: 0, \
+         AdditionalErrorMsg: Precondition failed: UID in precondition: {sent}, UID in object meta: \
+         {found}",
+        key.plural, key.place,
+    );
+    Err(Failure::conflict(kind, key.name(), &why))
+}
+
+/// Compares the version that a write names with that of the stored object.
+fn check_version(old: &Value, new: &Value, kind: &Kind, name: &str) -> Result<(), Failure> {
+    let version = &new["metadata"]["resourceVersion"];
+    let is_set = version.as_str().is_some_and(|version| !version.is_empty());
+    if is_set && old["metadata"]["resourceVersion"] != *version {
         return Err(Failure::modified(kind, name));
     }
     Ok(())

@@ -250,8 +250,10 @@ impl Comparison {
                 path.pop();
             }
         }
-        // A map or an item that appears or disappears is itself a member.
+        // A map, a list or an item that appears or disappears is itself a member. Containers are none: the server's empty
+        // object has that list already.
         match (old, new) {
+            _ if path.last().is_some_and(|field| field == "f:containers") => {}
             (None, _) => self.added.insert(path),
             (_, None) => self.removed.insert(path),
             _ => {}

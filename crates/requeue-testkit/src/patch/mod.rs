@@ -1,20 +1,26 @@
-//! Patches: JSON, merge and server-side apply.
+//! Patches: JSON, merge, strategic merge and server-side apply.
 
 mod apply;
 mod fields;
 mod ownership;
+mod strategic;
 
 use json_patch::PatchOperation;
 use serde_json::Value;
 
 pub(crate) use self::apply::apply;
 pub(crate) use self::ownership::{Ownership, Part, is_unchanged, own_update};
+pub(crate) use self::strategic::strategic;
 use crate::status::Failure;
 
 /// Applies a JSON patch (RFC 6902).
 pub(crate) fn json(object: &Value, body: &Value) -> Result<Value, Failure> {
-    let patch: json_patch::Patch = serde_json::from_value(body.clone())
-        .map_err(|error| Failure::bad_request(format!("error decoding patch: {error}")))?;
+    if !body.as_array().is_some_and(|list| list.iter().all(Value::is_object)) {
+        return Err(Failure::bad_request("error decoding patch: it is not a list of operations"));
+    }
+    // An unknown operation fails when it is applied.
+    let patch: json_patch::Patch =
+        serde_json::from_value(body.clone()).map_err(|_| Failure::unprocessable())?;
     let mut object = object.clone();
     for operation in &patch.0 {
         if !is_test_of_missing_field(operation, &object) {
@@ -41,13 +47,4 @@ pub(crate) fn merge(object: &Value, body: &Value) -> Result<Value, Failure> {
     let mut object = object.clone();
     json_patch::merge(&mut object, body);
     Ok(object)
-}
-
-/// A form of patch that custom resources do not have.
-pub(crate) fn unsupported() -> Failure {
-    Failure::unsupported_media(
-        "the body of the request was in an unknown format - accepted media types include: \
-         application/json-patch+json, application/merge-patch+json, application/apply-patch+yaml"
-            .into(),
-    )
 }

@@ -220,7 +220,7 @@ async fn only_the_server_sets_its_metadata() {
         assert_eq!(status.code, code, "{status:?}");
     }
     let patch = Patch::Merge(json!({ "metadata": { "uid": "other" } }));
-    assert_eq!(refused(maps.patch("a", &PatchParams::default(), &patch).await).code, 409);
+    assert_eq!(refused(maps.patch("a", &PatchParams::default(), &patch).await).code, 422);
     let patch = Patch::Merge(json!({ "metadata": { "generation": 7, "creationTimestamp": time } }));
     let patched = maps.patch("a", &PatchParams::default(), &patch).await.expect("patched");
     assert_eq!(patched, created);

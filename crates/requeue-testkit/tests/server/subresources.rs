@@ -57,3 +57,32 @@ async fn the_scale_of_a_deployment_is_its_replicas() {
     let status = refused(deployments.patch_scale("d", &PatchParams::default(), &patch).await);
     assert_eq!(status.code, 422);
 }
+
+#[tokio::test]
+async fn a_workload_has_defaults_and_merges_containers_by_name() {
+    let client = ApiServer::new().client();
+    let api = Api::<Deployment>::default_namespaced(client);
+    let deployment: Deployment = from(json!({
+        "metadata": { "name": "web" },
+        "spec": {
+            "selector": { "matchLabels": { "app": "web" } },
+            "template": {
+                "metadata": { "labels": { "app": "web" } },
+                "spec": { "containers": [{ "name": "main", "image": "web" }] },
+            },
+        },
+    }));
+    let created = json!(api.create(&PostParams::default(), &deployment).await.expect("created"));
+    assert_eq!(created["spec"]["strategy"]["rollingUpdate"]["maxSurge"], "25%");
+    let container = &created["spec"]["template"]["spec"]["containers"][0];
+    assert_eq!(container["imagePullPolicy"], "Always");
+    let containers =
+        json!([{ "name": "side", "image": "new" }, { "name": "main", "image": "web:2" }]);
+    let patch = json!({ "spec": { "template": { "spec": { "containers": containers } } } });
+    let patched = api.patch("web", &PatchParams::default(), &Patch::Strategic(patch)).await;
+    let patched = json!(patched.expect("patched"));
+    let containers = &patched["spec"]["template"]["spec"]["containers"];
+    assert_eq!(containers[0]["image"], "web:2");
+    assert_eq!(containers[0]["terminationMessagePath"], "/dev/termination-log");
+    assert_eq!(containers[1]["name"], "side");
+}

@@ -47,7 +47,7 @@ async fn a_selector_makes_objects_appear_and_disappear() {
     let maps = maps(&server);
     maps.create(&PostParams::default(), &named("a")).await.expect("created");
     let params = WatchParams::default().labels("on=yes");
-    let watch = maps.watch(&params, "0").await.expect("a watch");
+    let watch = maps.watch(&params, "1").await.expect("a watch");
     for value in [json!("yes"), json!("no")] {
         let patch = Patch::Merge(json!({ "metadata": { "labels": { "on": value } } }));
         maps.patch("a", &PatchParams::default(), &patch).await.expect("patched");
