@@ -100,6 +100,11 @@ impl Store {
         Ok(Self { engine })
     }
 
+    #[cfg(any(test, feature = "test-util"))]
+    pub(crate) fn with_engine(engine: Arc<dyn Engine>) -> Self {
+        Self { engine }
+    }
+
     /// Checks an address and its options, without connecting to it.
     ///
     /// If the address names a file with certificates, the file is read.
