@@ -1,0 +1,258 @@
+//! Deletes objects: with preconditions, finalizers and grace periods.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use k8s_openapi::jiff::Timestamp;
+use serde_json::{Value, json};
+
+use super::read::{present, serve};
+use super::write::precondition;
+use super::{Cluster, Response, select};
+use crate::kind::Kind;
+use crate::metadata;
+use crate::request::{Propagation, Request};
+use crate::status::Failure;
+use crate::store::Key;
+
+/// Keeps an object until its dependents are gone.
+pub(super) const FOREGROUND: &str = "foregroundDeletion";
+/// Keeps an object until its dependents no longer refer to it.
+pub(super) const ORPHAN: &str = "orphan";
+
+/// How an object should be deleted.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Deletion {
+    uid: Option<String>,
+    version: Option<String>,
+    grace_seconds: Option<i64>,
+    propagation: Option<Propagation>,
+    dry_run: bool,
+}
+
+/// The result of a deletion.
+pub(super) enum Deleted {
+    /// The object is gone. This was its last state.
+    Gone(Arc<Value>),
+    /// Finalizers or a grace period keep the object.
+    Waits(Arc<Value>),
+}
+
+impl Deletion {
+    /// Returns a deletion without preconditions.
+    pub(super) fn with(propagation: Propagation) -> Self {
+        Self { propagation: Some(propagation), ..Self::default() }
+    }
+
+    /// Reads the options of a deletion. Those in the body replace those in the query.
+    fn parse(request: &Request) -> Result<Self, Failure> {
+        let (options, body) = (&request.options, &request.body);
+        let text = |value: &Value| value.as_str().map(str::to_owned);
+        let mut deletion = Self {
+            uid: text(&body["preconditions"]["uid"]),
+            version: text(&body["preconditions"]["resourceVersion"]),
+            grace_seconds: body["gracePeriodSeconds"].as_i64().or(options.grace_seconds),
+            propagation: options.propagation,
+            dry_run: options.dry_run,
+        };
+        if let Some(policy) = body["propagationPolicy"].as_str() {
+            deletion.propagation = Some(Propagation::parse(policy)?);
+        } else if let Some(orphans) = body["orphanDependents"].as_bool() {
+            let policy = if orphans { Propagation::Orphan } else { Propagation::Background };
+            deletion.propagation = Some(policy);
+        }
+        match body["dryRun"].as_array().map(Vec::as_slice) {
+            None | Some([]) => {}
+            Some([all]) if all == "All" => deletion.dry_run = true,
+            Some(other) => {
+                return Err(Failure::bad_request(format!("unknown dryRun: {other:?}")));
+            }
+        }
+        Ok(deletion)
+    }
+}
+
+impl Cluster {
+    pub(super) fn delete(
+        &mut self,
+        now: Timestamp,
+        request: &Request,
+        kind: &Arc<Kind>,
+    ) -> Result<Response, Failure> {
+        let deletion = Deletion::parse(request)?;
+        let (key, _) = self.stored(kind, &request.path)?;
+        let deleted = self.delete_object(now, kind, &key, &deletion)?;
+        let object = match &deleted {
+            Deleted::Gone(object) if !kind.returns_deleted_object() => {
+                return Ok(Response::Json(200, success(kind, object)));
+            }
+            Deleted::Gone(object) | Deleted::Waits(object) => object,
+        };
+        Ok(Response::Json(200, present(kind, request.projection, object)))
+    }
+
+    pub(super) fn delete_collection(
+        &mut self,
+        now: Timestamp,
+        request: &Request,
+        kind: &Arc<Kind>,
+    ) -> Result<Response, Failure> {
+        let deletion = Deletion::parse(request)?;
+        let options = &request.options;
+        options.selector.check_fields(kind)?;
+        let namespace = request.path.namespace.as_deref();
+        let keys: Vec<_> =
+            select(self.store.objects(), kind.storage_group(), &kind.plural, namespace)
+                .filter(|(_, object)| options.selector.matches(&serve(kind, object)))
+                .map(|(key, _)| key.clone())
+                .collect();
+        let mut items = Vec::new();
+        for key in keys {
+            let (Deleted::Gone(object) | Deleted::Waits(object)) =
+                self.delete_object(now, kind, &key, &deletion)?;
+            items.push(present(kind, request.projection, &object));
+        }
+        let list = json!({
+            "kind": kind.list_kind(),
+            "apiVersion": kind.api_version(),
+            "metadata": { "resourceVersion": self.store.version().to_string() },
+            "items": items,
+        });
+        Ok(Response::Json(200, list))
+    }
+
+    pub(super) fn delete_object(
+        &mut self,
+        now: Timestamp,
+        kind: &Kind,
+        key: &Key,
+        deletion: &Deletion,
+    ) -> Result<Deleted, Failure> {
+        let Some(old) = self.store.get(key).cloned() else {
+            return Err(Failure::not_found(kind, key.name()));
+        };
+        check_preconditions(&old, deletion, kind, key.name())?;
+        let mut new = Value::clone(&old);
+        let grace = grace_seconds(&old, kind, deletion);
+        let finalizers = finalizers_of_deletion(&old["metadata"]["finalizers"], deletion);
+        let meta = &mut new["metadata"];
+        if let Some(fields) = meta.as_object_mut() {
+            if finalizers.is_empty() {
+                fields.remove("finalizers");
+            } else {
+                fields.insert("finalizers".into(), json!(finalizers));
+            }
+        }
+        let current = meta["deletionGracePeriodSeconds"].as_i64();
+        if meta["deletionTimestamp"].is_null() {
+            // The deletion counts as a change of what should be.
+            if let Some(generation) = meta["generation"].as_i64() {
+                meta["generation"] = json!(generation + 1);
+            }
+        }
+        // A later deletion can only shorten the grace period.
+        if current.is_none_or(|current| grace < current) {
+            let end = now.saturating_add(Duration::from_secs(grace.unsigned_abs()));
+            meta["deletionTimestamp"] = json!(metadata::time(end.unwrap_or(now)));
+            meta["deletionGracePeriodSeconds"] = json!(grace);
+        }
+        if kind.is_core("namespaces") {
+            new["status"]["phase"] = json!("Terminating");
+        }
+        if metadata::is_ready_to_go(&new) {
+            if deletion.dry_run {
+                return Ok(Deleted::Gone(old));
+            }
+            return Ok(Deleted::Gone(self.remove_object(key).unwrap_or(old)));
+        }
+        if deletion.dry_run {
+            return Ok(Deleted::Waits(Arc::new(new)));
+        }
+        if new == *old {
+            return Ok(Deleted::Waits(old));
+        }
+        self.has_garbage = true;
+        Ok(Deleted::Waits(self.store.put(key.clone(), new)))
+    }
+
+    /// Removes an object. Its dependents become garbage.
+    pub(super) fn remove_object(&mut self, key: &Key) -> Option<Arc<Value>> {
+        let last = self.store.remove(key)?;
+        self.has_garbage = true;
+        if key.group == "apiextensions.k8s.io" {
+            self.remove_definition(&last);
+        }
+        Some(last)
+    }
+}
+
+fn check_preconditions(
+    old: &Value,
+    deletion: &Deletion,
+    kind: &Kind,
+    name: &str,
+) -> Result<(), Failure> {
+    let meta = &old["metadata"];
+    let preconditions =
+        [("UID", "uid", &deletion.uid), ("ResourceVersion", "resourceVersion", &deletion.version)];
+    for (what, field, sent) in preconditions {
+        if let Some(sent) = sent
+            && meta[field] != **sent
+        {
+            let why = precondition(what, &json!(sent), &meta[field]);
+            return Err(Failure::conflict(kind, name, &why));
+        }
+    }
+    Ok(())
+}
+
+/// Only a pod that runs on a node takes time to stop.
+fn grace_seconds(object: &Value, kind: &Kind, deletion: &Deletion) -> i64 {
+    if !kind.is_core("pods") {
+        return 0;
+    }
+    let is_scheduled = object["spec"]["nodeName"].as_str().is_some_and(|node| !node.is_empty());
+    let has_stopped =
+        object["status"]["phase"] == "Succeeded" || object["status"]["phase"] == "Failed";
+    if !is_scheduled || has_stopped {
+        return 0;
+    }
+    let default = object["spec"]["terminationGracePeriodSeconds"].as_i64().unwrap_or(30);
+    deletion.grace_seconds.unwrap_or(default).max(0)
+}
+
+fn finalizers_of_deletion(before: &Value, deletion: &Deletion) -> Vec<Value> {
+    let before = before.as_array().map(Vec::as_slice).unwrap_or_default();
+    let has = |finalizer: &str| before.iter().any(|it| it == finalizer);
+    // Without a policy, the one that the finalizers name stays.
+    let policy = deletion.propagation.unwrap_or(if has(ORPHAN) {
+        Propagation::Orphan
+    } else if has(FOREGROUND) {
+        Propagation::Foreground
+    } else {
+        Propagation::Background
+    });
+    let mut finalizers: Vec<_> =
+        before.iter().filter(|it| **it != *ORPHAN && **it != *FOREGROUND).cloned().collect();
+    match policy {
+        Propagation::Background => {}
+        Propagation::Foreground => finalizers.push(json!(FOREGROUND)),
+        Propagation::Orphan => finalizers.push(json!(ORPHAN)),
+    }
+    finalizers
+}
+
+fn success(kind: &Kind, object: &Value) -> Value {
+    let meta = &object["metadata"];
+    let mut details = json!({ "name": meta["name"], "kind": kind.plural, "uid": meta["uid"] });
+    if !kind.group.is_empty() {
+        details["group"] = json!(kind.group);
+    }
+    json!({
+        "kind": "Status",
+        "apiVersion": "v1",
+        "metadata": {},
+        "status": "Success",
+        "details": details,
+    })
+}

@@ -1,0 +1,344 @@
+//! The state machine behind the server.
+
+mod delete;
+mod garbage;
+mod read;
+mod scale;
+mod watch;
+mod write;
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use k8s_openapi::jiff::Timestamp;
+use serde_json::{Value, json};
+
+pub(crate) use self::garbage::CUSTOM_RESOURCES;
+pub use self::watch::Watch;
+pub(crate) use self::write::Part;
+use crate::access::Access;
+use crate::discovery;
+use crate::kind::{self, Kind, Kinds};
+use crate::random::Random;
+use crate::request::{Path, Request, Verb};
+use crate::status::Failure;
+use crate::store::{Key, Objects, Store};
+
+/// The response to a request.
+#[derive(Clone, Debug)]
+pub enum Response {
+    /// An object, a list or a `Status`, with its code.
+    Json(u16, Value),
+    /// A text, as for `/healthz`.
+    Text(String),
+    /// The stream of a watch. [`Cluster::events`] returns its events.
+    Watch(Box<Watch>),
+}
+
+/// A request, and its result.
+///
+/// Versions are resource versions.
+#[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
+pub struct Record {
+    /// The time of the request.
+    pub at: Timestamp,
+    /// The user who made the request.
+    pub user: String,
+    /// The verb of RBAC, such as `deletecollection`; for a path without a resource, the method.
+    pub verb: String,
+    /// The resource with its group, such as `deployments.apps`; or a path without a resource.
+    pub resource: String,
+    /// The subresource, such as `status`.
+    pub subresource: Option<String>,
+    /// The namespace of the object or the list.
+    pub namespace: Option<String>,
+    /// The name of the object. For a creation it comes from the body.
+    pub name: Option<String>,
+    /// The version that the client sent: in the query of a read, in the body of a write.
+    pub version_sent: Option<String>,
+    /// The field manager of a write.
+    pub manager: Option<String>,
+    /// True if the request should not change anything.
+    pub dry_run: bool,
+    /// The status code of HTTP.
+    pub code: u16,
+    /// The reason of a failure, such as `Conflict`.
+    pub reason: Option<String>,
+    /// The version of the server before the request.
+    pub version_before: u64,
+    /// The version of the server after the request. It differs from `version_before` if the request changed objects.
+    pub version_after: u64,
+}
+
+/// An API server as a state machine: objects, versions and the log of changes.
+///
+/// It has no clock, no tasks and no I/O. The same requests at the same times have the same responses. A clone is a
+/// snapshot, and shares the objects.
+#[derive(Clone, Debug)]
+pub struct Cluster {
+    store: Store,
+    kinds: Kinds,
+    random: Random,
+    created: u64,
+    records: VecDeque<Record>,
+    history: usize,
+    /// Whether garbage is collected with the write that made it.
+    collects: bool,
+    has_garbage: bool,
+}
+
+impl Cluster {
+    /// Creates a cluster with the namespaces that every cluster has.
+    ///
+    /// `seed` determines names and uids. `history` is the number of changes, and of requests, that the cluster remembers.
+    #[must_use]
+    pub fn new(seed: u64, history: usize) -> Self {
+        let mut cluster = Self {
+            store: Store::new(history),
+            kinds: kind::built_in(),
+            random: Random::new(seed),
+            created: 0,
+            records: VecDeque::new(),
+            history,
+            collects: true,
+            has_garbage: false,
+        };
+        for name in ["default", "kube-node-lease", "kube-public", "kube-system"] {
+            cluster.add_namespace(name);
+        }
+        cluster
+    }
+
+    /// Sets whether garbage is collected together with the write that made it.
+    ///
+    /// By default it is. Otherwise, call [`collect_garbage`](Self::collect_garbage).
+    pub fn collect_automatically(&mut self, collects: bool) {
+        self.collects = collects;
+    }
+
+    /// Returns the response to a request at a time.
+    pub fn handle(
+        &mut self,
+        now: Timestamp,
+        access: &Access,
+        request: &http::Request<Bytes>,
+    ) -> Response {
+        let version_before = self.store.version();
+        let mut record = Record {
+            at: now,
+            user: access.name().to_owned(),
+            verb: request.method().as_str().to_lowercase(),
+            resource: request.uri().path().to_owned(),
+            subresource: None,
+            namespace: None,
+            name: None,
+            version_sent: None,
+            manager: None,
+            dry_run: false,
+            code: 200,
+            reason: None,
+            version_before,
+            version_after: version_before,
+        };
+        let result = self.answer(now, access, request, &mut record);
+        if self.collects {
+            self.collect_garbage(now);
+        }
+        record.version_after = self.store.version();
+        let response = match result {
+            Ok(response) => {
+                if let Response::Json(code, _) = response {
+                    record.code = code;
+                }
+                response
+            }
+            Err(failure) => {
+                record.code = failure.code;
+                record.reason = Some(failure.reason.to_owned());
+                Response::Json(failure.code, failure.to_status())
+            }
+        };
+        self.records.push_back(record);
+        if self.records.len() > self.history {
+            self.records.pop_front();
+        }
+        response
+    }
+
+    fn answer(
+        &mut self,
+        now: Timestamp,
+        access: &Access,
+        request: &http::Request<Bytes>,
+        record: &mut Record,
+    ) -> Result<Response, Failure> {
+        let path = request.uri().path();
+        let Some(path) = Path::parse(path) else {
+            return discovery::respond(&self.kinds, request);
+        };
+        let request = Request::parse(path, request)?;
+        request.describe(record);
+        if let Some(why) = access.refusal(request.verb, &request.path) {
+            return Err(Failure::denied(&request.path, &why));
+        }
+        let kind = self.kind(&request.path)?;
+        if kind.is_namespaced && request.path.namespace.is_none() && request.path.name.is_some()
+            || !kind.is_namespaced && request.path.namespace.is_some()
+        {
+            return Err(Failure::no_such_path());
+        }
+        if kind.group == "authorization.k8s.io" {
+            return match &*kind.plural {
+                "selfsubjectaccessreviews" if request.verb == Verb::Create => {
+                    Ok(Response::Json(201, access.review(&request.body)))
+                }
+                other => Err(Failure::not_implemented(other)),
+            };
+        }
+        if kind.group == "authentication.k8s.io"
+            || kind.is_core("bindings")
+            || kind.is_core("componentstatuses")
+        {
+            return Err(Failure::not_implemented(kind.qualified()));
+        }
+        if request.verb == Verb::Create && request.path.name.is_some()
+            || request.path.subresource.is_some()
+        {
+            return self.handle_subresource(now, &request, &kind);
+        }
+        match request.verb {
+            Verb::Get => self.get(&request, &kind),
+            Verb::List => self.list(&request, &kind),
+            Verb::Watch => self.watch(&request, &kind).map(|it| Response::Watch(Box::new(it))),
+            Verb::Create => self.create(now, &request, &kind),
+            Verb::Update | Verb::Patch(_) => self.update(now, &request, &kind),
+            Verb::Delete => self.delete(now, &request, &kind),
+            Verb::DeleteCollection => self.delete_collection(now, &request, &kind),
+        }
+    }
+
+    fn handle_subresource(
+        &mut self,
+        now: Timestamp,
+        request: &Request,
+        kind: &Arc<Kind>,
+    ) -> Result<Response, Failure> {
+        let Some(subresource) = request.path.subresource.as_deref() else {
+            return Err(Failure::method_not_allowed());
+        };
+        if !kind.has_subresource(subresource) {
+            return Err(Failure::no_such_path());
+        }
+        match (subresource, request.verb) {
+            ("status", Verb::Get) => self.get(request, kind),
+            ("status", Verb::Update | Verb::Patch(_)) => self.update(now, request, kind),
+            ("scale", Verb::Get) => self.get_scale(request, kind),
+            ("scale", Verb::Update | Verb::Patch(_)) => self.update_scale(now, request, kind),
+            ("status" | "scale", _) => Err(Failure::method_not_allowed()),
+            (other, _) => Err(Failure::not_implemented(format_args!(
+                "the subresource {}/{other}",
+                kind.qualified()
+            ))),
+        }
+    }
+
+    /// Returns the current resource version.
+    #[must_use]
+    pub fn version(&self) -> u64 {
+        self.store.version()
+    }
+
+    /// Returns the requests, the oldest first.
+    pub fn records(&self) -> impl DoubleEndedIterator<Item = &Record> {
+        self.records.iter()
+    }
+
+    /// Removes and returns the requests, the oldest first.
+    pub fn take_records(&mut self) -> Vec<Record> {
+        self.records.drain(..).collect()
+    }
+
+    /// Forgets the log of changes.
+    ///
+    /// Watches and lists that continue from an earlier version then fail with 410 (Expired), as after a compaction of
+    /// etcd.
+    pub fn compact(&mut self) {
+        self.store.compact();
+    }
+
+    /// Returns the objects of a resource at a version, in the order of a list.
+    ///
+    /// `resource` is the plural with the group, such as `deployments.apps`. The result is `None` if the log no longer
+    /// reaches the version, or if the version is in the future.
+    #[must_use]
+    pub fn objects_at(&self, resource: &str, version: u64) -> Option<Vec<Arc<Value>>> {
+        let (plural, group) = resource.split_once('.').unwrap_or((resource, ""));
+        let objects = self.store.at(version)?;
+        Some(select(&objects, group, plural, None).map(|(_, object)| Arc::clone(object)).collect())
+    }
+
+    /// Returns the objects of a resource, in the order of a list.
+    ///
+    /// `resource` is the plural with the group, such as `deployments.apps`.
+    #[must_use]
+    pub fn objects(&self, resource: &str) -> Vec<Arc<Value>> {
+        let (plural, group) = resource.split_once('.').unwrap_or((resource, ""));
+        let objects = select(self.store.objects(), group, plural, None);
+        objects.map(|(_, object)| Arc::clone(object)).collect()
+    }
+
+    fn kind(&self, path: &Path) -> Result<Arc<Kind>, Failure> {
+        let key = (path.group.clone(), path.version.clone(), path.plural.clone());
+        match self.kinds.get(&key) {
+            Some(kind) => Ok(Arc::clone(kind)),
+            None if kind::is_known_group(&path.group) => {
+                let group = match &*path.group {
+                    "" => path.version.clone(),
+                    group => format!("{group}/{}", path.version),
+                };
+                Err(Failure::not_implemented(format_args!("{} of {group}", path.plural)))
+            }
+            None => Err(Failure::no_such_path()),
+        }
+    }
+
+    /// Returns the object that a request names.
+    fn stored(&self, kind: &Kind, path: &Path) -> Result<(Key, Arc<Value>), Failure> {
+        let name = path.name.as_deref().unwrap_or_default();
+        let key = Key::new(kind.storage_group(), &kind.plural, path.namespace.as_deref(), name);
+        match self.store.get(&key) {
+            Some(object) => Ok((key, Arc::clone(object))),
+            None => Err(Failure::not_found(kind, name)),
+        }
+    }
+
+    fn add_namespace(&mut self, name: &str) {
+        let uid = self.new_uid();
+        let mut namespace = json!({
+            "apiVersion": "v1",
+            "kind": "Namespace",
+            "metadata": { "name": name, "uid": uid },
+        });
+        write::complete_namespace(&mut namespace);
+        self.store.put(Key::new("", "namespaces", None, name), namespace);
+    }
+
+    fn new_uid(&mut self) -> String {
+        self.created += 1;
+        let random = self.random.next();
+        format!("{:08x}-{:04x}-4000-8000-{:012x}", random >> 32, random & 0xffff, self.created)
+    }
+}
+
+/// Returns the objects of a resource, and of one namespace if there is one.
+fn select<'a>(
+    objects: &'a Objects,
+    group: &'a str,
+    plural: &'a str,
+    namespace: Option<&'a str>,
+) -> impl Iterator<Item = (&'a Key, &'a Arc<Value>)> {
+    let start = Key::new(group, plural, namespace, "");
+    objects.range(start..).take_while(move |(key, _)| key.is_of(group, plural, namespace))
+}

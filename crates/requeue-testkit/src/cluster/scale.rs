@@ -1,0 +1,132 @@
+//! The subresource `scale`.
+
+use std::sync::Arc;
+
+use k8s_openapi::jiff::Timestamp;
+use serde_json::{Value, json};
+
+use super::read::serve;
+use super::write::Writing;
+use super::{Cluster, Response};
+use crate::kind::Kind;
+use crate::patch;
+use crate::request::{PatchType, Request, Verb};
+use crate::status::{Failure, FieldError};
+
+/// Where an object has the numbers of its scale.
+struct Paths {
+    spec: String,
+    status: String,
+    selector: Option<String>,
+}
+
+impl Cluster {
+    pub(super) fn get_scale(&self, request: &Request, kind: &Kind) -> Result<Response, Failure> {
+        let (_, object) = self.stored(kind, &request.path)?;
+        Ok(Response::Json(200, scale_of(&serve(kind, &object), &paths(kind))))
+    }
+
+    pub(super) fn update_scale(
+        &mut self,
+        now: Timestamp,
+        request: &Request,
+        kind: &Arc<Kind>,
+    ) -> Result<Response, Failure> {
+        let paths = paths(kind);
+        let (key, old) = self.stored(kind, &request.path)?;
+        let old = serve(kind, &old);
+        let before = scale_of(&old, &paths);
+        let scale = match request.verb {
+            Verb::Patch(PatchType::Json) => patch::json(&before, &request.body)?,
+            Verb::Patch(PatchType::Merge) => patch::merge(&before, &request.body)?,
+            Verb::Patch(_) => {
+                return Err(Failure::not_implemented(
+                    "apply and strategic merge patches of a scale",
+                ));
+            }
+            _ => request.body.clone(),
+        };
+        let replicas = scale["spec"]["replicas"].as_i64().unwrap_or(0);
+        if replicas < 0 {
+            let why = "must be greater than or equal to 0";
+            let error = FieldError::invalid("spec.replicas", &json!(replicas), why);
+            return Err(Failure::invalid(kind, key.name(), &[error]));
+        }
+        let mut new = Value::clone(&old);
+        set(&mut new, &paths.spec, json!(replicas));
+        for field in ["uid", "resourceVersion"] {
+            new["metadata"][field] = scale["metadata"][field].clone();
+        }
+        let writing = Writing::new(now, request, kind);
+        let object = self.replace(&writing, &key, new, None)?;
+        Ok(Response::Json(200, scale_of(&serve(kind, &object), &paths)))
+    }
+}
+
+fn paths(kind: &Kind) -> Paths {
+    match &kind.definition {
+        Some(definition) => {
+            let scale = definition.scale(&kind.version);
+            let path = |name: &str| scale[name].as_str().map(str::to_owned);
+            Paths {
+                spec: path("specReplicasPath").unwrap_or_default(),
+                status: path("statusReplicasPath").unwrap_or_default(),
+                selector: path("labelSelectorPath"),
+            }
+        }
+        None => Paths {
+            spec: ".spec.replicas".into(),
+            status: ".status.replicas".into(),
+            selector: None,
+        },
+    }
+}
+
+fn scale_of(object: &Value, paths: &Paths) -> Value {
+    let meta = &object["metadata"];
+    let mut metadata = json!({});
+    for field in ["name", "namespace", "uid", "resourceVersion", "creationTimestamp"] {
+        if !meta[field].is_null() {
+            metadata[field] = meta[field].clone();
+        }
+    }
+    let number = |path: &str| get(object, path).as_i64().unwrap_or(0);
+    let mut status = json!({ "replicas": number(&paths.status) });
+    let selector = match &paths.selector {
+        Some(path) => get(object, path).as_str().map(str::to_owned),
+        None => selector_text(&object["spec"]["selector"]),
+    };
+    if let Some(selector) = selector {
+        status["selector"] = json!(selector);
+    }
+    json!({
+        "kind": "Scale",
+        "apiVersion": "autoscaling/v1",
+        "metadata": metadata,
+        "spec": { "replicas": number(&paths.spec) },
+        "status": status,
+    })
+}
+
+/// Returns the labels of a selector as text. A ReplicationController's has no `matchLabels`.
+fn selector_text(selector: &Value) -> Option<String> {
+    let labels = selector["matchLabels"].as_object().or(selector.as_object())?;
+    let terms =
+        labels.iter().filter_map(|(label, value)| Some(format!("{label}={}", value.as_str()?)));
+    Some(terms.collect::<Vec<_>>().join(","))
+}
+
+fn get<'a>(object: &'a Value, path: &str) -> &'a Value {
+    path.split('.').filter(|part| !part.is_empty()).fold(object, |value, part| &value[part])
+}
+
+fn set(object: &mut Value, path: &str, value: Value) {
+    let mut place = object;
+    for part in path.split('.').filter(|part| !part.is_empty()) {
+        if !place.is_object() {
+            *place = json!({});
+        }
+        place = &mut place[part];
+    }
+    *place = value;
+}

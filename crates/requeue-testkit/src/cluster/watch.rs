@@ -1,0 +1,189 @@
+//! Watches: cursors into the log of changes.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use super::read::{present, serve};
+use super::{Cluster, select};
+use crate::kind::Kind;
+use crate::request::{Match, Options, Projection, Request};
+use crate::selector::Selector;
+use crate::status::{Failure, FieldError};
+use crate::store::{Change, with_version};
+
+/// A watch, as a position in the log of changes.
+#[derive(Clone, Debug)]
+pub struct Watch {
+    kind: Arc<Kind>,
+    namespace: Option<String>,
+    selector: Selector,
+    projection: Projection,
+    /// Events that do not come from the log: the initial objects.
+    initial: VecDeque<Value>,
+    /// The version up to which the watch has shown all changes.
+    seen: u64,
+    has_bookmarks: bool,
+    timeout: Option<Duration>,
+    is_over: bool,
+}
+
+impl Watch {
+    /// Returns how long the client wants to watch.
+    #[must_use]
+    pub fn timeout(&self) -> Option<Duration> {
+        self.timeout
+    }
+
+    /// Returns whether the watch has shown its last event, after a failure.
+    #[must_use]
+    pub fn is_over(&self) -> bool {
+        self.is_over
+    }
+
+    /// Returns whether the client wants bookmarks.
+    #[must_use]
+    pub fn has_bookmarks(&self) -> bool {
+        self.has_bookmarks
+    }
+
+    /// Returns an event that shows only up to which version the client has seen all changes.
+    #[must_use]
+    pub fn bookmark(&self) -> Value {
+        self.bookmark_with(&json!({}))
+    }
+
+    fn bookmark_with(&self, metadata: &Value) -> Value {
+        let (api_version, kind) = match self.projection {
+            Projection::Whole => (self.kind.api_version(), &*self.kind.kind),
+            Projection::Metadata => ("meta.k8s.io/v1".into(), "PartialObjectMetadata"),
+        };
+        let mut metadata = metadata.clone();
+        metadata["resourceVersion"] = json!(self.seen.to_string());
+        metadata["creationTimestamp"] = Value::Null;
+        let object = json!({ "kind": kind, "apiVersion": api_version, "metadata": metadata });
+        json!({ "type": "BOOKMARK", "object": object })
+    }
+
+    fn fail(&mut self, failure: &Failure) -> Vec<Value> {
+        self.is_over = true;
+        vec![json!({ "type": "ERROR", "object": failure.to_status() })]
+    }
+
+    /// Returns the event by which the watch shows a change, if it does.
+    fn event(&self, change: &Change) -> Option<Value> {
+        let namespace = self.namespace.as_deref();
+        if !change.key.is_of(self.kind.storage_group(), &self.kind.plural, namespace) {
+            return None;
+        }
+        let selected = |object: &Option<Arc<Value>>| {
+            let object = object.as_ref()?;
+            self.selector.matches(&serve(&self.kind, object)).then(|| Arc::clone(object))
+        };
+        let (kind, object) = match (selected(&change.before), selected(&change.after)) {
+            (None, None) => return None,
+            (None, Some(object)) => ("ADDED", object),
+            (Some(_), Some(object)) => ("MODIFIED", object),
+            // The last state that the watch has shown, with the version of the change.
+            (Some(before), None) => ("DELETED", with_version(&before, change.version)),
+        };
+        let object = present(&self.kind, self.projection, &object);
+        Some(json!({ "type": kind, "object": object }))
+    }
+}
+
+impl Cluster {
+    pub(super) fn watch(&self, request: &Request, kind: &Arc<Kind>) -> Result<Watch, Failure> {
+        let options = &request.options;
+        options.selector.check_fields(kind)?;
+        check_watch_options(options)?;
+        let mut watch = Watch {
+            kind: Arc::clone(kind),
+            namespace: request.path.namespace.clone(),
+            selector: options.selector.clone(),
+            projection: request.projection,
+            initial: VecDeque::new(),
+            seen: self.store.version(),
+            has_bookmarks: options.bookmarks,
+            timeout: options.timeout_seconds.map(Duration::from_secs),
+            is_over: false,
+        };
+        let sends_all = options.send_initial_events == Some(true);
+        let version = match options.version.parse() {
+            Ok(version) => version,
+            Err(_) if options.version.is_empty() => 0,
+            Err(_) => {
+                let why = format!("invalid resource version: {:?}", options.version);
+                return Err(Failure::bad_request(why));
+            }
+        };
+        if sends_all && version > self.store.version() {
+            return Err(Failure::version_too_large(version, self.store.version()));
+        }
+        if sends_all || (version == 0 && options.send_initial_events.is_none()) {
+            let namespace = request.path.namespace.as_deref();
+            let objects =
+                select(self.store.objects(), kind.storage_group(), &kind.plural, namespace);
+            for (_, object) in objects {
+                if watch.selector.matches(&serve(kind, object)) {
+                    let object = present(kind, watch.projection, object);
+                    watch.initial.push_back(json!({ "type": "ADDED", "object": object }));
+                }
+            }
+            if sends_all && watch.has_bookmarks {
+                let end = json!({ "annotations": { "k8s.io/initial-events-end": "true" } });
+                watch.initial.push_back(watch.bookmark_with(&end));
+            }
+        } else if version > 0 {
+            watch.seen = version;
+        }
+        Ok(watch)
+    }
+
+    /// Returns the next events of a watch, each as a JSON object with `type` and `object`.
+    ///
+    /// The result is empty if nothing has changed. After an event of type `ERROR`, the watch [is over](Watch::is_over).
+    pub fn events(&self, watch: &mut Watch) -> Vec<Value> {
+        if watch.is_over {
+            return Vec::new();
+        }
+        let mut events: Vec<_> = watch.initial.drain(..).collect();
+        if watch.seen < self.store.oldest() && self.store.version() > watch.seen {
+            let why = format!("too old resource version: {} ({})", watch.seen, self.store.oldest());
+            events.extend(watch.fail(&Failure::expired(why)));
+            return events;
+        }
+        events
+            .extend(self.store.changes_after(watch.seen).filter_map(|change| watch.event(change)));
+        watch.seen = watch.seen.max(self.store.version());
+        // The server closes the watches of a kind that is gone.
+        watch.is_over = !self.kinds.contains_key(&watch.kind.key());
+        events
+    }
+}
+
+fn check_watch_options(options: &Options) -> Result<(), Failure> {
+    let refuse =
+        |error: &FieldError| Err(Failure::invalid_options("ListOptions.meta.k8s.io", error));
+    match (options.send_initial_events, options.version_match) {
+        (None, Some(_)) => refuse(&FieldError::forbidden(
+            "resourceVersionMatch",
+            "resourceVersionMatch is forbidden for watch unless sendInitialEvents is provided",
+        )),
+        (Some(_), None) => refuse(&FieldError::forbidden(
+            "resourceVersionMatch",
+            "sendInitialEvents requires setting resourceVersionMatch to NotOlderThan",
+        )),
+        (Some(_), Some(Match::Exact)) => refuse(&FieldError::not_supported(
+            "resourceVersionMatch",
+            &"Exact".into(),
+            &["NotOlderThan".into()],
+        )),
+        _ if options.page.is_some() => {
+            refuse(&FieldError::forbidden("continue", "continue is forbidden for watch"))
+        }
+        _ => Ok(()),
+    }
+}

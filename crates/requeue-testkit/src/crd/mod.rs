@@ -1,0 +1,240 @@
+//! Custom resources: their definitions, and what these demand of objects.
+
+mod rules;
+mod structural;
+mod validate;
+
+use std::sync::Arc;
+
+use k8s_openapi::jiff::Timestamp;
+use serde_json::{Value, json};
+
+use crate::cluster::CUSTOM_RESOURCES;
+use crate::kind::Kind;
+use crate::metadata;
+use crate::status::{Failure, FieldError};
+
+/// A definition, which all versions of its kind share.
+#[derive(Clone, Debug)]
+pub(crate) struct Definition(Arc<Value>);
+
+impl Definition {
+    pub(crate) fn list_kind(&self) -> String {
+        text(&self.0["spec"]["names"]["listKind"])
+    }
+
+    pub(crate) fn storage_version(&self) -> &str {
+        let mut versions = versions(&self.0);
+        let version = versions.find(|version| version["storage"] == true);
+        version.and_then(|version| version["name"].as_str()).unwrap_or_default()
+    }
+
+    /// Returns the schema of a version.
+    pub(crate) fn schema(&self, version: &str) -> &Value {
+        &self.version(version)["schema"]["openAPIV3Schema"]
+    }
+
+    /// Returns the paths of the subresource `scale`.
+    pub(crate) fn scale(&self, version: &str) -> &Value {
+        &self.version(version)["subresources"]["scale"]
+    }
+
+    /// Returns the fields by which objects can be selected, without the leading dot.
+    pub(crate) fn selectable_fields(&self, version: &str) -> Vec<String> {
+        let fields = self.version(version)["selectableFields"].as_array();
+        let fields = fields.into_iter().flatten();
+        fields.map(|field| text(&field["jsonPath"]).trim_start_matches('.').to_owned()).collect()
+    }
+
+    /// Removes fields that the schema does not have, and sets defaults. Returns the removed fields.
+    pub(crate) fn prune_and_default(&self, object: &mut Value, version: &str) -> Vec<String> {
+        let schema = self.schema(version);
+        let mut pruned = Vec::new();
+        if self.0["spec"]["preserveUnknownFields"] != true {
+            structural::prune_object(object, schema, "", &mut pruned);
+        }
+        structural::set_defaults(object, schema);
+        pruned
+    }
+
+    /// Returns the fields that do not fit the schema.
+    ///
+    /// # Errors
+    ///
+    /// The schema has something that the testkit does not know.
+    pub(crate) fn check(
+        &self,
+        object: &Value,
+        old: Option<&Value>,
+        version: &str,
+    ) -> Result<Vec<FieldError>, Failure> {
+        let schema = self.schema(version);
+        let mut errors = validate::check(object, schema);
+        // Rules are evaluated on objects whose form is right.
+        if errors.is_empty() {
+            errors = rules::check(schema, object, old)?;
+        }
+        Ok(errors)
+    }
+
+    fn version(&self, name: &str) -> &Value {
+        versions(&self.0).find(|version| version["name"] == *name).unwrap_or(&Value::Null)
+    }
+}
+
+/// Returns the kinds of a definition: one for each version that is served.
+pub(crate) fn kinds(definition: &Arc<Value>) -> Vec<Kind> {
+    let spec = &definition["spec"];
+    let names = &spec["names"];
+    let list = |value: &Value| -> Vec<String> {
+        value.as_array().into_iter().flatten().map(text).collect()
+    };
+    let verbs = ["delete", "deletecollection", "get", "list", "patch", "create", "update", "watch"];
+    versions(definition)
+        .filter(|version| version["served"] == true)
+        .map(|version| Kind {
+            group: text(&spec["group"]),
+            version: text(&version["name"]),
+            kind: text(&names["kind"]),
+            plural: text(&names["plural"]),
+            singular: text(&names["singular"]),
+            short_names: list(&names["shortNames"]),
+            categories: list(&names["categories"]),
+            is_namespaced: spec["scope"] == "Namespaced",
+            subresources: ["status", "scale"]
+                .into_iter()
+                .filter(|name| version["subresources"][name].is_object())
+                .map(str::to_owned)
+                .collect(),
+            verbs: verbs.map(str::to_owned).to_vec(),
+            definition: Some(Arc::new(Definition(Arc::clone(definition)))),
+        })
+        .collect()
+}
+
+/// Returns the group and the plural that a definition defines.
+pub(crate) fn resource_of(definition: &Value) -> (&str, &str) {
+    let spec = &definition["spec"];
+    let group = spec["group"].as_str().unwrap_or_default();
+    (group, spec["names"]["plural"].as_str().unwrap_or_default())
+}
+
+/// Checks a definition, and completes it as the API server and its controllers do.
+///
+/// # Errors
+///
+/// The definition has something that the testkit does not know.
+pub(crate) fn complete(
+    definition: &mut Value,
+    old: Option<&Value>,
+    now: Timestamp,
+) -> Result<Vec<FieldError>, Failure> {
+    let errors = check_definition(definition);
+    if !errors.is_empty() {
+        return Ok(errors);
+    }
+    let strategy = &definition["spec"]["conversion"]["strategy"];
+    if strategy == "Webhook" {
+        return Err(Failure::not_implemented("conversion of custom resources by webhooks"));
+    }
+    let checked: Vec<_> = versions(definition).cloned().collect();
+    for version in &checked {
+        let schema = &version["schema"]["openAPIV3Schema"];
+        validate::check_schema(schema)?;
+        rules::check_schema(schema)?;
+    }
+    let spec = &mut definition["spec"];
+    if spec["conversion"].is_null() {
+        spec["conversion"] = json!({ "strategy": "None" });
+    }
+    let names = &mut spec["names"];
+    let kind = text(&names["kind"]);
+    if names["singular"].as_str().is_none_or(str::is_empty) {
+        names["singular"] = json!(kind.to_lowercase());
+    }
+    if names["listKind"].as_str().is_none_or(str::is_empty) {
+        names["listKind"] = json!(format!("{kind}List"));
+    }
+    let names = names.clone();
+    let status = old.map_or(Value::Null, |old| old["status"].clone());
+    let mut stored = status["storedVersions"].as_array().cloned().unwrap_or_default();
+    for version in checked.iter().filter(|version| version["storage"] == true) {
+        if !stored.contains(&version["name"]) {
+            stored.push(version["name"].clone());
+        }
+    }
+    let since = status["conditions"][0]["lastTransitionTime"].as_str();
+    let since = since.map_or_else(|| metadata::time(now), str::to_owned);
+    definition["status"] = json!({
+        "acceptedNames": names,
+        "conditions": [
+            {
+                "type": "NamesAccepted",
+                "status": "True",
+                "lastTransitionTime": since,
+                "reason": "NoConflicts",
+                "message": "no conflicts found",
+            },
+            {
+                "type": "Established",
+                "status": "True",
+                "lastTransitionTime": since,
+                "reason": "InitialNamesAccepted",
+                "message": "the initial names have been accepted",
+            },
+        ],
+        "storedVersions": stored,
+    });
+    if old.is_none() {
+        let meta = &mut definition["metadata"];
+        let mut finalizers = meta["finalizers"].as_array().cloned().unwrap_or_default();
+        if !finalizers.iter().any(|it| it == CUSTOM_RESOURCES) {
+            finalizers.push(json!(CUSTOM_RESOURCES));
+        }
+        meta["finalizers"] = json!(finalizers);
+    }
+    Ok(Vec::new())
+}
+
+fn check_definition(definition: &Value) -> Vec<FieldError> {
+    let spec = &definition["spec"];
+    let mut errors = Vec::new();
+    let (group, plural) = resource_of(definition);
+    for (field, value) in [
+        ("spec.group", &spec["group"]),
+        ("spec.names.plural", &spec["names"]["plural"]),
+        ("spec.names.kind", &spec["names"]["kind"]),
+    ] {
+        if value.as_str().is_none_or(str::is_empty) {
+            errors.push(FieldError::required(field, ""));
+        }
+    }
+    let name = &definition["metadata"]["name"];
+    if *name != format!("{plural}.{group}") {
+        let why = "must be spec.names.plural+\".\"+spec.group";
+        errors.push(FieldError::invalid("metadata.name", name, why));
+    }
+    let scopes = [json!("Cluster"), json!("Namespaced")];
+    if !scopes.contains(&spec["scope"]) {
+        errors.push(FieldError::not_supported("spec.scope", &spec["scope"], &scopes));
+    }
+    if versions(definition).filter(|version| version["storage"] == true).count() != 1 {
+        let why = "must have exactly one version marked as storage version";
+        errors.push(FieldError::invalid("spec.versions", &json!([]), why));
+    }
+    for (at, version) in versions(definition).enumerate() {
+        if !version["schema"]["openAPIV3Schema"].is_object() {
+            let field = format!("spec.versions[{at}].schema.openAPIV3Schema");
+            errors.push(FieldError::required(field, "schemas are required"));
+        }
+    }
+    errors
+}
+
+fn versions(definition: &Value) -> impl Iterator<Item = &Value> {
+    definition["spec"]["versions"].as_array().into_iter().flatten()
+}
+
+fn text(value: &Value) -> String {
+    value.as_str().unwrap_or_default().to_owned()
+}

@@ -1,0 +1,245 @@
+//! The kinds that the server has: a table of the built-in kinds, and those that definitions add.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, LazyLock};
+
+use serde_json::{Value, json};
+
+use crate::crd::Definition;
+
+/// Kinds of Kubernetes 1.37: version, resource, kind, singular, scope, short names, categories, subresources, verbs.
+const BUILT_IN: &str = include_str!("builtin/kinds.txt");
+
+/// Groups whose kinds act on other objects or on requests: to store them without acting would pretend.
+const ACTING: [&str; 6] = [
+    "admissionregistration.k8s.io",
+    "apiregistration.k8s.io",
+    "certificates.k8s.io",
+    "flowcontrol.apiserver.k8s.io",
+    "resource.k8s.io",
+    "storagemigration.k8s.io",
+];
+
+/// Built-in kinds whose `metadata.generation` counts changes of the spec.
+const GENERATIONS: [&str; 15] = [
+    "cronjobs",
+    "daemonsets",
+    "deployments",
+    "endpointslices",
+    "horizontalpodautoscalers",
+    "ingressclasses",
+    "ingresses",
+    "jobs",
+    "networkpolicies",
+    "poddisruptionbudgets",
+    "pods",
+    "podtemplates",
+    "priorityclasses",
+    "replicasets",
+    "replicationcontrollers",
+];
+
+/// A resource in one version of its group.
+#[derive(Clone, Debug)]
+pub(crate) struct Kind {
+    pub(crate) group: String,
+    pub(crate) version: String,
+    pub(crate) kind: String,
+    pub(crate) plural: String,
+    pub(crate) singular: String,
+    pub(crate) short_names: Vec<String>,
+    pub(crate) categories: Vec<String>,
+    pub(crate) is_namespaced: bool,
+    pub(crate) subresources: Vec<String>,
+    pub(crate) verbs: Vec<String>,
+    /// `None` for a built-in kind.
+    pub(crate) definition: Option<Arc<Definition>>,
+}
+
+/// The kinds by group, version and plural.
+pub(crate) type Kinds = BTreeMap<(String, String, String), Arc<Kind>>;
+
+impl Kind {
+    pub(crate) fn api_version(&self) -> String {
+        match self.group.as_str() {
+            "" => self.version.clone(),
+            group => format!("{group}/{}", self.version),
+        }
+    }
+
+    /// Returns the resource with its group, as in messages: `websites.example.com`.
+    pub(crate) fn qualified(&self) -> String {
+        qualify(&self.plural, &self.group)
+    }
+
+    /// Returns the kind with its group, as in messages: `Website.example.com`.
+    pub(crate) fn qualified_kind(&self) -> String {
+        qualify(&self.kind, &self.group)
+    }
+
+    pub(crate) fn list_kind(&self) -> String {
+        match &self.definition {
+            Some(definition) => definition.list_kind(),
+            None => format!("{}List", self.kind),
+        }
+    }
+
+    pub(crate) fn key(&self) -> (String, String, String) {
+        (self.group.clone(), self.version.clone(), self.plural.clone())
+    }
+
+    /// Returns the group in which objects are stored. Both kinds of Event are one resource.
+    pub(crate) fn storage_group(&self) -> &str {
+        if self.is_new_event() { "" } else { &self.group }
+    }
+
+    /// Returns whether this is an Event of `events.k8s.io`, whose fields have other names.
+    pub(crate) fn is_new_event(&self) -> bool {
+        self.group == "events.k8s.io" && self.plural == "events"
+    }
+
+    pub(crate) fn is_core(&self, plural: &str) -> bool {
+        self.group.is_empty() && self.plural == plural
+    }
+
+    pub(crate) fn is_definition(&self) -> bool {
+        self.group == "apiextensions.k8s.io"
+    }
+
+    pub(crate) fn has_subresource(&self, name: &str) -> bool {
+        self.subresources.iter().any(|subresource| subresource == name)
+    }
+
+    pub(crate) fn has_generation(&self) -> bool {
+        self.definition.is_some()
+            || self.is_definition()
+            || (GENERATIONS.contains(&&*self.plural) || self.plural == "statefulsets")
+    }
+
+    /// Returns whether a PUT without a resource version replaces whatever is stored.
+    pub(crate) fn allows_unconditional_update(&self) -> bool {
+        self.definition.is_none() && !self.is_definition() && self.plural != "leases"
+    }
+
+    /// Returns whether a PUT creates an object that does not exist.
+    pub(crate) fn allows_create_on_update(&self) -> bool {
+        let kinds = [
+            "clusterrolebindings",
+            "clusterroles",
+            "endpoints",
+            "events",
+            "leases",
+            "limitranges",
+            "rolebindings",
+            "roles",
+            "runtimeclasses",
+            "services",
+        ];
+        self.definition.is_none() && kinds.contains(&&*self.plural)
+    }
+
+    /// Returns whether a deletion is answered with the object instead of a `Status`.
+    pub(crate) fn returns_deleted_object(&self) -> bool {
+        let kinds = [
+            "csidrivers",
+            "csinodes",
+            "namespaces",
+            "persistentvolumeclaims",
+            "persistentvolumes",
+            "pods",
+            "podtemplates",
+            "resourcequotas",
+            "serviceaccounts",
+            "services",
+            "storageclasses",
+            "volumeattachments",
+            "volumeattributesclasses",
+        ];
+        self.definition.is_none() && kinds.contains(&&*self.plural)
+    }
+
+    /// Returns the entry of discovery for the kind, or for one of its subresources.
+    pub(crate) fn resource(&self, subresource: Option<&str>) -> Value {
+        let Some(subresource) = subresource else {
+            let mut resource = json!({
+                "name": self.plural,
+                "singularName": self.singular,
+                "namespaced": self.is_namespaced,
+                "kind": self.kind,
+                "verbs": self.verbs,
+            });
+            if !self.short_names.is_empty() {
+                resource["shortNames"] = json!(self.short_names);
+            }
+            if !self.categories.is_empty() {
+                resource["categories"] = json!(self.categories);
+            }
+            return resource;
+        };
+        let mut resource = json!({
+            "name": format!("{}/{subresource}", self.plural),
+            "singularName": "",
+            "namespaced": self.is_namespaced,
+            "kind": self.kind,
+            "verbs": ["get", "patch", "update"],
+        });
+        if subresource == "scale" {
+            resource["kind"] = json!("Scale");
+            resource["group"] = json!("autoscaling");
+            resource["version"] = json!("v1");
+        }
+        resource
+    }
+}
+
+pub(crate) fn qualify(name: &str, group: &str) -> String {
+    if group.is_empty() { name.to_owned() } else { format!("{name}.{group}") }
+}
+
+/// Returns the built-in kinds.
+pub(crate) fn built_in() -> Kinds {
+    static KINDS: LazyLock<Kinds> = LazyLock::new(|| {
+        BUILT_IN
+            .lines()
+            .map(read_line)
+            .filter(|kind| !ACTING.contains(&&*kind.group))
+            .map(|kind| (kind.key(), Arc::new(kind)))
+            .collect()
+    });
+    KINDS.clone()
+}
+
+/// Returns whether real servers have kinds in this group that the testkit does not.
+pub(crate) fn is_known_group(group: &str) -> bool {
+    group.is_empty()
+        || group.ends_with(".k8s.io")
+        || ["apps", "autoscaling", "batch", "extensions", "policy"].contains(&group)
+}
+
+fn read_line(line: &str) -> Kind {
+    let words: Vec<_> = line.split(' ').collect();
+    let [api_version, plural, kind, singular, scope, short, categories, subresources, verbs] =
+        words.as_slice()
+    else {
+        unreachable!("a line of the table has nine words: {line}")
+    };
+    let list = |word: &str| -> Vec<String> {
+        let words = word.split(',').filter(|word| *word != "-");
+        words.map(str::to_owned).collect()
+    };
+    let all = "create,delete,deletecollection,get,list,patch,update,watch";
+    let (group, version) = api_version.split_once('/').unwrap_or(("", api_version));
+    Kind {
+        group: group.into(),
+        version: version.into(),
+        kind: (*kind).into(),
+        plural: (*plural).into(),
+        singular: (*singular).into(),
+        short_names: list(short),
+        categories: list(categories),
+        is_namespaced: *scope == "N",
+        subresources: list(subresources),
+        verbs: list(if *verbs == "*" { all } else { verbs }),
+        definition: None,
+    }
+}

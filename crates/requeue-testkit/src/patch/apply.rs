@@ -1,0 +1,266 @@
+//! Server-side apply.
+
+use serde_json::{Map, Value, json};
+
+use super::fields::{Comparison, FieldPath, FieldSet, field_element, item_element};
+use super::ownership::{Manager, Managers, Ownership};
+use crate::kind::Kind;
+use crate::schema::{List, Schema};
+use crate::status::Failure;
+
+/// The result of an apply.
+pub(crate) struct Applied {
+    pub(crate) object: Value,
+    pub(crate) managed_fields: Value,
+}
+
+/// Applies a configuration to an object, or to nothing.
+///
+/// # Errors
+///
+/// Other managers own fields that the configuration would change, and `force` is false.
+pub(crate) fn apply(
+    kind: &Kind,
+    live: Option<&Value>,
+    config: &Value,
+    ownership: &Ownership,
+    force: bool,
+) -> Result<Applied, Failure> {
+    let schema = Schema::of(kind);
+    check_duplicates(config, schema, "")?;
+    let empty =
+        json!({ "apiVersion": config["apiVersion"], "kind": config["kind"], "metadata": {} });
+    let live = live.unwrap_or(&empty);
+    let mut managers = Managers::read(live);
+    let applier = ownership.manager("Apply");
+
+    let mut fields = FieldSet::of(config, schema);
+    ownership.filter(&mut fields);
+    let last = managers.0.get(&applier).map(|managed| managed.fields.clone());
+    let mut merged = merge(live, config, schema);
+    if let Some(last) = last {
+        // Fields that nobody owns after this apply, although this manager applied them last time.
+        let mut abandoned = last.difference(&fields);
+        for (manager, managed) in &managers.0 {
+            if *manager != applier {
+                let owned = &managed.fields;
+                abandoned.retain(|path| !owned.contains_inside(path));
+            }
+        }
+        abandoned.retain(|path| !fields.contains_inside(path));
+        remove(&mut merged, &abandoned, schema, &mut Vec::new());
+    }
+
+    let mut comparison = Comparison::of(live, &merged, schema);
+    for set in [&mut comparison.added, &mut comparison.modified, &mut comparison.removed] {
+        ownership.filter(set);
+    }
+    let changed = comparison.modified.union(&comparison.added);
+    if !force {
+        check_conflicts(&managers, &applier, &changed)?;
+    }
+    managers.take_from_others(&applier, &comparison);
+    let is_same = managers.0.get(&applier).is_some_and(|managed| managed.fields == fields);
+    if fields.is_empty() {
+        managers.0.remove(&applier);
+    } else if !is_same || !changed.is_empty() || !comparison.removed.is_empty() {
+        managers.0.insert(applier, ownership.managed(fields));
+    }
+    Ok(Applied { object: merged, managed_fields: managers.to_json() })
+}
+
+fn check_conflicts(
+    managers: &Managers,
+    applier: &Manager,
+    changed: &FieldSet,
+) -> Result<(), Failure> {
+    let mut causes = Vec::new();
+    let mut by_manager = Vec::new();
+    for (manager, managed) in managers.0.iter().filter(|(manager, _)| *manager != applier) {
+        let conflicts = managed.fields.intersection(changed);
+        let paths: Vec<_> = conflicts.iter().map(|path| shown(path)).collect();
+        if paths.is_empty() {
+            continue;
+        }
+        let mut who = format!("\"{}\"", manager.name);
+        if let Some(subresource) = &manager.subresource {
+            who += &format!(" with subresource \"{subresource}\"");
+        }
+        if manager.operation == "Update" {
+            who += &format!(" using {}", manager.api_version);
+        }
+        causes.extend(paths.iter().map(|path| {
+            json!({
+                "reason": "FieldManagerConflict",
+                "message": format!("conflict with {who}"),
+                "field": path,
+            })
+        }));
+        by_manager.push((who, paths));
+    }
+    if causes.is_empty() {
+        return Ok(());
+    }
+    let noun = if causes.len() == 1 { "conflict" } else { "conflicts" };
+    let listed: Vec<_> = by_manager
+        .iter()
+        .map(|(who, paths)| match paths.as_slice() {
+            [path] => format!("conflict with {who}: {path}"),
+            paths => format!("conflicts with {who}:\n- {}", paths.join("\n- ")),
+        })
+        .collect();
+    let message = format!("Apply failed with {} {noun}: {}", causes.len(), listed.join("\n"));
+    Err(Failure::apply_conflict(message, causes))
+}
+
+/// Returns a path as in messages: `.spec.ports[name="http"].port`.
+fn shown(path: &FieldPath) -> String {
+    let elements = path.iter().map(|element| match element.split_once(':') {
+        Some(("f", name)) => format!(".{name}"),
+        Some(("k", keys)) => {
+            let keys: Map<String, Value> = serde_json::from_str(keys).unwrap_or_default();
+            let keys: Vec<_> = keys.iter().map(|(key, value)| format!("{key}={value}")).collect();
+            format!("[{}]", keys.join(","))
+        }
+        Some((_, value)) => format!("[={value}]"),
+        None => element.clone(),
+    });
+    elements.collect()
+}
+
+/// Refuses a configuration that has an item of a list twice.
+fn check_duplicates(value: &Value, schema: Schema<'_>, path: &str) -> Result<(), Failure> {
+    match value {
+        Value::Object(fields) => {
+            for (name, field) in fields {
+                check_duplicates(field, schema.field(name), &format!("{path}.{name}"))?;
+            }
+        }
+        Value::Array(items) if schema.list() != List::Atomic => {
+            let mut seen = std::collections::BTreeSet::new();
+            for item in items {
+                if let List::Map(keys) = schema.list() {
+                    let default = |key: &str| schema.item().default_of(key).is_some();
+                    let missing = keys.iter().find(|key| item[**key].is_null() && !default(key));
+                    if let Some(key) = missing {
+                        return Err(Failure::internal(format_args!(
+                            "failed to create typed patch object: {path}: element 0: associative \
+                             list with keys has an element that omits key field \"{key}\" (and \
+                             doesn't have default value)"
+                        )));
+                    }
+                }
+                let element = item_element(item, schema);
+                if !seen.insert(element.clone()) {
+                    let shown = shown(&vec![element]);
+                    return Err(Failure::internal(format_args!(
+                        "failed to create typed patch object: {path}: duplicate entries for key \
+                         {shown}"
+                    )));
+                }
+                check_duplicates(item, schema.item(), path)?;
+            }
+        }
+        _ => {}
+    }
+    Ok(())
+}
+
+/// Returns the live value with the configuration's fields.
+fn merge(live: &Value, config: &Value, schema: Schema<'_>) -> Value {
+    match (live, config) {
+        (Value::Object(live), Value::Object(config)) if !schema.is_atomic_map() => {
+            let mut merged = live.clone();
+            for (name, field) in config {
+                let value = match live.get(name) {
+                    Some(live) => merge(live, field, schema.field(name)),
+                    None => field.clone(),
+                };
+                merged.insert(name.clone(), value);
+            }
+            Value::Object(merged)
+        }
+        (Value::Array(live), Value::Array(config)) if schema.list() != List::Atomic => {
+            Value::Array(merge_items(live, config, schema))
+        }
+        _ => config.clone(),
+    }
+}
+
+/// Merges lists by the keys of their items. The items of the configuration keep its order.
+fn merge_items(live: &[Value], config: &[Value], schema: Schema<'_>) -> Vec<Value> {
+    let element = |item: &Value| item_element(item, schema);
+    let configured: Vec<_> = config.iter().map(element).collect();
+    let known: Vec<_> = live.iter().map(element).collect();
+    let merged_item = |at: usize| {
+        let live = known.iter().position(|it| *it == configured[at]).map(|at| &live[at]);
+        match live {
+            Some(live) if schema.list() != List::Set => merge(live, &config[at], schema.item()),
+            _ => config[at].clone(),
+        }
+    };
+    let mut merged = Vec::new();
+    let mut next = 0;
+    for (at, item) in live.iter().enumerate() {
+        match configured.iter().position(|it| *it == known[at]) {
+            // The items before it in the configuration come first.
+            Some(found) => {
+                while next <= found {
+                    merged.push(merged_item(next));
+                    next += 1;
+                }
+            }
+            None => merged.push(item.clone()),
+        }
+    }
+    merged.extend((next..config.len()).map(merged_item));
+    merged
+}
+
+/// Removes fields and items of lists.
+fn remove(value: &mut Value, removed: &FieldSet, schema: Schema<'_>, path: &mut FieldPath) {
+    match value {
+        Value::Object(fields) if !schema.is_atomic_map() => {
+            let names: Vec<_> = fields.keys().cloned().collect();
+            for name in names {
+                path.push(field_element(&name));
+                if removed.contains(path) {
+                    fields.remove(&name);
+                } else if removed.contains_inside(path)
+                    && let Some(field) = fields.get_mut(&name)
+                {
+                    let was_empty = is_empty(field);
+                    remove(field, removed, schema.field(&name), path);
+                    // A map or list whose last entry goes, goes too.
+                    if !was_empty && is_empty(field) {
+                        fields.remove(&name);
+                    }
+                }
+                path.pop();
+            }
+        }
+        Value::Array(items) if schema.list() != List::Atomic => {
+            let mut kept = Vec::new();
+            for mut item in std::mem::take(items) {
+                path.push(item_element(&item, schema));
+                if !removed.contains(path) {
+                    if removed.contains_inside(path) {
+                        remove(&mut item, removed, schema.item(), path);
+                    }
+                    kept.push(item);
+                }
+                path.pop();
+            }
+            *items = kept;
+        }
+        _ => {}
+    }
+}
+
+fn is_empty(value: &Value) -> bool {
+    match value {
+        Value::Object(fields) => fields.is_empty(),
+        Value::Array(items) => items.is_empty(),
+        _ => false,
+    }
+}

@@ -1,0 +1,207 @@
+//! `metadata.managedFields`: which manager owns which fields.
+
+use std::collections::BTreeMap;
+
+use serde_json::{Value, json};
+
+use super::fields::{Comparison, FieldSet};
+use crate::cluster::Part;
+use crate::kind::Kind;
+use crate::schema::Schema;
+
+/// Who writes, and when.
+#[derive(Clone, Debug)]
+pub(crate) struct Ownership {
+    pub(crate) manager: String,
+    pub(crate) api_version: String,
+    pub(crate) subresource: Option<String>,
+    /// The time of the write, as in metadata.
+    pub(crate) time: String,
+    /// The part of the object that the write may change. `None` if that is all of it.
+    pub(crate) part: Option<Part>,
+}
+
+/// What tells managers apart.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Manager {
+    pub(super) name: String,
+    /// `Apply` or `Update`.
+    pub(super) operation: String,
+    /// An applier is the same manager in each version.
+    pub(super) api_version: String,
+    pub(super) subresource: Option<String>,
+}
+
+/// A manager's fields.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Managed {
+    pub(super) fields: FieldSet,
+    pub(super) time: String,
+    api_version: String,
+}
+
+/// All managers of an object.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Managers(pub(super) BTreeMap<Manager, Managed>);
+
+impl Ownership {
+    pub(super) fn manager(&self, operation: &str) -> Manager {
+        Manager {
+            name: self.manager.clone(),
+            operation: operation.into(),
+            api_version: if operation == "Apply" {
+                String::new()
+            } else {
+                self.api_version.clone()
+            },
+            subresource: self.subresource.clone(),
+        }
+    }
+
+    pub(super) fn managed(&self, fields: FieldSet) -> Managed {
+        Managed { fields, time: self.time.clone(), api_version: self.api_version.clone() }
+    }
+
+    /// Removes the fields that no manager owns, and those that this write cannot change.
+    pub(super) fn filter(&self, fields: &mut FieldSet) {
+        fields.retain(|path| {
+            let path: Vec<_> = path.iter().map(String::as_str).collect();
+            let is_of_server = match path.as_slice() {
+                ["f:apiVersion" | "f:kind" | "f:metadata"] => true,
+                ["f:metadata", field, ..] => [
+                    "f:name",
+                    "f:namespace",
+                    "f:creationTimestamp",
+                    "f:selfLink",
+                    "f:uid",
+                    "f:generation",
+                    "f:managedFields",
+                    "f:resourceVersion",
+                ]
+                .contains(field),
+                _ => false,
+            };
+            let is_status = path.first() == Some(&"f:status");
+            !is_of_server
+                && match self.part {
+                    None => true,
+                    Some(Part::Main) => !is_status,
+                    Some(Part::Status) => is_status,
+                }
+        });
+    }
+}
+
+impl Managers {
+    pub(super) fn read(object: &Value) -> Self {
+        let entries = object["metadata"]["managedFields"].as_array().into_iter().flatten();
+        let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+        let entries = entries.filter(|entry| entry["fieldsV1"].is_object()).map(|entry| {
+            let operation = text(&entry["operation"]);
+            let is_apply = operation == "Apply";
+            let manager = Manager {
+                name: text(&entry["manager"]),
+                operation,
+                api_version: if is_apply { String::new() } else { text(&entry["apiVersion"]) },
+                subresource: entry["subresource"].as_str().map(str::to_owned),
+            };
+            let managed = Managed {
+                fields: FieldSet::from_json(&entry["fieldsV1"]),
+                time: text(&entry["time"]),
+                api_version: text(&entry["apiVersion"]),
+            };
+            (manager, managed)
+        });
+        Self(entries.collect())
+    }
+
+    /// Returns the entries of the metadata: appliers first, then by time.
+    pub(super) fn to_json(&self) -> Value {
+        let mut entries: Vec<_> = self.0.iter().collect();
+        entries.sort_by_key(|(manager, managed)| {
+            (manager.operation != "Apply", managed.time.clone(), manager.name.clone())
+        });
+        let entries: Vec<_> = entries
+            .into_iter()
+            .map(|(manager, managed)| {
+                let mut entry = json!({
+                    "manager": manager.name,
+                    "operation": manager.operation,
+                    "apiVersion": managed.api_version,
+                    "time": managed.time,
+                    "fieldsType": "FieldsV1",
+                    "fieldsV1": managed.fields.to_json(),
+                });
+                if let Some(subresource) = &manager.subresource {
+                    entry["subresource"] = json!(subresource);
+                }
+                entry
+            })
+            .collect();
+        json!(entries)
+    }
+
+    /// Takes fields that a write changes from the other managers, and removed fields from them.
+    pub(super) fn take_from_others(&mut self, writer: &Manager, comparison: &Comparison) {
+        let changed = comparison.modified.union(&comparison.added).union(&comparison.removed);
+        for (manager, managed) in &mut self.0 {
+            if manager != writer {
+                managed.fields = managed.fields.difference(&changed);
+            }
+        }
+        self.0.retain(|_, managed| !managed.fields.is_empty());
+    }
+}
+
+/// Returns the managed fields after a write that is no apply: the writer owns what it changed.
+pub(crate) fn own_update(
+    kind: &Kind,
+    old: Option<&Value>,
+    new: &Value,
+    ownership: &Ownership,
+) -> Value {
+    let schema = Schema::of(kind);
+    let empty = json!({ "metadata": {} });
+    let sent = Managers::read(new);
+    // A client removes all managers by an empty entry, and otherwise cannot remove any.
+    let is_reset = new["metadata"]["managedFields"].as_array().is_some_and(|entries| {
+        entries.len() == 1 && entries[0].as_object().is_some_and(serde_json::Map::is_empty)
+    });
+    let mut managers = match old {
+        _ if is_reset || !sent.0.is_empty() => sent,
+        Some(old) => Managers::read(old),
+        None => Managers::default(),
+    };
+    let mut comparison = Comparison::of(old.unwrap_or(&empty), new, schema);
+    for set in [&mut comparison.added, &mut comparison.modified, &mut comparison.removed] {
+        ownership.filter(set);
+    }
+    let writer = ownership.manager("Update");
+    let changed = comparison.modified.union(&comparison.added);
+    managers.take_from_others(&writer, &comparison);
+    if !changed.is_empty() || !comparison.removed.is_empty() {
+        let before = managers.0.get(&writer).map(|managed| managed.fields.clone());
+        let fields = before.unwrap_or_default().difference(&comparison.removed).union(&changed);
+        if fields.is_empty() {
+            managers.0.remove(&writer);
+        } else {
+            managers.0.insert(writer, ownership.managed(fields));
+        }
+    }
+    managers.to_json()
+}
+
+/// Returns whether a write changes nothing, so that the stored object keeps its version.
+///
+/// The times of managers are no change by themselves.
+pub(crate) fn is_unchanged(old: &Value, new: &Value) -> bool {
+    let without_times = |object: &Value| {
+        let mut object = object.clone();
+        let entries = object["metadata"].get_mut("managedFields").and_then(Value::as_array_mut);
+        for entry in entries.into_iter().flatten() {
+            entry["time"] = Value::Null;
+        }
+        object
+    };
+    old == new || without_times(old) == without_times(new)
+}

@@ -1,0 +1,381 @@
+//! Reads a request: its path, its query, and the forms of its body and of the response.
+
+use bytes::Bytes;
+use http::Method;
+use http::header::{ACCEPT, CONTENT_TYPE, USER_AGENT};
+use percent_encoding::percent_decode_str;
+use serde_json::Value;
+
+use crate::cluster::Record;
+use crate::kind::qualify;
+use crate::selector::Selector;
+use crate::status::{Failure, FieldError};
+
+/// The form of a patch.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum PatchType {
+    Json,
+    Merge,
+    Strategic,
+    Apply,
+}
+
+/// What a request does to a resource.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum Verb {
+    Get,
+    List,
+    Watch,
+    Create,
+    Update,
+    Patch(PatchType),
+    Delete,
+    DeleteCollection,
+}
+
+impl Verb {
+    /// Returns the verb of RBAC.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Get => "get",
+            Self::List => "list",
+            Self::Watch => "watch",
+            Self::Create => "create",
+            Self::Update => "update",
+            Self::Patch(_) => "patch",
+            Self::Delete => "delete",
+            Self::DeleteCollection => "deletecollection",
+        }
+    }
+}
+
+/// The path of a resource.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct Path {
+    pub(crate) group: String,
+    pub(crate) version: String,
+    pub(crate) namespace: Option<String>,
+    pub(crate) plural: String,
+    pub(crate) name: Option<String>,
+    pub(crate) subresource: Option<String>,
+}
+
+impl Path {
+    /// Returns `None` if the path is not that of a resource, such as `/version`.
+    pub(crate) fn parse(path: &str) -> Option<Self> {
+        let parts: Vec<_> = path
+            .split('/')
+            .filter(|part| !part.is_empty())
+            .map(|part| percent_decode_str(part).decode_utf8_lossy().into_owned())
+            .collect();
+        let parts: Vec<_> = parts.iter().map(String::as_str).collect();
+        let (group, version, rest) = match parts.as_slice() {
+            ["api", version, rest @ ..] => ("", *version, rest),
+            ["apis", group, version, rest @ ..] => (*group, *version, rest),
+            _ => return None,
+        };
+        let (namespace, rest) = match rest {
+            // The namespace itself, and its subresources.
+            ["namespaces", _] | ["namespaces", _, "status" | "finalize"] => (None, rest),
+            ["namespaces", namespace, rest @ ..] => (Some((*namespace).to_owned()), rest),
+            rest => (None, rest),
+        };
+        let (plural, name, subresource) = match rest {
+            [plural] => (plural, None, None),
+            [plural, name] => (plural, Some((*name).to_owned()), None),
+            [plural, name, subresource @ ..] => {
+                (plural, Some((*name).to_owned()), Some(subresource.join("/")))
+            }
+            [] => return None,
+        };
+        Some(Self {
+            group: group.into(),
+            version: version.into(),
+            namespace,
+            plural: (*plural).into(),
+            name,
+            subresource,
+        })
+    }
+
+    /// Returns the namespace in which RBAC sees the request: that of a Namespace is its own.
+    pub(crate) fn own_namespace(&self) -> &str {
+        let is_namespace = self.group.is_empty() && self.plural == "namespaces";
+        let namespace = if is_namespace { &self.name } else { &self.namespace };
+        namespace.as_deref().unwrap_or_default()
+    }
+}
+
+/// How a resource version in a query is meant.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum Match {
+    Exact,
+    NotOlderThan,
+}
+
+/// What a server does with fields that it does not know.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(crate) enum FieldValidation {
+    Ignore,
+    #[default]
+    Warn,
+    Strict,
+}
+
+/// What a deletion does with the dependents of an object.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum Propagation {
+    Background,
+    Foreground,
+    Orphan,
+}
+
+impl Propagation {
+    pub(crate) fn parse(text: &str) -> Result<Self, Failure> {
+        match text {
+            "Background" => Ok(Self::Background),
+            "Foreground" => Ok(Self::Foreground),
+            "Orphan" => Ok(Self::Orphan),
+            other => Err(Failure::bad_request(format!("unknown propagationPolicy: {other:?}"))),
+        }
+    }
+}
+
+/// The query of a request.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Options {
+    pub(crate) selector: Selector,
+    pub(crate) limit: usize,
+    pub(crate) page: Option<String>,
+    /// The version as sent; empty if there is none.
+    pub(crate) version: String,
+    pub(crate) version_match: Option<Match>,
+    pub(crate) watch: bool,
+    pub(crate) timeout_seconds: Option<u64>,
+    pub(crate) bookmarks: bool,
+    pub(crate) send_initial_events: Option<bool>,
+    pub(crate) dry_run: bool,
+    pub(crate) manager: Option<String>,
+    pub(crate) force: bool,
+    pub(crate) field_validation: FieldValidation,
+    pub(crate) propagation: Option<Propagation>,
+    pub(crate) grace_seconds: Option<i64>,
+}
+
+impl Options {
+    fn parse(query: &str) -> Result<Self, Failure> {
+        let mut options = Self::default();
+        let (mut labels, mut fields) = (String::new(), String::new());
+        for pair in query.split('&').filter(|pair| !pair.is_empty()) {
+            let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
+            let value = value.replace('+', " ");
+            let value = percent_decode_str(&value).decode_utf8_lossy().into_owned();
+            let truth =
+                || value.is_empty() || !matches!(&*value, "0" | "false" | "False" | "FALSE");
+            match name {
+                "labelSelector" => labels = value,
+                "fieldSelector" => fields = value,
+                "limit" => options.limit = number(name, &value)?,
+                "continue" => options.page = Some(value).filter(|page| !page.is_empty()),
+                "resourceVersion" => options.version = value,
+                "resourceVersionMatch" => {
+                    options.version_match = match &*value {
+                        "Exact" => Some(Match::Exact),
+                        "NotOlderThan" => Some(Match::NotOlderThan),
+                        "" => None,
+                        _ => return Err(unsupported_match(&value)),
+                    }
+                }
+                "watch" => options.watch = truth(),
+                "timeoutSeconds" => options.timeout_seconds = Some(number(name, &value)?),
+                "allowWatchBookmarks" => options.bookmarks = truth(),
+                "sendInitialEvents" => options.send_initial_events = Some(truth()),
+                "dryRun" => match &*value {
+                    "All" => options.dry_run = true,
+                    "" => {}
+                    other => {
+                        let error =
+                            FieldError::not_supported("dryRun", &other.into(), &["All".into()]);
+                        return Err(Failure::invalid_options("", &error));
+                    }
+                },
+                "fieldManager" => options.manager = Some(value),
+                "force" => options.force = truth(),
+                "fieldValidation" => {
+                    options.field_validation = match &*value {
+                        "Ignore" => FieldValidation::Ignore,
+                        "Warn" | "" => FieldValidation::Warn,
+                        "Strict" => FieldValidation::Strict,
+                        other => {
+                            let why = format!("unknown fieldValidation: {other:?}");
+                            return Err(Failure::bad_request(why));
+                        }
+                    }
+                }
+                "propagationPolicy" => options.propagation = Some(Propagation::parse(&value)?),
+                "orphanDependents" => {
+                    options.propagation =
+                        Some(if truth() { Propagation::Orphan } else { Propagation::Background });
+                }
+                "gracePeriodSeconds" => options.grace_seconds = Some(number(name, &value)?),
+                // These change only the form of the response, or limit its time.
+                "pretty" | "timeout" => {}
+                other => {
+                    return Err(Failure::not_implemented(format_args!(
+                        "the query parameter {other:?}"
+                    )));
+                }
+            }
+        }
+        options.selector = Selector::parse(&labels, &fields)?;
+        Ok(options)
+    }
+}
+
+fn number<T: std::str::FromStr>(name: &str, value: &str) -> Result<T, Failure> {
+    value.parse().map_err(|_| {
+        Failure::bad_request(format!("unable to parse the query parameter {name}: {value:?}"))
+    })
+}
+
+fn unsupported_match(value: &str) -> Failure {
+    let supported = ["Exact".into(), "NotOlderThan".into(), "".into()];
+    let error = FieldError::not_supported("resourceVersionMatch", &value.into(), &supported);
+    Failure::invalid_options("ListOptions.meta.k8s.io", &error)
+}
+
+/// The form of the objects in a response.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(crate) enum Projection {
+    #[default]
+    Whole,
+    Metadata,
+}
+
+/// A request, read.
+#[derive(Clone, Debug)]
+pub(crate) struct Request {
+    pub(crate) verb: Verb,
+    pub(crate) path: Path,
+    pub(crate) options: Options,
+    pub(crate) projection: Projection,
+    /// The body as JSON. Null if it is empty.
+    pub(crate) body: Value,
+    /// The name of the client before the first slash, as the default field manager.
+    pub(crate) agent: String,
+}
+
+impl Request {
+    pub(crate) fn parse(path: Path, request: &http::Request<Bytes>) -> Result<Self, Failure> {
+        let header = |name| request.headers().get(name).and_then(|value| value.to_str().ok());
+        let content_type = header(CONTENT_TYPE).unwrap_or_default();
+        let content_type = content_type.split(';').next().unwrap_or_default().trim();
+        let options = Options::parse(request.uri().query().unwrap_or_default())?;
+        let verb = match (request.method(), &path.name) {
+            (&Method::GET, None) if options.watch => Verb::Watch,
+            (&Method::GET, Some(_)) if options.watch => {
+                return Err(Failure::not_implemented("a watch of one name; use a field selector"));
+            }
+            (&Method::GET, None) => Verb::List,
+            (&Method::GET, Some(_)) => Verb::Get,
+            (&Method::POST, _) => Verb::Create,
+            (&Method::PUT, Some(_)) => Verb::Update,
+            (&Method::PATCH, Some(_)) => Verb::Patch(patch_type(content_type)?),
+            (&Method::DELETE, Some(_)) => Verb::Delete,
+            (&Method::DELETE, None) => Verb::DeleteCollection,
+            _ => return Err(Failure::method_not_allowed()),
+        };
+        if matches!(verb, Verb::Create | Verb::Update)
+            && !matches!(content_type, "application/json" | "")
+        {
+            let why = format!(
+                "the body of the request was in an unknown format - accepted media types include: \
+                 application/json (requeue-testkit reads no other form than JSON, not \
+                 {content_type:?})"
+            );
+            return Err(Failure::unsupported_media(why));
+        }
+        let body = match request.body() {
+            empty if empty.is_empty() => Value::Null,
+            text => serde_json::from_slice(text).map_err(|error| {
+                Failure::bad_request(format!(
+                    "the body of the request is not JSON, the only form that requeue-testkit \
+                     reads: {error}"
+                ))
+            })?,
+        };
+        let agent = header(USER_AGENT).unwrap_or("unknown");
+        let agent = agent.split('/').next().unwrap_or_default().to_owned();
+        let projection = projection(header(ACCEPT).unwrap_or_default())?;
+        Ok(Self { verb, path, options, projection, body, agent })
+    }
+
+    /// Writes what the request says into its record.
+    pub(crate) fn describe(&self, record: &mut Record) {
+        let path = &self.path;
+        record.verb = self.verb.name().into();
+        record.resource = qualify(&path.plural, &path.group);
+        record.subresource.clone_from(&path.subresource);
+        record.namespace.clone_from(&path.namespace);
+        let text = |value: &Value| value.as_str().map(str::to_owned);
+        record.name = path.name.clone().or_else(|| text(&self.body["metadata"]["name"]));
+        record.version_sent = match self.verb {
+            Verb::Get | Verb::List | Verb::Watch => Some(self.options.version.clone()),
+            Verb::Delete | Verb::DeleteCollection => {
+                text(&self.body["preconditions"]["resourceVersion"])
+            }
+            _ => text(&self.body["metadata"]["resourceVersion"]),
+        };
+        record.version_sent = record.version_sent.take().filter(|version| !version.is_empty());
+        let writes = matches!(self.verb, Verb::Create | Verb::Update | Verb::Patch(_));
+        record.manager = writes.then(|| self.manager());
+        record.dry_run = self.options.dry_run;
+    }
+
+    /// Returns the name of the client that owns the fields which the request sets.
+    pub(crate) fn manager(&self) -> String {
+        let manager = self.options.manager.clone().filter(|manager| !manager.is_empty());
+        manager.unwrap_or_else(|| self.agent.clone())
+    }
+}
+
+fn patch_type(content_type: &str) -> Result<PatchType, Failure> {
+    match content_type {
+        "application/json-patch+json" => Ok(PatchType::Json),
+        "application/merge-patch+json" => Ok(PatchType::Merge),
+        "application/strategic-merge-patch+json" => Ok(PatchType::Strategic),
+        "application/apply-patch+yaml" => Ok(PatchType::Apply),
+        "application/apply-patch+cbor" => {
+            Err(Failure::not_implemented("the content type application/apply-patch+cbor"))
+        }
+        _ => Err(Failure::unsupported_media(
+            "the body of the request was in an unknown format - accepted media types include: \
+             application/json-patch+json, application/merge-patch+json, \
+             application/apply-patch+yaml"
+                .into(),
+        )),
+    }
+}
+
+/// Returns the first form in the header that the testkit has.
+fn projection(accept: &str) -> Result<Projection, Failure> {
+    let mut refused = None;
+    for form in accept.split(',').map(str::trim).filter(|form| !form.is_empty()) {
+        let (media, parameters) = form.split_once(';').unwrap_or((form, ""));
+        let mut parameters = parameters.split(';').map(str::trim);
+        let kind = parameters.find_map(|parameter| parameter.strip_prefix("as="));
+        match (media.trim(), kind) {
+            ("application/json" | "application/*" | "*/*", None) => return Ok(Projection::Whole),
+            ("application/json", Some("PartialObjectMetadata" | "PartialObjectMetadataList")) => {
+                return Ok(Projection::Metadata);
+            }
+            // The aggregated form of discovery.
+            ("application/json", Some("APIGroupDiscoveryList")) => return Ok(Projection::Whole),
+            _ => refused = refused.or(Some(form)),
+        }
+    }
+    match refused {
+        Some(form) => Err(Failure::not_implemented(format_args!("responses as {form:?}"))),
+        None => Ok(Projection::Whole),
+    }
+}

@@ -1,0 +1,170 @@
+//! Schemas of objects: those of the built-in kinds, and those in definitions of custom resources.
+
+use std::sync::LazyLock;
+
+use serde_json::{Map, Value};
+
+use crate::kind::Kind;
+
+/// The schemas of Kubernetes 1.37, without texts.
+static BUILT_IN: LazyLock<Value> = LazyLock::new(|| {
+    serde_json::from_str(include_str!("builtin/schemas.json")).expect("the file is JSON")
+});
+
+static NULL: Value = Value::Null;
+
+/// One node of a schema. A field without a schema has the null node.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Schema<'a> {
+    node: &'a Value,
+    /// True at the root of an object, whose metadata has the built-in schema.
+    is_object: bool,
+}
+
+/// How the items of a list are merged.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum List<'a> {
+    Atomic,
+    Set,
+    Map(Vec<&'a str>),
+}
+
+impl<'a> Schema<'a> {
+    /// Returns the schema of a kind's objects.
+    pub(crate) fn of(kind: &'a Kind) -> Self {
+        match &kind.definition {
+            Some(definition) => Self::custom(definition.schema(&kind.version)),
+            None => {
+                let id = format!("{}/{}", kind.api_version(), kind.kind);
+                Self { node: definition(&BUILT_IN["kinds"][id]), is_object: true }
+            }
+        }
+    }
+
+    /// Returns the schema of an object whose kind has this schema in its definition.
+    pub(crate) fn custom(node: &'a Value) -> Self {
+        Self { node, is_object: true }
+    }
+
+    fn new(node: &'a Value) -> Self {
+        let node = match node.get("$ref") {
+            Some(name) => definition(name),
+            None => node,
+        };
+        let is_object = node["x-kubernetes-embedded-resource"] == true;
+        Self { node, is_object }
+    }
+
+    /// Returns whether the schema says anything about the value.
+    pub(crate) fn is_known(self) -> bool {
+        !self.node.is_null()
+    }
+
+    pub(crate) fn properties(self) -> Option<&'a Map<String, Value>> {
+        self.node["properties"].as_object()
+    }
+
+    /// Returns the schema of a field of a struct, or of an entry of a map.
+    pub(crate) fn field(self, name: &str) -> Self {
+        if self.is_object {
+            match name {
+                "metadata" => {
+                    let node = &BUILT_IN["definitions"]["apis.meta.v1.ObjectMeta"];
+                    return Self { node, is_object: false };
+                }
+                "apiVersion" | "kind" => return Self { node: &NULL, is_object: false },
+                _ => {}
+            }
+        }
+        match self.node["properties"].get(name) {
+            Some(node) => Self::new(node),
+            None if self.node["additionalProperties"].is_object() => {
+                Self::new(&self.node["additionalProperties"])
+            }
+            None => Self::new(&NULL),
+        }
+    }
+
+    /// Returns whether a struct has this field. The entries of a map are none.
+    pub(crate) fn has_field(self, name: &str) -> bool {
+        (self.is_object && ["apiVersion", "kind", "metadata"].contains(&name))
+            || self.properties().is_some_and(|properties| properties.contains_key(name))
+    }
+
+    pub(crate) fn item(self) -> Self {
+        Self::new(&self.node["items"])
+    }
+
+    pub(crate) fn list(self) -> List<'a> {
+        match self.node["x-kubernetes-list-type"].as_str() {
+            Some("set") => List::Set,
+            Some("map") => {
+                let keys = self.node["x-kubernetes-list-map-keys"].as_array();
+                let keys = keys.into_iter().flatten().filter_map(Value::as_str);
+                List::Map(keys.collect())
+            }
+            _ => List::Atomic,
+        }
+    }
+
+    pub(crate) fn is_atomic_map(self) -> bool {
+        self.node["x-kubernetes-map-type"] == "atomic"
+    }
+
+    /// Returns the value that a key of a list's items has if it is missing.
+    pub(crate) fn default_of(self, field: &str) -> Option<&'a Value> {
+        self.node["properties"][field].get("default")
+    }
+}
+
+fn definition(name: &Value) -> &'static Value {
+    match name.as_str() {
+        Some(name) => &BUILT_IN["definitions"][name],
+        None => &NULL,
+    }
+}
+
+/// Removes the fields that a built-in kind does not have, as the server does when it reads an object.
+///
+/// Returns their paths.
+pub(crate) fn remove_unknown_fields(object: &mut Value, kind: &Kind) -> Vec<String> {
+    let mut unknown = Vec::new();
+    let schema = Schema::of(kind);
+    if schema.is_known() {
+        remove_unknown(object, schema, "", &mut unknown);
+    }
+    unknown
+}
+
+fn remove_unknown(value: &mut Value, schema: Schema<'_>, path: &str, unknown: &mut Vec<String>) {
+    match value {
+        Value::Object(fields) => {
+            let is_map = schema.node["additionalProperties"].is_object();
+            let is_struct = schema.properties().is_some();
+            if is_struct && !is_map {
+                fields.retain(|name, _| {
+                    let is_known = schema.has_field(name);
+                    if !is_known {
+                        unknown.push(join(path, name));
+                    }
+                    is_known
+                });
+            }
+            if is_struct || is_map {
+                for (name, field) in fields {
+                    remove_unknown(field, schema.field(name), &join(path, name), unknown);
+                }
+            }
+        }
+        Value::Array(items) if schema.item().is_known() => {
+            for (at, item) in items.iter_mut().enumerate() {
+                remove_unknown(item, schema.item(), &format!("{path}[{at}]"), unknown);
+            }
+        }
+        _ => {}
+    }
+}
+
+pub(crate) fn join(path: &str, name: &str) -> String {
+    if path.is_empty() { name.to_owned() } else { format!("{path}.{name}") }
+}

@@ -1,0 +1,276 @@
+//! Failures, with the reasons, codes and texts of the API server.
+
+use serde_json::{Value, json};
+
+use crate::kind::{Kind, qualify};
+use crate::request::Path;
+
+/// A request that failed. The client receives it as a `Status`.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Failure {
+    pub(crate) code: u16,
+    pub(crate) reason: &'static str,
+    pub(crate) message: String,
+    details: Value,
+    /// The token with which a list may continue, although its version has been forgotten.
+    next_page: Option<String>,
+}
+
+/// A field that is wrong, in the words of the API server.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct FieldError {
+    pub(crate) reason: &'static str,
+    pub(crate) field: String,
+    pub(crate) message: String,
+}
+
+impl FieldError {
+    pub(crate) fn invalid(field: impl Into<String>, value: &Value, why: &str) -> Self {
+        let message = format!("Invalid value: {}: {why}", shown(value));
+        Self { reason: "FieldValueInvalid", field: field.into(), message }
+    }
+
+    pub(crate) fn type_invalid(field: impl Into<String>, value: &Value, why: &str) -> Self {
+        let message = format!("Invalid value: {}: {why}", shown(value));
+        Self { reason: "FieldValueTypeInvalid", field: field.into(), message }
+    }
+
+    pub(crate) fn required(field: impl Into<String>, why: &str) -> Self {
+        let message =
+            if why.is_empty() { "Required value".into() } else { format!("Required value: {why}") };
+        Self { reason: "FieldValueRequired", field: field.into(), message }
+    }
+
+    pub(crate) fn forbidden(field: impl Into<String>, why: &str) -> Self {
+        let message = format!("Forbidden: {why}");
+        Self { reason: "FieldValueForbidden", field: field.into(), message }
+    }
+
+    pub(crate) fn duplicate(field: impl Into<String>, value: &Value) -> Self {
+        let message = format!("Duplicate value: {}", shown(value));
+        Self { reason: "FieldValueDuplicate", field: field.into(), message }
+    }
+
+    pub(crate) fn not_supported(
+        field: impl Into<String>,
+        value: &Value,
+        supported: &[Value],
+    ) -> Self {
+        let supported: Vec<_> = supported.iter().map(Value::to_string).collect();
+        let message = format!(
+            "Unsupported value: {}: supported values: {}",
+            shown(value),
+            supported.join(", "),
+        );
+        Self { reason: "FieldValueNotSupported", field: field.into(), message }
+    }
+
+    pub(crate) fn too_long(field: impl Into<String>, limit: u64) -> Self {
+        let message = format!("Too long: may not be more than {limit} bytes");
+        Self { reason: "FieldValueTooLong", field: field.into(), message }
+    }
+
+    pub(crate) fn too_many(field: impl Into<String>, count: usize, limit: u64) -> Self {
+        let message = format!("Too many: {count}: must have at most {limit} items");
+        Self { reason: "FieldValueTooMany", field: field.into(), message }
+    }
+}
+
+fn details(name: &str, group: &str, kind: &str) -> Value {
+    let fields = [("name", name), ("group", group), ("kind", kind)];
+    let fields = fields.into_iter().filter(|(_, value)| !value.is_empty());
+    Value::Object(fields.map(|(field, value)| (field.to_owned(), json!(value))).collect())
+}
+
+/// Go prints objects and lists by their type, which has no equal here.
+fn shown(value: &Value) -> String {
+    match value {
+        Value::Null => "null".into(),
+        other => other.to_string(),
+    }
+}
+
+impl Failure {
+    fn new(code: u16, reason: &'static str, message: String) -> Self {
+        Self { code, reason, message, details: Value::Null, next_page: None }
+    }
+
+    fn about(self, kind: &Kind, name: &str) -> Self {
+        Self { details: details(name, &kind.group, &kind.plural), ..self }
+    }
+
+    /// The path belongs to nothing that a server has.
+    pub(crate) fn no_such_path() -> Self {
+        let message = "the server could not find the requested resource";
+        Self { details: json!({}), ..Self::new(404, "NotFound", message.into()) }
+    }
+
+    pub(crate) fn not_found(kind: &Kind, name: &str) -> Self {
+        let message = format!("{} \"{name}\" not found", kind.qualified());
+        Self::new(404, "NotFound", message).about(kind, name)
+    }
+
+    pub(crate) fn already_exists(kind: &Kind, name: &str) -> Self {
+        let message = format!("{} \"{name}\" already exists", kind.qualified());
+        Self::new(409, "AlreadyExists", message).about(kind, name)
+    }
+
+    pub(crate) fn conflict(kind: &Kind, name: &str, why: &str) -> Self {
+        let message =
+            format!("Operation cannot be fulfilled on {} \"{name}\": {why}", kind.qualified());
+        Self::new(409, "Conflict", message).about(kind, name)
+    }
+
+    /// Another write came between the read and this write.
+    pub(crate) fn modified(kind: &Kind, name: &str) -> Self {
+        let why = "the object has been modified; please apply your changes to the latest version \
+                   and try again";
+        Self::conflict(kind, name, why)
+    }
+
+    /// Other managers own fields that an apply would change.
+    pub(crate) fn apply_conflict(message: String, causes: Vec<Value>) -> Self {
+        Self { details: json!({ "causes": causes }), ..Self::new(409, "Conflict", message) }
+    }
+
+    pub(crate) fn forbidden(kind: &Kind, name: &str, why: &str) -> Self {
+        let qualified = kind.qualified();
+        let message = if name.is_empty() {
+            format!("{qualified} is forbidden: {why}")
+        } else {
+            format!("{qualified} \"{name}\" is forbidden: {why}")
+        };
+        Self::new(403, "Forbidden", message).about(kind, name)
+    }
+
+    /// RBAC refuses the request. The kind need not exist.
+    pub(crate) fn denied(path: &Path, why: &str) -> Self {
+        let qualified = qualify(&path.plural, &path.group);
+        let name = path.name.as_deref().unwrap_or_default();
+        let message = match name {
+            "" => format!("{qualified} is forbidden: {why}"),
+            name => format!("{qualified} \"{name}\" is forbidden: {why}"),
+        };
+        let details = details(name, &path.group, &path.plural);
+        Self { details, ..Self::new(403, "Forbidden", message) }
+    }
+
+    pub(crate) fn terminating(kind: &Kind, name: &str, namespace: &str) -> Self {
+        let why = format!(
+            "unable to create new content in namespace {namespace} because it is being terminated"
+        );
+        let mut failure = Self::forbidden(kind, name, &why);
+        failure.details["causes"] = json!([{
+            "reason": "NamespaceTerminating",
+            "message": format!("namespace {namespace} is being terminated"),
+            "field": "metadata.namespace",
+        }]);
+        failure
+    }
+
+    pub(crate) fn bad_request(message: impl Into<String>) -> Self {
+        Self::new(400, "BadRequest", message.into())
+    }
+
+    pub(crate) fn method_not_allowed() -> Self {
+        let message = "the server does not allow this method on the requested resource";
+        Self { details: json!({}), ..Self::new(405, "MethodNotAllowed", message.into()) }
+    }
+
+    pub(crate) fn unsupported_media(message: String) -> Self {
+        Self::new(415, "UnsupportedMediaType", message)
+    }
+
+    /// A patch that does not fit the object.
+    pub(crate) fn unprocessable() -> Self {
+        let message = "the server rejected our request due to an error in our request";
+        Self { details: json!({}), ..Self::new(422, "Invalid", message.into()) }
+    }
+
+    pub(crate) fn invalid(kind: &Kind, name: &str, errors: &[FieldError]) -> Self {
+        let listed: Vec<_> =
+            errors.iter().map(|error| format!("{}: {}", error.field, error.message)).collect();
+        let listed = match listed.as_slice() {
+            [one] => one.clone(),
+            many => format!("[{}]", many.join(", ")),
+        };
+        let message = format!("{} \"{name}\" is invalid: {listed}", kind.qualified_kind());
+        let causes: Vec<_> = errors
+            .iter()
+            .map(|error| {
+                json!({ "reason": error.reason, "message": error.message, "field": error.field })
+            })
+            .collect();
+        let mut failure = Self::new(422, "Invalid", message).about(kind, name);
+        failure.details["kind"] = json!(kind.kind);
+        failure.details["causes"] = json!(causes);
+        failure
+    }
+
+    /// The query of a list or watch contradicts itself.
+    pub(crate) fn invalid_options(what: &str, error: &FieldError) -> Self {
+        let message = format!("{what} \"\" is invalid: {}: {}", error.field, error.message);
+        let causes = json!([{
+            "reason": error.reason, "message": error.message, "field": error.field,
+        }]);
+        let details = json!({ "group": "meta.k8s.io", "kind": "ListOptions", "causes": causes });
+        Self { details, ..Self::new(422, "Invalid", message) }
+    }
+
+    pub(crate) fn expired(message: impl Into<String>) -> Self {
+        Self::new(410, "Expired", message.into())
+    }
+
+    pub(crate) fn expired_page(next: String) -> Self {
+        let message = "The provided continue parameter is too old to display a consistent list \
+                       result. You can start a new list without the continue parameter, or use the \
+                       continue token in this response to retrieve the remainder of the results. \
+                       Continuing with the provided token results in an inconsistent list - objects \
+                       that were created, modified, or deleted between the time the first chunk was \
+                       returned and now may show up in the list.";
+        Self { next_page: Some(next), ..Self::expired(message) }
+    }
+
+    /// The client has seen a version that this server has not.
+    pub(crate) fn version_too_large(requested: u64, current: u64) -> Self {
+        let message =
+            format!("Timeout: Too large resource version: {requested}, current: {current}");
+        let causes = json!([{
+            "reason": "ResourceVersionTooLarge", "message": "Too large resource version",
+        }]);
+        let details = json!({ "retryAfterSeconds": 1, "causes": causes });
+        Self { details, ..Self::new(504, "Timeout", message) }
+    }
+
+    pub(crate) fn internal(message: impl std::fmt::Display) -> Self {
+        let message = format!("Internal error occurred: {message}");
+        Self::new(500, "InternalError", message)
+    }
+
+    /// Real servers have this; the testkit does not.
+    pub(crate) fn not_implemented(what: impl std::fmt::Display) -> Self {
+        let message = format!("requeue-testkit does not implement {what}");
+        Self::new(501, "NotImplemented", message)
+    }
+
+    /// Returns the failure as the client receives it.
+    pub(crate) fn to_status(&self) -> Value {
+        let metadata = match &self.next_page {
+            Some(token) => json!({ "continue": token }),
+            None => json!({}),
+        };
+        let mut status = json!({
+            "kind": "Status",
+            "apiVersion": "v1",
+            "metadata": metadata,
+            "status": "Failure",
+            "message": self.message,
+            "reason": self.reason,
+            "code": self.code,
+        });
+        if !self.details.is_null() {
+            status["details"] = self.details.clone();
+        }
+        status
+    }
+}
