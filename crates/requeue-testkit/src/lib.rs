@@ -33,6 +33,8 @@ mod cluster;
 mod crd;
 mod discovery;
 mod events;
+pub mod explore;
+pub mod invariants;
 mod kind;
 mod metadata;
 mod patch;

@@ -23,6 +23,7 @@ use tokio::time::Instant;
 
 use crate::access::Access;
 use crate::cluster::{Cluster, Record, Response, Watch};
+use crate::store::Store;
 
 /// The time between two bookmarks of a watch without events.
 const BOOKMARK_INTERVAL: Duration = Duration::from_secs(60);
@@ -146,6 +147,11 @@ impl ApiServer {
         let result = function(&mut cluster);
         self.shared.version.send_replace(cluster.version());
         result
+    }
+
+    /// Reads the objects and the log, without waking the watches.
+    pub(crate) fn with_store<T>(&self, read: impl FnOnce(&Store) -> T) -> T {
+        read(self.shared.cluster.lock().store())
     }
 
     /// Returns a copy of the state, which shares the objects.

@@ -75,7 +75,7 @@ impl Process {
         match reached.mishap {
             Some(Mishap::Failed) => return Err(StepFailed { name: name.to_owned() }),
             // The hook of panics is for those of the code under test.
-            Some(Mishap::Panicked) => resume_unwind(Box::new(format!("a fault at step {name}"))),
+            Some(Mishap::Panicked) => resume_unwind(Box::new(PlannedPanic)),
             Some(Mishap::Late(time)) => sleep(time).await,
             Some(Mishap::CrashBefore | Mishap::CrashAfter) => link.kill(),
             _ => {}
@@ -90,6 +90,9 @@ impl fmt::Debug for Process {
         f.debug_tuple("Process").field(&self.link.writer).finish()
     }
 }
+
+/// The payload of a panic that is a fault.
+struct PlannedPanic;
 
 /// A step that fails because the seed says so.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -158,6 +161,7 @@ where
                 }
                 Some(error) => format!("has failed: {error}"),
             },
+            Some(Err(panic)) if panic.is::<PlannedPanic>() => "has panicked, as planned".to_owned(),
             Some(Err(panic)) => {
                 let message = message_of(&*panic);
                 state.violate(Invariant::NoPanic, format!("{writer} panicked: {message}"));

@@ -10,7 +10,7 @@ use tokio::time::Instant;
 
 use super::log::{Log, What};
 use super::plan::{Fault, Mishap, Number, Point, draw_plan};
-use crate::ApiServer;
+use crate::{ApiServer, Cluster};
 use crate::invariants::{Invariant, Invariants, Sent, Violation, Write, Writer};
 
 /// The requests of a run after which it counts as a hot loop.
@@ -110,7 +110,7 @@ impl State {
         };
         Self {
             number,
-            server: ApiServer::new(),
+            server: ApiServer::with_cluster(Cluster::new(number.seed, 100_000)),
             #[cfg(feature = "store")]
             database: std::sync::OnceLock::new(),
             began: Instant::now(),

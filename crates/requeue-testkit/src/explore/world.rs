@@ -128,6 +128,12 @@ impl World {
         self.state.inner().invariants.add_wanted(Box::new(is_wanted));
     }
 
+    /// Returns the number of starts of all processes: the first ones, and those after crashes and errors.
+    #[must_use]
+    pub fn starts(&self) -> u64 {
+        self.state.inner().work.starts
+    }
+
     /// Adds a line to the log of the run, which a failure prints.
     pub fn note(&self, text: impl fmt::Display) {
         self.state.note(Some(Writer::User), What::Note(text.to_string()));

@@ -131,11 +131,6 @@ trait Pair: Sized {
 impl Pair for Client {}
 
 async fn scenario(world: World, bug: Bug) {
-    let namespace = json!({ "metadata": { "name": "default" } });
-    let namespaces = Api::<k8s_openapi::api::core::v1::Namespace>::all(world.client());
-    if namespaces.get_opt("default").await.expect("read").is_none() {
-        create(&namespaces, namespace).await;
-    }
     world.run_controller(move |client| run(client, bug));
     let maps = Api::<ConfigMap>::namespaced(world.client(), "default");
     let pause = async || sleep(Duration::from_millis(world.draw(0..3_000))).await;

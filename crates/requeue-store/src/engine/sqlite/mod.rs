@@ -12,7 +12,7 @@ mod rows;
 mod schedules;
 mod schema;
 #[cfg(any(test, feature = "test-util"))]
-pub(crate) mod simulated;
+pub mod simulated;
 #[cfg(test)]
 mod tests;
 mod thread;
