@@ -25,6 +25,8 @@ use crate::invariants::{Invariant, Write, Writer, check_end};
 const BOUND: Duration = Duration::from_secs(600);
 /// The time for which nothing may change after that, by default.
 const QUIET: Duration = Duration::from_secs(30);
+/// The longest pause between two checks.
+const MOST_PAUSE: Duration = Duration::from_secs(15);
 /// The most requests per second of that time. A controller may look at its objects now and then.
 const QUIET_RATE: u64 = 10;
 
@@ -205,13 +207,15 @@ impl World {
         F: AsyncFn(Client) -> Result<(), E>,
         E: Into<Box<dyn Error + Send + Sync>>,
     {
+        let mut pause = Duration::from_secs(1);
         loop {
             if let Err(error) = check(self.client()).await {
                 if self.is_late() {
                     let what = format!("{} after the last fault: {}", self.since(), error.into());
                     return self.violate(Invariant::Converges, what).await;
                 }
-                sleep(Duration::from_secs(1)).await;
+                sleep(pause).await;
+                pause = (pause * 2).min(MOST_PAUSE);
                 continue;
             }
             let before = self.work();

@@ -15,7 +15,16 @@ pub(crate) fn json(object: &Value, body: &Value) -> Result<Value, Failure> {
     let patch: json_patch::Patch = serde_json::from_value(body.clone())
         .map_err(|error| Failure::bad_request(format!("error decoding patch: {error}")))?;
     let mut object = object.clone();
-    json_patch::patch(&mut object, &patch).map_err(|_| Failure::unprocessable())?;
+    for operation in patch.0 {
+        // For a server, a field that is missing equals null. kube's finalizer helper relies on it.
+        if let json_patch::PatchOperation::Test(test) = &operation
+            && test.value.is_null()
+            && test.path.resolve(&object).is_err()
+        {
+            continue;
+        }
+        json_patch::patch(&mut object, &[operation]).map_err(|_| Failure::unprocessable())?;
+    }
     Ok(object)
 }
 

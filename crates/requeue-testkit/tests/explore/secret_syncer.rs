@@ -46,7 +46,7 @@ impl std::fmt::Display for Error {
 
 impl std::error::Error for Error {}
 
-async fn reconcile(map: Arc<ConfigMap>, (client, bug): (Client, Bug)) -> Result<Action, Failed> {
+async fn reconcile(map: Arc<ConfigMap>, client: Client, bug: Bug) -> Result<Action, Failed> {
     let namespace = map.namespace().unwrap_or_default();
     let maps = Api::<ConfigMap>::namespaced(client.clone(), &namespace);
     let secrets = Api::<Secret>::namespaced(client, &namespace);
@@ -116,19 +116,11 @@ async fn run(client: Client, bug: Bug) {
     let maps = Api::<ConfigMap>::namespaced(client.clone(), "default");
     let policy = |_: Arc<_>, _: &_, _: Arc<_>| Action::requeue(Duration::from_secs(5));
     let reconcile = async move |map, context: Arc<(Client, Bug)>| {
-        reconcile(map, Client::clone(&context.0).pair(context.1)).await.map_err(Error)
+        reconcile(map, Client::clone(&context.0), context.1).await.map_err(Error)
     };
     let controller = Controller::new(maps, watcher::Config::default());
     controller.run(reconcile, policy, Arc::new((client, bug))).for_each(async |_| {}).await;
 }
-
-trait Pair: Sized {
-    fn pair<T>(self, other: T) -> (Self, T) {
-        (self, other)
-    }
-}
-
-impl Pair for Client {}
 
 async fn scenario(world: World, bug: Bug) {
     world.run_controller(move |client| run(client, bug));

@@ -21,7 +21,6 @@ use requeue_testkit::explore::{Process, World, explore};
 use requeue_testkit::invariants::Invariant;
 use serde_json::{Value, json};
 use tokio::time::sleep;
-use tower::Service;
 use website_controller::reconcile::{Context, DIRECTORY, reconcile};
 use website_controller::{CONTROLLER, Website};
 
@@ -65,7 +64,7 @@ pub(crate) async fn run(process: Process, bug: Bug) -> Result<(), Failed> {
         }
         _ => (website_controller::controller(client.clone(), elector), None),
     };
-    let reconcile = async move |site, context| reconcile_with(site, context, &client, bug).await;
+    let reconcile = move |site, context| reconcile_with(site, context, client.clone(), bug);
     let results = controller.run(reconcile, policy::backoff, context);
     results.map(website_controller::report).try_collect::<()>().await?;
     Ok(())
@@ -74,11 +73,11 @@ pub(crate) async fn run(process: Process, bug: Bug) -> Result<(), Failed> {
 async fn reconcile_with(
     site: Arc<Website>,
     context: Arc<Context>,
-    client: &Client,
+    client: Client,
     bug: Bug,
 ) -> Result<Action, finalizer::Error<kube::Error>> {
     let sites = Api::<Website>::namespaced(client.clone(), &site.namespace().unwrap_or_default());
-    let directory = Api::<ConfigMap>::namespaced(client.clone(), SYSTEM);
+    let directory = Api::<ConfigMap>::namespaced(client, SYSTEM);
     let failed = finalizer::Error::ApplyFailed;
     match bug {
         Bug::CleansUpLast if site.metadata.deletion_timestamp.is_some() => {
@@ -110,7 +109,7 @@ async fn reconcile_with(
 /// Returns a client whose objects have no owners, as if the code had forgotten them.
 fn without_owners(client: Client) -> Client {
     let forget = move |request: Request<Body>| {
-        let mut client = client.clone();
+        let client = client.clone();
         async move {
             let (head, body) = request.into_parts();
             let mut body = body.collect_bytes().await?;
@@ -120,7 +119,7 @@ fn without_owners(client: Client) -> Client {
             {
                 body = Bytes::from(object.to_string());
             }
-            client.call(Request::from_parts(head, Body::from(body))).await
+            client.send(Request::from_parts(head, Body::from(body))).await
         }
     };
     Client::new(tower::service_fn(forget), "default")
@@ -160,7 +159,7 @@ async fn check(client: Client) -> Checked {
         if entry(&map, "index.html") != Some(&site.spec.content) {
             return Err(format!("the page of {name} is old").into());
         }
-        let replicas = deployment.spec.as_ref().and_then(|spec| spec.replicas);
+        let replicas = deployment.spec.replicas;
         if replicas != Some(site.spec.replicas) {
             return Err(format!("the Deployment of {name} has {replicas:?} replicas").into());
         }
