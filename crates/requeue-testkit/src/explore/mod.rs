@@ -16,6 +16,7 @@
 //!
 //! If a failure depends on such a source, the report says that a second run of the number has passed.
 
+mod link;
 mod log;
 mod network;
 mod panics;
@@ -63,11 +64,20 @@ const SEEDS: &str = "REQUEUE_SEEDS";
 /// # Examples
 ///
 /// ```
+/// use k8s_openapi::api::core::v1::ConfigMap;
+/// use kube::api::{Api, Patch, PatchParams};
 /// use requeue_testkit::explore::explore;
+/// use serde_json::json;
 ///
 /// explore(10, |world| async move {
-///     let delay = world.draw(1..1_000);
-///     tokio::time::sleep(std::time::Duration::from_secs(delay)).await;
+///     // The process fails if its request fails, and is started again.
+///     world.run_controller(|client| async move {
+///         let maps = Api::<ConfigMap>::default_namespaced(client);
+///         let map = json!({ "apiVersion": "v1", "kind": "ConfigMap", "data": { "a": "b" } });
+///         maps.patch("a", &PatchParams::apply("example"), &Patch::Apply(map)).await
+///     });
+///     let get = async |client| Api::<ConfigMap>::default_namespaced(client).get("a").await.map(drop);
+///     world.converges(get).await;
 /// });
 /// ```
 #[track_caller]
@@ -144,6 +154,8 @@ pub struct Failure {
     number: Number,
     violation: Violation,
     faults: Vec<Fault>,
+    /// The bits of these faults.
+    happened: u16,
     /// The number of faults before the failure was shrunk.
     faults_before: usize,
     log: Vec<String>,
@@ -208,24 +220,26 @@ where
 {
     let faults_before = failure.faults.len();
     let mut best = failure;
-    best.is_reproducible = false;
-    let mut mask = best.number.mask;
-    // Removing one fault may make another one unnecessary, so all are tried again after a success.
+    // The first run without the faults that did not happen shows whether the failure is reproducible.
+    let number = Number { mask: best.happened, ..best.number };
+    match run_once(number, test) {
+        Err(found) if found.is_like(&best) => best = found,
+        _ => return Failure { is_reproducible: false, ..best },
+    }
     let mut bit = 0;
-    while bit <= u16::BITS {
-        // The first attempt removes nothing: it shows whether the failure is reproducible.
-        let without = if bit == 0 { mask } else { mask & !(1 << (bit - 1)) };
-        let number = Number { seed: best.number.seed, mask: without };
-        let is_new = bit == 0 || without != mask;
-        match is_new.then(|| run_once(number, test)) {
-            Some(Err(found)) if found.is_like(&best) => {
-                let has_fewer = found.faults.len() < best.faults.len();
-                (best, mask) = (found, without);
-                best.is_reproducible = true;
-                bit = if has_fewer { 1 } else { bit + 1 };
-            }
-            _ if bit == 0 => break,
-            _ => bit += 1,
+    while bit < u16::BITS {
+        let without = best.number.mask & !(1 << bit);
+        bit += 1;
+        if without == best.number.mask {
+            continue;
+        }
+        let number = Number { mask: without, ..best.number };
+        if let Err(found) = run_once(number, test)
+            && found.is_like(&best)
+        {
+            best = found;
+            // Without this fault, another one may be unnecessary.
+            bit = 0;
         }
     }
     Failure { faults_before, ..best }
@@ -281,10 +295,18 @@ where
     let result = match violation {
         None => Ok(state.inner().log.lines().collect()),
         Some(violation) => {
-            let faults = state.happened();
+            let (faults, happened) = state.happened();
             let faults_before = faults.len();
             let log = state.inner().log.tail();
-            Err(Failure { number, violation, faults, faults_before, log, is_reproducible: true })
+            Err(Failure {
+                number,
+                violation,
+                faults,
+                happened,
+                faults_before,
+                log,
+                is_reproducible: true,
+            })
         }
     };
     // The tasks may panic when they are dropped, which is no failure of the test.

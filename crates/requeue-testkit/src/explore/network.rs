@@ -1,29 +1,25 @@
 //! The connection of a client to the API server, with delays and faults.
 
-use std::collections::BTreeMap;
 use std::future::pending;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::Bytes;
-use fastrand::Rng;
 use http::{Method, Request, Response, StatusCode};
 use http_body_util::combinators::UnsyncBoxBody;
 use http_body_util::{BodyExt, Full};
 use kube::Client;
 use kube::client::Body;
-use parking_lot::Mutex;
 use serde_json::{Value, json};
-use tokio::sync::Notify;
 use tokio::time::{Instant, sleep};
 use tower::{Service, ServiceExt};
 
+use super::link::{BoxError, Link, draw_delay};
 use super::log::What;
 use super::plan::Mishap;
-use super::state::{Place, State};
+use super::state::Place;
 use super::watch::disturb_watch;
 use crate::invariants::{ObjectId, Sent, Verb, Write, Writer};
 use crate::request::Path;
@@ -32,76 +28,7 @@ use crate::store::Key;
 /// The delay after which a client notices that a connection is broken.
 const NOTICED: Duration = Duration::from_secs(15);
 
-pub(super) type BoxError = Box<dyn std::error::Error + Send + Sync>;
 pub(super) type Answered = Result<Response<UnsyncBoxBody<Bytes, BoxError>>, BoxError>;
-
-/// The connections of one process.
-pub(super) struct Link {
-    pub(super) state: Arc<State>,
-    pub(super) writer: Writer,
-    is_dead: AtomicBool,
-    crash: Notify,
-    inner: Mutex<Inner>,
-}
-
-#[derive(Default)]
-struct Inner {
-    /// Until this time, no request for a Lease arrives.
-    partition: Option<Instant>,
-    seen: Seen,
-}
-
-/// The versions that a process has received.
-#[derive(Default)]
-struct Seen {
-    /// Of lists and watches, by group and plural.
-    kinds: BTreeMap<(String, String), u64>,
-    objects: BTreeMap<Key, u64>,
-}
-
-impl Link {
-    pub(super) fn new(state: Arc<State>, writer: Writer) -> Self {
-        let (is_dead, crash) = (AtomicBool::new(false), Notify::new());
-        Self { state, writer, is_dead, crash, inner: Mutex::default() }
-    }
-
-    pub(super) fn is_dead(&self) -> bool {
-        self.is_dead.load(Ordering::Relaxed)
-    }
-
-    /// Cuts all connections, as the end of the process does.
-    pub(super) fn kill(&self) {
-        self.is_dead.store(true, Ordering::Relaxed);
-        self.crash.notify_one();
-    }
-
-    /// Waits until the process has crashed.
-    pub(super) async fn wait_for_crash(&self) {
-        while !self.is_dead() {
-            self.crash.notified().await;
-        }
-    }
-
-    /// Never returns if the process has crashed: no code of it may run any longer.
-    pub(super) async fn stop_if_dead(&self) {
-        if self.is_dead() {
-            pending().await
-        }
-    }
-
-    pub(super) fn note_seen_kind(&self, group: &str, plural: &str, version: u64) {
-        let mut inner = self.inner.lock();
-        let seen = inner.seen.kinds.entry((group.to_owned(), plural.to_owned())).or_default();
-        *seen = version.max(*seen);
-    }
-
-    /// Returns the version at which the process has last seen the object.
-    fn seen_version(&self, key: &Key) -> Option<u64> {
-        let inner = self.inner.lock();
-        let kind = inner.seen.kinds.get(&(key.group.clone(), key.plural.clone())).copied();
-        kind.max(inner.seen.objects.get(key).copied())
-    }
-}
 
 /// A client's connection to the API server: a service for [`kube::Client`].
 #[derive(Clone)]
@@ -242,14 +169,10 @@ impl Link {
 
     /// Fails while the process reaches no Lease.
     async fn pass_partition(&self, mishap: Option<Mishap>) -> Result<(), BoxError> {
-        let until = {
-            let mut inner = self.inner.lock();
-            if let Some(Mishap::Partition(time)) = mishap {
-                inner.partition = Some(Instant::now() + time);
-            }
-            inner.partition.filter(|until| *until > Instant::now())
-        };
-        if until.is_none() {
+        if let Some(Mishap::Partition(time)) = mishap {
+            self.begin_partition(Instant::now() + time);
+        }
+        if !self.is_partitioned() {
             return Ok(());
         }
         sleep(NOTICED).await;
@@ -325,7 +248,7 @@ impl Link {
     fn note_read(&self, call: &Call, key: Option<Key>) {
         let version = self.state.server.with_store(|store| store.version());
         match (key, &call.path) {
-            (Some(key), _) => _ = self.inner.lock().seen.objects.insert(key, version),
+            (Some(key), _) => self.note_seen_object(key, version),
             // The version of a stale list is earlier, and no list of a watch.
             (None, Some(path)) if !call.request.uri().query().unwrap_or_default().contains("Exact") => {
                 self.note_seen_kind(&path.group, &path.plural, version);
@@ -368,7 +291,7 @@ impl Link {
         let Some(key) = key else { return };
         object.name = key.name().to_owned();
         // The answer shows the object to the writer.
-        self.inner.lock().seen.objects.insert(key, now);
+        self.note_seen_object(key, now);
         let body = serde_json::from_slice(self.body_of(call)).unwrap_or_default();
         let subresource = call.path.as_ref().and_then(|path| path.subresource.clone());
         let (writer, verb) = (self.writer, call.verb);
@@ -379,12 +302,6 @@ impl Link {
     fn body_of<'a>(&self, call: &'a Call) -> &'a [u8] {
         call.request.body()
     }
-}
-
-/// Draws the time that a message takes: some milliseconds, and rarely much longer.
-pub(super) fn draw_delay(random: &mut Rng) -> Duration {
-    let longest = if random.u8(0..16) == 0 { 500 } else { 10 };
-    Duration::from_millis(random.u64(1..=longest))
 }
 
 fn refuse(code: u16) -> Response<UnsyncBoxBody<Bytes, BoxError>> {

@@ -12,8 +12,9 @@ use futures_util::FutureExt;
 use kube::Client;
 use tokio::time::sleep;
 
+use super::link::{Link, draw_delay};
 use super::log::What;
-use super::network::{Link, Network, draw_delay};
+use super::network::Network;
 use super::plan::Mishap;
 use super::state::{Place, State};
 use crate::invariants::{Invariant, Writer};

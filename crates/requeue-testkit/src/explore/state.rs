@@ -14,7 +14,7 @@ use crate::{ApiServer, Cluster};
 use crate::invariants::{Invariant, Invariants, Sent, Violation, Write, Writer};
 
 /// The requests of a run after which it counts as a hot loop.
-const MOST_REQUESTS: u64 = 10_000;
+const MOST_REQUESTS: u64 = 2_000;
 
 pub(super) struct State {
     pub(super) number: Number,
@@ -44,6 +44,8 @@ pub(super) struct Inner {
 }
 
 struct Planned {
+    /// The bit of the fault in a number.
+    bit: u16,
     fault: Fault,
     has_happened: bool,
 }
@@ -93,8 +95,8 @@ pub(super) struct Reached {
 impl State {
     pub(super) fn new(number: Number) -> Self {
         let selected = |(n, fault)| {
-            let is_selected = number.mask & 1_u16.wrapping_shl(n) != 0;
-            is_selected.then_some(Planned { fault, has_happened: false })
+            let bit = 1_u16.wrapping_shl(n);
+            (number.mask & bit != 0).then_some(Planned { bit, fault, has_happened: false })
         };
         let inner = Inner {
             plan: (0..).zip(draw_plan(number.seed)).filter_map(selected).collect(),
@@ -236,11 +238,12 @@ impl State {
         }
     }
 
-    /// Returns the faults that have happened.
-    pub(super) fn happened(&self) -> Vec<Fault> {
+    /// Returns the faults that have happened, with their bits.
+    pub(super) fn happened(&self) -> (Vec<Fault>, u16) {
         let inner = self.inner();
         let happened = inner.plan.iter().filter(|planned| planned.has_happened);
-        happened.map(|planned| planned.fault).collect()
+        let bits = happened.clone().fold(0, |bits, planned| bits | planned.bit);
+        (happened.map(|planned| planned.fault).collect(), bits)
     }
 
     /// Returns all objects of the server.

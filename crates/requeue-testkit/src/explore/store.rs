@@ -10,7 +10,7 @@ use requeue_store::Store;
 use requeue_store::simulated::{self, Database, Way};
 use tokio::time::sleep;
 
-use super::network::{Link, draw_delay};
+use super::link::{Link, draw_delay};
 use super::plan::Mishap;
 use super::state::{Place, State};
 

@@ -11,7 +11,7 @@ use http_body_util::{BodyExt, StreamBody};
 use serde_json::json;
 use tokio::time::{Instant, sleep, sleep_until};
 
-use super::network::{BoxError, Link};
+use super::link::{BoxError, Link};
 use super::plan::Mishap;
 use super::state::Place;
 

@@ -13,8 +13,9 @@ use serde_json::Value;
 use tokio::task::spawn_local;
 use tokio::time::{Instant, sleep};
 
+use super::link::Link;
 use super::log::What;
-use super::network::{Link, Network};
+use super::network::Network;
 use super::panics::first_panic;
 use super::process::{Outcome, Process, supervise};
 use super::state::{State, Work};
@@ -22,7 +23,7 @@ use crate::ApiServer;
 use crate::invariants::{Invariant, Write, Writer, check_end};
 
 /// The time after the last fault in which the desired state must be reached, by default.
-const BOUND: Duration = Duration::from_secs(600);
+const BOUND: Duration = Duration::from_secs(300);
 /// The time for which nothing may change after that, by default.
 const QUIET: Duration = Duration::from_secs(30);
 /// The longest pause between two checks.
@@ -97,7 +98,7 @@ impl World {
         Ok(store)
     }
 
-    /// Sets the time after the last fault in which [`converges`](Self::converges) must succeed. The default is 10 min.
+    /// Sets the time after the last fault in which [`converges`](Self::converges) must succeed. The default is 5 min.
     #[must_use]
     pub fn bound(mut self, bound: Duration) -> Self {
         self.bound = bound;

@@ -70,7 +70,9 @@ async fn reconcile(
                 let mut owners = map.owner_references().iter();
                 owners.any(|owner| Some(&owner.uid) == generator.uid().as_ref())
             };
-            if known.iter().find(is_ours).is_some() {
+            if let Some(known) = known.iter().find(is_ours) {
+                let change = Patch::Merge(json!({ "data": map["data"] }));
+                maps.patch(&known.name_any(), &PatchParams::default(), &change).await?;
                 return Ok(Action::await_change());
             }
             let mut map = map;
