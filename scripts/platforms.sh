@@ -24,7 +24,7 @@ for triple in aarch64-apple-darwin x86_64-pc-windows-gnu; do
     [[ $triple =~ ${ONLY-} ]] || continue
     scripts/setup.sh "target:$triple"
     kube=()
-    [[ $triple != *windows* ]] || kube=(-p requeue-leases -p requeue-kube --features k8s-openapi/latest)
+    [[ $triple != *windows* ]] || kube=(-p requeue-testkit -p requeue-leases -p requeue-kube --features k8s-openapi/latest)
     check "$triple" cargo check --locked --lib --target "$triple" "${libraries[@]}" \
         --no-default-features --features "$features" "${kube[@]}"
 done
@@ -45,13 +45,13 @@ for triple in aarch64-unknown-linux-gnu aarch64-unknown-linux-musl; do
     [[ $triple =~ ${ONLY-} ]] || continue
     scripts/setup.sh "target:$triple" aarch64
     check "$triple" env "CC_${triple//-/_}=aarch64-linux-gnu-gcc" cargo check --locked --target "$triple" \
-        "${libraries[@]}" -p requeue-leases -p requeue-kube -p requeue-cli --all-features --features k8s-openapi/latest
+        "${libraries[@]}" -p requeue-testkit -p requeue-leases -p requeue-kube -p requeue-cli --all-features --features k8s-openapi/latest
 done
 # musl-gcc compiles SQLite and ring.
 triple=x86_64-unknown-linux-musl
 if [[ $triple =~ ${ONLY-} ]]; then
     scripts/setup.sh musl
-    check "$triple" cargo check --locked --lib --target "$triple" "${libraries[@]}" -p requeue-leases -p requeue-kube \
+    check "$triple" cargo check --locked --lib --target "$triple" "${libraries[@]}" -p requeue-testkit -p requeue-leases -p requeue-kube \
         --all-features --features k8s-openapi/latest
 fi
 # Without an operating system.
@@ -81,7 +81,7 @@ if [[ features =~ ${ONLY-} ]]; then
         check features cargo hack check --locked --lib --each-feature -p "$crate"
     done
     # Their dependency k8s-openapi needs a version of the Kubernetes API.
-    for crate in requeue-leases requeue-kube; do
+    for crate in requeue-testkit requeue-leases requeue-kube; do
         check features cargo check --locked --lib -p "$crate" --features k8s-openapi/latest
     done
     # A program without engines refuses their addresses by name.

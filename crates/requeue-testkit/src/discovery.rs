@@ -7,12 +7,14 @@ use http::Method;
 use http::header::ACCEPT;
 use serde_json::{Value, json};
 
-use crate::cluster::Response;
 use crate::kind::{Kind, Kinds};
 use crate::status::Failure;
 
-/// Answers a request whose path is not that of a resource.
-pub(crate) fn respond(kinds: &Kinds, request: &http::Request<Bytes>) -> Result<Response, Failure> {
+/// Answers a request whose path is not that of a resource. `None` says that the server is well.
+pub(crate) fn respond(
+    kinds: &Kinds,
+    request: &http::Request<Bytes>,
+) -> Result<Option<Value>, Failure> {
     if request.method() != Method::GET {
         return Err(Failure::method_not_allowed());
     }
@@ -20,7 +22,7 @@ pub(crate) fn respond(kinds: &Kinds, request: &http::Request<Bytes>) -> Result<R
     let wants_all = accept.unwrap_or_default().contains("as=APIGroupDiscoveryList");
     let parts: Vec<_> = request.uri().path().split('/').filter(|part| !part.is_empty()).collect();
     let json = match parts.as_slice() {
-        ["healthz" | "livez" | "readyz", ..] => return Ok(Response::Text("ok".into())),
+        ["healthz" | "livez" | "readyz", ..] => return Ok(None),
         ["version"] => version(),
         ["api"] if wants_all => all_resources(kinds, |group| group.is_empty()),
         ["apis"] if wants_all => all_resources(kinds, |group| !group.is_empty()),
@@ -54,7 +56,7 @@ pub(crate) fn respond(kinds: &Kinds, request: &http::Request<Bytes>) -> Result<R
         }
         _ => return Err(Failure::no_such_path()),
     };
-    Ok(Response::Json(200, json))
+    Ok(Some(json))
 }
 
 fn version() -> Value {

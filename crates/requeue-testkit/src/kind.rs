@@ -5,7 +5,7 @@ use std::sync::{Arc, LazyLock};
 
 use serde_json::{Value, json};
 
-use crate::crd::Definition;
+use crate::definition::Definition;
 
 /// Kinds of Kubernetes 1.37: version, resource, kind, singular, scope, short names, categories, subresources, verbs.
 const BUILT_IN: &str = include_str!("builtin/kinds.txt");

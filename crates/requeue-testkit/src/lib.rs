@@ -31,6 +31,7 @@
 mod access;
 mod cluster;
 mod crd;
+mod definition;
 mod discovery;
 mod events;
 pub mod explore;
@@ -39,6 +40,7 @@ mod kind;
 mod metadata;
 mod patch;
 mod random;
+mod record;
 mod request;
 mod schema;
 mod selector;
@@ -47,5 +49,6 @@ mod status;
 mod store;
 
 pub use crate::access::Access;
-pub use crate::cluster::{Cluster, Record, Response, Watch};
+pub use crate::cluster::{Cluster, Response, Watch};
+pub use crate::record::Record;
 pub use crate::server::{ApiServer, ResponseBody};

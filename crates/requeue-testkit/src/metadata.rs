@@ -40,8 +40,10 @@ pub(crate) fn keep(new: &mut Value, old: &Value, kind: &Kind) -> Result<(), Fail
     let name = old["metadata"]["name"].as_str().unwrap_or_default();
     let (old, new) = (&old["metadata"], &mut new["metadata"]);
     let mut errors = Vec::new();
-    for field in ["name", "namespace", "creationTimestamp", "deletionTimestamp"] {
-        if !new[field].is_null() && new[field] != old[field] {
+    for field in ["name", "deletionTimestamp"] {
+        // An object that is being deleted keeps its time, whatever the client sends.
+        let is_kept = field == "deletionTimestamp" && !old[field].is_null();
+        if !is_kept && !new[field].is_null() && new[field] != old[field] {
             let path = format!("metadata.{field}");
             errors.push(FieldError::invalid(path, &new[field], "field is immutable"));
         }
@@ -104,7 +106,7 @@ pub(crate) fn is_ready_to_go(object: &Value) -> bool {
         && !is_held_namespace
 }
 
-/// Checks the metadata that clients set. Removes empty maps and lists, which the server does not store.
+/// Checks the metadata that clients set.
 pub(crate) fn check(object: &Value, kind: &Kind) -> Result<(), Failure> {
     let meta = &object["metadata"];
     let name = meta["name"].as_str().unwrap_or_default();

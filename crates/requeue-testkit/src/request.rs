@@ -6,8 +6,8 @@ use http::header::{ACCEPT, CONTENT_TYPE, USER_AGENT};
 use percent_encoding::percent_decode_str;
 use serde_json::Value;
 
-use crate::cluster::Record;
 use crate::kind::qualify;
+use crate::record::Record;
 use crate::selector::Selector;
 use crate::status::{Failure, FieldError};
 
@@ -96,6 +96,11 @@ impl Path {
             name,
             subresource,
         })
+    }
+
+    /// Returns the group, the plural and the name.
+    pub(crate) fn resource(&self) -> (&str, &str, &str) {
+        (&self.group, &self.plural, self.name.as_deref().unwrap_or_default())
     }
 
     /// Returns the namespace in which RBAC sees the request: that of a Namespace is its own.

@@ -55,6 +55,14 @@ impl<'a> Schema<'a> {
         Self { node, is_object }
     }
 
+    /// Returns the empty object of a built-in kind: Go writes a struct that is not behind a pointer even if it is empty.
+    pub(crate) fn empty(self) -> Value {
+        let fields = self.properties().into_iter().flatten();
+        let fields = fields.filter(|(_, node)| node["default"].is_object());
+        let fields = fields.map(|(name, _)| (name.clone(), self.field(name).empty()));
+        Value::Object(fields.collect())
+    }
+
     /// Returns whether the schema says anything about the value.
     pub(crate) fn is_known(self) -> bool {
         !self.node.is_null()

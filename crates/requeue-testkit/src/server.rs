@@ -2,7 +2,7 @@
 
 use std::convert::Infallible;
 use std::future::Future;
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
@@ -18,11 +18,12 @@ use kube::Client;
 use kube::client::Body;
 use parking_lot::Mutex;
 use serde_json::Value;
-use tokio::sync::watch;
+use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use crate::access::Access;
-use crate::cluster::{Cluster, Record, Response, Watch};
+use crate::cluster::{Cluster, Response, Watch};
+use crate::record::Record;
 use crate::store::Store;
 
 /// The time between two bookmarks of a watch without events.
@@ -71,8 +72,8 @@ pub struct ApiServer {
 
 struct Shared {
     cluster: Mutex<Cluster>,
-    /// The resource version, for which watches wait.
-    version: watch::Sender<u64>,
+    /// Wakes the watches, in the order in which they began to wait.
+    changed: Notify,
     clock: Clock,
 }
 
@@ -101,8 +102,7 @@ impl ApiServer {
     }
 
     fn build(cluster: Cluster, clock: Clock) -> Self {
-        let version = watch::Sender::new(cluster.version());
-        let shared = Shared { cluster: Mutex::new(cluster), version, clock };
+        let shared = Shared { cluster: Mutex::new(cluster), changed: Notify::new(), clock };
         Self { shared: Arc::new(shared), access: Arc::new(Access::admin()) }
     }
 
@@ -144,8 +144,11 @@ impl ApiServer {
     /// wait forever.
     pub fn with<T>(&self, function: impl FnOnce(&mut Cluster) -> T) -> T {
         let mut cluster = self.shared.cluster.lock();
+        let before = cluster.version();
         let result = function(&mut cluster);
-        self.shared.version.send_replace(cluster.version());
+        if cluster.version() != before {
+            self.shared.changed.notify_waiters();
+        }
         result
     }
 
@@ -206,7 +209,6 @@ impl ApiServer {
         let now = Instant::now();
         let state = WatchState {
             shared: Arc::clone(&self.shared),
-            version: self.shared.version.subscribe(),
             ends: watch.timeout().and_then(|timeout| now.checked_add(timeout)),
             bookmark_at: now + BOOKMARK_INTERVAL,
             has_ended: false,
@@ -268,7 +270,6 @@ fn tokio_clock() -> Clock {
 /// A watch whose events a client receives.
 struct WatchState {
     shared: Arc<Shared>,
-    version: watch::Receiver<u64>,
     watch: Watch,
     /// The time at which the server closes the watch.
     ends: Option<Instant>,
@@ -284,7 +285,8 @@ impl WatchState {
                 return None;
             }
             // Changes after this point wake the loop below.
-            self.version.mark_unchanged();
+            let mut changed = pin!(self.shared.changed.notified());
+            changed.as_mut().enable();
             let events = self.shared.cluster.lock().events(&mut self.watch);
             self.has_ended = self.watch.is_over();
             if !events.is_empty() {
@@ -305,10 +307,7 @@ impl WatchState {
             };
             tokio::select! {
                 biased;
-                changed = self.version.changed() => {
-                    // The server is in `shared`, so the sender cannot be gone.
-                    changed.ok()?;
-                }
+                () = changed => {}
                 () = end => return None,
                 () = bookmark => {
                     self.bookmark_at += BOOKMARK_INTERVAL;

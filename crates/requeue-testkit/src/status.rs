@@ -3,7 +3,6 @@
 use serde_json::{Value, json};
 
 use crate::kind::{Kind, qualify};
-use crate::request::Path;
 
 /// A request that failed. The client receives it as a `Status`.
 #[derive(Clone, Debug, PartialEq)]
@@ -121,6 +120,14 @@ impl Failure {
         Self::new(409, "Conflict", message).about(kind, name)
     }
 
+    /// A deletion names another object. Its failure names the kind instead of the resource.
+    pub(crate) fn deletion_conflict(kind: &Kind, name: &str, why: &str) -> Self {
+        let qualified = kind.qualified_kind();
+        let message = format!("Operation cannot be fulfilled on {qualified} \"{name}\": {why}");
+        let details = details(name, &kind.group, &kind.kind);
+        Self { details, ..Self::new(409, "Conflict", message) }
+    }
+
     /// Another write came between the read and this write.
     pub(crate) fn modified(kind: &Kind, name: &str) -> Self {
         let why = "the object has been modified; please apply your changes to the latest version \
@@ -144,15 +151,13 @@ impl Failure {
     }
 
     /// RBAC refuses the request. The kind need not exist.
-    pub(crate) fn denied(path: &Path, why: &str) -> Self {
-        let qualified = qualify(&path.plural, &path.group);
-        let name = path.name.as_deref().unwrap_or_default();
+    pub(crate) fn denied((group, plural, name): (&str, &str, &str), why: &str) -> Self {
+        let qualified = qualify(plural, group);
         let message = match name {
             "" => format!("{qualified} is forbidden: {why}"),
             name => format!("{qualified} \"{name}\" is forbidden: {why}"),
         };
-        let details = details(name, &path.group, &path.plural);
-        Self { details, ..Self::new(403, "Forbidden", message) }
+        Self { details: details(name, group, plural), ..Self::new(403, "Forbidden", message) }
     }
 
     pub(crate) fn terminating(kind: &Kind, name: &str, namespace: &str) -> Self {
@@ -245,6 +250,11 @@ impl Failure {
     pub(crate) fn internal(message: impl std::fmt::Display) -> Self {
         let message = format!("Internal error occurred: {message}");
         Self::new(500, "InternalError", message)
+    }
+
+    /// An error for which the API server has no reason.
+    pub(crate) fn unknown(message: &str) -> Self {
+        Self::new(500, "", message.into())
     }
 
     /// Real servers have this; the testkit does not.

@@ -7,7 +7,6 @@ use k8s_openapi::jiff::Timestamp;
 use serde_json::{Value, json};
 
 use super::read::{present, serve};
-use super::write::precondition;
 use super::{Cluster, Response, select};
 use crate::kind::Kind;
 use crate::metadata;
@@ -144,17 +143,21 @@ impl Cluster {
             }
         }
         let current = meta["deletionGracePeriodSeconds"].as_i64();
-        if meta["deletionTimestamp"].is_null() {
+        let is_first = meta["deletionTimestamp"].is_null();
+        if is_first {
             // The deletion counts as a change of what should be.
             if let Some(generation) = meta["generation"].as_i64() {
                 meta["generation"] = json!(generation + 1);
             }
         }
         // A later deletion can only shorten the grace period.
-        if current.is_none_or(|current| grace < current) {
+        let is_earlier = current.is_some_and(|current| grace < current);
+        if is_first || is_earlier {
             let end = now.saturating_add(Duration::from_secs(grace.unsigned_abs()));
             meta["deletionTimestamp"] = json!(metadata::time(end.unwrap_or(now)));
-            meta["deletionGracePeriodSeconds"] = json!(grace);
+            if !kind.is_core("namespaces") {
+                meta["deletionGracePeriodSeconds"] = json!(grace);
+            }
         }
         if kind.is_core("namespaces") {
             new["status"]["phase"] = json!("Terminating");
@@ -193,14 +196,20 @@ fn check_preconditions(
     name: &str,
 ) -> Result<(), Failure> {
     let meta = &old["metadata"];
-    let preconditions =
-        [("UID", "uid", &deletion.uid), ("ResourceVersion", "resourceVersion", &deletion.version)];
-    for (what, field, sent) in preconditions {
+    let preconditions = [
+        ("UID", "uid", &deletion.uid, "deleted and then recreated"),
+        ("ResourceVersion", "resourceVersion", &deletion.version, "modified"),
+    ];
+    for (what, field, sent, cause) in preconditions {
         if let Some(sent) = sent
             && meta[field] != **sent
         {
-            let why = precondition(what, &json!(sent), &meta[field]);
-            return Err(Failure::conflict(kind, name, &why));
+            let found = meta[field].as_str().unwrap_or_default();
+            let why = format!(
+                "the {what} in the precondition ({sent}) does not match the {what} in record \
+                 ({found}). The object might have been {cause}"
+            );
+            return Err(Failure::deletion_conflict(kind, name, &why));
         }
     }
     Ok(())

@@ -8,14 +8,11 @@ use serde_json::{Value, json};
 
 use super::delete::{Deletion, FOREGROUND, ORPHAN};
 use super::{Cluster, select};
-use crate::crd;
+use crate::crd::{self, CUSTOM_RESOURCES};
 use crate::kind::Kind;
 use crate::metadata;
 use crate::request::Propagation;
 use crate::store::Key;
-
-/// Keeps a definition until its objects are gone.
-pub(crate) const CUSTOM_RESOURCES: &str = "customresourcecleanup.apiextensions.k8s.io";
 
 /// The dependents of each uid, and whether they block the deletion of their owner.
 type Dependents = BTreeMap<String, BTreeSet<(Key, bool)>>;

@@ -14,13 +14,12 @@ use bytes::Bytes;
 use k8s_openapi::jiff::Timestamp;
 use serde_json::{Value, json};
 
-pub(crate) use self::garbage::CUSTOM_RESOURCES;
 pub use self::watch::Watch;
-pub(crate) use self::write::Part;
 use crate::access::Access;
 use crate::discovery;
 use crate::kind::{self, Kind, Kinds};
 use crate::random::Random;
+use crate::record::Record;
 use crate::request::{Path, Request, Verb};
 use crate::status::Failure;
 use crate::store::{Key, Objects, Store};
@@ -34,42 +33,6 @@ pub enum Response {
     Text(String),
     /// The stream of a watch. [`Cluster::events`] returns its events.
     Watch(Box<Watch>),
-}
-
-/// A request, and its result.
-///
-/// Versions are resource versions.
-#[derive(Clone, Debug, PartialEq)]
-#[non_exhaustive]
-pub struct Record {
-    /// The time of the request.
-    pub at: Timestamp,
-    /// The user who made the request.
-    pub user: String,
-    /// The verb of RBAC, such as `deletecollection`; for a path without a resource, the method.
-    pub verb: String,
-    /// The resource with its group, such as `deployments.apps`; or a path without a resource.
-    pub resource: String,
-    /// The subresource, such as `status`.
-    pub subresource: Option<String>,
-    /// The namespace of the object or the list.
-    pub namespace: Option<String>,
-    /// The name of the object. For a creation it comes from the body.
-    pub name: Option<String>,
-    /// The version that the client sent: in the query of a read, in the body of a write.
-    pub version_sent: Option<String>,
-    /// The field manager of a write.
-    pub manager: Option<String>,
-    /// True if the request should not change anything.
-    pub dry_run: bool,
-    /// The status code of HTTP.
-    pub code: u16,
-    /// The reason of a failure, such as `Conflict`.
-    pub reason: Option<String>,
-    /// The version of the server before the request.
-    pub version_before: u64,
-    /// The version of the server after the request. It differs from `version_before` if the request changed objects.
-    pub version_after: u64,
 }
 
 /// An API server as a state machine: objects, versions and the log of changes.
@@ -176,12 +139,15 @@ impl Cluster {
     ) -> Result<Response, Failure> {
         let path = request.uri().path();
         let Some(path) = Path::parse(path) else {
-            return discovery::respond(&self.kinds, request);
+            return Ok(match discovery::respond(&self.kinds, request)? {
+                Some(json) => Response::Json(200, json),
+                None => Response::Text("ok".into()),
+            });
         };
         let request = Request::parse(path, request)?;
         request.describe(record);
         if let Some(why) = access.refusal(request.verb, &request.path) {
-            return Err(Failure::denied(&request.path, &why));
+            return Err(Failure::denied(request.path.resource(), &why));
         }
         let kind = self.kind(&request.path)?;
         if kind.is_namespaced && request.path.namespace.is_none() && request.path.name.is_some()
@@ -206,14 +172,14 @@ impl Cluster {
         if request.verb == Verb::Create && request.path.name.is_some()
             || request.path.subresource.is_some()
         {
-            return self.handle_subresource(now, &request, &kind);
+            return self.handle_subresource(now, access, &request, &kind);
         }
         match request.verb {
             Verb::Get => self.get(&request, &kind),
             Verb::List => self.list(&request, &kind),
             Verb::Watch => self.watch(&request, &kind).map(|it| Response::Watch(Box::new(it))),
             Verb::Create => self.create(now, &request, &kind),
-            Verb::Update | Verb::Patch(_) => self.update(now, &request, &kind),
+            Verb::Update | Verb::Patch(_) => self.update(now, access, &request, &kind),
             Verb::Delete => self.delete(now, &request, &kind),
             Verb::DeleteCollection => self.delete_collection(now, &request, &kind),
         }
@@ -222,6 +188,7 @@ impl Cluster {
     fn handle_subresource(
         &mut self,
         now: Timestamp,
+        access: &Access,
         request: &Request,
         kind: &Arc<Kind>,
     ) -> Result<Response, Failure> {
@@ -233,7 +200,7 @@ impl Cluster {
         }
         match (subresource, request.verb) {
             ("status", Verb::Get) => self.get(request, kind),
-            ("status", Verb::Update | Verb::Patch(_)) => self.update(now, request, kind),
+            ("status", Verb::Update | Verb::Patch(_)) => self.update(now, access, request, kind),
             ("scale", Verb::Get) => self.get_scale(request, kind),
             ("scale", Verb::Update | Verb::Patch(_)) => self.update_scale(now, request, kind),
             ("status" | "scale", _) => Err(Failure::method_not_allowed()),

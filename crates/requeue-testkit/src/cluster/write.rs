@@ -7,22 +7,16 @@ use serde_json::{Value, json};
 
 use super::read::{present, serve};
 use super::{Cluster, Response};
+use crate::access::Access;
+use crate::crd;
 use crate::events;
 use crate::kind::Kind;
 use crate::metadata;
-use crate::patch::{self, Ownership};
+use crate::patch::{self, Ownership, Part};
 use crate::request::{FieldValidation, PatchType, Request, Verb};
 use crate::schema;
 use crate::status::{Failure, FieldError};
 use crate::store::Key;
-
-/// The part of an object that a write may change.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) enum Part {
-    /// Everything but the status, if the kind has that subresource.
-    Main,
-    Status,
-}
 
 /// What a write needs to know apart from the object.
 pub(super) struct Writing<'a> {
@@ -87,7 +81,7 @@ impl Cluster {
         let namespace = object["metadata"]["namespace"].as_str().map(str::to_owned);
         let meta = &object["metadata"];
         if meta["resourceVersion"].as_str().is_some_and(|version| !version.is_empty()) {
-            return Err(Failure::internal(
+            return Err(Failure::unknown(
                 "resourceVersion should not be set on objects to be created",
             ));
         }
@@ -139,12 +133,13 @@ impl Cluster {
     pub(super) fn update(
         &mut self,
         now: Timestamp,
+        access: &Access,
         request: &Request,
         kind: &Arc<Kind>,
     ) -> Result<Response, Failure> {
         let writing = Writing::new(now, request, kind);
         let (code, object) = match request.verb {
-            Verb::Patch(PatchType::Apply) => self.apply(&writing, request)?,
+            Verb::Patch(PatchType::Apply) => self.apply(&writing, access, request)?,
             Verb::Patch(form) => {
                 let (key, old) = self.stored(kind, &request.path)?;
                 let old = serve(kind, &old);
@@ -156,7 +151,7 @@ impl Cluster {
                 };
                 (200, self.replace(&writing, &key, new, None)?)
             }
-            _ => self.put(&writing, request)?,
+            _ => self.put(&writing, access, request)?,
         };
         Ok(Response::Json(code, present(kind, request.projection, &object)))
     }
@@ -164,6 +159,7 @@ impl Cluster {
     fn put(
         &mut self,
         writing: &Writing<'_>,
+        access: &Access,
         request: &Request,
     ) -> Result<(u16, Arc<Value>), Failure> {
         let kind = writing.kind;
@@ -175,6 +171,7 @@ impl Cluster {
         let key = match self.stored(kind, &request.path) {
             Ok((key, _)) => key,
             Err(_) if writing.part == Part::Main && kind.allows_create_on_update() => {
+                check_may_create(access, request)?;
                 return Ok((201, self.create_object(writing, new, None)?));
             }
             Err(failure) => return Err(failure),
@@ -195,6 +192,7 @@ impl Cluster {
     fn apply(
         &mut self,
         writing: &Writing<'_>,
+        access: &Access,
         request: &Request,
     ) -> Result<(u16, Arc<Value>), Failure> {
         let kind = writing.kind;
@@ -226,6 +224,7 @@ impl Cluster {
                 ))
             }
             Err(_) if writing.part == Part::Main => {
+                check_may_create(access, request)?;
                 if !config["metadata"]["uid"].is_null() {
                     let name = request.path.name.as_deref().unwrap_or_default();
                     let why = format!(
@@ -260,6 +259,7 @@ impl Cluster {
         };
         let old = serve(kind, &stored);
         check_type(&mut new, kind)?;
+        check_namespace(&mut new, kind, key.namespace())?;
         check_preconditions(&old, &new, kind, key.name())?;
         if writing.part == Part::Status {
             let status = new["status"].take();
@@ -306,8 +306,11 @@ impl Cluster {
         writing: &Writing<'_>,
     ) -> Result<Vec<String>, Failure> {
         let kind = writing.kind;
+        if kind.is_core("secrets") {
+            encode_string_data(object);
+        }
         let unknown = match &kind.definition {
-            Some(definition) => definition.prune_and_default(object, &kind.version),
+            Some(definition) => crd::prune_and_default(definition, object, &kind.version),
             None => schema::remove_unknown_fields(object, kind),
         };
         if writing.validation == FieldValidation::Strict && !unknown.is_empty() {
@@ -323,8 +326,8 @@ impl Cluster {
         }
         let name = object["metadata"]["name"].as_str().unwrap_or_default().to_owned();
         let errors = match &kind.definition {
-            Some(definition) => definition.check(object, old, &kind.version)?,
-            None if kind.is_definition() => crate::crd::complete(object, old, writing.now)?,
+            Some(definition) => crd::check(definition, object, old, &kind.version)?,
+            None if kind.is_definition() => crd::complete(object, old, writing.now)?,
             None => Vec::new(),
         };
         if errors.is_empty() { Ok(unknown) } else { Err(Failure::invalid(kind, &name, &errors)) }
@@ -362,6 +365,14 @@ impl Cluster {
     }
 }
 
+/// A write that creates the object needs that permission, too.
+fn check_may_create(access: &Access, request: &Request) -> Result<(), Failure> {
+    match access.refusal(Verb::Create, &request.path) {
+        None => Ok(()),
+        Some(why) => Err(Failure::denied(request.path.resource(), &why)),
+    }
+}
+
 /// Completes a Namespace, as the API server does when it creates one.
 pub(super) fn complete_namespace(namespace: &mut Value) {
     let name = namespace["metadata"]["name"].clone();
@@ -384,7 +395,6 @@ fn complete(object: &mut Value, kind: &Kind) {
             if object["type"].is_null() {
                 object["type"] = json!("Opaque");
             }
-            encode_string_data(object);
         }
         _ => {}
     }
@@ -480,20 +490,18 @@ fn check_preconditions(old: &Value, new: &Value, kind: &Kind, name: &str) -> Res
     let differs =
         |field: &str| new[field].as_str().is_some_and(|new| !new.is_empty() && old[field] != *new);
     if differs("uid") {
-        return Err(Failure::conflict(kind, name, &precondition("UID", &new["uid"], &old["uid"])));
+        let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+        let why = format!(
+            "Precondition failed: UID in precondition: {}, UID in object meta: {}",
+            text(&new["uid"]),
+            text(&old["uid"]),
+        );
+        return Err(Failure::conflict(kind, name, &why));
     }
     if differs("resourceVersion") {
         return Err(Failure::modified(kind, name));
     }
     Ok(())
-}
-
-pub(super) fn precondition(what: &str, sent: &Value, stored: &Value) -> String {
-    format!(
-        "Precondition failed: {what} in precondition: {}, {what} in object meta: {}",
-        sent.as_str().unwrap_or_default(),
-        stored.as_str().unwrap_or_default(),
-    )
 }
 
 /// Returns whether a write changes what the generation counts.

@@ -9,77 +9,45 @@ use std::sync::Arc;
 use k8s_openapi::jiff::Timestamp;
 use serde_json::{Value, json};
 
-use crate::cluster::CUSTOM_RESOURCES;
+use crate::definition::{Definition, text, versions};
 use crate::kind::Kind;
 use crate::metadata;
 use crate::status::{Failure, FieldError};
 
-/// A definition, which all versions of its kind share.
-#[derive(Clone, Debug)]
-pub(crate) struct Definition(Arc<Value>);
+/// Keeps a definition until its objects are gone.
+pub(crate) const CUSTOM_RESOURCES: &str = "customresourcecleanup.apiextensions.k8s.io";
 
-impl Definition {
-    pub(crate) fn list_kind(&self) -> String {
-        text(&self.0["spec"]["names"]["listKind"])
-    }
+/// Removes fields that the schema does not have, and sets defaults. Returns the removed fields.
+pub(crate) fn prune_and_default(
+    definition: &Definition,
+    object: &mut Value,
+    version: &str,
+) -> Vec<String> {
+    let schema = definition.schema(version);
+    let mut pruned = Vec::new();
+    structural::prune_object(object, schema, "", &mut pruned);
+    structural::set_defaults(object, schema);
+    pruned
+}
 
-    pub(crate) fn storage_version(&self) -> &str {
-        let mut versions = versions(&self.0);
-        let version = versions.find(|version| version["storage"] == true);
-        version.and_then(|version| version["name"].as_str()).unwrap_or_default()
+/// Returns the fields that do not fit the schema.
+///
+/// # Errors
+///
+/// The schema has something that the testkit does not know.
+pub(crate) fn check(
+    definition: &Definition,
+    object: &Value,
+    old: Option<&Value>,
+    version: &str,
+) -> Result<Vec<FieldError>, Failure> {
+    let schema = definition.schema(version);
+    let mut errors = validate::check(object, schema);
+    // Rules are evaluated on objects whose form is right.
+    if errors.is_empty() {
+        errors = rules::check(schema, object, old)?;
     }
-
-    /// Returns the schema of a version.
-    pub(crate) fn schema(&self, version: &str) -> &Value {
-        &self.version(version)["schema"]["openAPIV3Schema"]
-    }
-
-    /// Returns the paths of the subresource `scale`.
-    pub(crate) fn scale(&self, version: &str) -> &Value {
-        &self.version(version)["subresources"]["scale"]
-    }
-
-    /// Returns the fields by which objects can be selected, without the leading dot.
-    pub(crate) fn selectable_fields(&self, version: &str) -> Vec<String> {
-        let fields = self.version(version)["selectableFields"].as_array();
-        let fields = fields.into_iter().flatten();
-        fields.map(|field| text(&field["jsonPath"]).trim_start_matches('.').to_owned()).collect()
-    }
-
-    /// Removes fields that the schema does not have, and sets defaults. Returns the removed fields.
-    pub(crate) fn prune_and_default(&self, object: &mut Value, version: &str) -> Vec<String> {
-        let schema = self.schema(version);
-        let mut pruned = Vec::new();
-        if self.0["spec"]["preserveUnknownFields"] != true {
-            structural::prune_object(object, schema, "", &mut pruned);
-        }
-        structural::set_defaults(object, schema);
-        pruned
-    }
-
-    /// Returns the fields that do not fit the schema.
-    ///
-    /// # Errors
-    ///
-    /// The schema has something that the testkit does not know.
-    pub(crate) fn check(
-        &self,
-        object: &Value,
-        old: Option<&Value>,
-        version: &str,
-    ) -> Result<Vec<FieldError>, Failure> {
-        let schema = self.schema(version);
-        let mut errors = validate::check(object, schema);
-        // Rules are evaluated on objects whose form is right.
-        if errors.is_empty() {
-            errors = rules::check(schema, object, old)?;
-        }
-        Ok(errors)
-    }
-
-    fn version(&self, name: &str) -> &Value {
-        versions(&self.0).find(|version| version["name"] == *name).unwrap_or(&Value::Null)
-    }
+    Ok(errors)
 }
 
 /// Returns the kinds of a definition: one for each version that is served.
@@ -107,7 +75,7 @@ pub(crate) fn kinds(definition: &Arc<Value>) -> Vec<Kind> {
                 .map(str::to_owned)
                 .collect(),
             verbs: verbs.map(str::to_owned).to_vec(),
-            definition: Some(Arc::new(Definition(Arc::clone(definition)))),
+            definition: Some(Arc::new(Definition::new(Arc::clone(definition)))),
         })
         .collect()
 }
@@ -218,6 +186,10 @@ fn check_definition(definition: &Value) -> Vec<FieldError> {
     if !scopes.contains(&spec["scope"]) {
         errors.push(FieldError::not_supported("spec.scope", &spec["scope"], &scopes));
     }
+    if spec["preserveUnknownFields"] == true {
+        let why = "must be false in order to use defaults in the schema";
+        errors.push(FieldError::invalid("spec.preserveUnknownFields", &json!(true), why));
+    }
     if versions(definition).filter(|version| version["storage"] == true).count() != 1 {
         let why = "must have exactly one version marked as storage version";
         errors.push(FieldError::invalid("spec.versions", &json!([]), why));
@@ -229,12 +201,4 @@ fn check_definition(definition: &Value) -> Vec<FieldError> {
         }
     }
     errors
-}
-
-fn versions(definition: &Value) -> impl Iterator<Item = &Value> {
-    definition["spec"]["versions"].as_array().into_iter().flatten()
-}
-
-fn text(value: &Value) -> String {
-    value.as_str().unwrap_or_default().to_owned()
 }

@@ -41,8 +41,8 @@ use tokio::task::LocalSet;
 use self::panics::{Recording, first_panic};
 use self::plan::Number;
 pub use self::plan::{Fault, Mishap, Point};
-pub use self::process::{Outcome, Process, StepFailed};
 use self::process::message_of;
+pub use self::process::{Outcome, Process, StepFailed};
 use self::state::State;
 pub use self::world::World;
 use crate::invariants::{Invariant, Violation};
@@ -284,9 +284,8 @@ where
         }
     };
     // Code under test may have caught a panic.
-    let is_checked = state.as_ref().is_none_or(|state| {
-        state.inner().invariants.is_enabled(Invariant::NoPanic)
-    });
+    let is_checked =
+        state.as_ref().is_none_or(|state| state.inner().invariants.is_enabled(Invariant::NoPanic));
     let violation = violation.or_else(|| {
         let what = first_panic().filter(|_| is_checked)?;
         Some(Violation { invariant: Invariant::NoPanic, what })

@@ -191,7 +191,8 @@ impl Link {
             None => path,
         };
         let version = self.state.server.with_store(|store| store.version());
-        let body = json!({ "metadata": { "annotations": { "testkit/touched": version.to_string() } } });
+        let body =
+            json!({ "metadata": { "annotations": { "testkit/touched": version.to_string() } } });
         let request = Request::patch(format!("{path}?fieldManager=testkit"))
             .header(http::header::CONTENT_TYPE, "application/merge-patch+json")
             .body(Bytes::from(body.to_string()));
@@ -210,9 +211,10 @@ impl Link {
         if call.verb != Verb::List || !may_be_stale || is_exact {
             return;
         }
-        let version = self.state.server.with_store(|store| {
-            store.version().saturating_sub(changes).max(store.oldest())
-        });
+        let version = self
+            .state
+            .server
+            .with_store(|store| store.version().saturating_sub(changes).max(store.oldest()));
         let exact = format!("resourceVersion={version}&resourceVersionMatch=Exact");
         let query = query.replace("resourceVersion=0", &exact);
         if let Ok(uri) = format!("{}?{query}", uri.path()).parse() {
@@ -228,12 +230,14 @@ impl Link {
             (store.version(), key.as_ref().and_then(|key| store.get(key).cloned()))
         });
         let answered = server.clone().oneshot(call.to_request()).await;
-        let response = answered.map_err(BoxError::from)?.map(|body| body.map_err(Into::into).boxed_unsync());
+        let response =
+            answered.map_err(BoxError::from)?.map(|body| body.map_err(Into::into).boxed_unsync());
         let (status, method) = (response.status(), call.request.method().clone());
         let path = call.request.uri().path().to_owned();
         self.state.note(Some(self.writer), What::Answer(method, path, status.as_u16()));
         if call.verb == Verb::Watch && status.is_success() && self.writer.is_process() {
-            let (group, plural) = call.path.map(|path| (path.group, path.plural)).unwrap_or_default();
+            let (group, plural) =
+                call.path.map(|path| (path.group, path.plural)).unwrap_or_default();
             let link = Arc::clone(self);
             return Ok(response.map(|body| disturb_watch(link, group, plural, body)));
         }
@@ -250,31 +254,29 @@ impl Link {
         match (key, &call.path) {
             (Some(key), _) => self.note_seen_object(key, version),
             // The version of a stale list is earlier, and no list of a watch.
-            (None, Some(path)) if !call.request.uri().query().unwrap_or_default().contains("Exact") => {
+            (None, Some(path))
+                if !call.request.uri().query().unwrap_or_default().contains("Exact") =>
+            {
                 self.note_seen_kind(&path.group, &path.plural, version);
             }
             _ => {}
         }
     }
 
-    fn check_write(
-        &self,
-        call: &Call,
-        key: Option<Key>,
-        version: u64,
-        before: Option<Arc<Value>>,
-    ) {
+    fn check_write(&self, call: &Call, key: Option<Key>, version: u64, before: Option<Arc<Value>>) {
         let mut object = call.object();
         let is_creation = call.verb == Verb::Create && key.is_none();
         let seen_version = key.as_ref().and_then(|key| self.seen_version(key));
         let (key, after, seen, now) = self.state.server.with_store(|store| {
             let mut changes = store.changes_after(version);
-            let created = changes
-                .find(|change| is_creation && change.key.is_of(&object.group, &object.plural, None));
+            let created = changes.find(|change| {
+                is_creation && change.key.is_of(&object.group, &object.plural, None)
+            });
             let key = key.or_else(|| created.map(|change| change.key.clone()));
             let after = key.as_ref().and_then(|key| store.get(key).cloned());
             let is_new = |now: &Arc<Value>| {
-                let now = now["metadata"]["resourceVersion"].as_str().and_then(|it| it.parse().ok());
+                let now =
+                    now["metadata"]["resourceVersion"].as_str().and_then(|it| it.parse().ok());
                 now.is_none_or(|now: u64| seen_version.is_none_or(|seen| now > seen))
             };
             let seen = match (&before, seen_version, &key) {
@@ -312,6 +314,7 @@ fn refuse(code: u16) -> Response<UnsyncBoxBody<Bytes, BoxError>> {
     });
     let body = Full::new(Bytes::from(status.to_string())).map_err(|never| match never {});
     let mut response = Response::new(body.boxed_unsync());
-    *response.status_mut() = StatusCode::from_u16(code).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+    *response.status_mut() =
+        StatusCode::from_u16(code).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
     response
 }

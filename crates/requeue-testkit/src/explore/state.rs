@@ -10,8 +10,8 @@ use tokio::time::Instant;
 
 use super::log::{Log, What};
 use super::plan::{Fault, Mishap, Number, Point, draw_plan};
-use crate::{ApiServer, Cluster};
 use crate::invariants::{Invariant, Invariants, Sent, Violation, Write, Writer};
+use crate::{ApiServer, Cluster};
 
 /// The requests of a run after which it counts as a hot loop.
 const MOST_REQUESTS: u64 = 2_000;

@@ -29,9 +29,13 @@ impl CurrentVersion {
         }
         let is_replace = write.verb == Verb::Replace;
         let lost = match write.subresource.as_deref() {
-            Some("status") => {
-                find_lost("status", &write.body["status"], &before["status"], &seen["status"], is_replace)
-            }
+            Some("status") => find_lost(
+                "status",
+                &write.body["status"],
+                &before["status"],
+                &seen["status"],
+                is_replace,
+            ),
             Some(_) => None,
             None => {
                 // A write of the object does not change the status of a kind with this subresource.
@@ -93,7 +97,8 @@ mod tests {
     #[test]
     fn a_write_loses_only_changes_that_it_contradicts() {
         let seen = json!({ "metadata": { "annotations": {} }, "spec": { "a": 1, "b": 1 } });
-        let now = json!({ "metadata": { "annotations": { "x": "1" } }, "spec": { "a": 2, "b": 1 } });
+        let now =
+            json!({ "metadata": { "annotations": { "x": "1" } }, "spec": { "a": 2, "b": 1 } });
         let lost = |written: Value, replaces| find_lost("", &written, &now, &seen, replaces);
         assert_eq!(lost(json!({ "spec": { "b": 5 } }), false), None);
         assert_eq!(lost(json!({ "spec": { "a": 2 } }), false), None);

@@ -17,8 +17,8 @@ use serde_json::Value;
 
 use self::created_once::CreatedOnce;
 use self::current_version::CurrentVersion;
-pub use self::object::{ObjectId, Verb, Writer};
 use self::object::text;
+pub use self::object::{ObjectId, Verb, Writer};
 use self::one_replica::OneReplica;
 use self::wanted::Wanted;
 

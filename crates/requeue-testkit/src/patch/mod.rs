@@ -7,7 +7,7 @@ mod ownership;
 use serde_json::Value;
 
 pub(crate) use self::apply::apply;
-pub(crate) use self::ownership::{Ownership, is_unchanged, own_update};
+pub(crate) use self::ownership::{Ownership, Part, is_unchanged, own_update};
 use crate::status::Failure;
 
 /// Applies a JSON patch (RFC 6902).

@@ -5,9 +5,16 @@ use std::collections::BTreeMap;
 use serde_json::{Value, json};
 
 use super::fields::{Comparison, FieldSet};
-use crate::cluster::Part;
 use crate::kind::Kind;
 use crate::schema::Schema;
+
+/// The part of an object that a write may change.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum Part {
+    /// Everything but the status, if the kind has that subresource.
+    Main,
+    Status,
+}
 
 /// Who writes, and when.
 #[derive(Clone, Debug)]
@@ -161,7 +168,7 @@ pub(crate) fn own_update(
     ownership: &Ownership,
 ) -> Value {
     let schema = Schema::of(kind);
-    let empty = json!({ "metadata": {} });
+    let empty = schema.empty();
     let sent = Managers::read(new);
     // A client removes all managers by an empty entry, and otherwise cannot remove any.
     let is_reset = new["metadata"]["managedFields"].as_array().is_some_and(|entries| {
@@ -173,6 +180,9 @@ pub(crate) fn own_update(
         None => Managers::default(),
     };
     let mut comparison = Comparison::of(old.unwrap_or(&empty), new, schema);
+    if old.is_none() {
+        comparison.removed = FieldSet::default();
+    }
     for set in [&mut comparison.added, &mut comparison.modified, &mut comparison.removed] {
         ownership.filter(set);
     }

@@ -83,7 +83,8 @@ async fn reconcile(
         }
         Bug::Recreates => {
             let known = context.maps.get(&reflector::ObjectRef::new(&name).within(&namespace));
-            if known.is_some_and(|known| entry(&known, "content") == Some(&generator.spec.content)) {
+            if known.is_some_and(|known| entry(&known, "content") == Some(&generator.spec.content))
+            {
                 return Ok(Action::await_change());
             }
             match maps.delete(&name, &DeleteParams::default()).await {
@@ -94,7 +95,10 @@ async fn reconcile(
             let map = serde_json::from_value(map).expect("a ConfigMap");
             maps.create(&PostParams::default(), &map).await.map(drop)
         }
-        _ => maps.patch(&name, &PatchParams::apply("generator").force(), &Patch::Apply(map)).await.map(drop),
+        _ => maps
+            .patch(&name, &PatchParams::apply("generator").force(), &Patch::Apply(map))
+            .await
+            .map(drop),
     };
     if context.bug == Bug::TouchesItself {
         let generators = Api::<ConfigMapGenerator>::namespaced(context.client.clone(), &namespace);
@@ -132,7 +136,8 @@ async fn scenario(world: World, bug: Bug) {
     let pause = async || sleep(Duration::from_millis(world.draw(0..3_000))).await;
     for name in ["a", "b"] {
         pause().await;
-        create(&generators, json!({ "metadata": { "name": name }, "spec": { "content": "1" } })).await;
+        create(&generators, json!({ "metadata": { "name": name }, "spec": { "content": "1" } }))
+            .await;
     }
     pause().await;
     let change = Patch::Merge(json!({ "spec": { "content": "2" } }));

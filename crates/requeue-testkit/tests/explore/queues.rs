@@ -26,7 +26,12 @@ enum Bug {
     IgnoresFailure,
 }
 
-async fn pay(process: Process, account: Account, invoice: String, bug: Bug) -> Result<Action, Error> {
+async fn pay(
+    process: Process,
+    account: Account,
+    invoice: String,
+    bug: Bug,
+) -> Result<Action, Error> {
     match process.step("look up the invoice").await {
         Err(_) if bug == Bug::IgnoresFailure => return Ok(Action::succeed()),
         found => found?,
@@ -57,7 +62,12 @@ async fn stored(world: World, bug: Bug) {
     world.run_replicas(2, move |process| {
         let account = Arc::clone(&paid);
         async move {
-            let queue = process.store().queue("invoices").open().await.map_err(|error| error.to_string())?;
+            let queue = process
+                .store()
+                .queue("invoices")
+                .open()
+                .await
+                .map_err(|error| error.to_string())?;
             let handler = move |key: requeue_store::Key, _: Context| {
                 let invoice = key.as_str().expect("text").to_owned();
                 pay(process.clone(), Arc::clone(&account), invoice, bug)

@@ -63,7 +63,8 @@ async fn reconcile(map: Arc<ConfigMap>, client: Client, bug: Bug) -> Result<Acti
             let has_finalizer = map.finalizers().iter().any(|it| it == FINALIZER);
             let set = async |finalizers: Value| {
                 let version = map.resource_version();
-                let patch = json!({ "metadata": { "finalizers": finalizers, "resourceVersion": version } });
+                let patch =
+                    json!({ "metadata": { "finalizers": finalizers, "resourceVersion": version } });
                 maps.patch(&map.name_any(), &PatchParams::default(), &Patch::Merge(patch)).await
             };
             if is_deleted && has_finalizer {

@@ -15,7 +15,7 @@ use super::thread::{Job, Server, Thread};
 use super::{Sqlite, Synchronous};
 use crate::api::store::Store;
 use crate::engine::lock;
-use crate::engine::time::{after, Micros};
+use crate::engine::time::{Micros, after};
 use crate::engine::wakes::Wakes;
 use crate::types::error::{Answer, ConnectError, EngineError};
 

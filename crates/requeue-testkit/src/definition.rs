@@ -1,0 +1,54 @@
+//! Definitions of custom resources, as their kinds use them.
+
+use std::sync::Arc;
+
+use serde_json::Value;
+
+/// A definition, which all versions of its kind share.
+#[derive(Clone, Debug)]
+pub(crate) struct Definition(Arc<Value>);
+
+impl Definition {
+    pub(crate) fn new(definition: Arc<Value>) -> Self {
+        Self(definition)
+    }
+
+    pub(crate) fn list_kind(&self) -> String {
+        text(&self.0["spec"]["names"]["listKind"])
+    }
+
+    pub(crate) fn storage_version(&self) -> &str {
+        let mut versions = versions(&self.0);
+        let version = versions.find(|version| version["storage"] == true);
+        version.and_then(|version| version["name"].as_str()).unwrap_or_default()
+    }
+
+    /// Returns the schema of a version.
+    pub(crate) fn schema(&self, version: &str) -> &Value {
+        &self.version(version)["schema"]["openAPIV3Schema"]
+    }
+
+    /// Returns the paths of the subresource `scale`.
+    pub(crate) fn scale(&self, version: &str) -> &Value {
+        &self.version(version)["subresources"]["scale"]
+    }
+
+    /// Returns the fields by which objects can be selected, without the leading dot.
+    pub(crate) fn selectable_fields(&self, version: &str) -> Vec<String> {
+        let fields = self.version(version)["selectableFields"].as_array();
+        let fields = fields.into_iter().flatten();
+        fields.map(|field| text(&field["jsonPath"]).trim_start_matches('.').to_owned()).collect()
+    }
+
+    fn version(&self, name: &str) -> &Value {
+        versions(&self.0).find(|version| version["name"] == *name).unwrap_or(&Value::Null)
+    }
+}
+
+pub(crate) fn versions(definition: &Value) -> impl Iterator<Item = &Value> {
+    definition["spec"]["versions"].as_array().into_iter().flatten()
+}
+
+pub(crate) fn text(value: &Value) -> String {
+    value.as_str().unwrap_or_default().to_owned()
+}

@@ -1,0 +1,59 @@
+//! The subresources `status` and `scale`.
+
+use k8s_openapi::api::apps::v1::Deployment;
+use kube::Api;
+use kube::api::{Patch, PatchParams, PostParams};
+use requeue_testkit::ApiServer;
+use serde_json::json;
+
+use crate::common::{from, refused};
+
+#[tokio::test]
+async fn spec_and_status_are_written_apart() {
+    let deployments = Api::<Deployment>::default_namespaced(ApiServer::new().client());
+    let deployment: Deployment = from(json!({
+        "metadata": { "name": "d" },
+        "spec": {
+            "replicas": 2,
+            "selector": { "matchLabels": { "app": "d" } },
+            "template": { "metadata": { "labels": { "app": "d" } } },
+        },
+        "status": { "replicas": 7 },
+    }));
+    let created = deployments.create(&PostParams::default(), &deployment).await.expect("created");
+    assert_eq!(created.status.unwrap_or_default().replicas, None);
+    let both = json!({ "spec": { "replicas": 3 }, "status": { "replicas": 1 } });
+    let patch = Patch::Merge(&both);
+    let params = PatchParams::default();
+    let patched = deployments.patch_status("d", &params, &patch).await.expect("patched");
+    assert_eq!(patched.spec.replicas, Some(2));
+    assert_eq!(patched.metadata.generation, Some(1));
+    let patched = deployments.patch("d", &params, &patch).await.expect("patched");
+    assert_eq!(patched.status.expect("a status").replicas, Some(1));
+    assert_eq!(patched.metadata.generation, Some(2));
+}
+
+#[tokio::test]
+async fn the_scale_of_a_deployment_is_its_replicas() {
+    let deployments = Api::<Deployment>::default_namespaced(ApiServer::new().client());
+    let deployment: Deployment = from(json!({
+        "metadata": { "name": "d" },
+        "spec": {
+            "replicas": 2,
+            "selector": { "matchLabels": { "app": "d" } },
+            "template": { "metadata": { "labels": { "app": "d" } } },
+        },
+    }));
+    deployments.create(&PostParams::default(), &deployment).await.expect("created");
+    let scale = deployments.get_scale("d").await.expect("a scale");
+    assert_eq!(scale.spec.expect("a spec").replicas, Some(2));
+    assert_eq!(scale.status.expect("a status").selector.as_deref(), Some("app=d"));
+    let patch = Patch::Merge(json!({ "spec": { "replicas": 5 } }));
+    deployments.patch_scale("d", &PatchParams::default(), &patch).await.expect("patched");
+    let read = deployments.get("d").await.expect("read");
+    assert_eq!(read.spec.replicas, Some(5));
+    assert_eq!(read.metadata.generation, Some(2));
+    let patch = Patch::Merge(json!({ "spec": { "replicas": -1 } }));
+    let status = refused(deployments.patch_scale("d", &PatchParams::default(), &patch).await);
+    assert_eq!(status.code, 422);
+}
