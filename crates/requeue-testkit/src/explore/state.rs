@@ -13,8 +13,8 @@ use super::plan::{Fault, Mishap, Number, Point, draw_plan};
 use crate::invariants::{Invariant, Invariants, Sent, Violation, Write, Writer};
 use crate::{ApiServer, Cluster};
 
-/// The requests of a run after which it counts as a hot loop.
-const MOST_REQUESTS: u64 = 2_000;
+/// The requests after the last fault and the last write of the user that count as a hot loop.
+const MOST_REQUESTS: u64 = 1_000;
 
 pub(super) struct State {
     pub(super) number: Number,
@@ -37,6 +37,8 @@ pub(super) struct Inner {
     pub(super) work: Work,
     /// The end of the last fault, or the last write of the user, whichever is later.
     pub(super) disturbed: Instant,
+    /// The requests before that.
+    requests_before: u64,
     /// The number of calls of `run`.
     pub(super) sets: u32,
     /// The version of the server up to which the removals of objects are known.
@@ -107,6 +109,7 @@ impl State {
             violation: None,
             work: Work::default(),
             disturbed: Instant::now(),
+            requests_before: 0,
             sets: 0,
             known: 0,
         };
@@ -149,6 +152,7 @@ impl State {
         });
         if let Some(fault) = fault {
             inner.work.faults += 1;
+            inner.requests_before = inner.work.requests;
             let lasts = match fault.mishap {
                 Mishap::Late(time) | Mishap::Delayed(time) | Mishap::Partition(time) => time,
                 _ => Duration::ZERO,
@@ -172,14 +176,17 @@ impl State {
     pub(super) fn disturb(&self) {
         let mut inner = self.inner();
         inner.disturbed = inner.disturbed.max(Instant::now());
+        inner.requests_before = inner.work.requests;
     }
 
     /// Counts a request that is no watch, and is not for a Lease.
     pub(super) fn count_request(&self) {
         let mut inner = self.inner();
         inner.work.requests += 1;
-        if inner.work.requests == MOST_REQUESTS && inner.invariants.is_enabled(Invariant::Quiet) {
-            let what = format!("the processes have sent {MOST_REQUESTS} requests");
+        let since = inner.work.requests - inner.requests_before;
+        if since == MOST_REQUESTS && inner.invariants.is_enabled(Invariant::Quiet) {
+            let what =
+                format!("the processes have sent {since} requests since the last change or fault");
             self.fail(&mut inner, Violation { invariant: Invariant::Quiet, what });
         }
     }

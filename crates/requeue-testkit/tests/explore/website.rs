@@ -30,7 +30,7 @@ const SYSTEM: &str = "website-system";
 const FINALIZER: &str = "example.com/directory";
 
 #[derive(Clone, Copy, PartialEq, Debug)]
-pub(crate) enum Bug {
+enum Bug {
     None,
     /// The ConfigMap and the Deployment have no owner.
     ForgetsOwner,
@@ -46,7 +46,7 @@ pub(crate) enum Bug {
 
 type Failed = Box<dyn Error + Send + Sync>;
 
-pub(crate) async fn run(process: Process, bug: Bug) -> Result<(), Failed> {
+async fn run(process: Process, bug: Bug) -> Result<(), Failed> {
     let client = match bug {
         Bug::ForgetsOwner => without_owners(process.client()),
         _ => process.client(),
@@ -126,7 +126,7 @@ fn without_owners(client: Client) -> Client {
 }
 
 /// Lets users create, change and delete websites, and checks the objects.
-pub(crate) async fn scenario(world: World, bug: Bug) {
+async fn scenario(world: World, bug: Bug) {
     install::<Website>(&world, &["default", SYSTEM]).await;
     let directories = Api::<ConfigMap>::namespaced(world.client(), SYSTEM);
     create(&directories, json!({ "metadata": { "name": DIRECTORY } })).await;
