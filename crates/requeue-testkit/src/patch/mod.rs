@@ -4,6 +4,7 @@ mod apply;
 mod fields;
 mod ownership;
 
+use json_patch::PatchOperation;
 use serde_json::Value;
 
 pub(crate) use self::apply::apply;
@@ -15,17 +16,21 @@ pub(crate) fn json(object: &Value, body: &Value) -> Result<Value, Failure> {
     let patch: json_patch::Patch = serde_json::from_value(body.clone())
         .map_err(|error| Failure::bad_request(format!("error decoding patch: {error}")))?;
     let mut object = object.clone();
-    for operation in patch.0 {
-        // For a server, a field that is missing equals null. kube's finalizer helper relies on it.
-        if let json_patch::PatchOperation::Test(test) = &operation
-            && test.value.is_null()
-            && test.path.resolve(&object).is_err()
-        {
-            continue;
+    for operation in &patch.0 {
+        if !is_test_of_missing_field(operation, &object) {
+            json_patch::patch(&mut object, std::slice::from_ref(operation))
+                .map_err(|_| Failure::unprocessable())?;
         }
-        json_patch::patch(&mut object, &[operation]).map_err(|_| Failure::unprocessable())?;
     }
     Ok(object)
+}
+
+/// For the API server, a field that is missing is null. By the RFC, the test would fail.
+fn is_test_of_missing_field(operation: &PatchOperation, object: &Value) -> bool {
+    let PatchOperation::Test(test) = operation else { return false };
+    let path = test.path.as_str();
+    let parent = path.rsplit_once('/').and_then(|(parent, _)| object.pointer(parent));
+    test.value.is_null() && parent.is_some_and(Value::is_object) && object.pointer(path).is_none()
 }
 
 /// Applies a merge patch (RFC 7396).

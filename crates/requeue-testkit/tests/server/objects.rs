@@ -193,6 +193,14 @@ async fn json_patches_test_and_change() {
     assert_eq!((failed.code, &*failed.reason), (422, "Invalid"));
     let patched = maps.patch("a", &PatchParams::default(), &patch("a")).await.expect("patched");
     assert!(patched.data.is_some());
+    // As kube's finalizer does: a field that is missing is null.
+    let absent = json!([
+        { "op": "test", "path": "/metadata/finalizers", "value": null },
+        { "op": "add", "path": "/metadata/finalizers", "value": ["example.com/f"] },
+    ]);
+    let absent = Patch::Json::<()>(from(absent));
+    maps.patch("a", &PatchParams::default(), &absent).await.expect("patched");
+    assert_eq!(refused(maps.patch("a", &PatchParams::default(), &absent).await).code, 422);
     let missing = refused(maps.patch("b", &PatchParams::default(), &patch("b")).await);
     assert_eq!(missing.code, 404);
     let stale = Patch::Merge(json!({ "metadata": { "resourceVersion": "1" } }));
