@@ -13,8 +13,8 @@ use super::plan::{Fault, Mishap, Number, Point, draw_plan};
 use crate::invariants::{Invariant, Invariants, Sent, Violation, Write, Writer};
 use crate::{ApiServer, Cluster};
 
-/// The requests after the last fault and the last write of the user that count as a hot loop.
-const MOST_REQUESTS: u64 = 1_000;
+/// The requests after the last fault and the last write of the user that count as a hot loop, by default.
+const MOST_REQUESTS: u64 = 500;
 
 pub(super) struct State {
     pub(super) number: Number,
@@ -39,6 +39,7 @@ pub(super) struct Inner {
     pub(super) disturbed: Instant,
     /// The requests before that.
     requests_before: u64,
+    pub(super) most_requests: u64,
     /// The number of calls of `run`.
     pub(super) sets: u32,
     /// The version of the server up to which the removals of objects are known.
@@ -110,6 +111,7 @@ impl State {
             work: Work::default(),
             disturbed: Instant::now(),
             requests_before: 0,
+            most_requests: MOST_REQUESTS,
             sets: 0,
             known: 0,
         };
@@ -184,7 +186,7 @@ impl State {
         let mut inner = self.inner();
         inner.work.requests += 1;
         let since = inner.work.requests - inner.requests_before;
-        if since == MOST_REQUESTS && inner.invariants.is_enabled(Invariant::Quiet) {
+        if since == inner.most_requests && inner.invariants.is_enabled(Invariant::Quiet) {
             let what =
                 format!("the processes have sent {since} requests since the last change or fault");
             self.fail(&mut inner, Violation { invariant: Invariant::Quiet, what });

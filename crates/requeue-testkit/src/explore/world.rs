@@ -112,6 +112,13 @@ impl World {
         self
     }
 
+    /// Sets the number of requests, after the last fault and the last write of the user, that count as a hot loop.
+    ///
+    /// The default is 500. Requests for Leases, and watches, do not count.
+    pub fn most_requests(&self, most: u64) {
+        self.state.inner().most_requests = most;
+    }
+
     /// Leaves out an invariant.
     pub fn disable(&self, invariant: Invariant) {
         self.state.inner().invariants.disable(invariant);

@@ -114,7 +114,7 @@ fn without_owners(client: Client) -> Client {
             let (head, body) = request.into_parts();
             let mut body = body.collect_bytes().await?;
             if let Ok(mut object) = serde_json::from_slice::<Value>(&body)
-                && let Some(metadata) = object["metadata"].as_object_mut()
+                && let Some(metadata) = object.get_mut("metadata").and_then(Value::as_object_mut)
                 && metadata.remove("ownerReferences").is_some()
             {
                 body = Bytes::from(object.to_string());
