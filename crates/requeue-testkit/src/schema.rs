@@ -132,6 +132,41 @@ fn definition(name: &Value) -> &'static Value {
     }
 }
 
+/// Returns the first field of the wrong type that the server could not read, and the type that it should have.
+///
+/// The fields of a custom resource, apart from its metadata, are validated instead.
+pub(crate) fn find_wrong_type(object: &Value, kind: &Kind) -> Option<(String, &'static str)> {
+    let schema = Schema::of(kind);
+    if kind.definition.is_some() {
+        return wrong_type(&object["metadata"], schema.field("metadata"), "metadata");
+    }
+    wrong_type(object, schema, "")
+}
+
+fn wrong_type(value: &Value, schema: Schema<'_>, path: &str) -> Option<(String, &'static str)> {
+    let expected = match schema.node["type"].as_str() {
+        Some("object") if !value.is_object() => "object",
+        Some("array") if !value.is_array() => "array",
+        Some("string") if !value.is_string() => "string",
+        Some("boolean") if !value.is_boolean() => "boolean",
+        Some("integer" | "number") if !value.is_number() => "number",
+        _ => "",
+    };
+    if !expected.is_empty() && !value.is_null() {
+        return Some((path.to_owned(), expected));
+    }
+    match value {
+        Value::Object(fields) => fields
+            .iter()
+            .find_map(|(name, field)| wrong_type(field, schema.field(name), &join(path, name))),
+        Value::Array(items) => items
+            .iter()
+            .enumerate()
+            .find_map(|(at, item)| wrong_type(item, schema.item(), &format!("{path}[{at}]"))),
+        _ => None,
+    }
+}
+
 /// Removes the fields that a built-in kind does not have, as the server does when it reads an object.
 ///
 /// Returns their paths.

@@ -442,7 +442,14 @@ fn check_type(object: &mut Value, kind: &Kind) -> Result<(), Failure> {
         Value::Object(_) => {}
         _ => return Err(Failure::bad_request("the metadata of the object is not a JSON object")),
     }
-    Ok(())
+    match schema::find_wrong_type(object, kind) {
+        None => Ok(()),
+        Some((path, expected)) => Err(Failure::bad_request(format!(
+            "{} in version \"{}\" cannot be handled as a {}: the field {path} must be of type \
+             {expected}",
+            kind.kind, kind.version, kind.kind
+        ))),
+    }
 }
 
 fn check_namespace(

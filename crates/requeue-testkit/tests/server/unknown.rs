@@ -88,6 +88,11 @@ async fn a_body_must_fit_its_path() {
         (json!({ "apiVersion": "v2", "metadata": { "name": "a" } }), "the API version in the data"),
         (json!({ "kind": "Pod", "metadata": { "name": "a" } }), "cannot be handled as a ConfigMap"),
         (json!([]), "not a JSON object"),
+        (
+            json!({ "metadata": { "name": "a", "labels": "x" } }),
+            "the field metadata.labels must be of type object",
+        ),
+        (json!({ "metadata": { "name": "a" }, "data": { "a": 1 } }), "the field data.a must be"),
     ] {
         let status = refused(server.client().request_text(put(json)).await);
         assert_eq!(status.code, 400, "{status:?}");
