@@ -88,7 +88,9 @@ async fn reconcile_with(
             directory.patch(DIRECTORY, &PatchParams::default(), &entry).await.map_err(failed)?;
             return Ok(action);
         }
-        Bug::ReplacesStatus if site.status.is_some() => {
+        Bug::ReplacesStatus
+            if site.status.is_some() && site.metadata.deletion_timestamp.is_none() =>
+        {
             let mut copy = Website::clone(&site);
             copy.metadata.resource_version = None;
             copy.metadata.managed_fields = None;
