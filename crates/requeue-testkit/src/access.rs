@@ -1,4 +1,4 @@
-//! What a client may do: RBAC as a list of rules.
+//! Permissions: RBAC as a list of rules.
 
 use k8s_openapi::api::rbac::v1::PolicyRule;
 use serde_json::{Value, json};

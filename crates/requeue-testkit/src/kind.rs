@@ -116,7 +116,7 @@ impl Kind {
             || (GENERATIONS.contains(&&*self.plural) || self.plural == "statefulsets")
     }
 
-    /// Returns whether a PUT without a resource version replaces whatever is stored.
+    /// Returns whether a PUT without a resource version replaces any stored object.
     pub(crate) fn allows_unconditional_update(&self) -> bool {
         self.definition.is_none() && !self.is_definition() && self.plural != "leases"
     }

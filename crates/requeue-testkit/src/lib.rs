@@ -3,10 +3,10 @@
 //! - [`ApiServer`] is a tower service. [`ApiServer::client`] returns kube's [`Client`](kube::Client) for it, and the
 //!   controller under test does not notice a difference. There are no sockets, threads or tasks.
 //! - [`Cluster`] is the state machine behind it, without a clock or I/O: the same requests have the same responses.
-//! - It knows objects of Kubernetes' own kinds and of custom resources; resource versions and conflicts; the
-//!   subresources `status` and `scale`; merge patches, JSON patches and server-side apply; selectors, pages and past
-//!   versions of lists; watches with bookmarks and initial events; finalizers and garbage collection; namespaces;
-//!   dry runs; and [permissions](Access).
+//! - It knows objects of Kubernetes' own kinds and of custom resources, with their versions, subresources, finalizers
+//!   and owners.
+//! - It knows merge patches, JSON patches and server-side apply, selectors, pages, past versions of lists, watches and
+//!   [permissions](Access).
 //! - A request for anything else fails with 501 and a message that names it. The server never pretends.
 //! - No controller runs beside it, except for those that end deletions. Nothing creates pods. Kubernetes' own kinds have
 //!   no defaults, apart from a few without which clients do not work, and are not validated beyond their metadata.

@@ -41,7 +41,7 @@ pub(crate) fn keep(new: &mut Value, old: &Value, kind: &Kind) -> Result<(), Fail
     let (old, new) = (&old["metadata"], &mut new["metadata"]);
     let mut errors = Vec::new();
     for field in ["name", "deletionTimestamp"] {
-        // An object that is being deleted keeps its time, whatever the client sends.
+        // An object that is being deleted keeps its time, although the client sends another.
         let is_kept = field == "deletionTimestamp" && !old[field].is_null();
         if !is_kept && !new[field].is_null() && new[field] != old[field] {
             let path = format!("metadata.{field}");

@@ -20,7 +20,7 @@ pub(crate) enum PatchType {
     Apply,
 }
 
-/// What a request does to a resource.
+/// The verb of a request.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Verb {
     Get,
@@ -118,7 +118,7 @@ pub(crate) enum Match {
     NotOlderThan,
 }
 
-/// What a server does with fields that it does not know.
+/// The treatment of fields that the server does not know.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) enum FieldValidation {
     Ignore,
@@ -127,7 +127,7 @@ pub(crate) enum FieldValidation {
     Strict,
 }
 
-/// What a deletion does with the dependents of an object.
+/// The treatment of an object's dependents in a deletion.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Propagation {
     Background,

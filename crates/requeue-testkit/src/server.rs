@@ -128,7 +128,7 @@ impl ApiServer {
     /// # #[tokio::main(flavor = "current_thread")]
     /// # async fn main() {
     /// let server = ApiServer::new();
-    /// let client = server.with_access(Access::user("nobody")).client();
+    /// let client = server.with_access(Access::user("stranger")).client();
     /// let refused = Api::<Secret>::default_namespaced(client).get("token").await;
     /// assert!(matches!(refused, Err(Error::Api(status)) if status.code == 403));
     /// # }

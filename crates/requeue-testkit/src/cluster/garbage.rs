@@ -1,4 +1,4 @@
-//! The controllers that end what a deletion began: of dependents, of namespaces and of definitions.
+//! The controllers that complete deletions: of dependents, of namespaces and of definitions.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -27,7 +27,7 @@ enum Step {
     Finalize(Key),
 }
 
-/// What an owner reference refers to.
+/// The state of the object of an owner reference.
 #[derive(Clone, Copy, PartialEq)]
 enum Owner {
     Exists,
@@ -84,7 +84,7 @@ impl Cluster {
         changed
     }
 
-    /// Changes an object, which goes if nothing holds it any more.
+    /// Changes an object, which goes if nothing holds it.
     fn edit(&mut self, key: &Key, change: impl FnOnce(&mut Value)) {
         let Some(old) = self.store.get(key) else { return };
         let mut new = Value::clone(old);

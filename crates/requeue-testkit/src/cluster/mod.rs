@@ -47,7 +47,7 @@ pub struct Cluster {
     created: u64,
     records: VecDeque<Record>,
     history: usize,
-    /// Whether garbage is collected with the write that made it.
+    /// True if garbage is collected with the write that made it.
     collects: bool,
     has_garbage: bool,
 }

@@ -18,7 +18,7 @@ use crate::schema;
 use crate::status::{Failure, FieldError};
 use crate::store::Key;
 
-/// What a write needs to know apart from the object.
+/// The circumstances of a write.
 pub(super) struct Writing<'a> {
     pub(super) now: Timestamp,
     pub(super) kind: &'a Arc<Kind>,

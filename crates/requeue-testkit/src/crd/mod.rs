@@ -1,4 +1,4 @@
-//! Custom resources: their definitions, and what these demand of objects.
+//! Custom resources: their definitions and schemas.
 
 mod rules;
 mod structural;

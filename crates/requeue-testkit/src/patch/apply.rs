@@ -39,7 +39,7 @@ pub(crate) fn apply(
     let last = managers.0.get(&applier).map(|managed| managed.fields.clone());
     let mut merged = merge(live, config, schema);
     if let Some(last) = last {
-        // Fields that nobody owns after this apply, although this manager applied them last time.
+        // Fields that no manager owns after this apply, although this manager applied them last time.
         let mut abandoned = last.difference(&fields);
         for (manager, managed) in &managers.0 {
             if *manager != applier {

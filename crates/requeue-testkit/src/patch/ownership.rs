@@ -16,7 +16,7 @@ pub(crate) enum Part {
     Status,
 }
 
-/// Who writes, and when.
+/// The writer, and the time of the write.
 #[derive(Clone, Debug)]
 pub(crate) struct Ownership {
     pub(crate) manager: String,
@@ -28,7 +28,7 @@ pub(crate) struct Ownership {
     pub(crate) part: Option<Part>,
 }
 
-/// What tells managers apart.
+/// The identity of a manager.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Manager {
     pub(super) name: String,

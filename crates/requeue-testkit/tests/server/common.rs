@@ -1,4 +1,4 @@
-//! What these tests share.
+//! Helpers of these tests.
 
 use k8s_openapi::api::core::v1::ConfigMap;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;

@@ -1,4 +1,4 @@
-//! Finalizers, owners, and what a deletion leaves behind.
+//! Finalizers, owners and garbage.
 
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::api::{DeleteParams, Patch, PatchParams, PostParams, PropagationPolicy};

@@ -1,4 +1,4 @@
-//! The server refuses what it does not know, and names it.
+//! The server refuses unknown requests, and names them.
 
 use http::{Method, Request};
 use k8s_openapi::api::admissionregistration::v1::ValidatingWebhookConfiguration;
