@@ -64,13 +64,15 @@ async fn run(process: Process, bug: Bug) -> Result<(), Failed> {
         }
         _ => (website_controller::controller(client.clone(), elector), None),
     };
-    let reconcile = move |site, context| reconcile_with(site, context, client.clone(), bug);
+    let reconcile =
+        move |site, context| reconcile_with(process.clone(), site, context, client.clone(), bug);
     let results = controller.run(reconcile, policy::backoff, context);
     results.map(website_controller::report).try_collect::<()>().await?;
     Ok(())
 }
 
 async fn reconcile_with(
+    process: Process,
     site: Arc<Website>,
     context: Arc<Context>,
     client: Client,
@@ -84,6 +86,8 @@ async fn reconcile_with(
             let name = format!("{}.{}", site.namespace().unwrap_or_default(), site.name_any());
             let nothing = async |_: Event<Website>| Ok::<_, kube::Error>(Action::await_change());
             let action = finalizer(&sites, FINALIZER, site, nothing).await?;
+            let stepped = process.step("clean up").await;
+            stepped.map_err(|error| failed(kube::Error::Service(error.into())))?;
             let entry = Patch::Merge(json!({ "data": { name: null } }));
             directory.patch(DIRECTORY, &PatchParams::default(), &entry).await.map_err(failed)?;
             return Ok(action);
@@ -142,9 +146,13 @@ async fn scenario(world: World, bug: Bug) {
         create(&sites, json!({ "metadata": { "name": name }, "spec": spec })).await;
     }
     pause().await;
-    let change = Patch::Merge(json!({ "spec": { "content": "2" } }));
-    sites.patch("a", &PatchParams::default(), &change).await.expect("changed");
-    pause().await;
+    // A leader that has lost its Lease needs work to be noticed.
+    let changes = if bug == Bug::IgnoresLoss { 20 } else { 1 };
+    for n in 0..changes {
+        let change = Patch::Merge(json!({ "spec": { "content": format!("changed {n}") } }));
+        sites.patch("a", &PatchParams::default(), &change).await.expect("changed");
+        pause().await;
+    }
     sites.delete("b", &DeleteParams::default()).await.expect("deleted");
     world.converges(check).await;
 }
