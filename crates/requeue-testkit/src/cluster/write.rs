@@ -391,11 +391,7 @@ fn complete(object: &mut Value, kind: &Kind) {
         "pods" | "persistentvolumeclaims" | "persistentvolumes" => {
             object["status"] = json!({ "phase": "Pending" });
         }
-        "secrets" => {
-            if object["type"].is_null() {
-                object["type"] = json!("Opaque");
-            }
-        }
+        "secrets" if object["type"].is_null() => object["type"] = json!("Opaque"),
         _ => {}
     }
 }

@@ -38,10 +38,9 @@ use requeue_leases::simulation::simulate;
 use tokio::runtime::Builder;
 use tokio::task::LocalSet;
 
-use self::panics::{Recording, first_panic};
+use self::panics::{Recording, first_panic, message_of};
 use self::plan::Number;
 pub use self::plan::{Fault, Mishap, Point};
-use self::process::message_of;
 pub use self::process::{Outcome, Process, StepFailed};
 use self::state::State;
 pub use self::world::World;
@@ -158,7 +157,7 @@ pub struct Failure {
     happened: u16,
     /// The number of faults before the failure was shrunk.
     faults_before: usize,
-    log: Vec<String>,
+    log: Box<[String]>,
     is_reproducible: bool,
 }
 
@@ -300,7 +299,7 @@ where
         Some(violation) => {
             let (faults, happened) = state.happened();
             let faults_before = faults.len();
-            let log = state.inner().log.tail();
+            let log = state.inner().log.tail().into();
             Err(Failure {
                 number,
                 violation,

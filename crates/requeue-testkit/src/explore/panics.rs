@@ -1,5 +1,6 @@
 //! Records panics of a run, without printing them.
 
+use std::any::Any;
 use std::cell::RefCell;
 use std::panic;
 use std::sync::Once;
@@ -23,7 +24,7 @@ impl Recording {
                     let mut panics = panics.borrow_mut();
                     let panics = panics.as_mut()?;
                     let place = info.location().map(ToString::to_string).unwrap_or_default();
-                    let message = info.payload_as_str().unwrap_or("a value that is no text");
+                    let message = message_of(info.payload());
                     panics.push(format!("{place}: {message}"));
                     Some(())
                 });
@@ -47,4 +48,10 @@ impl Drop for Recording {
 /// Returns the first panic of the run on this thread.
 pub(super) fn first_panic() -> Option<String> {
     PANICS.with(|panics| panics.borrow().as_ref()?.first().cloned())
+}
+
+/// Returns the text of a panic.
+pub(super) fn message_of(panic: &(dyn Any + Send)) -> &str {
+    let text = panic.downcast_ref::<String>().map(String::as_str);
+    text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("a value that is no text")
 }

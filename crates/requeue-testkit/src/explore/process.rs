@@ -1,6 +1,5 @@
 //! A process of a world: it crashes, and is started again.
 
-use std::any::Any;
 use std::fmt;
 use std::future::Future;
 use std::panic::{AssertUnwindSafe, resume_unwind};
@@ -15,6 +14,7 @@ use tokio::time::sleep;
 use super::link::{Link, draw_delay};
 use super::log::What;
 use super::network::Network;
+use super::panics::message_of;
 use super::plan::Mishap;
 use super::state::{Place, State};
 use crate::invariants::{Invariant, Writer};
@@ -174,9 +174,4 @@ where
         let pause = 1_u64 << start.min(6);
         sleep(Duration::from_millis(random.u64(500..=1_000) * pause)).await;
     }
-}
-
-pub(super) fn message_of(panic: &(dyn Any + Send)) -> &str {
-    let text = panic.downcast_ref::<String>().map(String::as_str);
-    text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("a value that is no text")
 }

@@ -71,7 +71,7 @@ fn find_lost(
     match (written, before) {
         (Value::Object(written), Value::Object(current)) => {
             let fields = current.iter().filter(|(name, _)| {
-                !SET_BY_SERVER.contains(&name.as_str()) && (path != "" || *name != "status")
+                !SET_BY_SERVER.contains(&name.as_str()) && (!path.is_empty() || *name != "status")
             });
             let mut lost = fields.filter_map(|(name, now)| {
                 let path = if path.is_empty() { name.clone() } else { format!("{path}.{name}") };

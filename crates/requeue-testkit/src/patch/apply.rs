@@ -78,7 +78,7 @@ fn check_conflicts(
     let mut by_manager = Vec::new();
     for (manager, managed) in managers.0.iter().filter(|(manager, _)| *manager != applier) {
         let conflicts = managed.fields.intersection(changed);
-        let paths: Vec<_> = conflicts.iter().map(|path| shown(path)).collect();
+        let paths: Vec<_> = conflicts.iter().map(shown).collect();
         if paths.is_empty() {
             continue;
         }

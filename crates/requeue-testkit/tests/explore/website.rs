@@ -34,8 +34,6 @@ enum Bug {
     None,
     /// The ConfigMap and the Deployment have no owner.
     ForgetsOwner,
-    /// The status is replaced by a copy from the store, without a version.
-    ReplacesStatus,
     /// The directory is read, changed and replaced, without a version.
     ReplacesDirectory,
     /// A leader works on after the loss of its Lease.
@@ -91,15 +89,6 @@ async fn reconcile_with(
             let entry = Patch::Merge(json!({ "data": { name: null } }));
             directory.patch(DIRECTORY, &PatchParams::default(), &entry).await.map_err(failed)?;
             return Ok(action);
-        }
-        Bug::ReplacesStatus
-            if site.status.is_some() && site.metadata.deletion_timestamp.is_none() =>
-        {
-            let mut copy = Website::clone(&site);
-            copy.metadata.resource_version = None;
-            copy.metadata.managed_fields = None;
-            let name = site.name_any();
-            sites.replace_status(&name, &PostParams::default(), &copy).await.map_err(failed)?;
         }
         Bug::ReplacesDirectory => {
             let mut map = directory.get(DIRECTORY).await.map_err(failed)?;
@@ -198,11 +187,6 @@ fn the_correct_controller_passes() {
 #[test]
 fn a_forgotten_owner_is_found() {
     assert_found(&[Invariant::Converges], |world| scenario(world, Bug::ForgetsOwner));
-}
-
-#[test]
-fn a_status_without_a_version_is_found() {
-    assert_found(&[Invariant::CurrentVersion], |world| scenario(world, Bug::ReplacesStatus));
 }
 
 #[test]
