@@ -131,6 +131,10 @@ async fn run(client: Client, bug: Bug) {
 /// Lets a user create, change and delete generators, and checks the ConfigMaps.
 async fn scenario(world: World, bug: Bug) {
     install::<ConfigMapGenerator>(&world, &["default"]).await;
+    if bug == Bug::TouchesItself {
+        // A loop without end takes long in a test.
+        world.most_requests(100);
+    }
     world.run_controller(move |client| run(client, bug));
     let generators = Api::<ConfigMapGenerator>::namespaced(world.client(), "default");
     let pause = async || sleep(Duration::from_millis(world.draw(0..3_000))).await;

@@ -48,7 +48,7 @@ fn record_apart(number: u64) -> Vec<String> {
 #[test]
 fn a_seed_gives_the_same_requests_twice() {
     let mut different = BTreeSet::new();
-    for seed in 0..20 {
+    for seed in 0..10 {
         let number = seed << 16 | 0xffff;
         let (first, second) = (record_apart(number), record_apart(number));
         let differ = first.iter().zip(&second).position(|(first, second)| first != second);
@@ -56,5 +56,5 @@ fn a_seed_gives_the_same_requests_twice() {
         assert_eq!(first.len(), second.len());
         different.insert(first);
     }
-    assert_eq!(different.len(), 20, "different seeds give different runs");
+    assert_eq!(different.len(), 10, "different seeds give different runs");
 }

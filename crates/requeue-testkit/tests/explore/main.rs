@@ -23,7 +23,7 @@ use serde_json::{Value, from_value};
 type Checked = Result<(), Box<dyn Error + Send + Sync>>;
 
 /// The seeds of each test of a correct program. `REQUEUE_SEEDS` replaces it.
-const SEEDS: u64 = 20;
+const SEEDS: u64 = 10;
 /// The seeds within which a planted bug must be found.
 const UNTIL_FOUND: u64 = 1_000;
 

@@ -125,6 +125,12 @@ async fn scenario(world: World, bug: Bug) {
     install::<Website>(&world, &["default", SYSTEM]).await;
     let directories = Api::<ConfigMap>::namespaced(world.client(), SYSTEM);
     create(&directories, json!({ "metadata": { "name": DIRECTORY } })).await;
+    let world = if bug == Bug::CleansUpLast || bug == Bug::ForgetsOwner {
+        // What these bugs break stays broken.
+        world.bound(Duration::from_secs(120))
+    } else {
+        world
+    };
     world.run_replicas(2, move |process| run(process, bug));
 
     let sites = Api::<Website>::namespaced(world.client(), "default");
@@ -136,7 +142,7 @@ async fn scenario(world: World, bug: Bug) {
     }
     pause().await;
     // A leader that has lost its Lease needs work to be noticed.
-    let changes = if bug == Bug::IgnoresLoss { 20 } else { 1 };
+    let changes = if bug == Bug::IgnoresLoss { 10 } else { 1 };
     for n in 0..changes {
         let change = Patch::Merge(json!({ "spec": { "content": format!("changed {n}") } }));
         sites.patch("a", &PatchParams::default(), &change).await.expect("changed");
