@@ -31,7 +31,7 @@ pub(super) fn connect(state: &State, link: Arc<Link>) -> Store {
     let database = state.database.get_or_init(|| {
         Database::open().expect("SQLite opens a database in memory while there is memory")
     });
-    database.connect(Arc::new(Connection { link, crashes: AtomicBool::new(false) }))
+    Store::simulated(database, Arc::new(Connection { link, crashes: AtomicBool::new(false) }))
 }
 
 #[async_trait]

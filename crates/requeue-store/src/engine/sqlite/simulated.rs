@@ -13,7 +13,6 @@ use tokio::time::Instant;
 use super::clock::{Clock, Reading};
 use super::thread::{Job, Server, Thread};
 use super::{Sqlite, Synchronous};
-use crate::api::store::Store;
 use crate::engine::lock;
 use crate::engine::time::{Micros, after};
 use crate::engine::wakes::Wakes;
@@ -70,12 +69,7 @@ impl Database {
         Ok(Self(Arc::new(Mutex::new(server))))
     }
 
-    /// Returns the store of a process. As with a file, other processes learn of its adds when they poll.
-    pub fn connect(&self, link: Arc<dyn Link>) -> Store {
-        Store::with_engine(Arc::new(self.engine(link)))
-    }
-
-    pub(super) fn engine(&self, link: Arc<dyn Link>) -> Sqlite {
+    pub(crate) fn engine(&self, link: Arc<dyn Link>) -> Sqlite {
         let caller = Caller { server: Arc::clone(&self.0), link };
         Sqlite { thread: Thread::of_caller(caller), readers: None, wakes: Wakes::default() }
     }

@@ -2,6 +2,7 @@
 
 use super::super::simulated::{Database, Link, Way};
 use super::*;
+use crate::api::store::Store;
 
 /// A connection without faults.
 #[derive(Debug)]
@@ -36,7 +37,8 @@ fn a_simulated_database_conforms() {
 #[tokio::test(start_paused = true)]
 async fn a_simulated_day_passes_without_waiting() {
     let database = Database::open().expect("the database opens");
-    let (store, other) = (database.connect(Arc::new(Direct)), database.connect(Arc::new(Direct)));
+    let connect = || Store::simulated(&database, Arc::new(Direct));
+    let (store, other) = (connect(), connect());
     store.migrate().await.expect("the schema is created");
     let begun = Instant::now();
     let day = Duration::from_secs(86_400);
@@ -66,7 +68,7 @@ async fn an_operation_may_be_lost_or_unanswered() {
     for way in [Way::Lost, Way::Unanswered] {
         let database = Database::open().expect("the database opens");
         let link = Arc::new(Once(Mutex::new(None)));
-        let store = database.connect(Arc::clone(&link) as _);
+        let store = Store::simulated(&database, Arc::clone(&link) as _);
         store.migrate().await.expect("the schema is created");
         let queue = store.queue("q").open().await.expect("the queue opens");
         *link.0.lock().expect("no panic") = Some(way);
