@@ -79,8 +79,8 @@ impl World {
 
     /// Returns the store of the world, which no fault affects, and creates its schema.
     ///
-    /// Its queues are in SQLite in memory: the engine of a file, whose time is that of the world. The conformance test
-    /// of the engines checks it. As with a file, a process learns of the adds of others when it polls.
+    /// Its queues are in SQLite in memory: the engine of a file, whose time is that of the world. As with a file, a
+    /// process learns of the adds of others when it polls.
     ///
     /// # Errors
     ///

@@ -1,6 +1,6 @@
 //! A database in memory for simulations: all operations run on the thread of their caller, at a time that a test sets.
 //!
-//! It is the engine of a file, with the same SQL, so the conformance test of the engines checks it.
+//! It is the engine of a file, with the same SQL.
 
 use std::fmt;
 use std::path::Path;

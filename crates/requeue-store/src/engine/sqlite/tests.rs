@@ -2,7 +2,6 @@
 
 mod damaged;
 mod file;
-mod simulated;
 mod upgrading;
 
 use std::sync::atomic::{AtomicI64, Ordering};
@@ -34,27 +33,22 @@ use crate::types::error::{ErrorKind, chain};
 struct Fixture {
     engine: Arc<Sqlite>,
     now: Arc<AtomicI64>,
-    _dir: Option<TempDir>,
+    _dir: TempDir,
 }
 
 impl Fixture {
     async fn new() -> Self {
         let dir = tempfile::tempdir().expect("a temporary directory");
-        let file = dir.path().join("q");
-        let open = |clock| Sqlite::open_with(&file, Synchronous::Normal, clock);
-        Self { _dir: Some(dir), ..Self::with(open).await }
-    }
-
-    async fn with(open: impl FnOnce(Clock) -> Answer<Sqlite>) -> Self {
         let now = Arc::new(AtomicI64::new(0));
         let reading = Arc::clone(&now);
         let clock: Clock = Arc::new(move || {
             let now = reading.load(Ordering::SeqCst);
             Reading { start: "the first".into(), running: now, clock: now }
         });
-        let engine = Arc::new(open(clock).expect("the database opens"));
+        let engine = Sqlite::open_with(&dir.path().join("q"), Synchronous::Normal, clock);
+        let engine = Arc::new(engine.expect("the file opens"));
         engine.migrate_schema().await.expect("the schema is created");
-        Self { engine, now, _dir: None }
+        Self { engine, now, _dir: dir }
     }
 }
 
