@@ -4,6 +4,8 @@ use std::time::Duration;
 
 use requeue::Time;
 
+use crate::simulation::is_simulated;
+
 /// The longest time until a timer notices that a suspended machine has resumed. Timers stop during a suspension, so a
 /// waiting task reads the clock at this interval.
 const MAX_SLEEP: Duration = Duration::from_millis(500);
@@ -17,12 +19,14 @@ pub(crate) enum Clock {
     #[cfg(not(unix))]
     Since(std::time::Instant),
     /// The runtime's clock, which a test can pause, and the simulated time of suspension.
-    #[cfg(any(test, feature = "test-util"))]
-    Test(tokio::time::Instant, std::sync::Arc<std::sync::atomic::AtomicU64>),
+    Runtime(tokio::time::Instant, std::sync::Arc<std::sync::atomic::AtomicU64>),
 }
 
 impl Clock {
     pub(crate) fn new() -> Self {
+        if is_simulated() {
+            return Self::Runtime(tokio::time::Instant::now(), std::sync::Arc::default());
+        }
         #[cfg(unix)]
         return Self::Boot;
         #[cfg(not(unix))]
@@ -35,8 +39,7 @@ impl Clock {
             Self::Boot => boot_time(),
             #[cfg(not(unix))]
             Self::Since(start) => Time::ZERO + start.elapsed(),
-            #[cfg(any(test, feature = "test-util"))]
-            Self::Test(start, suspended) => {
+            Self::Runtime(start, suspended) => {
                 let suspended = suspended.load(std::sync::atomic::Ordering::Relaxed);
                 Time::from_nanos(suspended) + start.elapsed()
             }
@@ -52,7 +55,9 @@ impl Clock {
                 return;
             }
             // The runtime's timers stand still during a suspension, so this clock is read after each short sleep.
-            tokio::time::sleep(left.min(MAX_SLEEP)).await;
+            // A simulated machine is not suspended, and has much to do in little time.
+            let longest = if is_simulated() { left } else { MAX_SLEEP };
+            tokio::time::sleep(left.min(longest)).await;
         }
     }
 }

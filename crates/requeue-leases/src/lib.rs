@@ -38,6 +38,9 @@ pub mod membership;
 mod metrics;
 pub mod range;
 mod requests;
+// For requeue-kube and requeue-testkit, which simulate several processes on one thread.
+#[doc(hidden)]
+pub mod simulation;
 // The module is hidden and needs the feature `test-util`, because only the tests of this crate and
 // of requeue-kube use it.
 #[cfg(any(test, feature = "test-util"))]

@@ -199,6 +199,10 @@ pub use crate::api::store::{OpenOptions, Store};
 pub use crate::client::item::{Completed, Item};
 #[cfg(feature = "postgres")]
 pub use crate::engine::postgres;
+// For requeue-testkit, which simulates several processes with one database.
+#[cfg(all(feature = "sqlite", any(test, feature = "test-util")))]
+#[doc(hidden)]
+pub use crate::engine::sqlite::simulated;
 pub use crate::types::action::ActionRecord;
 pub use crate::types::activity::{Activity, LiveWorker, Minute, Tally};
 pub use crate::types::add::{Add, Added, Merge, ParkedAdd, Priority, ReaddPolicy};

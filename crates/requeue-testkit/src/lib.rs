@@ -36,6 +36,8 @@ mod defaults;
 mod definition;
 mod discovery;
 mod events;
+pub mod explore;
+pub mod invariants;
 mod kind;
 mod metadata;
 mod patch;

@@ -24,6 +24,7 @@ use tokio::time::Instant;
 use crate::access::Access;
 use crate::cluster::{Cluster, Response, Watch};
 use crate::record::Record;
+use crate::store::Store;
 
 /// The time between two bookmarks of a watch without events.
 const BOOKMARK_INTERVAL: Duration = Duration::from_secs(60);
@@ -149,6 +150,11 @@ impl ApiServer {
             self.shared.changed.notify_waiters();
         }
         result
+    }
+
+    /// Reads the objects and the log, without waking the watches.
+    pub(crate) fn with_store<T>(&self, read: impl FnOnce(&Store) -> T) -> T {
+        read(self.shared.cluster.lock().store())
     }
 
     /// Returns a copy of the state, which shares the objects.

@@ -54,20 +54,7 @@ pub async fn run(
     let context =
         Arc::new(Context::new(Client::try_from(config.clone())?, &config.default_namespace));
     let client = Client::try_from(config)?;
-    let ours = watcher::Config::default().labels(&format!("{MANAGED_BY}={CONTROLLER}"));
-    let controller =
-        Controller::new(Api::<Website>::all(client.clone()), watcher::Config::default())
-            .owns(Api::<ConfigMap>::all(client.clone()), ours.clone())
-            .owns(Api::<Deployment>::all(client), ours)
-            .with_config(
-                Config::default()
-                    .concurrency(4)
-                    .reconcile_timeout(Duration::from_secs(60))
-                    .fair_namespaces(),
-            )
-            .metrics(&metrics)
-            .leader_election(elector)
-            .shutdown_on_signal();
+    let controller = controller(client, elector).metrics(&metrics).shutdown_on_signal();
     let readiness = controller.readiness();
     controller
         .queue_on_start(|queue| serve(listener, queue, registry, readiness, status))
@@ -78,8 +65,27 @@ pub async fn run(
     Ok(())
 }
 
-/// Logs the result of a run. Returns an error if the controller has ended.
-fn report<E: std::error::Error>(
+/// Returns the controller, with its watches and settings.
+pub fn controller(client: Client, elector: LeaderElector) -> Controller<Website> {
+    let ours = watcher::Config::default().labels(&format!("{MANAGED_BY}={CONTROLLER}"));
+    Controller::new(Api::<Website>::all(client.clone()), watcher::Config::default())
+        .owns(Api::<ConfigMap>::all(client.clone()), ours.clone())
+        .owns(Api::<Deployment>::all(client), ours)
+        .with_config(
+            Config::default()
+                .concurrency(4)
+                .reconcile_timeout(Duration::from_secs(60))
+                .fair_namespaces(),
+        )
+        .leader_election(elector)
+}
+
+/// Logs the result of a run.
+///
+/// # Errors
+///
+/// The controller has ended.
+pub fn report<E: std::error::Error>(
     result: Result<(ObjectRef<Website>, Action), Error<E, watcher::Error>>,
 ) -> Result<(), RunnerError> {
     match result {

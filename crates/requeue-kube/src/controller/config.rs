@@ -86,7 +86,9 @@ impl Default for Config {
             in_flight_policy: InFlightPolicy::After,
             rate_limiter: Arc::new(|| {
                 let (base, max) = (Duration::from_millis(5), Duration::from_secs(300));
-                Box::new(BackoffLimiter::with_hasher(base, max, RandomState::new()))
+                let limiter = BackoffLimiter::with_hasher(base, max, RandomState::new());
+                // A test can seed the generator of this thread, and so repeat all delays.
+                Box::new(limiter.seed(fastrand::u64(..)))
             }),
             oldest_every: 10,
             fair_namespaces: false,

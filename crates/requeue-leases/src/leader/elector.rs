@@ -6,7 +6,7 @@ use std::pin::pin;
 use std::sync::{Arc, OnceLock};
 
 use kube::Client;
-use requeue::wait::jitter_source;
+use requeue::wait::JitterSource;
 use tokio::sync::{Notify, watch};
 use tokio_util::sync::CancellationToken;
 
@@ -138,7 +138,9 @@ impl LeaderElector {
             .has_events
             .then(|| Events::new(client.clone(), namespace, name, &shared.identity));
         let now = shared.clock.now();
-        let election = Election::new(config, shared.identity.clone(), jitter_source(), now);
+        // A test can seed the generator of this thread, and so repeat all delays.
+        let jitter = JitterSource::new(fastrand::u64(..));
+        let election = Election::new(config, shared.identity.clone(), jitter, now);
         let requests = Requests::new(client, namespace, "leader election", name);
         let shared_by_driver = Arc::clone(&shared);
         let mut driver =

@@ -9,7 +9,7 @@ use futures_util::future::{BoxFuture, Fuse, FutureExt};
 use futures_util::stream::StreamExt;
 use kube::Client;
 use kube::runtime::watcher;
-use requeue::wait::jitter_source;
+use requeue::wait::JitterSource;
 use serde_json::json;
 use tokio::sync::{mpsc, oneshot, watch};
 
@@ -93,7 +93,7 @@ impl<'a> Driver<'a> {
         let requests = Requests::new(client.clone(), &lease.namespace, "shard group", name);
         let events = || Events::new(client.clone(), &lease.namespace, name, &member);
         Self {
-            group: Group::new(settings, jitter_source(), clock.now()),
+            group: Group::new(settings, JitterSource::new(fastrand::u64(..)), clock.now()),
             watch: watch_leases(client.clone(), &lease.namespace, name),
             call: Fuse::terminated(),
             joining: Fuse::terminated(),

@@ -32,11 +32,11 @@ use crate::membership::ShardGroup;
 /// the machine was suspended.
 pub fn elector(client: Client, config: Config) -> (LeaderElector, Arc<AtomicU64>) {
     let suspended = Arc::<AtomicU64>::default();
-    let clock = Clock::Test(Instant::now(), Arc::clone(&suspended));
+    let clock = Clock::Runtime(Instant::now(), Arc::clone(&suspended));
     (LeaderElector::with_clock(client, config, clock).expect("a safe configuration"), suspended)
 }
 
 /// Returns the group with the runtime's clock, which a test can pause.
 pub fn with_runtime_clock(group: ShardGroup) -> ShardGroup {
-    group.clock(Clock::Test(Instant::now(), Arc::default()))
+    group.clock(Clock::Runtime(Instant::now(), Arc::default()))
 }

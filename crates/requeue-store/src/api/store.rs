@@ -8,6 +8,8 @@ use crate::api::queue::Queue;
 use crate::client::options::{Opening, Options};
 use crate::engine::address::Address;
 use crate::engine::parked::OnParked;
+#[cfg(all(feature = "sqlite", any(test, feature = "test-util")))]
+use crate::engine::sqlite::simulated::{Database, Link};
 use crate::engine::{Dropped, Engine, Settings};
 use crate::types::add::{ParkedAdd, ReaddPolicy};
 use crate::types::error::{
@@ -98,6 +100,14 @@ impl Store {
             }
         };
         Ok(Self { engine })
+    }
+
+    /// Returns the store of a simulated process. As with a file, other processes learn of its adds when they poll.
+    #[cfg(all(feature = "sqlite", any(test, feature = "test-util")))]
+    #[doc(hidden)]
+    #[must_use]
+    pub fn simulated(database: &Database, link: Arc<dyn Link>) -> Self {
+        Self { engine: Arc::new(database.engine(link)) }
     }
 
     /// Checks an address and its options, without connecting to it.

@@ -214,6 +214,10 @@ impl Cluster {
         }
     }
 
+    pub(crate) fn store(&self) -> &Store {
+        &self.store
+    }
+
     /// Returns the current resource version.
     #[must_use]
     pub fn version(&self) -> u64 {

@@ -193,13 +193,16 @@ impl Comparison {
         comparison
     }
 
-    fn compare(
+    fn compare<'v>(
         &mut self,
-        old: Option<&Value>,
-        new: Option<&Value>,
+        old: Option<&'v Value>,
+        new: Option<&'v Value>,
         schema: Schema<'_>,
         path: &mut FieldPath,
     ) {
+        if old == new {
+            return;
+        }
         let is_leaf = match new.or(old) {
             Some(Value::Object(_)) => {
                 schema.is_atomic_map() || (is_empty(old) && is_empty(new)) || differ(old, new)
@@ -220,12 +223,11 @@ impl Comparison {
             }
             return;
         }
-        let empty = Map::new();
-        let fields = |value: Option<&'_ Value>| value.and_then(Value::as_object).cloned();
         if let Some(Value::Object(_)) = new.or(old) {
-            let (old_fields, new_fields) = (fields(old), fields(new));
+            let empty = Map::new();
+            let fields = |value: Option<&'v Value>| value.and_then(Value::as_object);
             let (old_fields, new_fields) =
-                (old_fields.as_ref().unwrap_or(&empty), new_fields.as_ref().unwrap_or(&empty));
+                (fields(old).unwrap_or(&empty), fields(new).unwrap_or(&empty));
             let names: BTreeSet<_> = old_fields.keys().chain(new_fields.keys()).collect();
             for name in names {
                 path.push(field_element(name));
@@ -233,20 +235,20 @@ impl Comparison {
                 path.pop();
             }
         } else {
-            let items = |value: Option<&Value>| -> Vec<(String, Value)> {
+            let items = |value: Option<&'v Value>| -> Vec<(String, &'v Value)> {
                 let items = value.and_then(Value::as_array).into_iter().flatten();
-                items.map(|item| (item_element(item, schema), item.clone())).collect()
+                items.map(|item| (item_element(item, schema), item)).collect()
             };
             let (old_items, new_items) = (items(old), items(new));
             let elements: BTreeSet<_> =
                 old_items.iter().chain(&new_items).map(|(element, _)| element).collect();
-            let find = |items: &[(String, Value)], wanted: &str| {
-                items.iter().find(|(element, _)| element == wanted).map(|(_, item)| item.clone())
+            let find = |items: &[(String, &'v Value)], wanted: &str| {
+                items.iter().find(|(element, _)| element == wanted).map(|(_, item)| *item)
             };
             for element in elements {
                 path.push(element.clone());
                 let (old, new) = (find(&old_items, element), find(&new_items, element));
-                self.compare(old.as_ref(), new.as_ref(), schema.item(), path);
+                self.compare(old, new, schema.item(), path);
                 path.pop();
             }
         }

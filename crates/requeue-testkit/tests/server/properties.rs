@@ -49,10 +49,14 @@ impl Server {
     }
 }
 
+/// Without data, the field is missing: an empty one would itself have an owner, which the model does not know.
 fn config(data: &BTreeMap<String, String>) -> Value {
-    json!({
-        "apiVersion": "v1", "kind": "ConfigMap", "metadata": { "name": "a" }, "data": data,
-    })
+    let mut config =
+        json!({ "apiVersion": "v1", "kind": "ConfigMap", "metadata": { "name": "a" } });
+    if !data.is_empty() {
+        config["data"] = json!(data);
+    }
+    config
 }
 
 /// A write of one manager.

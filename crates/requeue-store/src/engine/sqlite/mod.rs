@@ -11,6 +11,8 @@ mod reserve;
 mod rows;
 mod schedules;
 mod schema;
+#[cfg(any(test, feature = "test-util"))]
+pub mod simulated;
 #[cfg(test)]
 mod tests;
 mod thread;

@@ -2,6 +2,8 @@
 //!
 //! The reading threads neither wait for writers nor block them. The operations that arrive while a thread
 //! is busy share one transaction, and the cost of its commit.
+//!
+//! A simulation has no threads: each operation runs on the thread of its caller.
 
 use std::fmt::Display;
 use std::path::{Path, PathBuf};
@@ -47,7 +49,7 @@ type Reply = Box<dyn FnOnce(Answer<()>) + Send>;
 /// error, and the function that reports the outcome of the commit.
 type Run = Box<dyn FnOnce(Option<&Work<'_>>) -> (Result<(), Option<ffi::Error>>, Reply) + Send>;
 
-struct Operation {
+pub(super) struct Operation {
     run: Run,
     kind: Kind,
 }
@@ -62,7 +64,7 @@ pub(super) enum Kind {
     Patient,
 }
 
-enum Job {
+pub(super) enum Job {
     Operation(Operation),
     Migrate(Steps, oneshot::Sender<Answer<()>>),
     Check(Steps, oneshot::Sender<Answer<()>>),
@@ -80,8 +82,15 @@ pub(super) struct Work<'c> {
 
 #[derive(Debug)]
 pub(super) struct Thread {
-    jobs: Sender<Job>,
+    jobs: Jobs,
     path: Arc<Path>,
+}
+
+#[derive(Debug)]
+enum Jobs {
+    Thread(Sender<Job>),
+    #[cfg(any(test, feature = "test-util"))]
+    Caller(super::simulated::Caller),
 }
 
 impl Thread {
@@ -163,16 +172,26 @@ impl Thread {
         let _ = self.send_job(Job::Close).await;
     }
 
+    #[cfg(any(test, feature = "test-util"))]
+    pub(super) fn of_caller(caller: super::simulated::Caller) -> Self {
+        Self { jobs: Jobs::Caller(caller), path: Path::new(":memory:").into() }
+    }
+
     async fn send_job<T>(&self, job: impl FnOnce(oneshot::Sender<Answer<T>>) -> Job) -> Answer<T> {
         let (answer, answered) = oneshot::channel();
+        let job = job(answer);
         let closed =
             || EngineError::refused(format!("{}: the store is closed", self.path.display()));
-        self.jobs.send(job(answer)).map_err(|_| closed())?;
+        match &self.jobs {
+            Jobs::Thread(jobs) => jobs.send(job).map_err(|_| closed())?,
+            #[cfg(any(test, feature = "test-util"))]
+            Jobs::Caller(caller) => caller.run(job).await?,
+        }
         answered.await.map_err(|_| EngineError::unsure("the thread of the database has stopped"))?
     }
 }
 
-struct Server {
+pub(super) struct Server {
     connection: Connection,
     path: PathBuf,
     /// The path without symbolic links.
@@ -190,7 +209,7 @@ struct Server {
 }
 
 impl Server {
-    fn open(path: &Path, behaviour: TransactionBehavior, clock: Clock) -> Answer<Self> {
+    pub(super) fn open(path: &Path, behaviour: TransactionBehavior, clock: Clock) -> Answer<Self> {
         let place = place::prepare_path(path).map_err(|error| path_refusal(path, &error))?;
         let open = || {
             // The path has no links, unless another user has replaced a part of it since it was resolved.
@@ -225,12 +244,12 @@ impl Server {
             .name("requeue-sqlite".to_owned())
             .spawn(move || self.serve_jobs(come))
             .map_err(EngineError::absent)?;
-        Ok(Thread { jobs, path })
+        Ok(Thread { jobs: Jobs::Thread(jobs), path })
     }
 
     /// Sets up the file. Returns true if it has a write-ahead log, so that readers and writers do not block
     /// each other. Leaves a file of another program unchanged.
-    fn begin(&self, synchronous: Synchronous) -> Answer<bool> {
+    pub(super) fn begin(&self, synchronous: Synchronous) -> Answer<bool> {
         let set_up = || {
             let mut has_log = false;
             // The kind of the file is read first, because the file of another program must not be changed.
@@ -302,8 +321,6 @@ impl Server {
                     }
                     self.commit_apart(operations);
                 }
-                Job::Migrate(steps, answer) => _ = answer.send(self.migrate(steps)),
-                Job::Check(steps, answer) => _ = answer.send(self.check(steps)),
                 Job::Close(answer) => {
                     // The receiver is dropped first, so that later jobs are refused.
                     drop(come);
@@ -312,7 +329,19 @@ impl Server {
                     let _ = answer.send(Ok(()));
                     return;
                 }
+                other => self.run_job(other),
             }
+        }
+    }
+
+    /// Runs a job alone. The connection stays open.
+    pub(super) fn run_job(&mut self, job: Job) {
+        // The callers may have gone.
+        match job {
+            Job::Operation(operation) => self.commit_apart(vec![operation]),
+            Job::Migrate(steps, answer) => _ = answer.send(self.migrate(steps)),
+            Job::Check(steps, answer) => _ = answer.send(self.check(steps)),
+            Job::Close(answer) => _ = answer.send(Ok(())),
         }
     }
 

@@ -1,0 +1,328 @@
+//! Runs a test under many seeds, with faults, on virtual time.
+//!
+//! A seed decides the delays of all messages, and the faults: refused, lost and unanswered requests, conflicts, watches
+//! that are cut, late or repeated, crashes between any two requests, and lost Leases. One seed always gives the same
+//! run, as far as the code under test is deterministic.
+//!
+//! # Determinism
+//!
+//! [`explore`] runs each seed on one thread, whose tokio time is paused, and seeds `fastrand`. It cannot seed other
+//! sources of randomness:
+//!
+//! - The order of a `std::collections::HashMap` differs between two runs. kube's own `Controller` polls its runs in
+//!   such an order, if several run at the same time. The controller of requeue-kube has a fixed order.
+//! - `tokio::select!` polls its branches in a random order, unless it begins with `biased`.
+//! - `SystemTime::now` and `Instant::now` of std return the real time.
+//!
+//! If a failure depends on such a source, the report says that a second run of the number has passed.
+
+mod link;
+mod log;
+mod network;
+mod panics;
+mod plan;
+mod process;
+mod state;
+#[cfg(feature = "store")]
+mod store;
+mod watch;
+mod world;
+
+use std::env;
+use std::fmt;
+use std::future::Future;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+
+use requeue_leases::simulation::simulate;
+use tokio::runtime::Builder;
+use tokio::task::LocalSet;
+
+use self::panics::{Recording, first_panic, message_of};
+use self::plan::Number;
+pub use self::plan::{Fault, Mishap, Point};
+pub use self::process::{Outcome, Process, StepFailed};
+use self::state::State;
+pub use self::world::World;
+use crate::invariants::{Invariant, Violation};
+
+/// The variable with the number of a run to replay.
+const REPLAY: &str = "REQUEUE_SEED";
+/// The variable with the number of seeds, which replaces that of the test.
+const SEEDS: &str = "REQUEUE_SEEDS";
+
+/// Runs the test once with each of the first `seeds` seeds.
+///
+/// The first failure is shrunk: faults are removed from its plan while it fails in the same way. The message has one
+/// number, which [`replay`] or the variable `REQUEUE_SEED` runs again. `REQUEUE_SEEDS` replaces the number of seeds.
+///
+/// # Panics
+///
+/// Panics if the test fails with a seed: an invariant is violated, the test returns an error, or code panics.
+///
+/// # Examples
+///
+/// ```
+/// use k8s_openapi::api::core::v1::ConfigMap;
+/// use kube::api::{Api, Patch, PatchParams};
+/// use requeue_testkit::explore::explore;
+/// use serde_json::json;
+///
+/// explore(10, |world| async move {
+///     // The process fails if its request fails, and is started again.
+///     world.run_controller(|client| async move {
+///         let maps = Api::<ConfigMap>::default_namespaced(client);
+///         let map = json!({ "apiVersion": "v1", "kind": "ConfigMap", "data": { "a": "b" } });
+///         maps.patch("a", &PatchParams::apply("example"), &Patch::Apply(map)).await
+///     });
+///     let get = async |client| Api::<ConfigMap>::default_namespaced(client).get("a").await.map(drop);
+///     world.converges(get).await;
+/// });
+/// ```
+#[track_caller]
+pub fn explore<F, Fut>(seeds: u64, test: F)
+where
+    F: Fn(World) -> Fut,
+    Fut: Future,
+    Fut::Output: Outcome,
+{
+    if let Some(number) = read_variable(REPLAY) {
+        return replay(number, test);
+    }
+    if let Some(failure) = find_failure(read_variable(SEEDS).unwrap_or(seeds), test) {
+        panic!("{failure}");
+    }
+}
+
+/// Runs the test once with the seed and the faults of the number that a failure has printed.
+///
+/// # Panics
+///
+/// Panics if the test fails.
+#[track_caller]
+pub fn replay<F, Fut>(number: u64, test: F)
+where
+    F: Fn(World) -> Fut,
+    Fut: Future,
+    Fut::Output: Outcome,
+{
+    if let Err(failure) = run_once(Number::from_u64(number), &test) {
+        panic!("{failure}");
+    }
+}
+
+/// Runs the test as [`explore`] does, and returns the first failure, shrunk.
+///
+/// # Examples
+///
+/// ```
+/// use requeue_testkit::explore::find_failure;
+///
+/// let failure = find_failure(100, |world| async move { assert!(world.draw(0..10) != 3) });
+/// assert!(failure.expect("some seed draws a 3").number() > 0);
+/// ```
+#[must_use]
+pub fn find_failure<F, Fut>(seeds: u64, test: F) -> Option<Failure>
+where
+    F: Fn(World) -> Fut,
+    Fut: Future,
+    Fut::Output: Outcome,
+{
+    let mut seeds = (0..seeds).map(Number::of_seed);
+    let failure = seeds.find_map(|number| run_once(number, &test).err())?;
+    Some(shrink(failure, &test))
+}
+
+/// Runs a number, and returns the log of its requests: to check that a test is deterministic.
+///
+/// # Errors
+///
+/// Returns the failure of the test.
+pub fn record<F, Fut>(number: u64, test: F) -> Result<Vec<String>, Failure>
+where
+    F: Fn(World) -> Fut,
+    Fut: Future,
+    Fut::Output: Outcome,
+{
+    run_once(Number::from_u64(number), &test)
+}
+
+/// A run that has failed.
+#[derive(Clone, Debug)]
+pub struct Failure {
+    number: Number,
+    violation: Violation,
+    faults: Vec<Fault>,
+    /// The bits of these faults.
+    happened: u16,
+    /// The number of faults before the failure was shrunk.
+    faults_before: usize,
+    log: Box<[String]>,
+    is_reproducible: bool,
+}
+
+impl Failure {
+    /// Returns the number that [`replay`] runs again.
+    #[must_use]
+    pub const fn number(&self) -> u64 {
+        self.number.to_u64()
+    }
+
+    /// Returns the violated invariant.
+    #[must_use]
+    pub const fn invariant(&self) -> Invariant {
+        self.violation.invariant
+    }
+
+    /// Returns the faults that are necessary for the failure.
+    #[must_use]
+    pub fn faults(&self) -> &[Fault] {
+        &self.faults
+    }
+
+    /// Returns true if a run fails in the same way.
+    fn is_like(&self, other: &Self) -> bool {
+        self.violation.invariant == other.violation.invariant
+            && (self.violation.invariant != Invariant::NoPanic
+                || self.violation.what == other.violation.what)
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let number = self.number();
+        writeln!(f, "{}: {}", self.violation.invariant, self.violation.what)?;
+        writeln!(f, "replay it with {REPLAY}={number} (seed {})", self.number.seed)?;
+        if !self.is_reproducible {
+            writeln!(f, "a second run of this number passed: the code under test is random")?;
+        }
+        writeln!(f, "{} of {} faults are necessary:", self.faults.len(), self.faults_before)?;
+        for fault in &self.faults {
+            writeln!(f, "  {fault}")?;
+        }
+        writeln!(f, "the end of the log:")?;
+        for line in &self.log {
+            writeln!(f, "  {line}")?;
+        }
+        Ok(())
+    }
+}
+
+impl std::error::Error for Failure {}
+
+/// Removes faults while the test fails in the same way.
+fn shrink<F, Fut>(failure: Failure, test: &F) -> Failure
+where
+    F: Fn(World) -> Fut,
+    Fut: Future,
+    Fut::Output: Outcome,
+{
+    let faults_before = failure.faults.len();
+    let mut best = failure;
+    // The first run without the faults that did not happen shows whether the failure is reproducible.
+    let number = Number { mask: best.happened, ..best.number };
+    match run_once(number, test) {
+        Err(found) if found.is_like(&best) => best = found,
+        _ => return Failure { is_reproducible: false, ..best },
+    }
+    // Many failures need no fault, and a run without faults is the shortest.
+    let none = Number { mask: 0, ..best.number };
+    if let Err(found) = run_once(none, test)
+        && found.is_like(&best)
+    {
+        return Failure { faults_before, ..found };
+    }
+    // Without one fault, another one may be unnecessary. Passes without restarts keep the number of runs small.
+    let mut mask_before = 0;
+    while mask_before != best.number.mask {
+        mask_before = best.number.mask;
+        for bit in (0..u16::BITS).map(|n| 1 << n).filter(|bit| mask_before & bit != 0) {
+            let number = Number { mask: best.number.mask & !bit, ..best.number };
+            if let Err(found) = run_once(number, test)
+                && found.is_like(&best)
+            {
+                best = found;
+            }
+        }
+    }
+    Failure { faults_before, ..best }
+}
+
+/// Runs the test once. Returns the log.
+fn run_once<F, Fut>(number: Number, test: &F) -> Result<Vec<String>, Failure>
+where
+    F: Fn(World) -> Fut,
+    Fut: Future,
+    Fut::Output: Outcome,
+{
+    // Jitter of kube's watchers, of requeue's limiters and of stores.
+    fastrand::seed(number.seed);
+    let (_simulation, _recording) = (simulate(), Recording::start());
+    let runtime = Builder::new_current_thread().enable_all().start_paused(true).build();
+    let runtime = runtime.expect("a process may have another epoll descriptor");
+    let tasks = LocalSet::new();
+    let mut state = None;
+    let ran = catch_unwind(AssertUnwindSafe(|| {
+        tasks.block_on(&runtime, async {
+            let new = Arc::new(State::new(number));
+            state = Some(Arc::clone(&new));
+            let world = World::new(Arc::clone(&new));
+            tokio::select! {
+                biased;
+                violation = new.wait_for_violation() => Err(violation),
+                outcome = test(world) => match outcome.error() {
+                    Some(what) => Err(Violation { invariant: Invariant::Converges, what }),
+                    None => Ok(()),
+                },
+            }
+        })
+    }));
+    let violation = match ran {
+        Ok(Err(violation)) => Some(violation),
+        // A violation in the last poll of the test.
+        Ok(Ok(())) => state.as_ref().and_then(|state| state.violation()),
+        Err(panic) => {
+            let what = first_panic().unwrap_or_else(|| message_of(&*panic).to_owned());
+            Some(Violation { invariant: Invariant::NoPanic, what })
+        }
+    };
+    // Code under test may have caught a panic.
+    let is_checked =
+        state.as_ref().is_none_or(|state| state.inner().invariants.is_enabled(Invariant::NoPanic));
+    let violation = violation.or_else(|| {
+        let what = first_panic().filter(|_| is_checked)?;
+        Some(Violation { invariant: Invariant::NoPanic, what })
+    });
+    let Some(state) = state else { return Ok(Vec::new()) };
+    let result = match violation {
+        None => Ok(state.inner().log.lines().collect()),
+        Some(violation) => {
+            let (faults, happened) = state.happened();
+            let faults_before = faults.len();
+            let log = state.inner().log.tail().into();
+            Err(Failure {
+                number,
+                violation,
+                faults,
+                happened,
+                faults_before,
+                log,
+                is_reproducible: true,
+            })
+        }
+    };
+    // The tasks may panic when they are dropped, which is no failure of the test.
+    _ = catch_unwind(AssertUnwindSafe(move || drop((tasks, runtime))));
+    result
+}
+
+fn read_variable(name: &str) -> Option<u64> {
+    let value = env::var(name).ok()?;
+    match value.parse() {
+        Ok(number) => Some(number),
+        Err(_) => panic!("{name} must be a number, and is {value:?}"),
+    }
+}
+
+#[cfg(test)]
+mod tests;
