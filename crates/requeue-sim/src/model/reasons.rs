@@ -42,7 +42,7 @@ impl SeenReasons {
             }
             let same = || adds.iter().flatten().filter(|add| add.reason == why.reason);
             let mut causes = same().filter_map(|add| add.cause);
-            let (first, last) = (causes.next(), same().filter_map(|add| add.cause).last());
+            let (first, last) = (causes.next(), same().filter_map(|add| add.cause).next_back());
             seen.0.push((why.reason, same().count() as u32, first, last));
         }
         seen.1 = adds.iter().filter(|add| add.is_none()).count() as u32;
