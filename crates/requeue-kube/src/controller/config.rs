@@ -14,8 +14,9 @@ use super::error::RunnerError;
 use super::ownership::Places;
 use crate::ObjectKey;
 
-/// The memory for events by default, in bytes. The events of a successful run take 128 bytes: 64 for the add, which is
-/// debounced even if the debounce is zero, and 32 each for the delivery and the completion. These are the last 2,000 runs. A manager with 20 controllers takes 5 MiB for events.
+/// The memory for events by default, in bytes. A successful run has an add of 64 bytes, and two other events of 32 bytes,
+/// so these are the last 2,000 runs. An add is debounced even if the debounce is zero, and therefore takes 64 bytes. A
+/// manager with 20 controllers takes 5 MiB for events.
 const EVENTS: usize = 256 << 10;
 
 type MakeLimiter = Arc<dyn Fn() -> Box<dyn RateLimiter<ObjectKey>> + Send + Sync>;
