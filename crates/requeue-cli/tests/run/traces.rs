@@ -161,7 +161,7 @@ fn spans_are_sent_by_https_to_a_collector_that_is_trusted() {
     let said = run("OTEL_EXPORTER_OTLP_CERTIFICATE");
     assert!(!said.contains("lost"), "{said}");
     let found = spans(&collector.next());
-    assert_eq!(found[0]["name"], "process requeue", "{found:?}");
+    assert_eq!(found[0]["name"], "process run", "{found:?}");
 }
 
 #[test]

@@ -221,5 +221,5 @@ fn a_store_tells_the_last_failures_and_the_actions_of_operators() {
     let file = rusqlite::Connection::open(dir.join("jobs.db")).expect("the file opens");
     file.execute_batch("drop table actions").expect("dropped");
     let ended = call(&dir, "why", &["bad"]);
-    assert_eq!((ended.code(), past(&ended.text()).len()), (Some(0), 2), "{}", ended.stderr);
+    assert_eq!((ended.code(), events(&ended.text()).len()), (Some(0), 3), "{}", ended.stderr);
 }
