@@ -371,7 +371,7 @@ pub(crate) async fn add_keys(State(site): Site, request: Request) -> Result<Resp
 }
 
 /// Runs an action on named keys to its end, even if the client disconnects. The source changes the keys in one step, so
-/// an interrupted action could not record which of them it has changed.
+/// an interrupted action could not record which of them it has changed. The end of the runtime interrupts the action.
 async fn run_to_end<T: Send + 'static>(
     action: impl Future<Output = Result<T, Problem>> + Send + 'static,
 ) -> Result<T, Problem> {

@@ -3,7 +3,7 @@
 use std::hash::BuildHasher;
 use std::time::Duration;
 
-use requeue::{Add, Added, CancelledRun, Key, Merge, Queue};
+use requeue::{Add, Added, CancelledRun, Key, Merge, Queue, describe_reasons, intern_reason};
 
 /// Changes a queue in memory for the actions of a site: [`Builder::control`](crate::Builder::control).
 ///
@@ -42,7 +42,8 @@ pub trait Control<K>: Send + Sync {
 
 impl<K: Key, S: BuildHasher + Send + Sync> Control<K> for Queue<K, S> {
     fn add(&self, key: K, delay: Option<Duration>, priority: i32) -> Result<Added, String> {
-        Ok(self.add_with(key, delay.map_or(Add::now(), Add::after).priority(priority)))
+        let add = delay.map_or(Add::now(), Add::after).priority(priority);
+        Ok(self.add_with(key, add.reason(intern_reason("added by a client"))))
     }
 
     fn cancel(&self, key: &K) -> bool {
@@ -56,7 +57,15 @@ impl<K: Key, S: BuildHasher + Send + Sync> Control<K> for Queue<K, S> {
     /// Forgets the failures of the key, because a backoff would hold the add.
     fn run_now(&self, key: &K, priority: i32) -> bool {
         let add = Add::now().merge(Merge::Exactly).priority(priority);
-        self.add_with(key.clone(), add).is_accepted()
+        let add = add.reason(intern_reason("run now"));
+        // The add replaces the pending run with its reasons, so they become the cause of the add.
+        let reasons = self.reasons(key);
+        let added = if reasons.is_empty() {
+            self.add_with(key.clone(), add)
+        } else {
+            self.add_caused_by(key.clone(), add, describe_reasons(&reasons).to_string())
+        };
+        added.is_accepted()
     }
 
     fn set_paused(&self, paused: bool) -> bool {
@@ -66,5 +75,25 @@ impl<K: Key, S: BuildHasher + Send + Sync> Control<K> for Queue<K, S> {
             self.resume()
         }
         true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_requests_of_a_client_are_reasons_and_keep_the_former_reasons() {
+        let queue = Queue::new();
+        let run = |queue: &Queue<&'static str>| {
+            let item = queue.try_get().unwrap();
+            let reasons = describe_reasons(&item.reasons()).to_string();
+            item.retry();
+            reasons
+        };
+        Control::add(&queue, "a", None, 0).unwrap();
+        assert_eq!(run(&queue), "added by a client");
+        assert!(Control::run_now(&queue, &"a", 0));
+        assert_eq!(run(&queue), "run now (added by a client)");
     }
 }

@@ -238,13 +238,13 @@ impl History {
         self.0.lock().keys.get(key).is_some_and(|past| past.parked.is_some())
     }
 
-    /// Returns the parked keys without their runs.
     /// Returns the keys of which runs are kept.
     pub(crate) fn keys(&self) -> Vec<Arc<[u8]>> {
         let inner = self.0.lock();
         inner.parked.values().chain(inner.others.values()).cloned().collect()
     }
 
+    /// Returns the parked keys without their runs.
     pub(crate) fn parked_keys(&self) -> Vec<Arc<[u8]>> {
         self.0.lock().parked.values().cloned().collect()
     }

@@ -23,12 +23,13 @@ pub(crate) async fn export_recording(
     let key = params.some_key()?;
     let hash_keys = params.flag("hash_keys")?;
     let permit = site.begin_recording().ok_or_else(|| Problem::busy("too many recordings"))?;
-    // The names of a million keys take a while.
+    // The names of a million keys take a while. The task owns the permit, because it continues if the client disconnects.
     let text = tokio::task::spawn_blocking(move || {
         let key = key.as_ref().map(|(name, key)| (*name, &**key));
-        site.source.read_recording(key, hash_keys).map(|recording| recording.to_string())
+        let recording = site.source.read_recording(key, hash_keys)?;
+        Ok((recording.to_string(), permit))
     });
-    let text = text.await.unwrap_or_else(|_| {
+    let (text, permit) = text.await.unwrap_or_else(|_| {
         // User code names the keys.
         Err(Problem::new(StatusCode::INTERNAL_SERVER_ERROR, "a key could not be named"))
     })?;

@@ -409,7 +409,8 @@ impl Source for Stored {
         let past = self.history.as_ref().and_then(|history| history.past_of(key));
         // Only the store knows whether a key is parked.
         let past = past.filter(|past| entry.is_some() || past.parked_for().is_none());
-        if let Some(past) = past.filter(|_| runs.is_empty()) {
+        // Without the attempts of the store, an attempt of this process could be one of an earlier row of failures.
+        if let Some(past) = past.filter(|_| runs.is_empty() && !is_missing) {
             runs = past.runs.into();
         }
         // The explanation, which can take long, is omitted here, because the page of the key contains it.

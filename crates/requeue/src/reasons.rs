@@ -50,9 +50,14 @@ pub fn intern_reason(text: &str) -> Reason {
     if let Some(&reason) = texts.reasons.get(text) {
         return reason;
     }
+    // A text that was cleaned, or that has no number, must not acquire the write lock at each add.
+    let text = clean_text(text);
+    if let Some(reason) = texts.find(&text) {
+        return reason;
+    }
     drop(texts);
     let mut texts = TEXTS.write().unwrap_or_else(PoisonError::into_inner);
-    texts.intern(clean_text(text))
+    texts.intern(text)
 }
 
 /// Returns the reason with the caller's location as its text, as in `src/main.rs:12`.
@@ -119,21 +124,28 @@ pub fn describe_reasons(reasons: &Reasons) -> impl fmt::Display {
 }
 
 impl Texts {
+    /// Returns the number for the next text, which is the last number if all others are taken.
+    fn next_reason(&self) -> Reason {
+        let number = u16::try_from(self.texts.len() + 1).unwrap_or(Reason::MAX);
+        let reason = Reason::new(number.min(Reason::MAX));
+        reason.unwrap_or_else(|| unreachable!("the largest number is a reason"))
+    }
+
+    /// Returns the reason of a text that needs no new number.
+    fn find(&self, text: &str) -> Option<Reason> {
+        let next = self.next_reason();
+        self.reasons.get(text).copied().or_else(|| (next.number() == Reason::MAX).then_some(next))
+    }
+
     fn intern(&mut self, text: String) -> Reason {
-        if let Some(&reason) = self.reasons.get(&*text) {
+        if let Some(reason) = self.find(&text) {
             return reason;
         }
-        let number = u16::try_from(self.texts.len() + 1).unwrap_or(Reason::MAX);
-        match Reason::new(number.min(Reason::MAX)) {
-            Some(reason) if number < Reason::MAX => {
-                let text: &'static str = text.leak();
-                self.texts.push(text);
-                self.reasons.insert(text, reason);
-                reason
-            }
-            // All numbers are taken.
-            other => other.unwrap_or_else(|| unreachable!("the largest number is a reason")),
-        }
+        let reason = self.next_reason();
+        let text: &'static str = text.leak();
+        self.texts.push(text);
+        self.reasons.insert(text, reason);
+        reason
     }
 }
 
@@ -197,6 +209,9 @@ mod tests {
         assert!(numbers[..8190].iter().copied().eq(1..Reason::MAX));
         assert!(numbers[8190..].iter().all(|&number| number == Reason::MAX));
         assert_eq!(texts.intern("7".to_owned()).number(), 8);
+        let found = ["7", "another"].map(|text| texts.find(text).map(Reason::number));
+        assert_eq!(found, [Some(8), Some(Reason::MAX)]);
+        assert_eq!(Texts::default().find("another"), None);
         assert_eq!(Reason::new(Reason::MAX).map(reason_text), Some(OTHER));
     }
 

@@ -329,6 +329,19 @@ fn an_add_with_a_context_copies_the_key_once_and_drops_the_copy_without_the_lock
 }
 
 #[test]
+fn traces_record_events_unless_the_memory_is_set() {
+    for (bytes, is_recorded) in [(None, true), (Some(0), false), (Some(4096), true)] {
+        let builder = Queue::builder().clock(FakeClock::new()).name("pods").traces();
+        let queue = match bytes {
+            Some(bytes) => builder.record_events(bytes).build().unwrap(),
+            None => builder.build().unwrap(),
+        };
+        queue.add("a");
+        assert_eq!(!queue.history(&"a").is_empty(), is_recorded, "{bytes:?}");
+    }
+}
+
+#[test]
 fn a_queue_without_traces_has_no_spans() {
     let queue = Queue::builder().build().unwrap();
     let request = request();

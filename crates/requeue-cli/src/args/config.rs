@@ -37,7 +37,7 @@ pub(crate) struct Config {
     pub(crate) summary: Summary,
     pub(crate) serve: Option<Serve>,
     /// The memory for the events of keys, in bytes.
-    pub(crate) recording: usize,
+    pub(crate) recording: Option<usize>,
 }
 
 #[derive(Debug)]

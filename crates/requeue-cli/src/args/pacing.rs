@@ -98,7 +98,7 @@ impl Pacing {
         })
     }
 
-    /// Creates a queue with this order, which records events in `recording` bytes. It uses the clock of the runtime.
+    /// Creates a queue with this order, which records events in `recording` bytes, if they are set. It uses the clock of the runtime.
     ///
     /// # Panics
     ///
@@ -108,7 +108,7 @@ impl Pacing {
         name: &str,
         re_add: ReaddPolicy,
         metrics: Option<&Metrics>,
-        recording: usize,
+        recording: Option<usize>,
     ) -> Result<KeyQueue, BuildError> {
         let clock = TokioClock::current();
         let mut queue = Queue::builder()
@@ -116,9 +116,11 @@ impl Pacing {
             .clock(clock)
             .readd_policy(re_add)
             .in_flight_policy(self.rerun)
-            .record_events(recording)
             // The hasher is random, because keys may come from an attacker: see `KeyQueue`.
             .hasher(RandomState::new());
+        if let Some(recording) = recording {
+            queue = queue.record_events(recording);
+        }
         #[cfg(feature = "opentelemetry")]
         if Export::is_on() {
             queue = queue.traces();

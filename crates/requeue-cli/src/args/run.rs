@@ -386,8 +386,9 @@ pub(crate) struct Alone {
 }
 
 impl Alone {
-    /// Returns the number of bytes for events. Only clients of the dashboard read them.
-    pub(crate) fn recording(&self) -> Result<usize, Refusal> {
+    /// Returns the number of bytes for events, or `None` for the default of the queue. Without traces, only clients of the
+    /// dashboard read events.
+    pub(crate) fn recording(&self) -> Result<Option<usize>, Refusal> {
         match (self.record_events, &self.dashboard.serve) {
             (Some(1..256), _) => {
                 Err(Refusal::usage("--record-events: use 256 bytes or more, or 0"))
@@ -397,12 +398,12 @@ impl Alone {
                 // The queue reserves the memory at its start. If the reservation failed there, the program would abort.
                 let is_possible = black_box(Vec::<u8>::new()).try_reserve_exact(bytes).is_ok();
                 let too_much = "--record-events: this machine has less memory; use a smaller SIZE";
-                is_possible.then_some(bytes).ok_or_else(|| Refusal::usage(too_much))
+                is_possible.then_some(Some(bytes)).ok_or_else(|| Refusal::usage(too_much))
             }
             (Some(bytes), None) if bytes > 0 => {
                 Err(Refusal::usage("--record-events requires --serve"))
             }
-            (_, None) => Ok(0),
+            (bytes, None) => Ok(bytes),
         }
     }
 }

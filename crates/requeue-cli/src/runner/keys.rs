@@ -55,7 +55,7 @@ impl Keys {
         // The metrics of a queue in a store are separate, and its dashboard does not show the events of the local
         // queue.
         let metrics = metrics.filter(|_| remote.is_none());
-        let recording = if remote.is_none() { config.recording } else { 0 };
+        let recording = if remote.is_none() { config.recording } else { None };
         let queue = pacing.build_queue(config.name, failures.re_add, metrics, recording);
         let queue = queue.map_err(|error| Refusal::failure(error.to_string()))?;
         Ok(Self {
@@ -86,7 +86,8 @@ impl Keys {
             (None, None) => Add::now(),
         };
         let add = add.merge(options.merge).priority(options.priority);
-        let added = self.queue_add(key, options.reason.map_or(add, |reason| add.reason(reason)));
+        let add = options.reason.map_or(add, |reason| add.reason(reason));
+        let added = self.queue.add_ref_with(key, add, |key| key.into());
         // The input may have ended after the window was computed, so that the flush has missed this add.
         if window.is_some() && options.debounce.is_none() && self.has_input_ended() {
             self.queue.flush_debounced();
@@ -110,10 +111,6 @@ impl Keys {
         self.input_ended.load(Ordering::SeqCst)
     }
 
-    fn queue_add(&self, key: &[u8], add: Add) -> Added {
-        self.queue.add_ref_with(key, add, |key| key.into())
-    }
-
     /// Cancels the pending run of a key, and forgets its failures. Returns true if there was a run.
     pub(super) fn cancel_key(&self, key: &[u8]) -> bool {
         let cancelled = self.queue.cancel(key).any();
@@ -123,12 +120,6 @@ impl Keys {
             self.end_place(key);
         }
         cancelled
-    }
-
-    /// Makes a waiting key ready. The key's failures still count. Returns false if the queue refuses the add.
-    pub(super) fn run_now(&self, key: &[u8], priority: i32) -> bool {
-        let add = Add::now().merge(requeue::Merge::Exactly).priority(priority);
-        self.queue_add(key, add.reason(requeue::intern_reason("run now"))).is_accepted()
     }
 
     /// Waits until there is space for `key`, the key is already held, or the run stops. Calls `on_wait` before the first

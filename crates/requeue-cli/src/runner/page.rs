@@ -117,7 +117,8 @@ impl Control<Key> for RunControl {
     }
 
     fn run_now(&self, key: &Key, priority: i32) -> bool {
-        self.0.keys.run_now(key, priority)
+        // The key's failures still count, because the queue of a run does not count them.
+        Control::run_now(&self.0.keys.queue, key, priority)
     }
 
     /// Stops or resumes the starts of commands. A run that stops starts no commands.

@@ -65,14 +65,15 @@ async fn ask_server(
     // The API accepts whole seconds.
     let since = since.map_or_else(String::new, |since| since.as_secs_f64().ceil().to_string());
     let query = [("key", key), ("since", since.as_bytes())];
-    let timeline: Timeline = server.get("timeline", &query).await?;
-    let Some(KeyPage { row, runs, .. }) = page else {
+    let mut timeline: Timeline = server.get("timeline", &query).await?;
+    let Some(KeyPage { row, runs, missing, .. }) = page else {
         let why = match &timeline.last {
             Some(last) => format!("not in the queue; last: {last}"),
             None => MISSING.to_owned(),
         };
         return Ok(Answer { state: None, why, timeline, runs: Vec::new() });
     };
+    note_missing(&mut timeline.note, missing);
     let error = row.error.map(|error| format!(": {error}")).unwrap_or_default();
     let times = Times {
         age: row.age.and_then(api_duration),
@@ -82,6 +83,13 @@ async fn ask_server(
     let why = times.append_to(&format!("{}{error}", row.why), Timestamp::now());
     let state = (row.state != api::State::Idle).then(|| own_name(row.state));
     Ok(Answer { state, why, timeline, runs })
+}
+
+/// Puts the sentence about the missing part of a key's page before the note of its timeline, which may contain it.
+fn note_missing(note: &mut String, missing: Option<String>) {
+    if let Some(missing) = missing.filter(|missing| !note.contains(missing)) {
+        *note = format!("{missing}; {note}");
+    }
 }
 
 async fn read_store(queue: &Queue, key: &[u8], since: Option<Duration>) -> Result<Answer, Refusal> {
@@ -267,6 +275,15 @@ mod tests {
         let until = until.map(|until| START + until);
         let (at, text) = (START + at, text.to_owned());
         PastEvent { at, until, kind: EventKind::Run, cause: None, outcome, text }
+    }
+
+    #[test]
+    fn a_missing_part_is_noted_once() {
+        let mut note = "old runs are unknown".to_owned();
+        for missing in [None, Some("no failures"), Some("no failures")] {
+            note_missing(&mut note, missing.map(str::to_owned));
+        }
+        assert_eq!(note, "no failures; old runs are unknown");
     }
 
     #[test]

@@ -70,8 +70,9 @@ impl Export {
             Some("https") => {
                 let file = CERTIFICATES.iter().find_map(|name| Some((name, set(name)?)));
                 let config = match file {
-                    Some((name, file)) => trust_file(Path::new(&file))
-                        .map_err(|error| format!("{name}: {error}; name a PEM file"))?,
+                    Some((name, file)) => trust_file(Path::new(&file)).map_err(|error| {
+                        format!("{name}: {file}: {error}; name a PEM file with certificates")
+                    })?,
                     None => trust_system().map_err(|error| format!("TLS: {error}"))?,
                 };
                 Some(TlsConnector::from(Arc::new(config)))
@@ -177,6 +178,9 @@ fn trust_file(file: &Path) -> Result<ClientConfig, Box<dyn Error>> {
     let mut roots = RootCertStore::empty();
     for certificate in CertificateDer::pem_file_iter(file)? {
         roots.add(certificate?)?;
+    }
+    if roots.is_empty() {
+        return Err("the file has no certificate".into());
     }
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let config = ClientConfig::builder_with_provider(provider)

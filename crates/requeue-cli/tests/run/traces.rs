@@ -161,13 +161,19 @@ fn spans_are_sent_by_https_to_a_collector_that_is_trusted() {
     let said = run("OTEL_EXPORTER_OTLP_CERTIFICATE");
     assert!(!said.contains("lost"), "{said}");
     let found = spans(&collector.next());
-    assert_eq!(found[0]["name"], "process requeue", "{found:?}");
-    let said = {
+    assert_eq!(found[0]["name"], "process run", "{found:?}");
+}
+
+#[test]
+fn a_file_without_certificates_is_named() {
+    for file in ["missing.pem", "/dev/null"] {
         let mut command = Command::new(env!("CARGO_BIN_EXE_requeue"));
-        command.args(["run", "true"]).env("OTEL_EXPORTER_OTLP_ENDPOINT", &url);
-        end(command.env("OTEL_EXPORTER_OTLP_CERTIFICATE", "missing.pem"), "a\n").stderr
-    };
-    assert!(said.contains("no spans are sent: OTEL_EXPORTER_OTLP_CERTIFICATE: "), "{said}");
+        command.args(["run", "true"]).env("OTEL_EXPORTER_OTLP_ENDPOINT", "https://localhost:9");
+        let said = end(command.env("OTEL_EXPORTER_OTLP_CERTIFICATE", file), "a\n").stderr;
+        let begin = format!("no spans are sent: OTEL_EXPORTER_OTLP_CERTIFICATE: {file}: ");
+        assert!(said.contains(&begin), "{said}");
+        assert!(said.contains("; name a PEM file with certificates"), "{said}");
+    }
 }
 
 #[test]

@@ -154,7 +154,7 @@ fn an_exported_recording_names_its_keys_or_has_no_text_of_a_user() {
 #[test]
 fn a_process_or_store_without_a_recording_says_so() {
     let dir = directory("why_no_export");
-    let mut run = serve(&dir, &["--record-events", "0", "true"]);
+    let run = serve(&dir, &["--record-events", "0", "true"]);
     until(|| dir.join("s").exists());
     let refused = |ended: &Ended, code: i32, text: &str| {
         assert!(ended.code() == Some(code) && ended.stderr.contains(text), "{}", ended.stderr);
@@ -170,7 +170,7 @@ fn a_process_or_store_without_a_recording_says_so() {
     add(&dir, &["a"]);
     refused(&call(&dir, "why", &["--export", "out"]), 2, "--export requires --server URL, with");
     let mut command = requeue(&dir, "serve", &["unix:t", "--queue", "default"]);
-    let mut server = Live::spawn(&mut command);
+    let server = Live::spawn(&mut command);
     until(|| dir.join("t").exists());
     let mut command = Command::new(env!("CARGO_BIN_EXE_requeue"));
     command.current_dir(&dir).args(["why", "--server", "unix:t", "--export", "out"]);
@@ -221,5 +221,5 @@ fn a_store_tells_the_last_failures_and_the_actions_of_operators() {
     let file = rusqlite::Connection::open(dir.join("jobs.db")).expect("the file opens");
     file.execute_batch("drop table actions").expect("dropped");
     let ended = call(&dir, "why", &["bad"]);
-    assert_eq!((ended.code(), past(&ended.text()).len()), (Some(0), 2), "{}", ended.stderr);
+    assert_eq!((ended.code(), events(&ended.text()).len()), (Some(0), 3), "{}", ended.stderr);
 }

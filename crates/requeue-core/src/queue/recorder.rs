@@ -87,6 +87,8 @@ pub(super) struct Recorder {
     laps: u64,
     /// The number of places so far that contained the continuation of an event.
     rests: u64,
+    /// The number of places that were filled when the last event of a group or of the queue was recorded.
+    shared: u64,
     /// The time that is recorded for events of operations without a time.
     now: Time,
     rules: Rules,
@@ -104,6 +106,7 @@ impl Recorder {
             next: 0,
             laps: 0,
             rests: 0,
+            shared: 0,
             now: Time::ZERO,
             rules,
         })
@@ -156,8 +159,9 @@ impl Recorder {
         self.push(at, hash, (BARE + kind.unwrap_or_default() as u32) << KIND, 0, 0);
     }
 
-    /// Pushes an event of a group.
+    /// Pushes an event of a group or of the queue.
     fn push_group(&mut self, at: Time, transition: Transition) {
+        self.shared = self.filled() + 1;
         let (kind, group) = match transition {
             Transition::GroupFilled(group) => (0, group),
             Transition::GroupFreed(group) => (1, group),

@@ -23,6 +23,7 @@ use super::config::Config;
 use super::enqueuer::Enqueuer;
 use super::error::{Error, panic_message};
 use super::failures::Version;
+use super::reason::cause_of;
 use super::reconcile::{OwnKind, Reconcile};
 use super::sharding::HeldShards;
 use super::span::RunSpan;
@@ -130,7 +131,7 @@ impl<K: OwnKind, R: Reconcile<K>> Attempts<K, R> {
             let reason = intern_reason("kind without namespaces");
             let add = Add::now().priority(run.priority()).flags(run.flags()).reason(reason);
             self.enqueuer.details.rename_key(&key, &normal);
-            self.enqueuer.add_if_held(normal, add);
+            self.enqueuer.add_if_held(normal, add, cause_of(run.reasons()));
             return Ok(workers::Action::succeed());
         }
         let object = key.to_ref::<K>(self.dyntype.clone());

@@ -14,8 +14,9 @@ use super::error::RunnerError;
 use super::ownership::Places;
 use crate::ObjectKey;
 
-/// The memory for events by default, in bytes. A successful run has three events of 32 bytes, so these are the last 2,700
-/// runs. A manager with 20 controllers takes 5 MiB for events.
+/// The memory for events by default, in bytes. A successful run has an add of 64 bytes, and two other events of 32 bytes,
+/// so these are the last 2,000 runs. An add is debounced even if the debounce is zero, and therefore takes 64 bytes. A
+/// manager with 20 controllers takes 5 MiB for events.
 const EVENTS: usize = 256 << 10;
 
 type MakeLimiter = Arc<dyn Fn() -> Box<dyn RateLimiter<ObjectKey>> + Send + Sync>;
@@ -333,7 +334,7 @@ impl Config {
 
     /// Sets the memory for the last events of objects: adds, waits, runs and their results.
     ///
-    /// The default is 256 KiB, for the last 2,700 runs. Most events take 32 bytes, and the others 64. 0 records
+    /// The default is 256 KiB, for the last 2,000 runs. An add takes 64 bytes, and most other events take 32. 0 records
     /// nothing.
     ///
     /// The dashboard of the controller's queue shows the events of an object, and `requeue why NAMESPACE/NAME --server URL`

@@ -1,6 +1,7 @@
 //! The only place that adds keys to a controller's queue: for watches, triggers, retries and the
 //! first list.
 
+use std::cell::Cell;
 use std::cmp::Reverse;
 use std::collections::{BTreeSet, HashSet};
 use std::sync::Arc;
@@ -14,7 +15,7 @@ use super::config::Config;
 use super::error::RunnerError;
 use super::failures::{Failures, Version};
 use super::ownership::{Attached, Ownership};
-use super::reason::{Details, Reason};
+use super::reason::{Details, Reason, cause_of};
 use super::scope::Scope;
 use super::writes::{Origin, Writes};
 use crate::key::ObjectKind;
@@ -186,7 +187,7 @@ impl Enqueuer {
         // end its backoff.
         self.failures.begin_backoff(&key);
         if self.release_if_overtaken(&key) {
-            let reason = Reason::Object(intern_reason("new version after a failure"));
+            let reason = Reason::Object(intern_reason("new version after a failure"), None);
             self.add(key.clone(), ChangeKind::NewGeneration.priority(), reason, None);
         }
         // The run can record no more writes. An event that matches no recorded write therefore shows a change of
@@ -201,7 +202,9 @@ impl Enqueuer {
     /// Moves a key from the group of its former shard to the group of its present shard, if its
     /// object has moved. A key in flight moves after its run.
     pub(super) fn regroup(&self, key: &ObjectKey) {
+        let cause = Cell::new(None);
         let has_moved = self.ownership.regroup(key, &|| {
+            cause.set(cause_of(&self.queue.reasons(key)));
             // A key in flight stays in its group until its run has completed. `run_finished` then calls this method
             // again.
             self.queue.cancel(key);
@@ -209,7 +212,7 @@ impl Enqueuer {
         });
         if has_moved && self.ownership.is_held(key) {
             // The key had a pending run, or now has another object, which has not run yet.
-            let reason = Reason::Object(intern_reason("moved to another shard"));
+            let reason = Reason::Object(intern_reason("moved to another shard"), cause.take());
             self.add(key.clone(), ChangeKind::Created.priority(), reason, None);
         } else if has_moved {
             self.forget_key(key);
@@ -231,14 +234,21 @@ impl Enqueuer {
     /// Makes a waiting key ready now.
     fn make_ready(&self, key: ObjectKey, reason: &str) {
         // The add has the lowest priority, so that the key keeps its priority.
-        self.add_if_held(key, Add::now().priority(i32::MIN).reason(intern_reason(reason)));
+        self.add_if_held(key, Add::now().priority(i32::MIN).reason(intern_reason(reason)), None);
     }
 
     /// Adds a key to the queue, unless its shard is not held.
-    pub(super) fn add_if_held(&self, key: ObjectKey, add: Add) {
+    pub(super) fn add_if_held(&self, key: ObjectKey, add: Add, cause: Option<Arc<str>>) {
         if let Some(_held) = self.ownership.hold(&key) {
-            self.queue.add_with(key, add);
+            self.queue_add(key, add, cause);
         }
+    }
+
+    fn queue_add(&self, key: ObjectKey, add: Add, cause: Option<Arc<str>>) {
+        match cause {
+            Some(cause) => self.queue.add_caused_by(key, add, cause),
+            None => self.queue.add_with(key, add),
+        };
     }
 
     /// Forgets the controller's state of the keys for which `is_gone` returns true, except for the state in the queue.
@@ -325,10 +335,7 @@ impl Enqueuer {
         let add = self.change.priority(priority).flags(reason.flag()).reason(why);
         // The details are noted first, because a worker may take the key immediately.
         self.details.note_detail(&key, reason);
-        match cause {
-            Some(cause) => self.queue.add_caused_by(key, add, cause),
-            None => self.queue.add_with(key, add),
-        };
+        self.queue_add(key, add, cause);
     }
 
     /// Returns true in standby. A key that is not in the store is then remembered.

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use kube::core::{ApiResource, DynamicObject};
 use kube::runtime::controller::ReconcileReason;
 use parking_lot::Mutex;
-use requeue::intern_reason;
+use requeue::{Reasons, describe_reasons, intern_reason};
 
 use crate::ObjectKey;
 use crate::watch::ChangeKind;
@@ -14,8 +14,8 @@ use crate::watch::ChangeKind;
 /// The reason of an add: a flag, and a reason with its cause in the queue.
 #[derive(Clone, Debug)]
 pub(super) enum Reason {
-    /// The object itself, with the text of the reason.
-    Object(requeue::Reason),
+    /// The object itself, with the text of the reason and its cause.
+    Object(requeue::Reason, Option<Arc<str>>),
     Bulk,
     Unknown,
     /// An object of this kind changed.
@@ -26,13 +26,13 @@ pub(super) enum Reason {
 impl Reason {
     /// The reason for a change of an object of the controller's own kind.
     pub(super) fn of_change(kind: &str, change: ChangeKind) -> Self {
-        Self::Object(change_reason(kind, change))
+        Self::Object(change_reason(kind, change), None)
     }
 
     /// Returns the reason in the queue, and its cause.
     pub(super) fn in_queue(&self) -> (requeue::Reason, Option<Arc<str>>) {
         match self {
-            Self::Object(reason) => (*reason, None),
+            Self::Object(reason, cause) => (*reason, cause.clone()),
             Self::Bulk => (intern_reason("all objects"), None),
             Self::Unknown => (intern_reason("trigger"), None),
             Self::Related(kind, object, change) => {
@@ -44,12 +44,17 @@ impl Reason {
 
     pub(super) const fn flag(&self) -> u32 {
         match self {
-            Self::Object(_) => OBJECT,
+            Self::Object(..) => OBJECT,
             Self::Bulk => BULK,
             Self::Unknown => UNKNOWN,
             Self::Related(..) | Self::Custom(_) => DETAILED,
         }
     }
+}
+
+/// Returns the reasons of a former run as the cause of the add that replaces it.
+pub(super) fn cause_of(former: &Reasons) -> Option<Arc<str>> {
+    (!former.is_empty()).then(|| describe_reasons(former).to_string().into())
 }
 
 /// Returns the reason for a change of an object of `kind`.

@@ -54,6 +54,8 @@ pub struct Builder<K: Key, S = RandomState> {
 struct Settings<K: Key> {
     name: Option<Arc<str>>,
     config: Config<K>,
+    /// The memory for events, in bytes. `None` if it is not set.
+    recording: Option<usize>,
     group_of: Option<GroupOf<K>>,
     limiter: Option<Box<dyn RateLimiter<K>>>,
     /// The base and the maximum delay of the default limiter.
@@ -120,6 +122,7 @@ impl<K: Key> Builder<K> {
         let settings = Settings {
             name: None,
             config: Config::default(),
+            recording: None,
             group_of: None,
             limiter: None,
             backoff: DEFAULT_BACKOFF,
@@ -359,7 +362,7 @@ impl<K: Key, S: BuildHasher> Builder<K, S> {
     /// memory is full, the oldest events are dropped. With a recording, each operation reads the clock. By default,
     /// nothing is recorded.
     pub fn record_events(mut self, bytes: usize) -> Self {
-        self.settings.config.recording = bytes;
+        self.settings.recording = Some(bytes);
         self
     }
 
@@ -459,10 +462,10 @@ impl<K: Key, S: BuildHasher> Builder<K, S> {
         if settings.metrics.is_some() {
             config.track = true;
         }
+        let recording = settings.recording;
         #[cfg(feature = "opentelemetry")]
-        if settings.traces && config.recording == 0 {
-            config.recording = TRACED_EVENTS;
-        }
+        let recording = recording.or_else(|| settings.traces.then_some(TRACED_EVENTS));
+        config.recording = recording.unwrap_or_default();
         let (base, max) = settings.backoff;
         let limiter = settings.limiter.unwrap_or_else(|| (settings.default_limiter)(base, max));
         let clock = settings.clock.unwrap_or_else(|| Arc::new(SystemClock));

@@ -59,6 +59,11 @@ impl<K: Eq + Clone> Queue<K> {
         let (Some(recorder), Some(slot)) = (&self.recorder, self.slot_of(ticket)) else {
             return times;
         };
+        let oldest = recorder.oldest().max(recorder.filled().saturating_sub(STEP));
+        // Without an event of a pause or of a group, no cause is known, and the events need not be read.
+        if recorder.shared <= oldest {
+            return times;
+        }
         let queued = self.queued(ticket).unwrap_or_default();
         let group = self.ready.groups().map_or(0, |groups| groups.group_of(slot).id());
         let causes =
@@ -77,7 +82,6 @@ impl<K: Eq + Clone> Queue<K> {
             matches!(event.transition, Transition::Delivered { number, .. } if number == ticket.epoch)
                 && event.subject() == Subject::of_ticket(ticket)
         };
-        let oldest = recorder.oldest().max(recorder.filled().saturating_sub(STEP));
         let mut delivered: Option<Time> = None;
         let mut until = Duration::ZERO;
         for event in (oldest..recorder.filled()).rev().filter_map(|number| recorder.decode(number))
