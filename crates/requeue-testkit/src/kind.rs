@@ -138,6 +138,11 @@ impl Kind {
         self.definition.is_none() && kinds.contains(&&*self.plural)
     }
 
+    /// Returns whether a deletion without a policy leaves the dependents, as the first versions of the kind did.
+    pub(crate) fn orphans_by_default(&self) -> bool {
+        self.is_core("replicationcontrollers") || (self.group == "batch" && self.plural == "jobs")
+    }
+
     /// Returns whether a deletion is answered with the object instead of a `Status`.
     pub(crate) fn returns_deleted_object(&self) -> bool {
         let kinds = [

@@ -98,11 +98,6 @@ impl Path {
         })
     }
 
-    /// Returns the group, the plural and the name.
-    pub(crate) fn resource(&self) -> (&str, &str, &str) {
-        (&self.group, &self.plural, self.name.as_deref().unwrap_or_default())
-    }
-
     /// Returns the namespace in which RBAC sees the request: that of a Namespace is its own.
     pub(crate) fn own_namespace(&self) -> &str {
         let is_namespace = self.group.is_empty() && self.plural == "namespaces";
@@ -350,6 +345,14 @@ impl Request {
         let writes = matches!(self.verb, Verb::Create | Verb::Update | Verb::Patch(_));
         record.manager = writes.then(|| self.manager());
         record.dry_run = self.options.dry_run;
+    }
+
+    /// Returns the group, the plural and the name. A list or a watch names an object by its selector.
+    pub(crate) fn resource(&self) -> (&str, &str, &str) {
+        let is_list = matches!(self.verb, Verb::List | Verb::Watch);
+        let selected = if is_list { self.options.selector.name() } else { None };
+        let name = self.path.name.as_deref().or(selected).unwrap_or_default();
+        (&self.path.group, &self.path.plural, name)
     }
 
     /// Returns the name of the client that owns the fields which the request sets.
