@@ -118,7 +118,15 @@ impl Kind {
 
     /// Returns whether a PUT without a resource version replaces any stored object.
     pub(crate) fn allows_unconditional_update(&self) -> bool {
-        self.definition.is_none() && !self.is_definition() && self.plural != "leases"
+        let kinds = [
+            "csidrivers",
+            "csinodes",
+            "leases",
+            "poddisruptionbudgets",
+            "runtimeclasses",
+            "volumeattachments",
+        ];
+        self.definition.is_none() && !self.is_definition() && !kinds.contains(&&*self.plural)
     }
 
     /// Returns whether a PUT creates an object that does not exist.

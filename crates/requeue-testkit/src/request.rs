@@ -192,7 +192,10 @@ impl Options {
                     }
                 }
                 "watch" => options.watch = truth(),
-                "timeoutSeconds" => options.timeout_seconds = Some(number(name, &value)?),
+                "timeoutSeconds" => {
+                    // The server replaces zero with its default.
+                    options.timeout_seconds = Some(number(name, &value)?).filter(|it| *it > 0);
+                }
                 "allowWatchBookmarks" => options.bookmarks = truth(),
                 "sendInitialEvents" => options.send_initial_events = Some(truth()),
                 "dryRun" => match &*value {
@@ -390,26 +393,23 @@ fn patch_type(content_type: &str, group: &str) -> Result<PatchType, Failure> {
     match content_type {
         "application/json-patch+json" => Ok(PatchType::Json),
         "application/merge-patch+json" => Ok(PatchType::Merge),
-        "application/strategic-merge-patch+json" if is_known_group(group) => {
-            Ok(PatchType::Strategic)
-        }
+        "application/strategic-merge-patch+json" => Ok(PatchType::Strategic),
         "application/apply-patch+yaml" => Ok(PatchType::Apply),
         "application/apply-patch+cbor" => {
             Err(Failure::not_implemented("the content type application/apply-patch+cbor"))
         }
-        _ => {
-            // Custom resources have no strategic merge patches.
-            let strategic = match is_known_group(group) {
-                true => "application/strategic-merge-patch+json, ",
-                false => "",
-            };
-            Err(Failure::unsupported_media(format!(
-                "the body of the request was in an unknown format - accepted media types include: \
-                 application/json-patch+json, application/merge-patch+json, \
-                 {strategic}application/apply-patch+yaml"
-            )))
-        }
+        _ => Err(unsupported_patch(is_known_group(group))),
     }
+}
+
+/// Refuses the form of a patch. Custom resources have no strategic merge patches.
+pub(crate) fn unsupported_patch(has_strategic: bool) -> Failure {
+    let strategic = if has_strategic { "application/strategic-merge-patch+json, " } else { "" };
+    Failure::unsupported_media(format!(
+        "the body of the request was in an unknown format - accepted media types include: \
+         application/json-patch+json, application/merge-patch+json, \
+         {strategic}application/apply-patch+yaml"
+    ))
 }
 
 /// Returns the first form in the header that the testkit has.

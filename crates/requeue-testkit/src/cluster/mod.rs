@@ -20,7 +20,7 @@ use crate::discovery;
 use crate::kind::{self, Kind, Kinds};
 use crate::random::Random;
 use crate::record::Record;
-use crate::request::{Path, Request, Verb};
+use crate::request::{PatchType, Path, Request, Verb, unsupported_patch};
 use crate::status::Failure;
 use crate::store::{Key, Objects, Store};
 
@@ -162,6 +162,9 @@ impl Cluster {
                 Some(_) => Failure::no_such_path(),
                 None => Failure::method_not_allowed(),
             });
+        }
+        if request.verb == Verb::Patch(PatchType::Strategic) && kind.definition.is_some() {
+            return Err(unsupported_patch(false));
         }
         if kind.group == "authorization.k8s.io" {
             return match &*kind.plural {

@@ -334,6 +334,7 @@ impl Cluster {
                 unknown
             }
         };
+        schema::omit_empty(object, kind);
         if writing.validation == FieldValidation::Strict && !unknown.is_empty() {
             let unknown: Vec<_> =
                 unknown.iter().map(|field| format!("unknown field \"{field}\"")).collect();
@@ -526,7 +527,7 @@ fn check_namespace(object: &mut Value, namespace: Option<&str>) -> Result<(), Fa
     }
 }
 
-fn check_name(object: &Value, request: &Request) -> Result<(), Failure> {
+pub(super) fn check_name(object: &Value, request: &Request) -> Result<(), Failure> {
     let name = request.path.name.as_deref().unwrap_or_default();
     match object["metadata"]["name"].as_str() {
         Some(found) if found != name => Err(Failure::bad_request(format!(
@@ -575,7 +576,10 @@ fn is_new_generation(old: &Value, new: &Value, kind: &Kind) -> bool {
         // A Deployment copies its annotations to its ReplicaSets.
         let counts_annotations = kind.plural == "deployments"
             && old["metadata"]["annotations"] != new["metadata"]["annotations"];
-        return old["spec"] != new["spec"] || counts_annotations;
+        let is_spec = kind.plural != "endpointslices" && kind.plural != "podtemplates";
+        if is_spec {
+            return old["spec"] != new["spec"] || counts_annotations;
+        }
     }
     let counted = |object: &Value| {
         let mut object = object.clone();

@@ -6,7 +6,7 @@ use kube::core::DynamicObject;
 use kube::runtime::wait::{await_condition, conditions};
 use kube::{Api, ResourceExt};
 use requeue_testkit::ApiServer;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::common::{define, definition, from, refused, thing, thing_api, things};
 
@@ -179,4 +179,38 @@ async fn a_definition_must_be_complete() {
     let causes = status.details.expect("details").causes;
     let fields: Vec<_> = causes.iter().map(|cause| &*cause.field).collect();
     assert_eq!(fields, ["metadata.name", "spec.versions"]);
+}
+
+#[tokio::test]
+async fn a_version_stays_until_nothing_is_stored_in_it() {
+    let client = ApiServer::new().client();
+    let definitions = Api::<CustomResourceDefinition>::all(client.clone());
+    let mut json = json!(definition(json!({ "type": "object" })));
+    definitions.create(&PostParams::default(), &from(json.clone())).await.expect("a definition");
+    let mut newer = json["spec"]["versions"][0].clone();
+    newer["name"] = json!("v2");
+    json["spec"]["versions"][0]["storage"] = json!(false);
+    let old = json["spec"]["versions"][0].clone();
+    let patch = async |versions: Value| {
+        let patch = Patch::Merge(json!({ "spec": { "versions": versions } }));
+        definitions.patch("things.example.com", &PatchParams::default(), &patch).await
+    };
+    patch(json!([old, newer])).await.expect("patched");
+    let status = refused(patch(json!([newer])).await);
+    let causes = status.details.expect("details").causes;
+    assert_eq!((status.code, &*causes[0].field), (422, "status.storedVersions[0]"));
+
+    let write = async |stored: Value| {
+        let patch = Patch::Merge(json!({ "status": { "storedVersions": stored } }));
+        definitions.patch_status("things.example.com", &PatchParams::default(), &patch).await
+    };
+    assert_eq!(refused(write(json!(["v1"])).await).code, 422);
+    let status = write(json!(["v2"])).await.expect("patched").status.expect("a status");
+    assert_eq!(status.stored_versions, Some(vec!["v2".into()]));
+    patch(json!([newer])).await.expect("patched");
+
+    let scope = Patch::Merge(json!({ "spec": { "scope": "Cluster" } }));
+    let params = PatchParams::default();
+    let status = refused(definitions.patch("things.example.com", &params, &scope).await);
+    assert!(status.message.contains("spec.scope"), "{status:?}");
 }

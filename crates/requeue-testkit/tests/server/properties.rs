@@ -50,9 +50,14 @@ impl Server {
 }
 
 fn config(data: &BTreeMap<String, String>) -> Value {
-    json!({
-        "apiVersion": "v1", "kind": "ConfigMap", "metadata": { "name": "a" }, "data": data,
-    })
+    let mut config = json!({
+        "apiVersion": "v1", "kind": "ConfigMap", "metadata": { "name": "a" },
+    });
+    if !data.is_empty() {
+        // An empty map would be owned, too, although no object shows it.
+        config["data"] = json!(data);
+    }
+    config
 }
 
 /// A write of one manager.
