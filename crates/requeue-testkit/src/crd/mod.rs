@@ -231,6 +231,10 @@ fn check_definition(definition: &Value) -> Vec<FieldError> {
         if !version["schema"]["openAPIV3Schema"].is_object() {
             let field = format!("spec.versions[{at}].schema.openAPIV3Schema");
             errors.push(FieldError::required(field, "schemas are required"));
+        } else {
+            let schema = &version["schema"]["openAPIV3Schema"];
+            let path = format!("spec.versions[{at}].schema.openAPIV3Schema");
+            errors.extend(structural::check_form(schema, &path));
         }
     }
     errors

@@ -3,6 +3,7 @@
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams, ValidationDirective};
 use kube::core::DynamicObject;
+use kube::discovery::ApiResource;
 use kube::runtime::wait::{await_condition, conditions};
 use kube::{Api, ResourceExt};
 use requeue_testkit::ApiServer;
@@ -213,4 +214,60 @@ async fn a_version_stays_until_nothing_is_stored_in_it() {
     let params = PatchParams::default();
     let status = refused(definitions.patch("things.example.com", &params, &scope).await);
     assert!(status.message.contains("spec.scope"), "{status:?}");
+}
+
+#[tokio::test]
+async fn a_schema_must_be_structural() {
+    let definitions = Api::<CustomResourceDefinition>::all(ApiServer::new().client());
+    let create = async |spec: &Value| {
+        let sent = json!(definition(spec.clone()));
+        // The types of Rust have no place for all of these.
+        let mut sent: DynamicObject = from(sent);
+        sent.data["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"] =
+            spec.clone();
+        let definitions = Api::<DynamicObject>::all_with(
+            definitions.clone().into_client(),
+            &ApiResource::erase::<CustomResourceDefinition>(&()),
+        );
+        definitions.create(&PostParams::default(), &sent).await
+    };
+    let text = json!({ "type": "string" });
+    for (spec, field) in [
+        (json!({}), "type"),
+        (json!({ "type": "object", "properties": { "a": {} } }), "properties[a].type"),
+        (json!({ "type": "array", "items": {} }), "items.type"),
+        (
+            json!({ "type": "object", "properties": { "a": text }, "additionalProperties": text }),
+            "additionalProperties",
+        ),
+        (json!({ "type": "array", "items": text, "uniqueItems": true }), "uniqueItems"),
+        (json!({ "type": "string", "anyOf": [{ "type": "string" }] }), "anyOf[0].type"),
+        (json!({ "type": "string", "not": { "default": "a" } }), "not.default"),
+        (
+            json!({ "type": "object", "oneOf": [{ "properties": { "a": { "minLength": 1 } } }] }),
+            "properties[a]",
+        ),
+    ] {
+        let status = refused(create(&spec).await);
+        assert_eq!(status.code, 422, "{spec}");
+        let causes = status.details.expect("details").causes;
+        let fields: Vec<_> = causes.iter().map(|cause| &*cause.field).collect();
+        let root = "spec.versions[0].schema.openAPIV3Schema.properties[spec]";
+        assert_eq!(fields, [format!("{root}.{field}")], "{spec}");
+    }
+    let status = refused(create(&json!({ "type": "string", "format": "uuid" })).await);
+    assert_eq!(status.code, 501);
+    assert!(status.message.contains("\"uuid\""), "{status:?}");
+    let good = json!({
+        "type": "object",
+        "properties": {
+            "port": {
+                "x-kubernetes-int-or-string": true,
+                "anyOf": [{ "type": "integer" }, { "type": "string" }],
+            },
+            "count": { "type": "integer", "format": "uint32" },
+        },
+        "oneOf": [{ "required": ["port"] }, { "properties": { "count": { "minimum": 1 } } }],
+    });
+    create(&good).await.expect("a definition");
 }
