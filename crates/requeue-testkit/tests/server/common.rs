@@ -39,7 +39,6 @@ pub(crate) fn things() -> ApiResource {
         api_version: "example.com/v1".into(),
         kind: "Thing".into(),
         plural: "things".into(),
-        ..ApiResource::erase::<ConfigMap>(&())
     }
 }
 
