@@ -3,7 +3,7 @@
 use k8s_openapi::api::rbac::v1::PolicyRule;
 use serde_json::{Value, json};
 
-use crate::request::{Path, Verb};
+use crate::request::{Request, Verb};
 
 /// A user, and the requests that the user may make.
 ///
@@ -69,7 +69,9 @@ impl Access {
     }
 
     /// Returns why the request is forbidden, or `None` if it is allowed.
-    pub(crate) fn refusal(&self, verb: Verb, path: &Path) -> Option<String> {
+    pub(crate) fn refusal(&self, verb: Verb, request: &Request) -> Option<String> {
+        let path = &request.path;
+        let (_, _, name) = request.resource();
         if path.group == "authorization.k8s.io" && path.plural.starts_with("selfsubject") {
             return None;
         }
@@ -79,7 +81,7 @@ impl Access {
             resource: &path.plural,
             subresource: path.subresource.as_deref().unwrap_or_default(),
             namespace: path.own_namespace(),
-            name: path.name.as_deref().unwrap_or_default(),
+            name,
         };
         (!self.allows(&attributes)).then(|| {
             let place = match attributes.namespace {

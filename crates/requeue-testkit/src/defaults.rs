@@ -16,6 +16,10 @@ pub(crate) fn set(object: &mut Value, kind: &Kind) {
                 fields.retain(|_, field| !field.is_null());
             }
         }
+        ("", "namespaces") => {
+            let name = object["metadata"]["name"].clone();
+            object["metadata"]["labels"]["kubernetes.io/metadata.name"] = name;
+        }
         ("", "secrets") => set_fields(object, &[("type", json!("Opaque"))]),
         ("coordination.k8s.io", "leases") => set_fields(object, &[("spec", json!({}))]),
         ("", "pods") => set_pod(object),

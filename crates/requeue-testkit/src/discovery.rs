@@ -1,5 +1,6 @@
 //! Paths without a resource: versions, groups, and the resources of each.
 
+use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 
 use bytes::Bytes;
@@ -73,13 +74,29 @@ fn version() -> Value {
     })
 }
 
-/// Returns the versions of a group. Stable versions come first, the newest of them before the others.
+/// Returns the versions of a group: stable, beta, alpha, each with the newest first, then other names by the alphabet.
 fn versions(kinds: &Kinds, group: &str) -> Vec<String> {
     let of_group = kinds.keys().filter(|(found, _, _)| found == group);
     let versions: BTreeSet<_> = of_group.map(|(_, version, _)| version.clone()).collect();
     let mut versions: Vec<_> = versions.into_iter().collect();
-    versions.sort_by_key(|version| (version.contains("alpha"), version.contains("beta")));
+    // The names are in the order of the alphabet, and the sort is stable.
+    versions.sort_by_key(|version| Reverse(priority(version)));
     versions
+}
+
+/// Returns the stability, the major and the minor number of a version such as `v2beta1`. `None` for other names.
+fn priority(version: &str) -> Option<(u8, u64, u64)> {
+    let rest = version.strip_prefix('v')?;
+    let number = |text: &str| {
+        let is_number = !text.starts_with('0') && text.bytes().all(|byte| byte.is_ascii_digit());
+        is_number.then(|| text.parse().ok()).flatten()
+    };
+    for (word, stability) in [("alpha", 0), ("beta", 1)] {
+        if let Some((major, minor)) = rest.split_once(word) {
+            return Some((stability, number(major)?, number(minor)?));
+        }
+    }
+    Some((2, number(rest)?, 0))
 }
 
 fn group(kinds: &Kinds, name: &str) -> Value {

@@ -118,7 +118,15 @@ impl Kind {
 
     /// Returns whether a PUT without a resource version replaces any stored object.
     pub(crate) fn allows_unconditional_update(&self) -> bool {
-        self.definition.is_none() && !self.is_definition() && self.plural != "leases"
+        let kinds = [
+            "csidrivers",
+            "csinodes",
+            "leases",
+            "poddisruptionbudgets",
+            "runtimeclasses",
+            "volumeattachments",
+        ];
+        self.definition.is_none() && !self.is_definition() && !kinds.contains(&&*self.plural)
     }
 
     /// Returns whether a PUT creates an object that does not exist.
@@ -136,6 +144,11 @@ impl Kind {
             "services",
         ];
         self.definition.is_none() && kinds.contains(&&*self.plural)
+    }
+
+    /// Returns whether a deletion without a policy leaves the dependents, as the first versions of the kind did.
+    pub(crate) fn orphans_by_default(&self) -> bool {
+        self.is_core("replicationcontrollers") || (self.group == "batch" && self.plural == "jobs")
     }
 
     /// Returns whether a deletion is answered with the object instead of a `Status`.

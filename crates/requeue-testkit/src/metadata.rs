@@ -117,6 +117,18 @@ pub(crate) fn check(object: &Value, old: Option<&Value>, kind: &Kind) -> Result<
             let why = "may not contain '/' or '%', and may not be '.' or '..'";
             errors.push(FieldError::invalid("metadata.name", &json!(name), why));
         }
+    } else if kind.is_core("namespaces") || kind.is_core("services") {
+        if name.len() > 63 {
+            let why = "must be no more than 63 bytes";
+            errors.push(FieldError::invalid("metadata.name", &json!(name), why));
+        }
+        if name.contains('.') || !is_subdomain(name) {
+            let why = "a lowercase RFC 1123 label must consist of lower case alphanumeric \
+                       characters or '-', and must start and end with an alphanumeric character \
+                       (e.g. 'my-name',  or '123-abc', regex used for validation is \
+                       '[a-z0-9]([-a-z0-9]*[a-z0-9])?')";
+            errors.push(FieldError::invalid("metadata.name", &json!(name), why));
+        }
     } else if !is_subdomain(name) {
         let why = "a lowercase RFC 1123 subdomain must consist of lower case alphanumeric \
                    characters, '-' or '.', and must start and end with an alphanumeric character \
@@ -133,6 +145,7 @@ pub(crate) fn check(object: &Value, old: Option<&Value>, kind: &Kind) -> Result<
         }
         check_text("metadata.annotations", value, &mut errors);
     }
+    check_finalizers(&meta["finalizers"], kind, &mut errors);
     check_owners(&meta["ownerReferences"], &mut errors);
     errors.extend(validation::check(object, old, kind));
     if errors.is_empty() { Ok(()) } else { Err(Failure::invalid(kind, name, &errors)) }
@@ -165,6 +178,22 @@ fn not_qualified(field: &str, name: &str) -> FieldError {
                '123-abc', regex used for validation is \
                '([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]')";
     FieldError::invalid(field, &json!(name), why)
+}
+
+fn check_finalizers(finalizers: &Value, kind: &Kind, errors: &mut Vec<FieldError>) {
+    for (at, finalizer) in finalizers.as_array().into_iter().flatten().enumerate() {
+        let name = finalizer.as_str().unwrap_or_default();
+        if !is_qualified_name(name) {
+            errors.push(not_qualified("metadata.finalizers", name));
+        }
+        let is_built_in = kind.definition.is_none() && !kind.is_definition();
+        let is_standard = ["foregroundDeletion", "kubernetes", "orphan"].contains(&name);
+        if is_built_in && !name.contains('/') && !is_standard {
+            let why = "name is neither a standard finalizer name nor is it fully qualified";
+            let field = format!("metadata.finalizers[{at}]");
+            errors.push(FieldError::invalid(field, finalizer, why));
+        }
+    }
 }
 
 fn check_owners(owners: &Value, errors: &mut Vec<FieldError>) {

@@ -98,11 +98,6 @@ impl Path {
         })
     }
 
-    /// Returns the group, the plural and the name.
-    pub(crate) fn resource(&self) -> (&str, &str, &str) {
-        (&self.group, &self.plural, self.name.as_deref().unwrap_or_default())
-    }
-
     /// Returns the namespace in which RBAC sees the request: that of a Namespace is its own.
     pub(crate) fn own_namespace(&self) -> &str {
         let is_namespace = self.group.is_empty() && self.plural == "namespaces";
@@ -197,7 +192,10 @@ impl Options {
                     }
                 }
                 "watch" => options.watch = truth(),
-                "timeoutSeconds" => options.timeout_seconds = Some(number(name, &value)?),
+                "timeoutSeconds" => {
+                    // The server replaces zero with its default.
+                    options.timeout_seconds = Some(number(name, &value)?).filter(|it| *it > 0);
+                }
                 "allowWatchBookmarks" => options.bookmarks = truth(),
                 "sendInitialEvents" => options.send_initial_events = Some(truth()),
                 "dryRun" => match &*value {
@@ -352,6 +350,14 @@ impl Request {
         record.dry_run = self.options.dry_run;
     }
 
+    /// Returns the group, the plural and the name. A list or a watch names an object by its selector.
+    pub(crate) fn resource(&self) -> (&str, &str, &str) {
+        let is_list = matches!(self.verb, Verb::List | Verb::Watch);
+        let selected = if is_list { self.options.selector.name() } else { None };
+        let name = self.path.name.as_deref().or(selected).unwrap_or_default();
+        (&self.path.group, &self.path.plural, name)
+    }
+
     /// Returns the name of the client that owns the fields which the request sets.
     pub(crate) fn manager(&self) -> String {
         let manager = self.options.manager.clone().filter(|manager| !manager.is_empty());
@@ -387,26 +393,23 @@ fn patch_type(content_type: &str, group: &str) -> Result<PatchType, Failure> {
     match content_type {
         "application/json-patch+json" => Ok(PatchType::Json),
         "application/merge-patch+json" => Ok(PatchType::Merge),
-        "application/strategic-merge-patch+json" if is_known_group(group) => {
-            Ok(PatchType::Strategic)
-        }
+        "application/strategic-merge-patch+json" => Ok(PatchType::Strategic),
         "application/apply-patch+yaml" => Ok(PatchType::Apply),
         "application/apply-patch+cbor" => {
             Err(Failure::not_implemented("the content type application/apply-patch+cbor"))
         }
-        _ => {
-            // Custom resources have no strategic merge patches.
-            let strategic = match is_known_group(group) {
-                true => "application/strategic-merge-patch+json, ",
-                false => "",
-            };
-            Err(Failure::unsupported_media(format!(
-                "the body of the request was in an unknown format - accepted media types include: \
-                 application/json-patch+json, application/merge-patch+json, \
-                 {strategic}application/apply-patch+yaml"
-            )))
-        }
+        _ => Err(unsupported_patch(is_known_group(group))),
     }
+}
+
+/// Refuses the form of a patch. Custom resources have no strategic merge patches.
+pub(crate) fn unsupported_patch(has_strategic: bool) -> Failure {
+    let strategic = if has_strategic { "application/strategic-merge-patch+json, " } else { "" };
+    Failure::unsupported_media(format!(
+        "the body of the request was in an unknown format - accepted media types include: \
+         application/json-patch+json, application/merge-patch+json, \
+         {strategic}application/apply-patch+yaml"
+    ))
 }
 
 /// Returns the first form in the header that the testkit has.

@@ -126,6 +126,11 @@ impl<'a> Schema<'a> {
         self.node["x-kubernetes-patch-merge-key"].as_str()
     }
 
+    /// Returns whether this is an object whose names the schema does not give.
+    fn is_map(self) -> bool {
+        self.properties().is_none() && self.node["additionalProperties"].is_object()
+    }
+
     pub(crate) fn is_atomic_map(self) -> bool {
         self.node["x-kubernetes-map-type"] == "atomic"
     }
@@ -213,6 +218,48 @@ fn remove_unknown(value: &mut Value, schema: Schema<'_>, path: &str, unknown: &m
         Value::Array(items) if schema.item().is_known() => {
             for (at, item) in items.iter_mut().enumerate() {
                 remove_unknown(item, schema.item(), &format!("{path}[{at}]"), unknown);
+            }
+        }
+        _ => {}
+    }
+}
+
+/// Removes fields that Go leaves out when it writes an object: optional fields that are null or an empty list or map.
+///
+/// An empty struct stays. Of a custom resource, only the metadata has Go types.
+pub(crate) fn omit_empty(object: &mut Value, kind: &Kind) {
+    let schema = Schema::of(kind);
+    omit_in(&mut object["metadata"], schema.field("metadata"));
+    if kind.definition.is_none() {
+        omit_in(object, schema);
+    }
+}
+
+fn omit_in(value: &mut Value, schema: Schema<'_>) {
+    match value {
+        Value::Object(fields) => {
+            let required = schema.node["required"].as_array().map(Vec::as_slice);
+            let required = required.unwrap_or_default();
+            let is_struct = schema.properties().is_some();
+            fields.retain(|name, field| {
+                // Whether the client sends managed fields has a meaning by itself.
+                if name == "managedFields" {
+                    return true;
+                }
+                let inner = schema.field(name);
+                omit_in(field, inner);
+                let is_empty = match &*field {
+                    Value::Null => true,
+                    Value::Array(items) => items.is_empty(),
+                    Value::Object(entries) => entries.is_empty() && inner.is_map(),
+                    _ => false,
+                };
+                !is_struct || !is_empty || required.iter().any(|it| it == name)
+            });
+        }
+        Value::Array(items) => {
+            for item in items {
+                omit_in(item, schema.item());
             }
         }
         _ => {}

@@ -65,6 +65,13 @@ impl Selector {
         self.labels.is_empty() && self.fields.is_empty()
     }
 
+    /// Returns the only name that fits.
+    pub(crate) fn name(&self) -> Option<&str> {
+        let mut terms = self.fields.iter();
+        let term = terms.find(|term| term.field == "metadata.name" && term.is_equal)?;
+        Some(&term.value).filter(|name| !name.is_empty()).map(String::as_str)
+    }
+
     /// Returns an error that names a field by which this kind cannot be selected.
     pub(crate) fn check_fields(&self, kind: &Kind) -> Result<(), Failure> {
         let is_known = |field: &str| {
@@ -171,11 +178,17 @@ fn parse_field(term: &str) -> Option<FieldTerm> {
     Some(FieldTerm { field: field.trim().into(), value: value.trim().into(), is_equal })
 }
 
-/// Returns a field as text. A missing field is empty.
+/// Returns a field as text. A missing field is empty, or has the zero value of its type in Go.
 fn field_text(object: &Value, field: &str) -> String {
+    let (field, default) = match (object["kind"].as_str().unwrap_or_default(), field) {
+        ("Job", "status.successful") => ("status.succeeded", "0"),
+        ("ReplicaSet" | "ReplicationController", "status.replicas") => (field, "0"),
+        ("Node", "spec.unschedulable") | ("Pod", "spec.hostNetwork") => (field, "false"),
+        _ => (field, ""),
+    };
     let value = field.split('.').fold(object, |value, part| &value[part]);
     match value {
-        Value::Null => String::new(),
+        Value::Null => default.to_owned(),
         Value::String(text) => text.clone(),
         other => other.to_string(),
     }

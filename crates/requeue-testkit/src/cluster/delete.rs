@@ -19,6 +19,9 @@ pub(super) const FOREGROUND: &str = "foregroundDeletion";
 /// Keeps an object until its dependents no longer refer to it.
 pub(super) const ORPHAN: &str = "orphan";
 
+/// The namespaces that nobody may delete.
+const PERMANENT_NAMESPACES: [&str; 3] = ["default", "kube-public", "kube-system"];
+
 /// How an object should be deleted.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Deletion {
@@ -50,7 +53,11 @@ impl Deletion {
         let mut deletion = Self {
             uid: text(&body["preconditions"]["uid"]),
             version: text(&body["preconditions"]["resourceVersion"]),
-            grace_seconds: body["gracePeriodSeconds"].as_i64().or(options.grace_seconds),
+            // The API server takes a negative period as one second.
+            grace_seconds: body["gracePeriodSeconds"]
+                .as_i64()
+                .or(options.grace_seconds)
+                .map(|seconds| if seconds < 0 { 1 } else { seconds }),
             propagation: options.propagation,
             dry_run: options.dry_run,
         };
@@ -80,6 +87,9 @@ impl Cluster {
     ) -> Result<Response, Failure> {
         let deletion = Deletion::parse(request)?;
         let (key, _) = self.stored(kind, &request.path)?;
+        if kind.is_core("namespaces") && PERMANENT_NAMESPACES.contains(&key.name()) {
+            return Err(Failure::forbidden(kind, key.name(), "this namespace may not be deleted"));
+        }
         let deleted = self.delete_object(now, kind, &key, &deletion)?;
         let object = match &deleted {
             Deleted::Gone(object) if !kind.returns_deleted_object() => {
@@ -132,8 +142,12 @@ impl Cluster {
         };
         check_preconditions(&old, deletion, kind, key.name())?;
         let mut new = Value::clone(&old);
-        let grace = grace_seconds(&old, kind, deletion);
-        let finalizers = finalizers_of_deletion(&old["metadata"]["finalizers"], deletion);
+        let pending = old["metadata"]["deletionGracePeriodSeconds"].as_i64().unwrap_or(0);
+        if pending > 0 && deletion.grace_seconds.is_none_or(|seconds| seconds >= pending) {
+            // A later deletion can only shorten the grace period.
+            return Ok(Deleted::Waits(old));
+        }
+        let finalizers = finalizers_of_deletion(&old["metadata"]["finalizers"], kind, deletion);
         let meta = &mut new["metadata"];
         if let Some(fields) = meta.as_object_mut() {
             if finalizers.is_empty() {
@@ -142,7 +156,6 @@ impl Cluster {
                 fields.insert("finalizers".into(), json!(finalizers));
             }
         }
-        let current = meta["deletionGracePeriodSeconds"].as_i64();
         let is_first = meta["deletionTimestamp"].is_null();
         if is_first {
             // The deletion counts as a change of what should be.
@@ -150,10 +163,16 @@ impl Cluster {
                 meta["generation"] = json!(generation + 1);
             }
         }
-        // A later deletion can only shorten the grace period.
-        let is_earlier = current.is_some_and(|current| grace < current);
-        if is_first || is_earlier {
-            let end = now.saturating_add(Duration::from_secs(grace.unsigned_abs()));
+        if is_first || pending > 0 {
+            let (grace, start) = if is_first {
+                (grace_seconds(&old, kind, deletion), now)
+            } else {
+                let end = meta["deletionTimestamp"].as_str().and_then(|end| end.parse().ok());
+                let end: Timestamp = end.unwrap_or(now);
+                let start = end.saturating_sub(Duration::from_secs(pending.unsigned_abs()));
+                (deletion.grace_seconds.unwrap_or(0), start.unwrap_or(now))
+            };
+            let end = start.saturating_add(Duration::from_secs(grace.unsigned_abs()));
             meta["deletionTimestamp"] = json!(metadata::time(end.unwrap_or(now)));
             if !kind.is_core("namespaces") {
                 meta["deletionGracePeriodSeconds"] = json!(grace);
@@ -230,7 +249,7 @@ fn grace_seconds(object: &Value, kind: &Kind, deletion: &Deletion) -> i64 {
     deletion.grace_seconds.unwrap_or(default).max(0)
 }
 
-fn finalizers_of_deletion(before: &Value, deletion: &Deletion) -> Vec<Value> {
+fn finalizers_of_deletion(before: &Value, kind: &Kind, deletion: &Deletion) -> Vec<Value> {
     let before = before.as_array().map(Vec::as_slice).unwrap_or_default();
     let has = |finalizer: &str| before.iter().any(|it| it == finalizer);
     // Without a policy, the one that the finalizers name stays.
@@ -238,6 +257,8 @@ fn finalizers_of_deletion(before: &Value, deletion: &Deletion) -> Vec<Value> {
         Propagation::Orphan
     } else if has(FOREGROUND) {
         Propagation::Foreground
+    } else if kind.orphans_by_default() {
+        Propagation::Orphan
     } else {
         Propagation::Background
     });

@@ -34,7 +34,7 @@ enum Owner {
     /// The owner is deleted in the foreground, and waits for this dependent.
     WaitsForDependents,
     Absent,
-    /// The server has no such kind, so the collector does not know.
+    /// The server has no such kind, or the namespace is unknown, so the collector does not know.
     Unknown,
 }
 
@@ -172,6 +172,10 @@ impl Cluster {
         let kind =
             self.kinds.values().find(|kind| kind.group == group && owner["kind"] == *kind.kind);
         let Some(kind) = kind else { return Owner::Unknown };
+        if kind.is_namespaced && dependent.namespace().is_none() {
+            // The reference does not say in which namespace the owner is.
+            return Owner::Unknown;
+        }
         let namespace = if kind.is_namespaced { dependent.namespace() } else { None };
         let name = owner["name"].as_str().unwrap_or_default();
         let key = Key::new(kind.storage_group(), &kind.plural, namespace, name);

@@ -20,7 +20,7 @@ use crate::discovery;
 use crate::kind::{self, Kind, Kinds};
 use crate::random::Random;
 use crate::record::Record;
-use crate::request::{Path, Request, Verb};
+use crate::request::{PatchType, Path, Request, Verb, unsupported_patch};
 use crate::status::Failure;
 use crate::store::{Key, Objects, Store};
 
@@ -146,14 +146,25 @@ impl Cluster {
         };
         let request = Request::parse(path, request)?;
         request.describe(record);
-        if let Some(why) = access.refusal(request.verb, &request.path) {
-            return Err(Failure::denied(request.path.resource(), &why));
+        if let Some(why) = access.refusal(request.verb, &request) {
+            return Err(Failure::denied(request.resource(), &why));
         }
         let kind = self.kind(&request.path)?;
         if kind.is_namespaced && request.path.namespace.is_none() && request.path.name.is_some()
             || !kind.is_namespaced && request.path.namespace.is_some()
         {
             return Err(Failure::no_such_path());
+        }
+        let is_list = matches!(request.verb, Verb::List | Verb::Watch);
+        if kind.is_namespaced && request.path.namespace.is_none() && !is_list {
+            // Only lists and watches are about all namespaces.
+            return Err(match kind.definition {
+                Some(_) => Failure::no_such_path(),
+                None => Failure::method_not_allowed(),
+            });
+        }
+        if request.verb == Verb::Patch(PatchType::Strategic) && kind.definition.is_some() {
+            return Err(unsupported_patch(false));
         }
         if kind.group == "authorization.k8s.io" {
             return match &*kind.plural {

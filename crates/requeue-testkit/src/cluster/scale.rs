@@ -6,7 +6,7 @@ use k8s_openapi::jiff::Timestamp;
 use serde_json::{Value, json};
 
 use super::read::serve;
-use super::write::Writing;
+use super::write::{Writing, check_name};
 use super::{Cluster, Response};
 use crate::kind::Kind;
 use crate::patch;
@@ -33,6 +33,9 @@ impl Cluster {
         kind: &Arc<Kind>,
     ) -> Result<Response, Failure> {
         let paths = paths(kind);
+        if request.verb == Verb::Update {
+            check_body(request)?;
+        }
         let (key, old) = self.stored(kind, &request.path)?;
         let old = serve(kind, &old);
         let before = scale_of(&old, &paths);
@@ -46,7 +49,12 @@ impl Cluster {
             }
             _ => request.body.clone(),
         };
-        let replicas = scale["spec"]["replicas"].as_i64().unwrap_or(0);
+        let replicas = &scale["spec"]["replicas"];
+        if !replicas.is_null() && !replicas.is_i64() {
+            let why = "the field spec.replicas of a Scale must be of type number";
+            return Err(Failure::bad_request(why));
+        }
+        let replicas = replicas.as_i64().unwrap_or(0);
         if replicas < 0 {
             let why = "must be greater than or equal to 0";
             let error = FieldError::invalid("spec.replicas", &json!(replicas), why);
@@ -61,6 +69,24 @@ impl Cluster {
         let object = self.replace(&writing, &key, new, None)?;
         Ok(Response::Json(200, scale_of(&serve(kind, &object), &paths)))
     }
+}
+
+/// Checks the type and the name in the body of an update. The type may be missing.
+fn check_body(request: &Request) -> Result<(), Failure> {
+    let body = &request.body;
+    if !body.is_object() {
+        let why = "the object provided is unrecognized (must be of type Scale)";
+        return Err(Failure::bad_request(why));
+    }
+    for (field, expected) in [("apiVersion", "autoscaling/v1"), ("kind", "Scale")] {
+        let found = body[field].as_str().unwrap_or_default();
+        if !found.is_empty() && found != expected {
+            return Err(Failure::bad_request(format!(
+                "the {field} of the object ({found}) is not that of a Scale ({expected})"
+            )));
+        }
+    }
+    check_name(body, request)
 }
 
 fn paths(kind: &Kind) -> Paths {

@@ -64,7 +64,7 @@ impl Cluster {
         let mut object = request.body.clone();
         check_type(&mut object, kind)?;
         let namespace = request.path.namespace.as_deref();
-        check_namespace(&mut object, kind, namespace)?;
+        check_namespace(&mut object, namespace)?;
         let writing = Writing::new(now, request, kind);
         let object = self.create_object(&writing, object, None)?;
         Ok(Response::Json(201, present(kind, request.projection, &object)))
@@ -110,7 +110,9 @@ impl Cluster {
 
         let uid = self.new_uid();
         metadata::begin(&mut object, kind, &uid, writing.now);
-        if kind.has_subresource("status") && !kind.is_definition() {
+        // A kubelet registers its Node together with the status.
+        let keeps_status = kind.is_definition() || kind.is_core("nodes");
+        if kind.has_subresource("status") && !keeps_status {
             remove(&mut object, "status");
         }
         complete(&mut object, kind);
@@ -174,7 +176,7 @@ impl Cluster {
         let mut new = request.body.clone();
         check_type(&mut new, kind)?;
         let namespace = request.path.namespace.as_deref();
-        check_namespace(&mut new, kind, namespace)?;
+        check_namespace(&mut new, namespace)?;
         check_name(&new, request)?;
         let key = match self.stored(kind, &request.path) {
             Ok((key, old)) => {
@@ -219,7 +221,7 @@ impl Cluster {
             }
         }
         check_type(&mut config, kind)?;
-        check_namespace(&mut config, kind, request.path.namespace.as_deref())?;
+        check_namespace(&mut config, request.path.namespace.as_deref())?;
         check_name(&config, request)?;
         if !config["metadata"]["managedFields"].is_null() {
             return Err(Failure::bad_request("metadata.managedFields must be nil"));
@@ -270,7 +272,7 @@ impl Cluster {
         };
         let old = serve(kind, &stored);
         check_type(&mut new, kind)?;
-        check_namespace(&mut new, kind, key.namespace())?;
+        check_namespace(&mut new, key.namespace())?;
         check_version(&old, &new, kind, key.name())?;
         if writing.part == Part::Status {
             let status = new["status"].take();
@@ -280,6 +282,10 @@ impl Cluster {
             set_or_remove(&mut new, "status", status);
         } else if kind.has_subresource("status") {
             set_or_remove(&mut new, "status", old["status"].clone());
+        }
+        if kind.is_core("namespaces") {
+            // Only the subresource `finalize` changes the finalizers in the spec.
+            set_or_remove(&mut new, "spec", old["spec"].clone());
         }
         metadata::keep(&mut new, &old, kind)?;
         self.prepare(&mut new, Some(&old), writing)?;
@@ -328,6 +334,7 @@ impl Cluster {
                 unknown
             }
         };
+        schema::omit_empty(object, kind);
         if writing.validation == FieldValidation::Strict && !unknown.is_empty() {
             let unknown: Vec<_> =
                 unknown.iter().map(|field| format!("unknown field \"{field}\"")).collect();
@@ -382,9 +389,9 @@ impl Cluster {
 
 /// A write that creates the object needs that permission, too.
 fn check_may_create(access: &Access, request: &Request) -> Result<(), Failure> {
-    match access.refusal(Verb::Create, &request.path) {
+    match access.refusal(Verb::Create, request) {
         None => Ok(()),
-        Some(why) => Err(Failure::denied(request.path.resource(), &why)),
+        Some(why) => Err(Failure::denied(request.resource(), &why)),
     }
 }
 
@@ -501,16 +508,9 @@ fn check_body(request: &Request, kind: &Kind) -> Result<(), Failure> {
     }
 }
 
-fn check_namespace(
-    object: &mut Value,
-    kind: &Kind,
-    namespace: Option<&str>,
-) -> Result<(), Failure> {
+fn check_namespace(object: &mut Value, namespace: Option<&str>) -> Result<(), Failure> {
     let found = object["metadata"]["namespace"].as_str().unwrap_or_default();
     match namespace {
-        None if kind.is_namespaced => {
-            Err(Failure::bad_request("an empty namespace may not be set during creation"))
-        }
         Some(namespace) if found.is_empty() => {
             object["metadata"]["namespace"] = json!(namespace);
             Ok(())
@@ -527,7 +527,7 @@ fn check_namespace(
     }
 }
 
-fn check_name(object: &Value, request: &Request) -> Result<(), Failure> {
+pub(super) fn check_name(object: &Value, request: &Request) -> Result<(), Failure> {
     let name = request.path.name.as_deref().unwrap_or_default();
     match object["metadata"]["name"].as_str() {
         Some(found) if found != name => Err(Failure::bad_request(format!(
@@ -576,7 +576,10 @@ fn is_new_generation(old: &Value, new: &Value, kind: &Kind) -> bool {
         // A Deployment copies its annotations to its ReplicaSets.
         let counts_annotations = kind.plural == "deployments"
             && old["metadata"]["annotations"] != new["metadata"]["annotations"];
-        return old["spec"] != new["spec"] || counts_annotations;
+        let is_spec = kind.plural != "endpointslices" && kind.plural != "podtemplates";
+        if is_spec {
+            return old["spec"] != new["spec"] || counts_annotations;
+        }
     }
     let counted = |object: &Value| {
         let mut object = object.clone();

@@ -97,7 +97,10 @@ pub(crate) fn complete(
     old: Option<&Value>,
     now: Timestamp,
 ) -> Result<Vec<FieldError>, Failure> {
-    let errors = check_definition(definition);
+    let mut errors = check_definition(definition);
+    if let Some(old) = old {
+        check_change(definition, old, &mut errors);
+    }
     if !errors.is_empty() {
         return Ok(errors);
     }
@@ -124,7 +127,8 @@ pub(crate) fn complete(
         names["listKind"] = json!(format!("{kind}List"));
     }
     let names = names.clone();
-    let status = old.map_or(Value::Null, |old| old["status"].clone());
+    // A new definition has stored nothing. Only a write of the status changes the stored versions.
+    let status = old.map_or(Value::Null, |_| definition["status"].clone());
     let mut stored = status["storedVersions"].as_array().cloned().unwrap_or_default();
     for version in checked.iter().filter(|version| version["storage"] == true) {
         if !stored.contains(&version["name"]) {
@@ -164,6 +168,35 @@ pub(crate) fn complete(
     Ok(Vec::new())
 }
 
+/// Checks a change of a definition: objects that are stored must stay readable.
+fn check_change(definition: &Value, old: &Value, errors: &mut Vec<FieldError>) {
+    for (field, pointer) in [("spec.scope", "/spec/scope"), ("spec.names.kind", "/spec/names/kind")]
+    {
+        let value = |object: &Value| object.pointer(pointer).cloned().unwrap_or_default();
+        if value(definition) != value(old) {
+            errors.push(FieldError::invalid(field, &value(definition), "field is immutable"));
+        }
+    }
+    let stored = definition["status"]["storedVersions"].as_array().map(Vec::as_slice);
+    let stored = stored.unwrap_or_default();
+    for (at, name) in stored.iter().enumerate() {
+        if !versions(definition).any(|version| version["name"] == *name) {
+            let why = "missing from spec.versions; it was previously a storage version, and must \
+                       remain in spec.versions until a storage migration ensures no data remains \
+                       persisted in it and removes it from status.storedVersions";
+            errors.push(FieldError::invalid(format!("status.storedVersions[{at}]"), name, why));
+        }
+    }
+    // A write of the spec adds the storage version; a write of the status must not lose it.
+    let is_same = definition["spec"]["versions"] == old["spec"]["versions"];
+    let storage = versions(definition).filter(|version| version["storage"] == true && is_same);
+    for version in storage.filter(|version| !stored.contains(&version["name"])) {
+        let name = &version["name"];
+        let why = format!("must have the storage version {}", text(name));
+        errors.push(FieldError::invalid("status.storedVersions", name, &why));
+    }
+}
+
 fn check_definition(definition: &Value) -> Vec<FieldError> {
     let spec = &definition["spec"];
     let mut errors = Vec::new();
@@ -198,6 +231,10 @@ fn check_definition(definition: &Value) -> Vec<FieldError> {
         if !version["schema"]["openAPIV3Schema"].is_object() {
             let field = format!("spec.versions[{at}].schema.openAPIV3Schema");
             errors.push(FieldError::required(field, "schemas are required"));
+        } else {
+            let schema = &version["schema"]["openAPIV3Schema"];
+            let path = format!("spec.versions[{at}].schema.openAPIV3Schema");
+            errors.extend(structural::check_form(schema, &path));
         }
     }
     errors

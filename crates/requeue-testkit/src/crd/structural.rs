@@ -1,8 +1,9 @@
-//! Pruning and defaulting by a structural schema.
+//! Structural schemas: their form, and pruning and defaulting by them.
 
 use serde_json::{Map, Value};
 
 use crate::schema::join;
+use crate::status::FieldError;
 
 /// Removes the fields that the schema of an object does not have. The metadata stays.
 pub(super) fn prune_object(
@@ -98,5 +99,125 @@ pub(super) fn set_defaults(value: &mut Value, schema: &Value) {
             }
         }
         _ => {}
+    }
+}
+
+/// Returns what keeps a schema from being structural.
+pub(super) fn check_form(schema: &Value, path: &str) -> Vec<FieldError> {
+    let mut errors = Vec::new();
+    if schema["type"].as_str().is_some_and(|found| !found.is_empty() && found != "object") {
+        let why = "must be object at the root";
+        errors.push(FieldError::invalid(join(path, "type"), &schema["type"], why));
+    }
+    check_node(schema, path, "at the root", &mut errors);
+    errors
+}
+
+/// Checks a schema that is not inside `allOf`, `anyOf`, `oneOf` or `not`. `place` says where it is.
+fn check_node(schema: &Value, path: &str, place: &str, errors: &mut Vec<FieldError>) {
+    let is_true = |keyword: &str| schema[keyword] == true;
+    let has_type = schema["type"].as_str().is_some_and(|found| !found.is_empty());
+    let needs_no_type =
+        is_true("x-kubernetes-int-or-string") || is_true("x-kubernetes-preserve-unknown-fields");
+    if !has_type && !needs_no_type {
+        let why = format!("must not be empty {place}");
+        errors.push(FieldError::required(join(path, "type"), &why));
+    }
+    let additional = &schema["additionalProperties"];
+    let properties = schema["properties"].as_object();
+    if !additional.is_null() && properties.is_some_and(|it| !it.is_empty()) {
+        let why = "additionalProperties and properties are mutual exclusive";
+        errors.push(FieldError::forbidden(join(path, "additionalProperties"), why));
+    }
+    if *additional == false {
+        let why = "additionalProperties cannot be set to false";
+        errors.push(FieldError::forbidden(join(path, "additionalProperties"), why));
+    }
+    check_unique(schema, path, errors);
+    for (name, field) in properties.into_iter().flatten() {
+        let path = format!("{}[{name}]", join(path, "properties"));
+        check_node(field, &path, "for specified object fields", errors);
+    }
+    if additional.is_object() {
+        let path = join(path, "additionalProperties");
+        check_node(additional, &path, "for specified object fields", errors);
+    }
+    if schema["items"].is_object() {
+        check_node(&schema["items"], &join(path, "items"), "for specified array items", errors);
+    }
+    let is_either = is_true("x-kubernetes-int-or-string");
+    for (inner, inner_path) in alternatives(schema, path) {
+        check_nested(inner, &inner_path, Some(schema), path, is_either, errors);
+    }
+}
+
+/// Returns the schemas inside `allOf`, `anyOf`, `oneOf` and `not`, with their paths.
+fn alternatives<'a>(schema: &'a Value, path: &str) -> Vec<(&'a Value, String)> {
+    let mut found = Vec::new();
+    for keyword in ["allOf", "anyOf", "oneOf"] {
+        let path = join(path, keyword);
+        let list = schema[keyword].as_array().into_iter().flatten().enumerate();
+        found.extend(list.map(|(at, inner)| (inner, format!("{path}[{at}]"))));
+    }
+    if schema["not"].is_object() {
+        found.push((&schema["not"], join(path, "not")));
+    }
+    found
+}
+
+/// Checks a schema inside `allOf`, `anyOf`, `oneOf` or `not`: it may only restrict what `outer` describes.
+///
+/// `is_either` is true for the alternatives of an integer or a string, which name their types.
+fn check_nested(
+    schema: &Value,
+    path: &str,
+    outer: Option<&Value>,
+    outer_path: &str,
+    is_either: bool,
+    errors: &mut Vec<FieldError>,
+) {
+    let Some(outer) = outer else {
+        let why = format!("because it is defined in {path}");
+        errors.push(FieldError::required(outer_path, &why));
+        return;
+    };
+    for (keyword, value) in schema.as_object().into_iter().flatten() {
+        let is_set = match keyword.as_str() {
+            "type" if is_either => *value != "integer" && *value != "string",
+            "type" | "title" | "description" | "default" | "additionalProperties" => {
+                !value.is_null()
+            }
+            "x-kubernetes-validations" => false,
+            "nullable" => *value == true,
+            other => other.starts_with("x-kubernetes-") && *value != false,
+        };
+        if is_set {
+            let why = "must be undefined to be structural";
+            errors.push(FieldError::forbidden(join(path, keyword), why));
+        }
+    }
+    check_unique(schema, path, errors);
+    for (name, field) in schema["properties"].as_object().into_iter().flatten() {
+        let own_path = format!("{}[{name}]", join(path, "properties"));
+        let additional = Some(&outer["additionalProperties"]).filter(|it| it.is_object());
+        let found = outer["properties"].get(name).or(additional);
+        let found_path = format!("{}[{name}]", join(outer_path, "properties"));
+        check_nested(field, &own_path, found, &found_path, false, errors);
+    }
+    if schema["items"].is_object() {
+        let found = Some(&outer["items"]).filter(|it| it.is_object());
+        let (own_path, found_path) = (join(path, "items"), join(outer_path, "items"));
+        check_nested(&schema["items"], &own_path, found, &found_path, false, errors);
+    }
+    for (inner, inner_path) in alternatives(schema, path) {
+        check_nested(inner, &inner_path, Some(outer), outer_path, is_either, errors);
+    }
+}
+
+fn check_unique(schema: &Value, path: &str, errors: &mut Vec<FieldError>) {
+    if schema["uniqueItems"] == true {
+        let why =
+            "uniqueItems cannot be set to true since the runtime complexity becomes quadratic";
+        errors.push(FieldError::forbidden(join(path, "uniqueItems"), why));
     }
 }

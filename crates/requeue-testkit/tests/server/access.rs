@@ -4,7 +4,7 @@ use k8s_openapi::api::authorization::v1::SelfSubjectAccessReview;
 use k8s_openapi::api::core::v1::{ConfigMap, Secret};
 use k8s_openapi::api::rbac::v1::PolicyRule;
 use kube::Api;
-use kube::api::{ListParams, Patch, PatchParams, PostParams};
+use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams};
 use requeue_testkit::{Access, ApiServer};
 use serde_json::json;
 
@@ -87,4 +87,21 @@ async fn a_user_may_ask_for_permissions() {
         let answer = reviews.create(&PostParams::default(), &review).await.expect("a review");
         assert_eq!(answer.status.expect("a status").allowed, expected);
     }
+}
+
+#[tokio::test]
+async fn a_rule_with_names_allows_a_list_of_one_name() {
+    let server = ApiServer::new();
+    let mut named_rule = rule(&["configmaps"], &["list", "deletecollection"]);
+    named_rule.resource_names = Some(vec!["a".into()]);
+    let access = Access::user("tester").allow([named_rule]);
+    let maps = Api::<ConfigMap>::default_namespaced(server.with_access(access).client());
+    let fields = |fields: &str| ListParams::default().fields(fields);
+    maps.list(&fields("metadata.name=a")).await.expect("a list");
+    for other in ["", "metadata.name=b", "metadata.name!=a"] {
+        assert_eq!(refused(maps.list(&fields(other)).await).code, 403, "{other}");
+    }
+    let one = fields("metadata.name=a");
+    let deleted = maps.delete_collection(&DeleteParams::default(), &one).await;
+    assert_eq!(refused(deleted).code, 403);
 }

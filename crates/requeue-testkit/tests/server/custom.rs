@@ -3,10 +3,11 @@
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams, ValidationDirective};
 use kube::core::DynamicObject;
+use kube::discovery::ApiResource;
 use kube::runtime::wait::{await_condition, conditions};
 use kube::{Api, ResourceExt};
 use requeue_testkit::ApiServer;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::common::{define, definition, from, refused, thing, thing_api, things};
 
@@ -179,4 +180,94 @@ async fn a_definition_must_be_complete() {
     let causes = status.details.expect("details").causes;
     let fields: Vec<_> = causes.iter().map(|cause| &*cause.field).collect();
     assert_eq!(fields, ["metadata.name", "spec.versions"]);
+}
+
+#[tokio::test]
+async fn a_version_stays_until_nothing_is_stored_in_it() {
+    let client = ApiServer::new().client();
+    let definitions = Api::<CustomResourceDefinition>::all(client.clone());
+    let mut json = json!(definition(json!({ "type": "object" })));
+    definitions.create(&PostParams::default(), &from(json.clone())).await.expect("a definition");
+    let mut newer = json["spec"]["versions"][0].clone();
+    newer["name"] = json!("v2");
+    json["spec"]["versions"][0]["storage"] = json!(false);
+    let old = json["spec"]["versions"][0].clone();
+    let patch = async |versions: Value| {
+        let patch = Patch::Merge(json!({ "spec": { "versions": versions } }));
+        definitions.patch("things.example.com", &PatchParams::default(), &patch).await
+    };
+    patch(json!([old, newer])).await.expect("patched");
+    let status = refused(patch(json!([newer])).await);
+    let causes = status.details.expect("details").causes;
+    assert_eq!((status.code, &*causes[0].field), (422, "status.storedVersions[0]"));
+
+    let write = async |stored: Value| {
+        let patch = Patch::Merge(json!({ "status": { "storedVersions": stored } }));
+        definitions.patch_status("things.example.com", &PatchParams::default(), &patch).await
+    };
+    assert_eq!(refused(write(json!(["v1"])).await).code, 422);
+    let status = write(json!(["v2"])).await.expect("patched").status.expect("a status");
+    assert_eq!(status.stored_versions, Some(vec!["v2".into()]));
+    patch(json!([newer])).await.expect("patched");
+
+    let scope = Patch::Merge(json!({ "spec": { "scope": "Cluster" } }));
+    let params = PatchParams::default();
+    let status = refused(definitions.patch("things.example.com", &params, &scope).await);
+    assert!(status.message.contains("spec.scope"), "{status:?}");
+}
+
+#[tokio::test]
+async fn a_schema_must_be_structural() {
+    let definitions = Api::<CustomResourceDefinition>::all(ApiServer::new().client());
+    let create = async |spec: &Value| {
+        let sent = json!(definition(spec.clone()));
+        // The types of Rust have no place for all of these.
+        let mut sent: DynamicObject = from(sent);
+        sent.data["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"] =
+            spec.clone();
+        let definitions = Api::<DynamicObject>::all_with(
+            definitions.clone().into_client(),
+            &ApiResource::erase::<CustomResourceDefinition>(&()),
+        );
+        definitions.create(&PostParams::default(), &sent).await
+    };
+    let text = json!({ "type": "string" });
+    for (spec, field) in [
+        (json!({}), "type"),
+        (json!({ "type": "object", "properties": { "a": {} } }), "properties[a].type"),
+        (json!({ "type": "array", "items": {} }), "items.type"),
+        (
+            json!({ "type": "object", "properties": { "a": text }, "additionalProperties": text }),
+            "additionalProperties",
+        ),
+        (json!({ "type": "array", "items": text, "uniqueItems": true }), "uniqueItems"),
+        (json!({ "type": "string", "anyOf": [{ "type": "string" }] }), "anyOf[0].type"),
+        (json!({ "type": "string", "not": { "default": "a" } }), "not.default"),
+        (
+            json!({ "type": "object", "oneOf": [{ "properties": { "a": { "minLength": 1 } } }] }),
+            "properties[a]",
+        ),
+    ] {
+        let status = refused(create(&spec).await);
+        assert_eq!(status.code, 422, "{spec}");
+        let causes = status.details.expect("details").causes;
+        let fields: Vec<_> = causes.iter().map(|cause| &*cause.field).collect();
+        let root = "spec.versions[0].schema.openAPIV3Schema.properties[spec]";
+        assert_eq!(fields, [format!("{root}.{field}")], "{spec}");
+    }
+    let status = refused(create(&json!({ "type": "string", "format": "uuid" })).await);
+    assert_eq!(status.code, 501);
+    assert!(status.message.contains("\"uuid\""), "{status:?}");
+    let good = json!({
+        "type": "object",
+        "properties": {
+            "port": {
+                "x-kubernetes-int-or-string": true,
+                "anyOf": [{ "type": "integer" }, { "type": "string" }],
+            },
+            "count": { "type": "integer", "format": "uint32" },
+        },
+        "oneOf": [{ "required": ["port"] }, { "properties": { "count": { "minimum": 1 } } }],
+    });
+    create(&good).await.expect("a definition");
 }

@@ -1,6 +1,7 @@
 //! Finalizers, owners and garbage.
 
-use k8s_openapi::api::core::v1::ConfigMap;
+use k8s_openapi::api::batch::v1::Job;
+use k8s_openapi::api::core::v1::{ConfigMap, Node};
 use kube::api::{DeleteParams, Patch, PatchParams, PostParams, PropagationPolicy};
 use kube::{Api, ResourceExt};
 use requeue_testkit::ApiServer;
@@ -114,4 +115,42 @@ async fn garbage_stays_until_a_test_collects_it() {
     let now = server.now();
     assert_eq!(server.with(|cluster| cluster.collect_garbage(now)), 1);
     assert_eq!(maps.get_opt("dependent").await.expect("read"), None);
+}
+
+#[tokio::test]
+async fn a_job_leaves_its_pods_unless_a_policy_says_otherwise() {
+    let server = ApiServer::new();
+    let jobs = Api::<Job>::default_namespaced(server.client());
+    let template = json!({ "spec": {
+        "containers": [{ "name": "c", "image": "i" }], "restartPolicy": "Never",
+    } });
+    let job: Job = from(json!({ "metadata": { "name": "j" }, "spec": { "template": template } }));
+    let job = jobs.create(&PostParams::default(), &job).await.expect("created");
+    let owner = json!({ "apiVersion": "batch/v1", "kind": "Job", "name": "j", "uid": job.uid() });
+    let dependent =
+        from(json!({ "metadata": { "name": "dependent", "ownerReferences": [owner] } }));
+    create(&maps(&server), &dependent).await;
+    let deleted = jobs.delete("j", &DeleteParams::default()).await.expect("deleted");
+    assert_eq!(deleted.left().expect("the object").finalizers(), ["orphan"]);
+    assert_eq!(jobs.get_opt("j").await.expect("read"), None);
+    let left = maps(&server).get("dependent").await.expect("it stays");
+    assert!(left.owner_references().is_empty());
+}
+
+#[tokio::test]
+async fn an_object_of_the_cluster_outlives_an_owner_in_a_namespace() {
+    let server = ApiServer::new();
+    let owner = create(&maps(&server), &named("owner")).await;
+    let owner = json!({
+        "apiVersion": "v1", "kind": "ConfigMap", "name": "owner", "uid": owner.uid(),
+    });
+    let nodes = Api::<Node>::all(server.client());
+    let node: Node = from(json!({
+        "metadata": { "name": "n", "ownerReferences": [owner] },
+        "status": { "phase": "Running" },
+    }));
+    let created = nodes.create(&PostParams::default(), &node).await.expect("created");
+    assert_eq!(created.status.expect("a status").phase.as_deref(), Some("Running"));
+    maps(&server).delete("owner", &DeleteParams::default()).await.expect("deleted");
+    assert_eq!(nodes.get("n").await.expect("it stays").owner_references().len(), 1);
 }

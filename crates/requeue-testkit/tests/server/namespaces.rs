@@ -52,3 +52,21 @@ async fn a_deleted_namespace_takes_its_contents_with_it() {
     maps.patch("b", &PatchParams::default(), &none).await.expect("patched");
     assert_eq!(namespaces.get_opt("team").await.expect("read"), None);
 }
+
+#[tokio::test]
+async fn a_namespace_keeps_its_finalizers_and_some_stay_for_ever() {
+    let namespaces = Api::<Namespace>::all(ApiServer::new().client());
+    let namespace: Namespace = from(json!({ "metadata": { "name": "team" } }));
+    let created = namespaces.create(&PostParams::default(), &namespace).await.expect("created");
+    let bare: Namespace = from(json!({ "metadata": { "name": "team" } }));
+    let replaced = namespaces.replace("team", &PostParams::default(), &bare).await;
+    let replaced = replaced.expect("replaced");
+    assert_eq!((replaced.spec, replaced.metadata.labels), (created.spec, created.metadata.labels));
+    for name in ["default", "kube-system", "kube-public"] {
+        let status = refused(namespaces.delete(name, &DeleteParams::default()).await);
+        assert_eq!(
+            (status.code, status.message),
+            (403, format!("namespaces \"{name}\" is forbidden: this namespace may not be deleted"))
+        );
+    }
+}

@@ -2,9 +2,11 @@
 
 use std::time::Duration;
 
+use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::coordination::v1::Lease;
-use k8s_openapi::api::core::v1::{ConfigMap, Event, Pod, Secret};
+use k8s_openapi::api::core::v1::{ConfigMap, Event, Namespace, Pod, Secret};
 use k8s_openapi::api::events::v1::Event as NewEvent;
+use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use kube::api::{
     DeleteParams, GetParams, ListParams, Patch, PatchParams, PostParams, Preconditions,
     VersionMatch,
@@ -320,6 +322,17 @@ async fn a_running_pod_has_a_grace_period() {
     assert_eq!(pods.get_opt("pending").await.expect("read"), None);
     let running = pods.get("running").await.expect("read");
     assert_eq!(running.metadata.deletion_grace_period_seconds, Some(30));
+    let phase = Patch::Merge(json!({ "status": { "phase": "Failed" } }));
+    let stopped = pods.patch_status("running", &PatchParams::default(), &phase).await;
+    let stopped = stopped.expect("patched");
+    for later in [DeleteParams::default(), DeleteParams::default().grace_period(60)] {
+        let again = pods.delete("running", &later).await.expect("deleted");
+        assert_eq!(again.left().as_ref(), Some(&stopped));
+    }
+    let sooner = DeleteParams::default().grace_period(10);
+    let sooner = pods.delete("running", &sooner).await.expect("deleted").left().expect("a pod");
+    let time = |pod: &Pod| pod.metadata.deletion_timestamp.as_ref().expect("a time").0;
+    assert_eq!(time(&stopped).duration_since(time(&sooner)).as_secs(), 20);
     pods.delete("running", &DeleteParams::default().grace_period(0)).await.expect("deleted");
     assert_eq!(pods.get_opt("running").await.expect("read"), None);
 }
@@ -400,4 +413,86 @@ async fn the_past_stays_readable_until_it_is_forgotten() {
     assert!(cluster.objects("configmaps").is_empty());
     server.compact();
     assert_eq!(server.snapshot().objects_at("configmaps", version), None);
+}
+
+#[tokio::test]
+async fn a_field_that_is_not_set_is_selected_by_its_zero() {
+    let server = ApiServer::new();
+    let template = json!({ "spec": {
+        "containers": [{ "name": "c", "image": "i" }], "restartPolicy": "Never",
+    } });
+    let job: Job =
+        from(json!({ "metadata": { "name": "j" }, "spec": { "template": template.clone() } }));
+    let jobs = Api::<Job>::default_namespaced(server.client());
+    jobs.create(&PostParams::default(), &job).await.expect("created");
+    let pods = Api::<Pod>::default_namespaced(server.client());
+    let pod: Pod = from(json!({ "metadata": { "name": "p" }, "spec": template["spec"] }));
+    pods.create(&PostParams::default(), &pod).await.expect("created");
+    let fields = |fields: &str| ListParams::default().fields(fields);
+    let count = async |params| jobs.list(&params).await.expect("a list").items.len();
+    assert_eq!(count(fields("status.successful=0")).await, 1);
+    let done = Patch::Merge(json!({ "status": { "succeeded": 1 } }));
+    jobs.patch_status("j", &PatchParams::default(), &done).await.expect("patched");
+    assert_eq!(count(fields("status.successful=1")).await, 1);
+    let found = pods.list(&fields("spec.hostNetwork=false")).await.expect("a list");
+    assert_eq!(found.items.len(), 1);
+}
+
+#[tokio::test]
+async fn empty_lists_and_maps_are_left_out() {
+    let server = ApiServer::new();
+    let maps = maps(&server);
+    let held: ConfigMap =
+        from(json!({ "metadata": { "name": "a", "finalizers": ["example.com/f"] } }));
+    maps.create(&PostParams::default(), &held).await.expect("created");
+    let patch = async |patch| {
+        let patch = Patch::<ConfigMap>::Json(serde_json::from_value(patch).expect("a patch"));
+        maps.patch("a", &PatchParams::default(), &patch).await.expect("patched")
+    };
+    let finalizers = "/metadata/finalizers";
+    let remove = json!([{ "op": "remove", "path": format!("{finalizers}/0") }]);
+    let patched = patch(remove).await;
+    assert_eq!(patched.metadata.finalizers, None);
+    let empty = json!([
+        { "op": "test", "path": finalizers, "value": null },
+        { "op": "add", "path": finalizers, "value": [] },
+        { "op": "add", "path": "/metadata/labels", "value": {} },
+        { "op": "add", "path": "/metadata/annotations", "value": null },
+        { "op": "add", "path": "/data", "value": {} },
+    ]);
+    assert_eq!(patch(empty).await, patched);
+    let pods = Api::<Pod>::default_namespaced(server.client());
+    let spec = json!({
+        "containers": [{ "name": "c", "image": "i", "args": [], "env": null }],
+        "nodeSelector": {},
+        "volumes": [{ "name": "v", "emptyDir": {} }],
+    });
+    let pod: Pod = from(json!({ "metadata": { "name": "p" }, "spec": spec }));
+    let spec = pods.create(&PostParams::default(), &pod).await.expect("created").spec;
+    let spec = spec.expect("a spec");
+    assert_eq!((&spec.containers[0].args, &spec.node_selector), (&None, &None));
+    assert!(spec.volumes.expect("volumes")[0].empty_dir.is_some());
+}
+
+#[tokio::test]
+async fn names_of_finalizers_and_namespaces_are_checked() {
+    let client = ApiServer::new().client();
+    let maps = Api::<ConfigMap>::default_namespaced(client.clone());
+    for finalizer in ["unqualified", "example.com/f/g", "-/-"] {
+        let map = from(json!({ "metadata": { "name": "a", "finalizers": [finalizer] } }));
+        let status = refused(maps.create(&PostParams::default(), &map).await);
+        let cause = &status.details.as_ref().expect("details").causes[0];
+        assert!(cause.field.starts_with("metadata.finalizers"), "{status:?}");
+    }
+    let namespaces = Api::<Namespace>::all(client.clone());
+    for name in ["a.b", &"a".repeat(64)] {
+        let namespace = from(json!({ "metadata": { "name": name } }));
+        let status = refused(namespaces.create(&PostParams::default(), &namespace).await);
+        assert_eq!(status.code, 422, "{name}");
+    }
+    let budgets = Api::<PodDisruptionBudget>::default_namespaced(client);
+    let budget: PodDisruptionBudget = from(json!({ "metadata": { "name": "b" } }));
+    budgets.create(&PostParams::default(), &budget).await.expect("created");
+    let status = refused(budgets.replace("b", &PostParams::default(), &budget).await);
+    assert!(status.message.contains("must be specified for an update"), "{status:?}");
 }

@@ -35,7 +35,8 @@ async fn spec_and_status_are_written_apart() {
 
 #[tokio::test]
 async fn the_scale_of_a_deployment_is_its_replicas() {
-    let deployments = Api::<Deployment>::default_namespaced(ApiServer::new().client());
+    let client = ApiServer::new().client();
+    let deployments = Api::<Deployment>::default_namespaced(client.clone());
     let deployment: Deployment = from(json!({
         "metadata": { "name": "d" },
         "spec": {
@@ -56,6 +57,21 @@ async fn the_scale_of_a_deployment_is_its_replicas() {
     let patch = Patch::Merge(json!({ "spec": { "replicas": -1 } }));
     let status = refused(deployments.patch_scale("d", &PatchParams::default(), &patch).await);
     assert_eq!(status.code, 422);
+    let put = async |body: serde_json::Value| {
+        let path = "/apis/apps/v1/namespaces/default/deployments/d/scale";
+        let body = body.to_string().into_bytes();
+        client.request_text(http::Request::put(path).body(body).expect("a request")).await
+    };
+    put(json!({ "metadata": { "name": "d" }, "spec": { "replicas": 6 } })).await.expect("scaled");
+    assert_eq!(deployments.get("d").await.expect("read").spec.replicas, Some(6));
+    for wrong in [
+        json!({ "kind": "Deployment", "metadata": { "name": "d" } }),
+        json!({ "metadata": { "name": "other" } }),
+        json!({ "metadata": { "name": "d" }, "spec": { "replicas": "6" } }),
+        json!([]),
+    ] {
+        assert_eq!(refused(put(wrong.clone()).await).code, 400, "{wrong}");
+    }
 }
 
 #[tokio::test]

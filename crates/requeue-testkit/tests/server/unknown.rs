@@ -49,6 +49,9 @@ async fn what_no_server_has_is_not_found_or_not_allowed() {
         (Method::GET, "/nothing", 404),
         (Method::GET, "/api/v1/namespaces/default/nodes", 404),
         (Method::POST, "/version", 405),
+        (Method::POST, "/api/v1/configmaps", 405),
+        (Method::DELETE, "/api/v1/configmaps", 405),
+        (Method::DELETE, "/apis/example.com/v1/things", 404),
         (Method::PUT, "/api/v1/namespaces/default/configmaps", 405),
         (Method::GET, "/apis/example.com/v1/namespaces/default/things/t/scale", 404),
     ] {
