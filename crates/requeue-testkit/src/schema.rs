@@ -226,7 +226,7 @@ fn remove_unknown(value: &mut Value, schema: Schema<'_>, path: &str, unknown: &m
 
 /// Removes fields that Go leaves out when it writes an object: optional fields that are null or an empty list or map.
 ///
-/// An empty struct stays. Of a custom resource, only the metadata has Go types.
+/// An empty struct stays. For a custom resource, this concerns only the metadata: Go has no type for the rest.
 pub(crate) fn omit_empty(object: &mut Value, kind: &Kind) {
     let schema = Schema::of(kind);
     omit_in(&mut object["metadata"], schema.field("metadata"));

@@ -1,4 +1,4 @@
-//! What the API server demands of objects of its own kinds, beside their metadata and the types of their fields.
+//! Checks objects of built-in kinds as the API server does, beside their metadata and the types of their fields.
 //!
 //! It covers the kinds that controllers write most: ConfigMaps, Secrets, Leases, Events, Deployments and ReplicaSets.
 

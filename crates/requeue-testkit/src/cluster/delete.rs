@@ -19,7 +19,7 @@ pub(super) const FOREGROUND: &str = "foregroundDeletion";
 /// Keeps an object until its dependents no longer refer to it.
 pub(super) const ORPHAN: &str = "orphan";
 
-/// The namespaces that nobody may delete.
+/// The API server refuses to delete these namespaces.
 const PERMANENT_NAMESPACES: [&str; 3] = ["default", "kube-public", "kube-system"];
 
 /// How an object should be deleted.
