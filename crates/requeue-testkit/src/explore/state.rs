@@ -85,6 +85,7 @@ pub(super) enum Place {
     Event,
     Lease,
     Step,
+    #[cfg(feature = "store")]
     Operation,
 }
 
@@ -143,6 +144,7 @@ impl State {
             Place::Event => (&mut counts.events, Point::Event),
             Place::Lease => (&mut counts.leases, Point::Lease),
             Place::Step => (&mut counts.steps, Point::Step),
+            #[cfg(feature = "store")]
             Place::Operation => (&mut counts.operations, Point::Operation),
         };
         let (n, at) = (*count, at(*count));
