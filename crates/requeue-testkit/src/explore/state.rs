@@ -85,7 +85,7 @@ pub(super) enum Place {
     Event,
     Lease,
     Step,
-    #[cfg(feature = "store")]
+    #[cfg_attr(not(feature = "store"), expect(dead_code, reason = "only stores have operations"))]
     Operation,
 }
 
@@ -144,7 +144,6 @@ impl State {
             Place::Event => (&mut counts.events, Point::Event),
             Place::Lease => (&mut counts.leases, Point::Lease),
             Place::Step => (&mut counts.steps, Point::Step),
-            #[cfg(feature = "store")]
             Place::Operation => (&mut counts.operations, Point::Operation),
         };
         let (n, at) = (*count, at(*count));
