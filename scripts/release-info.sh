@@ -13,7 +13,7 @@ field() { sed -n "/^\[workspace.package\]/,/^\$/s/^$1 = \"\(.*\)\"/\1/p" Cargo.t
 case ${1-} in
 version | repository) field "$1" ;;
 # Each crate follows its dependencies.
-crates) printf '%s\n' requeue-core requeue requeue-testkit requeue-leases requeue-store requeue-http requeue-kube requeue-cli ;;
+crates) printf '%s\n' requeue-core requeue requeue-leases requeue-store requeue-http requeue-kube requeue-testkit requeue-cli ;;
 notes)
     awk -v version="${2:-$(field version)}" '
         /^## / { inside = index($0, "## [" version "]") == 1; found += inside; next }
