@@ -8,7 +8,7 @@ use crate::invariants::Writer;
 /// The number of the last entries that a report shows.
 const SHOWN: usize = 40;
 
-/// What happened in a run, in order.
+/// The events of a run, in order.
 #[derive(Debug, Default)]
 pub(super) struct Log(Vec<Entry>);
 

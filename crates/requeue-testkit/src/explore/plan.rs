@@ -62,7 +62,7 @@ impl fmt::Display for Point {
     }
 }
 
-/// What goes wrong.
+/// A mishap.
 #[derive(Clone, Copy, PartialEq, Debug)]
 #[non_exhaustive]
 pub enum Mishap {
@@ -127,7 +127,7 @@ impl fmt::Display for Mishap {
 pub struct Fault {
     /// The request, event or step at which it happens.
     pub at: Point,
-    /// What goes wrong there.
+    /// The mishap at this place.
     pub mishap: Mishap,
 }
 
