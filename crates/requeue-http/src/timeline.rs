@@ -477,7 +477,7 @@ const fn group_filled(transition: Transition) -> Option<bool> {
 fn text_of_event(event: Event) -> String {
     let text = event.with_reason_text(event.reason().map(reason_text)).to_string();
     let words = text.split_once(' ').map_or(&*text, |(_, words)| words);
-    // Only a completion has a semicolon of its own. A reason may contain one.
+    // Only the text of a completion adds a semicolon, but a reason can contain semicolons.
     let is_add = matches!(event.transition, Transition::Added { .. });
     let end = words.find(';').filter(|_| !is_add).unwrap_or(words.len());
     words[..end].to_owned()

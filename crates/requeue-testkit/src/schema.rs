@@ -242,7 +242,7 @@ fn omit_in(value: &mut Value, schema: Schema<'_>) {
             let required = required.unwrap_or_default();
             let is_struct = schema.properties().is_some();
             fields.retain(|name, field| {
-                // Whether the client sends managed fields has a meaning by itself.
+                // An empty list of managed fields resets them, unlike a missing list.
                 if name == "managedFields" {
                     return true;
                 }

@@ -14,7 +14,7 @@ pub(crate) struct Sequence {
     pub(crate) seed: u64,
     pub(crate) namespace: String,
     pub(crate) steps: Vec<Step>,
-    /// Whether the garbage collector or the namespace controller acts in this sequence. Then the runner waits for it
+    /// True if the garbage collector or the namespace controller acts in this sequence. Then the runner waits for it
     /// after each write.
     pub(crate) is_collected: bool,
     /// The lists with all objects of the sequence.

@@ -194,7 +194,7 @@ fn longest_repeat(events: &[PastEvent]) -> (usize, usize) {
         Some((length, events.chunks_exact(length).take_while(is_same).count()))
     };
     let all = (1..=LONGEST_PART).filter_map(repeats).filter(|(_, times)| *times >= REPEATS);
-    // Of two equally good parts, the shorter is chosen.
+    // If two parts are equally good, the shorter part is chosen.
     all.rev().max_by_key(|(length, times)| length * times).unwrap_or((1, 1))
 }
 

@@ -74,7 +74,7 @@ async fn a_mapper_sets_the_priorities_of_the_objects_that_it_names() {
         let priority: i32 =
             secret.metadata.labels.clone().unwrap_or_default()["priority"].parse().unwrap();
         let request = Request::new(ObjectRef::<ConfigMap>::new(&name(&secret)).within("ns"));
-        // Of two requests for one object, the higher priority counts.
+        // If one object has two requests, the higher priority counts.
         [request.clone().priority(-3), request.priority(priority)]
     };
     let secret = |name, version, priority: i32| {

@@ -1,6 +1,6 @@
 //! Reports when a store stops answering, and when it answers again.
 //!
-//! Each background task of an open queue retries on its own schedule. All tasks report here, so that an outage causes a
+//! Each background task of an open queue retries by a separate schedule. All tasks report here, so that an outage causes a
 //! few lines in the log instead of one per attempt.
 
 use std::collections::HashMap;

@@ -36,7 +36,7 @@ struct Inner {
 /// The versions that a process has received.
 #[derive(Default)]
 struct Seen {
-    /// Of lists and watches, by group and plural.
+    /// The newest versions of lists and watches, by group and plural.
     kinds: BTreeMap<(String, String), u64>,
     objects: BTreeMap<Key, u64>,
 }

@@ -37,7 +37,7 @@ pub enum Invariant {
     CurrentVersion,
     /// In the end, no deleted object waits for its finalizers.
     FinalizersRemoved,
-    /// Of several replicas with an election, only the holder of the Lease sends writes.
+    /// Only the holder of the Lease sends writes, if several replicas have an election.
     OneReplica,
     /// If nothing changes, no process changes an object, or sends many requests.
     Quiet,

@@ -126,7 +126,7 @@ async fn scenario(world: World, bug: Bug) {
     let directories = Api::<ConfigMap>::namespaced(world.client(), SYSTEM);
     create(&directories, json!({ "metadata": { "name": DIRECTORY } })).await;
     let world = if bug == Bug::CleansUpLast || bug == Bug::ForgetsOwner {
-        // What these bugs break stays broken.
+        // The effects of these bugs are permanent.
         world.bound(Duration::from_secs(120))
     } else {
         world
