@@ -33,7 +33,7 @@ impl<K: Eq + Clone> Queue<K> {
         key: K,
         hash: u64,
         add: Add,
-        cause: Option<Arc<str>>,
+        cause: Option<&Arc<str>>,
         group: GroupId,
         now: Time,
     ) -> (Added, Option<K>) {
@@ -50,7 +50,7 @@ impl<K: Eq + Clone> Queue<K> {
         key: K,
         hash: u64,
         add: &Add,
-        cause: Option<Arc<str>>,
+        cause: Option<&Arc<str>>,
         group: GroupId,
         now: Time,
     ) -> (Added, Option<K>) {

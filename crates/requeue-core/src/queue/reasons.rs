@@ -80,7 +80,7 @@ impl<K: Eq + Clone> Queue<K> {
         slot: Slot,
         add: &Add,
         added: Added,
-        cause: Option<Arc<str>>,
+        cause: Option<&Arc<str>>,
     ) {
         if add.reason.is_some() && added.is_accepted() {
             self.note_some_reason(slot, add, cause);
@@ -89,10 +89,10 @@ impl<K: Eq + Clone> Queue<K> {
 
     #[cold]
     #[inline(never)]
-    fn note_some_reason(&mut self, slot: Slot, add: &Add, cause: Option<Arc<str>>) {
+    fn note_some_reason(&mut self, slot: Slot, add: &Add, cause: Option<&Arc<str>>) {
         let Some(reason) = add.reason else { return };
         let table = self.reasons.get_or_insert_with(Box::default);
-        table.keys.entry(slot).or_default().pending.note_add(reason, cause);
+        table.keys.entry(slot).or_default().pending.note_add(reason, cause.cloned());
     }
 
     /// Returns the reasons of the runs of `key`.

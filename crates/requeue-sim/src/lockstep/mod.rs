@@ -259,8 +259,8 @@ impl Lockstep {
                 Some(added) => ((added, Some(by)), true),
                 None => match request.why.and_then(|why| why.cause) {
                     Some(cause) => {
-                        let cause = Some(cause.to_string().into());
-                        (queue.add_caused_by(by, hash, add, cause, group, now), false)
+                        let cause = cause.to_string().into();
+                        (queue.add_caused_by(by, hash, add, Some(&cause), group, now), false)
                     }
                     None => (queue.add(by, hash, add, group, now), false),
                 },

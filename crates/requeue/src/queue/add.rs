@@ -187,7 +187,7 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
     pub fn add_caused_by(&self, key: K, add: Add, cause: impl Into<Arc<str>>) -> Added {
         let add = if add.has_reason() { add } else { add.reason(crate::caller_reason()) };
         let hash = self.hash_key(&key);
-        self.add_at(key, hash, add, Some(cause.into()), None)
+        self.add_at(key, hash, add, Some(&cause.into()), None)
     }
 
     #[inline(always)]
@@ -196,7 +196,7 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
         key: K,
         hash: u64,
         add: Add,
-        cause: Option<Arc<str>>,
+        cause: Option<&Arc<str>>,
         now: Option<Time>,
     ) -> Added {
         #[cfg(feature = "opentelemetry")]
@@ -218,7 +218,7 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
         key: K,
         hash: u64,
         add: Add,
-        cause: Option<Arc<str>>,
+        cause: Option<&Arc<str>>,
         now: Option<Time>,
         then: impl FnOnce(&State<K>, Added),
     ) -> Added {
