@@ -157,7 +157,7 @@ impl Runner {
     async fn report_parked(&self, key: &Key, letter: DeadLetter<'_>) {
         self.tally.given_up.one_more();
         let written = self.files.dead_letters.write_letter(key, letter);
-        let fate = ("parked", " (`requeue revive` runs it again)");
+        let fate = ("parked after", " (`requeue revive` runs it again)");
         self.report_given_up(key, fate, letter, written).await;
     }
 
@@ -187,7 +187,7 @@ impl Runner {
         let key = item.key().clone();
         self.keys.give_up(item);
         self.record_run(|history| history.gave_up(&key, record.error(why)));
-        self.report_given_up(&key, ("given up", remedy), letter, written).await;
+        self.report_given_up(&key, ("given up after", remedy), letter, written).await;
     }
 
     /// Reports a key that was given up, with a hint about the next step.
@@ -201,7 +201,7 @@ impl Runner {
         let DeadLetter { attempts, why, .. } = letter;
         let key = escaped(key);
         let attempts = counted(attempts.into(), "attempt");
-        self.output.say(&format!("{key}: {fate} after {attempts}: {why}{remedy}")).await;
+        self.output.say(&format!("{key}: {fate} {attempts}: {why}{remedy}")).await;
         if let Err(error) = written {
             self.report_failed(&format!("--dead-letter: {key}: {error}")).await;
         }
