@@ -734,9 +734,9 @@ fn push_present(
             _ => last.push_wait(events, at),
         }
     }
-    // A key that was added during its last run was not ready before the end of this run.
+    // The present state began after the last run. The times of both may come from separate answers of a store.
     let at = match (row.state, last) {
-        (State::Ready, Some(last)) => at.max(last.end),
+        (State::Ready | State::Running | State::Parked, Some(last)) => at.max(last.end),
         _ => at,
     };
     match row.state {
@@ -858,6 +858,20 @@ mod tests {
         // The last event does not depend on the requested period.
         let none = timeline.since(Some(Duration::ZERO));
         assert_eq!((told(&none).len(), none.last.as_deref()), (0, Some("attempt 1 failed")));
+    }
+
+    #[test]
+    fn a_state_comes_after_the_last_run_even_if_its_age_was_read_earlier() {
+        let runs = [failed(unix_time() - 5.0, 1)];
+        for (state, text) in
+            [(State::Parked, "parked after 1 failure"), (State::Running, "running")]
+        {
+            let row = Row { state, failures: 1, age: Some(60.0), ..Row::default() };
+            let row = Some((&row, WaitCause::Ready));
+            let timeline = Timeline::of_runs(row, &KnownRun::of_runs(&runs), "");
+            let told = told(&timeline);
+            assert_eq!((told[0], told[told.len() - 1]), ("attempt 1 failed", text));
+        }
     }
 
     #[test]
