@@ -51,7 +51,7 @@ pub use crate::types::{
 #[doc(hidden)]
 pub use crate::queue::Circumstances;
 #[doc(hidden)]
-pub use crate::types::When;
+pub use crate::types::{Shown, When};
 // The state machine itself is public only for `requeue`, which has the lock, the clock and the wakers.
 #[doc(hidden)]
 pub use crate::queue::{Blocked, Config, EventWalk, KeyReasons, Operation, Queue, Walk};

@@ -1,6 +1,7 @@
 //! The JSON of the API. Server and clients use the same types.
 
 use std::borrow::Cow;
+use std::collections::BTreeMap;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
@@ -81,9 +82,16 @@ pub struct Row {
     pub error: Option<String>,
     /// The time since the end of that run, in seconds.
     pub last_failure: Option<f64>,
-    /// The additional properties, which no Rust client reads.
-    #[serde(serialize_with = "as_map", skip_deserializing)]
+    /// The additional properties.
+    #[serde(serialize_with = "as_map", deserialize_with = "from_map", default)]
     pub detail: Vec<(Cow<'static, str>, String)>,
+}
+
+fn from_map<'de, D: Deserializer<'de>>(
+    deserializer: D,
+) -> Result<Vec<(Cow<'static, str>, String)>, D::Error> {
+    let fields = BTreeMap::<String, String>::deserialize(deserializer)?;
+    Ok(fields.into_iter().map(|(name, value)| (name.into(), value)).collect())
 }
 
 fn as_map<S: Serializer>(
@@ -156,7 +164,7 @@ pub struct Timeline {
     pub recorded: bool,
     /// The time of the oldest stored event, if older events were dropped.
     pub begin: Option<f64>,
-    /// The part of the past that is known, in one sentence.
+    /// The part of the past that is known. If there are many events, a summary of them precedes it.
     pub note: String,
     /// The text of the event that ended last, even if `since` excludes it. Actions of operators are ignored.
     #[serde(default)]

@@ -129,6 +129,10 @@ impl From<ActionRecord> for PastAction {
     }
 }
 
+/// The text for a key that is not in the queue, and whose last run in this process failed.
+const NOT_HERE: &str =
+    "not in the queue: it was cancelled, or another process has completed its last run";
+
 impl Timeline {
     /// Reads the past of a key in a store, whose entry and last runs the caller has read. `why` explains the entry.
     ///
@@ -377,7 +381,11 @@ impl Source for Stored {
             }
             // Only the store knows whether a key is parked.
             (None, Some(past)) if past.parked_for().is_none() => {
-                Row::of_past(key, past, detail_of(&self.detail, &Key::from(key)))
+                let mut row = Row::of_past(key, past, detail_of(&self.detail, &Key::from(key)));
+                if !past.has_succeeded() {
+                    row.why = NOT_HERE.to_owned();
+                }
+                row
             }
             (None, _) if schedule.is_some() => Row::of_missing(key),
             (None, _) => return Ok(Found::Nothing),

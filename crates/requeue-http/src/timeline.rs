@@ -1,6 +1,9 @@
 //! The past of a key as waits, runs and other events.
 
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
 use std::time::Duration;
+use std::{fmt, mem};
 
 use requeue::history::{Ended, Event, Transition};
 use requeue::{Added, Entry, Merge, Phase, Time, reason_text};
@@ -13,6 +16,10 @@ use crate::time::{seconds, unix_time};
 
 /// The largest number of events in a timeline.
 const MOST: usize = 1_000; // `note` and `openapi.json` repeat it.
+/// A timeline with more events is also summarized.
+const FEW: usize = 20;
+/// The number of reasons that a summary names.
+const NAMED: usize = 3;
 /// Shorter waits are omitted, because before each run the key was ready for a moment.
 const SHORTEST: Duration = Duration::from_millis(1);
 /// The number of events that are read before other tasks can run.
@@ -45,16 +52,16 @@ impl Timeline {
                 tokio::task::yield_now().await;
             }
         }
+        let totals = mem::take(&mut reading.totals);
         let mut events = reading.into_events(present);
         note_errors(&mut events, runs);
         let begin = begin.map(|at| now.to_unix(at));
-        let note = match begin {
+        let known = match begin {
             Some(_) => "older events were dropped",
             None => "all events of this key are known",
         };
-        Self { now: now.1, recorded: true, begin, note: note.to_owned(), last: None, events }
-            .sorted()
-            .with_last()
+        let note = if events.len() > FEW { format!("{totals}; {known}") } else { known.to_owned() };
+        Self { now: now.1, recorded: true, begin, note, last: None, events }.sorted().with_last()
     }
 
     /// Returns the past of a key whose events are not recorded: its last runs, the waits between them, and its state.
@@ -84,12 +91,25 @@ impl Timeline {
         Self { now, recorded: false, begin: None, note, last: None, events }.sorted().with_last()
     }
 
-    /// Adds the operators' actions on the key, and the pauses of its queue since the first event.
+    /// Adds the operators' actions on the key, and the pauses of its queue since the first event. If the key waits for
+    /// the end of a pause, this pause may be older.
     pub(crate) fn with_actions(mut self, key: &str, actions: &[PastAction]) -> Self {
-        let first = self.events.first().map_or(f64::INFINITY, |event| event.at);
-        for PastAction { ago, action, by, target, note } in actions {
+        let is_of_queue = |action: &PastAction| {
+            action.target.is_none() && ["pause", "resume"].contains(&&*action.action)
+        };
+        let mut first = self.events.first().map_or(f64::INFINITY, |event| event.at);
+        let is_paused = |event: &PastEvent| {
+            event.cause == Some(WaitCause::QueuePaused) && is_present(event, self.now)
+        };
+        if self.events.iter().any(is_paused) {
+            let pauses = actions.iter().filter(|action| is_of_queue(action));
+            let last = pauses.map(|action| self.now - action.ago).max_by(f64::total_cmp);
+            first = first.min(last.unwrap_or(first));
+        }
+        for past in actions {
+            let PastAction { ago, action, by, target, note } = past;
             let at = self.now - ago;
-            let is_pause = target.is_none() && ["pause", "resume"].contains(&&**action);
+            let is_pause = is_of_queue(past);
             // The target of the other actions is a group or a rate.
             let is_of_keys = !action.starts_with("group-") && action != "rate";
             let is_of_key =
@@ -123,7 +143,7 @@ impl Timeline {
                 self.events.swap(place, more);
             }
             self.events.drain(..more);
-            self.note = "only the last 1,000 events are listed".to_owned();
+            self.note.insert_str(0, "only the last 1,000 events are listed; ");
         }
         self
     }
@@ -252,6 +272,36 @@ struct Reading {
     queue_paused: bool,
     group_paused: bool,
     group_filled: bool,
+    totals: Totals,
+}
+
+/// The adds and runs of a key. Their text is the summary of many events.
+#[derive(Default)]
+struct Totals {
+    adds: u64,
+    /// The number of adds for each reason.
+    reasons: BTreeMap<&'static str, u64>,
+    runs: u64,
+    /// The runs that failed or were stopped.
+    failed: u64,
+}
+
+impl fmt::Display for Totals {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { adds, reasons, runs, failed } = self;
+        write!(f, "{adds} adds")?;
+        let mut reasons: Vec<_> = reasons.iter().collect();
+        reasons.sort_by_key(|(_, adds)| Reverse(**adds));
+        for (n, (reason, adds)) in reasons.iter().take(NAMED).enumerate() {
+            write!(f, "{}{adds} for \"{reason}\"", if n == 0 { " (" } else { ", " })?;
+        }
+        match reasons.len().checked_sub(NAMED) {
+            _ if reasons.is_empty() => {}
+            None | Some(0) => f.write_str(")")?,
+            Some(more) => write!(f, " and {more} more reasons)")?,
+        }
+        write!(f, ", {runs} completed runs, {failed} of them without success")
+    }
 }
 
 impl Reading {
@@ -274,6 +324,7 @@ impl Reading {
             queue_paused: first(present.queue_paused, queue_paused),
             group_paused: first(present.group_paused, group_paused),
             group_filled: first(present.group_filled, group_filled),
+            totals: Totals::default(),
         }
     }
 
@@ -285,6 +336,12 @@ impl Reading {
             Transition::Added { added, due, merge, .. } => {
                 if added == Added::Dirty {
                     self.ensure_run(at);
+                }
+                if added.is_accepted() {
+                    self.totals.adds += 1;
+                    if let Some(reason) = event.reason() {
+                        *self.totals.reasons.entry(reason_text(reason)).or_default() += 1;
+                    }
                 }
                 self.push_tick(EventKind::Add, event);
                 // Such an add replaces the pending run.
@@ -411,6 +468,8 @@ impl Reading {
             Ended::GivenUp | Ended::Parked => Outcome::GivenUp,
             _ => Outcome::Stopped,
         };
+        self.totals.runs += 1;
+        self.totals.failed += u64::from(outcome != Outcome::Succeeded);
         let adds = match self.adds {
             1 => String::new(),
             adds => format!(", for {adds} adds"),
@@ -675,9 +734,9 @@ fn push_present(
             _ => last.push_wait(events, at),
         }
     }
-    // A key that was added during its last run was not ready before the end of this run.
+    // The present state began after the last run. The times of both may come from separate answers of a store.
     let at = match (row.state, last) {
-        (State::Ready, Some(last)) => at.max(last.end),
+        (State::Ready | State::Running | State::Parked, Some(last)) => at.max(last.end),
         _ => at,
     };
     match row.state {
@@ -738,6 +797,38 @@ mod tests {
         }
     }
 
+    #[test]
+    fn a_paused_key_shows_the_pause_even_if_it_is_older() {
+        let actions =
+            [(1.0, "resume", None), (7.0, "pause", Some("upgrade")), (9.0, "pause", None)];
+        let actions = actions.map(|(ago, action, note)| {
+            let (by, note) = ("ann".to_owned(), note.map(str::to_owned));
+            PastAction { ago, action: action.to_owned(), by, target: None, note }
+        });
+        let row = Row { state: State::Ready, age: Some(2.0), ..Row::default() };
+        for (cause, actions, text) in [
+            (WaitCause::QueuePaused, &actions[1..], Some("pause of the queue by ann: upgrade")),
+            (WaitCause::Ready, &actions[1..], None),
+        ] {
+            let timeline =
+                Timeline::of_runs(Some((&row, cause)), &[], "").with_actions("a", actions);
+            let [pauses @ .., _] = &told(&timeline)[..] else { panic!("{timeline:?}") };
+            assert_eq!(pauses, Vec::from_iter(text));
+        }
+    }
+
+    #[test]
+    fn a_summary_counts_adds_runs_and_the_most_frequent_reasons() {
+        let mut totals = Totals { adds: 3, runs: 2, failed: 1, ..Totals::default() };
+        assert_eq!(totals.to_string(), "3 adds, 2 completed runs, 1 of them without success");
+        totals.reasons = [("a", 1), ("b", 5)].into();
+        let end = ", 2 completed runs, 1 of them without success";
+        assert_eq!(totals.to_string(), format!("3 adds (5 for \"b\", 1 for \"a\"){end}"));
+        totals.reasons.extend([("c", 4), ("d", 1), ("e", 2)]);
+        let reasons = "5 for \"b\", 4 for \"c\", 2 for \"e\" and 2 more reasons";
+        assert_eq!(totals.to_string(), format!("3 adds ({reasons}){end}"));
+    }
+
     fn failed(at: f64, attempt: u32) -> PastRun {
         PastRun {
             at,
@@ -767,6 +858,20 @@ mod tests {
         // The last event does not depend on the requested period.
         let none = timeline.since(Some(Duration::ZERO));
         assert_eq!((told(&none).len(), none.last.as_deref()), (0, Some("attempt 1 failed")));
+    }
+
+    #[test]
+    fn a_state_comes_after_the_last_run_even_if_its_age_was_read_earlier() {
+        let runs = [failed(unix_time() - 5.0, 1)];
+        for (state, text) in
+            [(State::Parked, "parked after 1 failure"), (State::Running, "running")]
+        {
+            let row = Row { state, failures: 1, age: Some(60.0), ..Row::default() };
+            let row = Some((&row, WaitCause::Ready));
+            let timeline = Timeline::of_runs(row, &KnownRun::of_runs(&runs), "");
+            let told = told(&timeline);
+            assert_eq!((told[0], told[told.len() - 1]), ("attempt 1 failed", text));
+        }
     }
 
     #[test]

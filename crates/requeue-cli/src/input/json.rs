@@ -27,6 +27,7 @@ struct Line {
     merge: Option<HowMerged>,
     revive: Option<bool>,
     group: Option<String>,
+    reason: Option<String>,
     op: Option<Op>,
 }
 
@@ -86,10 +87,8 @@ pub(crate) fn parse_record(record: &[u8]) -> Result<Change<'static>, Why> {
     };
     let (priority, revive) = (line.priority.unwrap_or(0), line.revive);
     let group = line.group.map(Arc::from);
-    Ok(Change::Add(
-        key,
-        AddOptions { after, debounce, merge, priority, reason: None, revive, group },
-    ))
+    let reason = line.reason.as_deref().map(requeue::intern_reason);
+    Ok(Change::Add(key, AddOptions { after, debounce, merge, priority, reason, revive, group }))
 }
 
 /// Parses a field whose value is a number of seconds or a text.
@@ -210,6 +209,14 @@ mod tests {
                 AddOptions { group: Some("acme".into()), ..AddOptions::default() },
             ),
             (
+                r#"{"key":"a","reason":"invoice paid"}"#,
+                b"a",
+                AddOptions {
+                    reason: Some(requeue::intern_reason("invoice paid")),
+                    ..AddOptions::default()
+                },
+            ),
+            (
                 r#"{"key":"a","merge":"exactly"}"#,
                 b"a",
                 AddOptions { merge: Merge::Exactly, ..AddOptions::default() },
@@ -240,6 +247,7 @@ mod tests {
             (r#"{"key":"a","merge":"later"}"#, "expected one of `earliest`, `latest`"),
             (r#"{"key":"a","revive":"yes"}"#, "expected a boolean"),
             (r#"{"key":"a","group":7}"#, "expected a string"),
+            (r#"{"key":"a","reason":7}"#, "expected a string"),
             (r#"{"key":"a","op":"remove"}"#, "`add` or `cancel`"),
             (r#"{"key":"a","key":"b"}"#, "duplicate field `key`"),
         ] {

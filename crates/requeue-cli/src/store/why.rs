@@ -25,6 +25,9 @@ use crate::output::summary::counted;
 const MISSING: &str = "not in the queue: it was never added, was cancelled, or its last run succeeded; \
                        `requeue keys` lists the keys";
 
+/// The number of lines of the past without `--since`.
+const MOST_LINES: usize = 20;
+
 /// The answer of `requeue why`.
 struct Answer {
     /// The name of the state, or `None` for a key that is not in the queue.
@@ -50,7 +53,9 @@ pub(crate) fn why(flags: &WhyFlags) -> Result<Ended, Refusal> {
             Some(server) => ask_server(&server, key, flags.since).await?,
             None => read_store(&flags.place.to_look_at().await?, key, flags.since).await?,
         };
-        let text = if flags.json { answer.to_json(key) } else { answer.to_text(key) };
+        // A caller that names a period gets all lines of this period.
+        let most = flags.since.map_or(MOST_LINES, |_| usize::MAX);
+        let text = if flags.json { answer.to_json(key) } else { answer.to_text(key, most) };
         print_output(text.as_bytes())?;
         Ok(Ended::Exit(if answer.state.is_some() { Exit::Done } else { Exit::GivenUp }))
     })
@@ -80,7 +85,10 @@ async fn ask_server(
         due: row.due_in.and_then(api_duration),
         lease: row.lease_in.and_then(api_duration),
     };
-    let why = times.append_to(&format!("{}{error}", row.why), Timestamp::now());
+    // The row of a page has the worker as a separate detail.
+    let worker = row.detail.iter().find(|(name, _)| name == "worker");
+    let worker = worker.map(|(_, worker)| format!("; worker {worker}")).unwrap_or_default();
+    let why = times.append_to(&format!("{}{worker}{error}", row.why), Timestamp::now());
     let state = (row.state != api::State::Idle).then(|| own_name(row.state));
     Ok(Answer { state, why, timeline, runs })
 }
@@ -120,12 +128,19 @@ async fn read_store(queue: &Queue, key: &[u8], since: Option<Duration>) -> Resul
 }
 
 impl Answer {
-    fn to_text(&self, key: &[u8]) -> String {
+    /// Returns the answer with the newest `most` lines of the past.
+    fn to_text(&self, key: &[u8], most: usize) -> String {
         let Self { why, timeline, runs, .. } = self;
         // The text is made printable, because the error of a command may contain control characters.
         let mut text = format!("{}: {}\n\n", shown(key), printable(why));
-        for line in lines_of(&timeline.events, timeline.now) {
-            text += &printable(&line);
+        let lines = lines_of(&timeline.events, timeline.now);
+        let omitted = lines.len().saturating_sub(most);
+        if omitted > 0 {
+            let lines = counted(omitted as u64, "earlier line");
+            text += &format!("… {lines}; `--since TIME` shows those of this period\n");
+        }
+        for line in &lines[omitted..] {
+            text += &printable(line);
             text.push('\n');
         }
         let begin = timeline.begin.and_then(|at| api_duration(timeline.now - at));

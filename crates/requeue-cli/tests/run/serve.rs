@@ -728,7 +728,7 @@ fn a_paced_key_is_explained_with_the_time_of_its_next_run() {
     let state = text.lines().next().expect("a line");
     let (why, at) = state.split_once("; next at ").expect("a time");
     assert!(why.starts_with("a: waiting for its pace; ready in "), "{text}");
-    assert!(why.ends_with("; it ran within the last 3600s"), "{text}");
+    assert!(why.ends_with("; it ran within the last 1h"), "{text}");
     let at: jiff::Timestamp = at.parse().expect("a time of RFC 3339");
     assert!(at > jiff::Timestamp::now(), "{text}");
     run.signal(rustix::process::Signal::TERM);

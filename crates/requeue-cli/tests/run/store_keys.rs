@@ -88,7 +88,7 @@ fn a_key_is_explained() {
         (ended.code(), text.lines().next().expect("a line").to_owned())
     };
     let (code, text) = explain("late");
-    assert!(code == Some(0) && text.starts_with("late: due in 3"));
+    assert!(code == Some(0) && text.starts_with("late: due in 59m "));
     let at = text.rsplit_once("; next at ").expect("a time").1;
     let listed = call(&dir, "keys", &["--state", "waiting"]).text();
     let time = |text: &str| text.parse::<Timestamp>().expect("a time of RFC 3339").as_second();

@@ -9,7 +9,7 @@ use crate::rule;
 use crate::types::{Phase, Slot, Time};
 
 /// The ends of the backoffs of keys that failed and are still in flight (client-go's `AddRateLimited` before `Done`), by
-/// epoch. The map is boxed, because most queues need none.
+/// epoch. The map is boxed, because most queues need none. An empty map is freed.
 #[expect(clippy::box_collection, reason = "a queue without such keys takes 16 bytes less")]
 #[derive(Default)]
 pub(super) struct Backoffs(Option<Box<BTreeMap<u64, Time>>>);
@@ -17,7 +17,7 @@ pub(super) struct Backoffs(Option<Box<BTreeMap<u64, Time>>>);
 impl Backoffs {
     #[inline(always)]
     pub(super) fn is_empty(&self) -> bool {
-        self.0.as_ref().is_none_or(|ends| ends.is_empty())
+        self.0.is_none()
     }
 
     /// Returns the end of the backoff, or zero if there is no backoff.
@@ -33,6 +33,9 @@ impl Backoffs {
     pub(super) fn remove(&mut self, epoch: u64) {
         if let Some(ends) = &mut self.0 {
             ends.remove(&epoch);
+            if ends.is_empty() {
+                self.0 = None;
+            }
         }
     }
 }

@@ -8,7 +8,7 @@ use alloc::vec::Vec;
 
 use super::{ConsecutiveFailures, Histogram, Queue};
 use crate::order::Fair;
-use crate::types::{CancelReason, Ending, Pace, Phase, Slot, Time};
+use crate::types::{CancelReason, Ending, Pace, Phase, Shown, Slot, Time};
 
 /// A snapshot of one key.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -292,24 +292,26 @@ impl<K> fmt::Display for Explanation<'_, K> {
             Phase::Ready if entry.around.group_paused => "ready, but its group is paused",
             Phase::Ready if entry.held_back => "ready, but its group has reached its limit",
             Phase::Ready => "ready, waiting for a worker",
-            Phase::InFlight => "in flight",
-            Phase::InFlightDirty => "in flight, and added again: it runs once more afterwards",
+            Phase::InFlight | Phase::InFlightDirty => "in flight",
         })?;
         if let Some(since) = entry.since.filter(|_| entry.phase != Phase::Idle) {
-            write!(f, ", for {:.1?}", now.since(since))?;
+            write!(f, ", for {}", Shown(now.since(since)))?;
+        }
+        if entry.phase == Phase::InFlightDirty {
+            f.write_str("; added again, so it runs once more afterwards")?;
         }
         match due {
             Some(Time::NEVER) => f.write_str("; never due: its delay is infinite")?,
             Some(due) if entry.phase == Phase::Idle => {
-                write!(f, "; ready in {:.1?}", due.since(now))?;
+                write!(f, "; ready in {}", Shown(due.since(now)))?;
             }
-            Some(due) => write!(f, "; also due in {:.1?}", due.since(now))?,
+            Some(due) => write!(f, "; also due in {}", Shown(due.since(now)))?,
             None => {}
         }
         match paced.map(|(pace, _)| (pace.runs(), pace.per())) {
             None => {}
-            Some((1, per)) => write!(f, "; it ran within the last {per:?}")?,
-            Some((runs, per)) => write!(f, "; it ran {runs} times in {per:?}")?,
+            Some((1, per)) => write!(f, "; it ran within the last {}", Shown(per))?,
+            Some((runs, per)) => write!(f, "; it ran {runs} times in {}", Shown(per))?,
         }
         match entry.failures {
             0 => {}

@@ -16,4 +16,4 @@ pub use self::lifecycle::{Ending, Phase};
 pub use self::pace::Pace;
 pub use self::reason::{Reason, ReasonCount, Reasons};
 pub(crate) use self::slot::{Id, Slot, ids};
-pub use self::time::Time;
+pub use self::time::{Shown, Time};

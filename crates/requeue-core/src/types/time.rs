@@ -4,6 +4,29 @@ use core::fmt;
 use core::ops::Add;
 use core::time::Duration;
 
+/// Shows a duration to a person: `0.0ns`, `1.5s`, `29m 14s`, `3h 5m`, `41d`.
+#[doc(hidden)] // Only the texts of the other crates need it.
+#[derive(Clone, Copy, Debug)]
+pub struct Shown(pub Duration);
+
+impl fmt::Display for Shown {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let seconds = self.0.as_secs();
+        let (first, second) = match seconds {
+            // Up to here, a person reads the seconds alone.
+            0..120 => return write!(f, "{:.1?}", self.0),
+            120..3_600 => ((seconds / 60, "m"), (seconds % 60, "s")),
+            3_600..172_800 => ((seconds / 3_600, "h"), (seconds / 60 % 60, "m")),
+            _ => ((seconds / 86_400, "d"), (seconds / 3_600 % 24, "h")),
+        };
+        write!(f, "{}{}", first.0, first.1)?;
+        match second {
+            (0, _) => Ok(()),
+            (number, unit) => write!(f, " {number}{unit}"),
+        }
+    }
+}
+
 /// A point in time, in nanoseconds since an origin that the caller chooses.
 ///
 /// Every operation saturates, so that no deadline can wrap around and fire early. [`Time::NEVER`] is the latest time,
@@ -83,6 +106,8 @@ impl fmt::Debug for Time {
 
 #[cfg(test)]
 mod tests {
+    use alloc::string::ToString;
+
     use super::*;
     use alloc::format;
 
@@ -100,5 +125,23 @@ mod tests {
         let later = Time::ZERO + Duration::from_millis(1_500);
         assert_eq!(later, Time::from_nanos(1_500_000_000));
         assert_eq!(format!("{later:?} {:?}", Time::NEVER), "1.5s never");
+    }
+
+    #[test]
+    fn a_duration_has_at_most_two_units() {
+        for (seconds, text) in [
+            (0, "0.0ns"),
+            (119, "119.0s"),
+            (120, "2m"),
+            (1_754, "29m 14s"),
+            (3_599, "59m 59s"),
+            (3_600, "1h"),
+            (172_799, "47h 59m"),
+            (172_800, "2d"),
+            (36_000_000, "416d 16h"),
+        ] {
+            assert_eq!(Shown(Duration::from_secs(seconds)).to_string(), text);
+        }
+        assert_eq!(Shown(Duration::from_millis(1_540)).to_string(), "1.5s");
     }
 }

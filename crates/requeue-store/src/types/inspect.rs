@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use requeue::CancelReason;
 use requeue::history::Ended;
+use requeue_core::Shown;
 
 use crate::types::add::{ParkedAdd, Priority, ReaddPolicy};
 use crate::types::group::GroupBy;
@@ -360,7 +361,7 @@ impl Entry {
 
     /// Returns the explanation of the key. Only `standing` shows whether a ready key is throttled.
     pub(crate) fn explain_in_group(&self, standing: Option<&Standing>) -> String {
-        let (key, since) = (&self.key, self.since.unwrap_or_default());
+        let (key, since) = (&self.key, Shown(self.since.unwrap_or_default()));
         let failed = match self.failures {
             0 => String::new(),
             1 => ", after a failure".to_owned(),
@@ -371,32 +372,32 @@ impl Entry {
             None => String::new(),
             Some(bound) if bound > FAR => ", and further adds may postpone it".to_owned(),
             Some(bound) => {
-                format!(", and further adds postpone it to at most {bound:.1?} from now")
+                format!(", and further adds postpone it to at most {} from now", Shown(bound))
             }
         };
         match (self.state, self.due) {
-            (State::Parked, _) => format!("{key}: parked for {since:.1?}{failed}{why}"),
+            (State::Parked, _) => format!("{key}: parked for {since}{failed}{why}"),
             (State::Damaged, _) => {
                 format!("{key}: its row is damaged{why}; add the key again to run it, or cancel it")
             }
             (State::InFlight, due) => {
-                let lease = self.lease.unwrap_or_default();
+                let lease = Shown(self.lease.unwrap_or_default());
                 let then = match due {
                     _ if self.dirty => "; it runs once more afterwards".to_owned(),
-                    Some(due) => format!("; it is due again in {due:.1?}"),
+                    Some(due) => format!("; it is due again in {}", Shown(due)),
                     None => String::new(),
                 };
                 let worker = self.at_worker();
                 let cancelled =
                     if self.cancelled.is_some() { "; its run was cancelled" } else { "" };
                 format!(
-                    "{key}: in flight{worker} for {since:.1?}; its lease expires in {lease:.1?}\
+                    "{key}: in flight{worker} for {since}; its lease expires in {lease}\
                      {cancelled}{then}{postponed}"
                 )
             }
             (State::Waiting, due) => {
-                let due = due.unwrap_or_default();
-                format!("{key}: due in {due:.1?}{postponed}{failed}{why}")
+                let due = Shown(due.unwrap_or_default());
+                format!("{key}: due in {due}{postponed}{failed}{why}")
             }
             (State::Ready, _) => {
                 // The limit of the group is unknown.
@@ -406,7 +407,7 @@ impl Entry {
                     true => ", but the queue is paused".to_owned(),
                     false => standing.unwrap_or(&unread).explain(group),
                 };
-                format!("{key}: ready for {since:.1?}{but}{failed}{why}")
+                format!("{key}: ready for {since}{but}{failed}{why}")
             }
         }
     }
