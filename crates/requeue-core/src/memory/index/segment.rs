@@ -80,7 +80,7 @@ impl FreePlace<'_> {
         Position::in_place(self.place)
     }
 
-    #[inline]
+    #[inline(always)]
     pub(crate) fn put_slot(self, hash: u32, slot: Slot) {
         bucket::put_slot(self.bucket, self.place, hash, slot);
         *self.left -= 1;
