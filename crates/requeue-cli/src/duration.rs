@@ -48,6 +48,14 @@ pub(crate) fn shown(elapsed: Duration) -> String {
     }
 }
 
+/// Formats the duration of a wait or run, with milliseconds for short durations.
+pub(crate) fn format_length(length: Duration) -> String {
+    match (length.as_secs_f64() * 1e3).round() {
+        millis if millis < 1e3 => format!("{millis}ms"),
+        _ => shown(length),
+    }
+}
+
 /// Formats a quantile of measured times, which is exact to within 12 %: "120µs", "85ms" or "5.9s".
 pub(crate) fn format_quantile(time: Duration) -> String {
     match time.as_millis() {

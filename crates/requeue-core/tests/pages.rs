@@ -87,7 +87,7 @@ fn an_entry_explains_itself_in_one_sentence() {
 
     let with = "in flight, for 2.0s";
     assert_eq!(explain(&|entry| entry.phase = Phase::InFlight), with);
-    let dirty = "in flight, for 2.0s; added again, so it runs once more afterwards";
+    let dirty = "in flight, for 2.0s; added again, so it runs once more after this run";
     assert_eq!(explain(&|entry| entry.phase = Phase::InFlightDirty), dirty);
 
     let closed = "ready, waiting for a worker, for 2.0s; the queue is closed";

@@ -10,6 +10,7 @@ const $ = (selector) => document.querySelector(selector);
 const COLUMNS = [["keys", "amount"], ["failures", "amount"], ["key", "key"], ["first", "amount"], ["last", "amount"]];
 /** The number of errors that are shown first. */
 const FIRST = 5;
+const NO_FIRST = "earlier failures are not known";
 const NO_TIME = "the time is not recorded for each of these keys";
 
 export class Failures extends List {
@@ -57,19 +58,26 @@ export class Failures extends List {
   }
 }
 
+const ago = (time) => (time === null ? { reason: NO_TIME } : { text: `${duration(Math.round(time))} ago` });
+
+/** Returns the time since the first failure. If it is not known, returns the time since the oldest known one. */
+function since(first, oldest) {
+  if (first !== null || oldest === null) return ago(first);
+  return { text: `> ${ago(oldest).text}`, title: NO_FIRST };
+}
+
 class FailureRow extends Row {
   update(group) {
-    const { error, keys, parked, failures, key, sample, first, last } = group;
+    const { error, keys, parked, failures, key, sample, first, last, oldest } = group;
     // If all keys are parked, only parked keys are listed, because that list is quick to read.
     const state = keys === parked ? "parked" : "";
     setCell(this.tr.cells[0], { text: error, href: address({ state, error }), title: sample ?? error });
     const named = naming(group);
-    const ago = (time) => (time === null ? { reason: NO_TIME } : { text: `${duration(Math.round(time))} ago` });
     const values = {
       keys: { text: amount(keys), title: parked ? `${amount(parked)} parked` : "none parked" },
       failures: { text: amount(failures), title: "failures in a row" },
       key: { text: key, href: named && address(named) },
-      first: ago(first),
+      first: since(first, oldest),
       last: ago(last),
     };
     for (const [column, cell] of this.cells) setCell(cell, values[column]);

@@ -479,6 +479,9 @@ pub struct FailureGroup {
     /// keys. `last` is `None` if it is known for no key.
     pub first: Option<f64>,
     pub last: Option<f64>,
+    /// The time since the oldest failure that is known. If `first` is `None`, the first failure may be older.
+    #[serde(default)]
+    pub oldest: Option<f64>,
 }
 
 // --- Changes -----------------------------------------------------------------------------------

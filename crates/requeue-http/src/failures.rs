@@ -67,7 +67,8 @@ impl Failures {
         group.keys += 1;
         group.parked += usize::from(failing.state == RowState::Parked);
         group.failures += u64::from(failing.failures);
-        group.first = group.first.into_iter().chain(failing.first).reduce(f64::max);
+        let known = [group.oldest, failing.first, failing.last];
+        group.oldest = known.into_iter().flatten().reduce(f64::max);
         if failing.first.is_none() {
             unknown.count += 1;
             if unknown.keys.len() < MOST_READ {
@@ -79,26 +80,32 @@ impl Failures {
     }
 
     /// Returns the keys whose failures must be read to know the first failure of their groups, with the names of the
-    /// groups. Omits groups with too many such keys.
+    /// groups. If there are too many such keys, only some of them are returned.
     #[cfg_attr(not(feature = "store"), expect(dead_code, reason = "only stores know a part"))]
     pub(crate) fn keys_to_read(&self) -> Vec<(String, Vec<u8>)> {
         let mut left = MOST_READ;
         let mut keys = Vec::new();
         for (name, (_, unknown)) in &self.groups {
-            if unknown.count <= left {
-                left -= unknown.count;
-                keys.extend(unknown.keys.iter().map(|key| (name.clone(), key.clone())));
-            }
+            let some = unknown.keys.iter().take(left);
+            keys.extend(some.map(|key| (name.clone(), key.clone())));
+            left = MOST_READ - keys.len();
         }
         keys
     }
 
-    /// Records the time since the first failure of a key [to read](Self::keys_to_read), with an error of its group.
+    /// Records the time since a failure of a key [to read](Self::keys_to_read), with an error of its group.
     #[cfg_attr(not(feature = "store"), expect(dead_code, reason = "only stores know a part"))]
-    pub(crate) fn note_first(&mut self, group: &str, first: f64) {
-        if let Some((group, unknown)) = self.groups.get_mut(group) {
+    pub(crate) fn note_oldest(&mut self, group: &str, oldest: f64) {
+        if let Some((group, _)) = self.groups.get_mut(group) {
+            group.oldest = Some(group.oldest.map_or(oldest, |other| other.max(oldest)));
+        }
+    }
+
+    /// Records that the first failure of a key [to read](Self::keys_to_read) was noted.
+    #[cfg_attr(not(feature = "store"), expect(dead_code, reason = "only stores know a part"))]
+    pub(crate) fn note_first(&mut self, group: &str) {
+        if let Some((_, unknown)) = self.groups.get_mut(group) {
             unknown.count = unknown.count.saturating_sub(1);
-            group.first = Some(group.first.map_or(first, |other| other.max(first)));
         }
     }
 
@@ -107,7 +114,7 @@ impl Failures {
         let Self { groups, keys, waiting, looked_at, cut } = self;
         // If the time is unknown for a key, that key may have failed first.
         let known = |(group, unknown): (FailureGroup, Unknown)| FailureGroup {
-            first: group.first.filter(|_| unknown.count == 0),
+            first: group.oldest.filter(|_| unknown.count == 0),
             ..group
         };
         let mut groups: Vec<_> = groups.into_values().map(known).collect();
@@ -298,13 +305,19 @@ mod tests {
             }
             let keys = failures.keys_to_read();
             assert!(keys.iter().all(|(group, _)| group == "busy"));
-            read.iter().for_each(|&first| failures.note_first("busy", first));
-            (keys.len(), failures.into_list(1).failures[0].first)
+            for &first in read {
+                failures.note_oldest("busy", first);
+                failures.note_first("busy");
+            }
+            let group = failures.into_list(1).failures.remove(0);
+            (keys.len(), group.first, group.oldest)
         };
-        assert_eq!(first_of(&[Some(3.0), Some(9.0)], &[]), (0, Some(9.0)));
-        assert_eq!(first_of(&[None, Some(9.0), None], &[7.0, 10.0]), (2, Some(10.0)));
-        assert_eq!(first_of(&[None, Some(9.0), None], &[7.0]), (2, None));
-        assert_eq!(first_of(&[None; MOST_READ], &[4.0; MOST_READ]), (MOST_READ, Some(4.0)));
-        assert_eq!(first_of(&[None; MOST_READ + 1], &[]), (0, None));
+        let nine = Some(9.0);
+        assert_eq!(first_of(&[Some(3.0), nine], &[]), (0, nine, nine));
+        assert_eq!(first_of(&[None, nine, None], &[7.0, 10.0]), (2, Some(10.0), Some(10.0)));
+        assert_eq!(first_of(&[None, nine, None], &[7.0]), (2, None, nine));
+        let four = Some(4.0);
+        assert_eq!(first_of(&[None; MOST_READ], &[4.0; MOST_READ]), (MOST_READ, four, four));
+        assert_eq!(first_of(&[None; MOST_READ + 1], &[4.0]), (MOST_READ, None, four));
     }
 }

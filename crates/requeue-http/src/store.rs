@@ -162,7 +162,7 @@ impl Timeline {
             Some(entry) => KnownRun::of_entry(entry, runs),
             None => KnownRun::of_runs(runs),
         };
-        let note = "the store keeps the last runs of a key; older runs are unknown";
+        let note = "the store keeps no adds, and only the last runs of a key";
         Self::of_runs(row.as_ref().map(|row| (row, cause)), &runs, note)
             .with_actions(&shown_key(key).0, &actions)
     }
@@ -456,11 +456,14 @@ impl Source for Stored {
         }
         let read = failures.keys_to_read().into_iter().map(async |(group, key)| {
             let attempts = answer_soon(self.queue.attempts(&*key)).await?;
-            Some((first_of_attempts(&attempts, &group, &key)?, group))
+            Some((oldest_of_attempts(&attempts, &group, &key)?, group))
         });
         // Without an answer, the first failure of the group is unknown.
-        for (first, group) in join_all(read).await.into_iter().flatten() {
-            failures.note_first(&group, seconds(first));
+        for ((oldest, is_first), group) in join_all(read).await.into_iter().flatten() {
+            failures.note_oldest(&group, seconds(oldest));
+            if is_first {
+                failures.note_first(&group);
+            }
         }
         Ok(())
     }
@@ -709,13 +712,13 @@ impl From<ScheduleInfo> for api::Schedule {
     }
 }
 
-/// Returns the time since the first of the last consecutive failures with an error of this group. Returns `None` if an
-/// older failure, which the store does not keep, may also have such an error.
-fn first_of_attempts(attempts: &[Attempt], group: &str, key: &[u8]) -> Option<Duration> {
+/// Returns the time since the first of the last consecutive failures with an error of this group. Also returns false if
+/// an older failure, which the store does not keep, may have such an error.
+fn oldest_of_attempts(attempts: &[Attempt], group: &str, key: &[u8]) -> Option<(Duration, bool)> {
     let key = escape_key(key);
     let of_group = attempts.iter().take_while(|run| group_of(Some(&run.error), &key) == group);
     let (count, first) = of_group.enumerate().last()?;
-    (first.number == 1 || count + 1 < attempts.len()).then_some(first.ended)
+    Some((first.ended, first.number == 1 || count + 1 < attempts.len()))
 }
 
 /// Sums the numbers over periods of `step` minutes. The periods begin at the same times in each request.

@@ -143,7 +143,7 @@ impl Timeline {
                 self.events.swap(place, more);
             }
             self.events.drain(..more);
-            self.note.insert_str(0, "only the last 1,000 events are listed; ");
+            self.note.push_str("; the last 1,000 events are listed");
         }
         self
     }
@@ -289,7 +289,7 @@ struct Totals {
 impl fmt::Display for Totals {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { adds, reasons, runs, failed } = self;
-        write!(f, "{adds} adds")?;
+        write!(f, "all known events together: {adds} adds")?;
         let mut reasons: Vec<_> = reasons.iter().collect();
         reasons.sort_by_key(|(_, adds)| Reverse(**adds));
         for (n, (reason, adds)) in reasons.iter().take(NAMED).enumerate() {
@@ -300,7 +300,7 @@ impl fmt::Display for Totals {
             None | Some(0) => f.write_str(")")?,
             Some(more) => write!(f, " and {more} more reasons)")?,
         }
-        write!(f, ", {runs} completed runs, {failed} of them without success")
+        write!(f, ", {runs} completed runs, {failed} of them failed or stopped")
     }
 }
 
@@ -820,13 +820,17 @@ mod tests {
     #[test]
     fn a_summary_counts_adds_runs_and_the_most_frequent_reasons() {
         let mut totals = Totals { adds: 3, runs: 2, failed: 1, ..Totals::default() };
-        assert_eq!(totals.to_string(), "3 adds, 2 completed runs, 1 of them without success");
+        assert_eq!(
+            totals.to_string(),
+            "all known events together: 3 adds, 2 completed runs, 1 of them failed or stopped"
+        );
         totals.reasons = [("a", 1), ("b", 5)].into();
-        let end = ", 2 completed runs, 1 of them without success";
-        assert_eq!(totals.to_string(), format!("3 adds (5 for \"b\", 1 for \"a\"){end}"));
+        let start = "all known events together: 3 adds";
+        let end = ", 2 completed runs, 1 of them failed or stopped";
+        assert_eq!(totals.to_string(), format!("{start} (5 for \"b\", 1 for \"a\"){end}"));
         totals.reasons.extend([("c", 4), ("d", 1), ("e", 2)]);
         let reasons = "5 for \"b\", 4 for \"c\", 2 for \"e\" and 2 more reasons";
-        assert_eq!(totals.to_string(), format!("3 adds ({reasons}){end}"));
+        assert_eq!(totals.to_string(), format!("{start} ({reasons}){end}"));
     }
 
     fn failed(at: f64, attempt: u32) -> PastRun {

@@ -94,7 +94,7 @@ impl Runner {
             // All output is written first, because the command may write directly to the terminal.
             self.output.flush().await;
         }
-        let (outcome, record, output) = if self.config.commands.dry_run {
+        let (mut outcome, record, output) = if self.config.commands.dry_run {
             self.print_command(run).await;
             (Outcome::Succeeded, record, String::new())
         } else {
@@ -103,6 +103,7 @@ impl Runner {
         if let Some(lease) = &mut job.lease {
             lease.set_output(&output);
         }
+        outcome.note_output(&output);
         let record = record.output(output);
         // The hook is called before the completion, because no other run of the key can start until the completion.
         let outcome = match (outcome, &self.hooks) {
@@ -197,7 +198,7 @@ impl Runner {
 
     fn failed_outcome(&self, exit: i32, why: String) -> Outcome {
         let is_final = self.config.failures.fatal.contain(exit);
-        Outcome::Failed { exit: Some(exit), why, is_final }
+        Outcome::Failed { exit: Some(exit), why, said: String::new(), is_final }
     }
 
     /// Runs the command. Returns the outcome of the run, its record for the dashboard, and its last output.
@@ -227,7 +228,8 @@ impl Runner {
                     Some(exit) => (self.without_program(run.key, exit).await, exit as i32),
                     None if spawn::is_hopeless(&error) => {
                         let why = error.to_string();
-                        (Outcome::Failed { exit: None, why, is_final: true }, 126)
+                        let said = String::new();
+                        (Outcome::Failed { exit: None, why, said, is_final: true }, 126)
                     }
                     None => (self.failed_outcome(126, error.to_string()), 126),
                 };
@@ -259,7 +261,8 @@ impl Runner {
         };
         // With `files`, a build may replace the program, and the next change of a file starts it again.
         if template.fixed_program().is_none() || self.config.name == "files" {
-            return Outcome::Failed { exit: Some(exit as i32), why, is_final: true };
+            let exit = Some(exit as i32);
+            return Outcome::Failed { exit, why, said: String::new(), is_final: true };
         }
         if self.stop.no_program.set(exit).is_ok() {
             self.output.say(&format!("{why}; no new commands are started")).await;

@@ -26,6 +26,10 @@ impl Runner {
     /// Completes a run.
     pub(super) async fn end_run(&self, job: Job, outcome: Outcome, record: Run) {
         let Job { item, lease } = job;
+        let record = match outcome.error() {
+            Some(error) => record.error(error),
+            None => record,
+        };
         if let Some(lease) = lease {
             return self.end_lease(item, lease, outcome, record).await;
         }
@@ -42,20 +46,20 @@ impl Runner {
                 self.record_run(|history| history.succeeded(&key, record));
                 self.halt_if_reached().await;
             }
-            Outcome::Failed { exit: Some(exit), why, is_final: false } => {
+            Outcome::Failed { exit: Some(exit), why, is_final: false, .. } => {
                 self.tally.runs.failed.one_more();
                 if self.hooks.as_ref().is_some_and(|hooks| hooks.is_new(&item)) {
                     // The queue contains a newer request, which must not wait for the retry of this run.
                     let (key, attempt) =
                         (item.key().clone(), self.keys.failing.past_of(&item).attempt);
                     self.keys.give_up(item);
-                    self.record_run(|history| history.failed(&key, record.error(&why)));
+                    self.record_run(|history| history.failed(&key, record));
                     return self.report_retry(&key, attempt, &why, Again::Added).await;
                 }
                 let key = item.key().clone();
                 match self.keys.failing.count_failure(item, exit, self.keys.queue.now()) {
                     Verdict::Retried { attempt, delay } => {
-                        self.record_run(|history| history.failed(&key, record.error(&why)));
+                        self.record_run(|history| history.failed(&key, record));
                         self.report_retry(&key, attempt, &why, Again::After(delay)).await;
                     }
                     Verdict::GivenUp { item, attempts } => {
@@ -114,11 +118,11 @@ impl Runner {
             }
             // The store has not recorded the success, and will run the key again.
             Outcome::Succeeded => _ = self.tally.runs.failed.one_more(),
-            Outcome::Failed { exit, why, is_final } => {
+            Outcome::Failed { exit, why, is_final, .. } => {
                 self.tally.runs.failed.one_more();
                 self.record_run(|history| match is_parked {
-                    true => history.gave_up(&key, record.error(&why)),
-                    false => history.failed(&key, record.error(&why)),
+                    true => history.gave_up(&key, record),
+                    false => history.failed(&key, record),
                 });
                 if is_parked {
                     let letter = DeadLetter { attempts, exit, why: &why, priority };
@@ -186,7 +190,7 @@ impl Runner {
         let written = self.files.dead_letters.write_letter(&item, letter);
         let key = item.key().clone();
         self.keys.give_up(item);
-        self.record_run(|history| history.gave_up(&key, record.error(why)));
+        self.record_run(|history| history.gave_up(&key, record));
         self.report_given_up(&key, ("given up after", remedy), letter, written).await;
     }
 

@@ -22,8 +22,8 @@ pub(crate) type Lease = requeue_store::Item;
 /// Completes the delivery. Returns true if this completion parked the key. The lease ends even if the future is dropped
 /// after its first poll.
 pub(super) async fn complete_lease(mut lease: Lease, outcome: &Outcome) -> Result<bool, String> {
-    if let Outcome::Failed { exit, why, .. } = outcome {
-        lease.set_error(why);
+    if let (Outcome::Failed { exit, .. }, Some(error)) = (outcome, outcome.error()) {
+        lease.set_error(&error);
         exit.iter().for_each(|&exit| lease.set_exit_status(exit));
     }
     let completed = lease.complete(outcome.completion()).await;

@@ -299,7 +299,8 @@ pub(super) fn runs_text(runs: &[PastRun]) -> String {
         let parts = [
             Some(format!("attempt {attempt} {outcome}")),
             at.map(|at| format!("ended at {at}")),
-            took.and_then(api_duration).map(|took| format!("took {took:.1?}")),
+            took.and_then(api_duration)
+                .map(|took| format!("took {}", duration::format_length(took))),
             worker.as_ref().map(|worker| format!("worker {worker}")),
             // The exit status is omitted if the error already states it, as most errors of commands do.
             exit_status

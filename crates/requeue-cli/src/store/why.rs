@@ -79,7 +79,7 @@ async fn ask_server(
         return Ok(Answer { state: None, why, timeline, runs: Vec::new() });
     };
     note_missing(&mut timeline.note, missing);
-    let error = row.error.map(|error| format!(": {error}")).unwrap_or_default();
+    let error = row.error.map(|error| format!("; last error: {error}")).unwrap_or_default();
     let times = Times {
         age: row.age.and_then(api_duration),
         due: row.due_in.and_then(api_duration),
@@ -137,14 +137,14 @@ impl Answer {
         let omitted = lines.len().saturating_sub(most);
         if omitted > 0 {
             let lines = counted(omitted as u64, "earlier line");
-            text += &format!("… {lines}; `--since TIME` shows those of this period\n");
+            text += &format!("… {lines}; `--since 1h` shows all lines of the last hour\n");
         }
         for line in &lines[omitted..] {
             text += &printable(line);
             text.push('\n');
         }
         let begin = timeline.begin.and_then(|at| api_duration(timeline.now - at));
-        let begin = begin.map(|ago| format!("history begins {} ago; ", duration::shown(ago)));
+        let begin = begin.map(|ago| format!("the lines begin {} ago; ", duration::shown(ago)));
         text += &format!("({}{})\n", begin.unwrap_or_default(), printable(&timeline.note));
         if !runs.is_empty() {
             text.push('\n');
@@ -190,7 +190,8 @@ fn lines_of(events: &[PastEvent], now: f64) -> Vec<String> {
         }
         let (same, after) = rest.split_at(length * (times - 1));
         let words: Vec<_> = same[..length].iter().map(words_of).collect();
-        let took = api_duration(after[0].at - first.at).map(format_length).unwrap_or_default();
+        let took =
+            api_duration(after[0].at - first.at).map(duration::format_length).unwrap_or_default();
         let times = counted(times as u64 - 1, "time");
         lines.push(format!("{}  {times} in {took}: {}", times_of(first, now), words.join(", ")));
         let (last, after) = after.split_at(length);
@@ -236,7 +237,8 @@ fn words_of(event: &PastEvent) -> String {
 
 fn line_of(event: &PastEvent, now: f64) -> String {
     let PastEvent { at, until, kind, text, .. } = event;
-    let length = |until: f64| api_duration(until - at).map(format_length).unwrap_or_default();
+    let length =
+        |until: f64| api_duration(until - at).map(duration::format_length).unwrap_or_default();
     let words = match (kind, until) {
         (EventKind::Wait, Some(until)) if *until > now => {
             let left = api_duration(until - now).map(duration::shown).unwrap_or_default();
@@ -262,14 +264,6 @@ fn time_text(at: f64) -> String {
     let time = since.and_then(|since| Timestamp::UNIX_EPOCH.checked_add(since).ok());
     // The milliseconds show the order of events in quick succession.
     time.map(|time| time.strftime("%Y-%m-%dT%H:%M:%S%.3fZ").to_string()).unwrap_or_default()
-}
-
-/// Formats the duration of a wait or run, with milliseconds for short durations.
-fn format_length(length: Duration) -> String {
-    match (length.as_secs_f64() * 1e3).round() {
-        millis if millis < 1e3 => format!("{millis}ms"),
-        _ => duration::shown(length),
-    }
 }
 
 #[cfg(test)]
@@ -299,6 +293,22 @@ mod tests {
             note_missing(&mut note, missing.map(str::to_owned));
         }
         assert_eq!(note, "no failures; old runs are unknown");
+    }
+
+    #[test]
+    fn only_the_newest_lines_are_shown_without_a_period() {
+        let event = |n: u8| {
+            let at = START + f64::from(n);
+            PastEvent { kind: EventKind::Other, ..run(at, None, None, &format!("event {n}")) }
+        };
+        let events = (0..=u8::try_from(MOST_LINES).expect("few")).map(event).collect();
+        let timeline = Timeline { events, now: START + 99.0, ..Timeline::default() };
+        let answer = Answer { state: None, why: "idle".into(), timeline, runs: Vec::new() };
+        let text = answer.to_text(b"a", MOST_LINES);
+        let omitted = "… 1 earlier line; `--since 1h` shows all lines of the last hour";
+        assert_eq!(text.lines().nth(2), Some(omitted), "{text}");
+        assert!(!text.contains("event 0\n") && text.contains("event 1\n"), "{text}");
+        assert!(answer.to_text(b"a", usize::MAX).contains("event 0\n"));
     }
 
     #[test]

@@ -160,7 +160,10 @@ fn a_key_that_was_given_up_is_listed_with_its_error_and_the_end_of_its_output() 
     let listed = get(server, "/api/v1/keys?state=parked");
     assert_eq!(listed["keys"].as_array().map(Vec::len), Some(2));
     let page = get(server, "/api/v1/key?key=a");
-    assert_eq!((&page["state"], &page["error"]), (&json!("parked"), &json!("exit status: 1")));
+    assert_eq!(
+        (&page["state"], &page["error"]),
+        (&json!("parked"), &json!("exit status: 1: no such a"))
+    );
     let output = page["runs"][0]["output"].as_str().expect("text");
     assert!(output.ends_with("\n5000\nno such a\n") && output.len() < 5000, "{output}");
     assert_eq!(page["runs"].as_array().map(Vec::len), Some(2));

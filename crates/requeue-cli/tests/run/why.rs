@@ -187,7 +187,7 @@ fn a_store_tells_the_last_failures_and_the_actions_of_operators() {
     work(&dir, &["--retries", "0", "-c", "exit 3"]);
     let revive = ["revive", "--note", "the API is back", "bad"];
     assert_eq!(call(&dir, revive[0], &revive[1..]).code(), Some(0));
-    work(&dir, &["--retries", "0", "-c", "exit 4"]);
+    work(&dir, &["--retries", "0", "-c", "printf 'no\\nsuch column\\n' >&2; exit 4"]);
     let text = call(&dir, "why", &["bad"]).text();
     // Before each run, the key has been ready for a while.
     let events = |text: &str| -> Vec<String> {
@@ -202,7 +202,9 @@ fn a_store_tells_the_last_failures_and_the_actions_of_operators() {
     };
     assert!(has("revive by ", ": the API is back"), "{text}");
     assert!(has("run failed for the last time; took ", ""), "{text}");
-    assert!(has("attempt 1 failed for the last time: exit status: 4", "; took "), "{text}");
+    // The error ends with what the command said last.
+    let error = "attempt 1 failed for the last time: exit status: 4: such column";
+    assert!(has(error, "; took "), "{text}");
     assert!(has("parked after 1 failure", ""), "{text}");
     // `explain` is the same command.
     assert_eq!(events(&call(&dir, "explain", &["bad"]).text()).len(), 4);

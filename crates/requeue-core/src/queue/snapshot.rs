@@ -298,7 +298,7 @@ impl<K> fmt::Display for Explanation<'_, K> {
             write!(f, ", for {}", Shown(now.since(since)))?;
         }
         if entry.phase == Phase::InFlightDirty {
-            f.write_str("; added again, so it runs once more afterwards")?;
+            f.write_str("; added again, so it runs once more after this run")?;
         }
         match due {
             Some(Time::NEVER) => f.write_str("; never due: its delay is infinite")?,

@@ -227,7 +227,8 @@ async fn it_says_where_a_key_stands() {
     let item = get(&queue).await;
     assert_eq!(explained("a").await, "a: in flight for 0.0ns; its lease expires in 30.0s");
     queue.add("a").await.expect("added");
-    let dirty = "a: in flight for 0.0ns; its lease expires in 30.0s; it runs once more afterwards";
+    let dirty =
+        "a: in flight for 0.0ns; its lease expires in 30.0s; it runs once more after this run";
     assert_eq!(explained("a").await, dirty);
     item.succeed().await.expect("the lease is held");
     get(&queue).await.give_up("no such thing").await.expect("the lease is held");

@@ -383,7 +383,7 @@ impl Entry {
             (State::InFlight, due) => {
                 let lease = Shown(self.lease.unwrap_or_default());
                 let then = match due {
-                    _ if self.dirty => "; it runs once more afterwards".to_owned(),
+                    _ if self.dirty => "; it runs once more after this run".to_owned(),
                     Some(due) => format!("; it is due again in {}", Shown(due)),
                     None => String::new(),
                 };

@@ -3,6 +3,8 @@
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
+use requeue_core::Shown;
+
 use crate::types::add::Priority;
 use crate::types::calendar::{Calendar, Cron};
 use crate::types::error::{Failed, UpdateError};
@@ -163,7 +165,7 @@ impl ScheduleInfo {
             (Some(why), _) => format!("its schedule was refused: {why}"),
             (None, _) if self.is_paused => "its schedule is paused".to_owned(),
             (None, Some(next)) if next.is_zero() => "its schedule is due".to_owned(),
-            (None, Some(next)) => format!("its schedule adds it in {next:.1?}"),
+            (None, Some(next)) => format!("its schedule adds it in {}", Shown(next)),
             (None, None) => {
                 "its schedule waits for a worker, which computes its next time".to_owned()
             }
