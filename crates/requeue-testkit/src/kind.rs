@@ -6,6 +6,7 @@ use std::sync::{Arc, LazyLock};
 use serde_json::{Value, json};
 
 use crate::definition::Definition;
+use crate::patch::Part;
 
 /// Kinds of Kubernetes 1.37: version, resource, kind, singular, scope, short names, categories, subresources, verbs.
 const BUILT_IN: &str = include_str!("builtin/kinds.txt");
@@ -114,6 +115,30 @@ impl Kind {
         self.definition.is_some()
             || self.is_definition()
             || (GENERATIONS.contains(&&*self.plural) || self.plural == "statefulsets")
+    }
+
+    /// Returns the fields that a write to this part cannot change, so that its writer never owns them.
+    pub(crate) fn reset_fields(&self, part: Part) -> &'static [&'static [&'static str]] {
+        const STATUS: &[&[&str]] = &[&["f:status"]];
+        const ALL_BUT_STATUS: &[&[&str]] = &[&["f:metadata"], &["f:spec"]];
+        if part == Part::Main {
+            return if self.has_subresource("status") { STATUS } else { &[] };
+        }
+        if self.definition.is_some() {
+            return ALL_BUT_STATUS;
+        }
+        match &*self.plural {
+            "deployments" => &[&["f:spec"], &["f:metadata", "f:labels"]],
+            "pods" => &[
+                &["f:spec"],
+                &["f:metadata", "f:deletionTimestamp"],
+                &["f:metadata", "f:ownerReferences"],
+            ],
+            "customresourcedefinitions" | "csinodes" | "servicecidrs" | "volumeattachments" => {
+                ALL_BUT_STATUS
+            }
+            _ => &[&["f:spec"]],
+        }
     }
 
     /// Returns whether a PUT without a resource version replaces any stored object.
@@ -227,6 +252,15 @@ pub(crate) fn is_known_group(group: &str) -> bool {
     group.is_empty()
         || group.ends_with(".k8s.io")
         || ["apps", "autoscaling", "batch", "extensions", "policy"].contains(&group)
+}
+
+/// Returns whether the testkit has all kinds of this version of a built-in group.
+pub(crate) fn has_all_kinds(group: &str, version: &str) -> bool {
+    !ACTING.contains(&group)
+        && BUILT_IN
+            .lines()
+            .map(read_line)
+            .any(|kind| kind.group == group && kind.version == version)
 }
 
 fn read_line(line: &str) -> Kind {

@@ -67,13 +67,21 @@ async fn the_servers_give_the_same_answers() {
 async fn define(client: Client) {
     let api: Api<CustomResourceDefinition> = Api::all(client);
     for definition in kinds::definitions() {
-        let definition = serde_json::from_value(definition).unwrap();
+        let definition: CustomResourceDefinition = serde_json::from_value(definition).unwrap();
         let made = api.create(&PostParams::default(), &definition).await.unwrap();
         let name = made.metadata.name.unwrap();
         until("the custom resource is established", async || {
             let found = api.get(&name).await.unwrap();
             let conditions = found.status.and_then(|status| status.conditions).unwrap_or_default();
             conditions.iter().any(|it| it.type_ == "Established" && it.status == "True")
+        })
+        .await;
+        // The first list starts the cache of the real server, whose history begins there.
+        let plural = definition.spec.names.plural.clone();
+        until("the custom resource can be listed", async || {
+            let list = http::Request::get(format!("{}/{plural}?resourceVersion=0", kinds::CUSTOM));
+            let list = list.body(Vec::new()).unwrap();
+            api.clone().into_client().request_text(list).await.is_ok()
         })
         .await;
     }

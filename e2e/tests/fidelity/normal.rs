@@ -8,7 +8,7 @@ use crate::generator::Step;
 use crate::runner::Answer;
 
 /// Everything that is replaced before the comparison, each with the reason. Nothing else is masked.
-pub(crate) const RULES: [(&str, &str); 8] = [
+pub(crate) const RULES: [(&str, &str); 11] = [
     (
         "resource versions of objects",
         "Other sequences write at the same time. Compared: equality and order.",
@@ -16,6 +16,10 @@ pub(crate) const RULES: [(&str, &str); 8] = [
     (
         "resource versions of lists, bookmarks",
         "As above. Compared: the last version of the sequence at or before it.",
+    ),
+    (
+        "resource versions of lists at or after a version",
+        "The real server reads its cache, which may be older. Compared: the objects, up to 20 times.",
     ),
     ("uids", "They are random. Compared: equality."),
     ("the end of a generated name", "It is random. Compared: equality."),
@@ -25,11 +29,16 @@ pub(crate) const RULES: [(&str, &str); 8] = [
     ),
     ("the order of managed fields", "It depends on the second of a write."),
     ("continue", "The token is opaque. Compared: presence, and the next page."),
+    (
+        "the order of causes, and of their texts in a message",
+        "The real server collects most of them from maps, in a random order.",
+    ),
+    ("the place of a scheme in messages", "It is a line of the server's source."),
     ("bookmarks except the one after the initial events", "Their time is not specified."),
 ];
 
 /// The values of one server that have occurred in a sequence.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Normalizer {
     versions: BTreeMap<u64, String>,
     /// Uids and generated names, with their replacements.
@@ -55,6 +64,12 @@ impl Normalizer {
         {
             self.add_text(name.to_owned(), format!("{prefix}-<random>"));
         }
+        if is_cached(step)
+            && let Some(meta) = body.get_mut("metadata").and_then(Value::as_object_mut)
+        {
+            mask(meta.get_mut("resourceVersion"), "<cached>");
+        }
+        sort_causes(&mut body);
         self.value(&mut body, &format!("{at}:"));
         self.replace_texts(&mut body, step);
         json!({ "code": answer.code, "body": body })
@@ -167,6 +182,9 @@ impl Normalizer {
             }
             Value::String(text) => {
                 self.replace_known(text);
+                if let Some((before, _)) = text.split_once("in scheme \"pkg/") {
+                    *text = format!("{before}in scheme <place>");
+                }
                 let mentions = ["resource version", "ResourceVersion", "resourceVersion"];
                 if !text.starts_with('<') && mentions.iter().any(|mention| text.contains(mention)) {
                     *text = self.replace_numbers(text, &step.path);
@@ -193,6 +211,15 @@ impl Normalizer {
             let end = from.find(|it: char| !it.is_ascii_digit()).unwrap_or(from.len());
             let (number, after) = from.split_at(end);
             replaced += before;
+            // The digits of names, such as `meta.k8s.io`, and of replacements.
+            let is_replaced = replaced.matches('<').count() > replaced.matches('>').count();
+            let is_name =
+                before.ends_with(char::is_alphanumeric) || after.starts_with(char::is_alphanumeric);
+            if is_replaced || is_name {
+                replaced += number;
+                rest = after;
+                continue;
+            }
             let known = number.parse().ok().and_then(|number| self.versions.get(&number));
             replaced += match known {
                 Some(known) => known,
@@ -203,6 +230,38 @@ impl Normalizer {
         }
         replaced + rest
     }
+}
+
+/// Sorts the causes of a failure, and removes them from its message.
+fn sort_causes(status: &mut Value) {
+    let Some(causes) = status.pointer_mut("/details/causes").and_then(Value::as_array_mut) else {
+        return;
+    };
+    if causes.len() < 2 {
+        return;
+    }
+    causes.sort_by_key(Value::to_string);
+    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    let listed: Vec<_> = causes
+        .iter()
+        .map(|cause| format!("{}: {}", text(&cause["field"]), text(&cause["message"])))
+        .collect();
+    let mut message = text(&status["message"]);
+    for cause in listed {
+        message = message.replacen(&cause, "<cause>", 1);
+    }
+    status["message"] = json!(message);
+}
+
+/// Returns whether the real server may answer a list from its cache, at a version that it chooses.
+pub(crate) fn is_cached(step: &Step) -> bool {
+    let has = |text: &str| step.path.contains(text);
+    has("resourceVersion=")
+        && !has("watch=1")
+        && !has("resourceVersionMatch=Exact")
+        && !has("limit=")
+        || has("resourceVersion=0")
+        || has("resourceVersionMatch=NotOlderThan")
 }
 
 fn mask(value: Option<&mut Value>, replacement: &str) {

@@ -76,7 +76,9 @@ impl Cluster {
                 set_list(object, "finalizers", kept);
             }),
             Step::Finalize(key) => self.edit(&key, |namespace| {
-                namespace["spec"]["finalizers"] = json!([]);
+                if let Some(spec) = namespace["spec"].as_object_mut() {
+                    spec.remove("finalizers");
+                }
             }),
         }
         let changed = self.store.version() != before;
@@ -104,7 +106,8 @@ impl Cluster {
             let meta = &object["metadata"];
             let is_deleted = !meta["deletionTimestamp"].is_null();
             let is_core = key.group.is_empty();
-            if is_deleted && is_core && key.plural == "namespaces" {
+            let is_namespace = is_core && key.plural == "namespaces";
+            if is_deleted && is_namespace && !object["spec"]["finalizers"].is_null() {
                 self.add_namespace_steps(key, &mut steps);
             } else if is_deleted && has_finalizer(object, CUSTOM_RESOURCES) {
                 self.add_definition_steps(key, object, &mut steps);
@@ -116,7 +119,7 @@ impl Cluster {
                 if !blocking.any(|(_, blocks)| *blocks) {
                     steps.push(Step::RemoveFinalizer(key.clone(), FOREGROUND));
                 }
-            } else if !is_deleted {
+            } else if !is_deleted && is_collected(key) {
                 steps.extend(self.owner_step(key, object, &dependents));
             }
         }
@@ -126,7 +129,7 @@ impl Cluster {
     /// Returns the dependents of each uid, and whether they block the deletion of their owner.
     fn dependents(&self) -> Dependents {
         let mut dependents = Dependents::new();
-        for (key, object) in self.store.objects() {
+        for (key, object) in self.store.objects().iter().filter(|(key, _)| is_collected(key)) {
             for owner in owners(object) {
                 let uid = owner["uid"].as_str().unwrap_or_default().to_owned();
                 let blocks = owner["blockOwnerDeletion"] == true;
@@ -246,6 +249,11 @@ impl Cluster {
         let (group, plural) = crd::resource_of(definition);
         self.kinds.retain(|_, kind| kind.group != group || kind.plural != plural);
     }
+}
+
+/// The garbage collector does not look at events.
+fn is_collected(key: &Key) -> bool {
+    !(key.group.is_empty() && key.plural == "events")
 }
 
 fn owners(object: &Value) -> &[Value] {
