@@ -18,6 +18,7 @@ pub(crate) fn set(object: &mut Value, kind: &Kind) {
             }
         }
         ("", "namespaces") => {
+            set_fields(&mut object["status"], &[("phase", json!("Active"))]);
             let name = object["metadata"]["name"].clone();
             if name.as_str().is_some_and(|name| !name.is_empty()) {
                 object["metadata"]["labels"]["kubernetes.io/metadata.name"] = name;

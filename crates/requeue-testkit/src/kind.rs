@@ -6,7 +6,6 @@ use std::sync::{Arc, LazyLock};
 use serde_json::{Value, json};
 
 use crate::definition::Definition;
-use crate::patch::Part;
 
 /// Kinds of Kubernetes 1.37: version, resource, kind, singular, scope, short names, categories, subresources, verbs.
 const BUILT_IN: &str = include_str!("builtin/kinds.txt");
@@ -55,6 +54,14 @@ pub(crate) struct Kind {
     pub(crate) verbs: Vec<String>,
     /// `None` for a built-in kind.
     pub(crate) definition: Option<Arc<Definition>>,
+}
+
+/// The part of an object that a write may change.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum Part {
+    /// Everything but the status, if the kind has that subresource.
+    Main,
+    Status,
 }
 
 /// The kinds by group, version and plural.

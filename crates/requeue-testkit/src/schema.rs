@@ -277,7 +277,6 @@ fn omit_zeros(object: &mut Value, kind: &Kind) {
         ("", "pods") => {
             (&mut object["status"], &["message", "nominatedNodeName", "phase", "reason"])
         }
-        ("", "namespaces") => (&mut object["status"], &["phase"]),
         ("apps", "deployments") => (
             &mut object["status"],
             &[

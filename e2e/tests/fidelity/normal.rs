@@ -8,7 +8,7 @@ use crate::generator::Step;
 use crate::runner::Answer;
 
 /// Everything that is replaced before the comparison, each with the reason. Nothing else is masked.
-pub(crate) const RULES: [(&str, &str); 11] = [
+pub(crate) const RULES: [(&str, &str); 12] = [
     (
         "resource versions of objects",
         "Other sequences write at the same time. Compared: equality and order.",
@@ -24,7 +24,7 @@ pub(crate) const RULES: [(&str, &str); 11] = [
     ("uids", "They are random. Compared: equality."),
     ("the end of a generated name", "It is random. Compared: equality."),
     (
-        "creationTimestamp, deletionTimestamp, times of managed fields, of a CRD's conditions",
+        "creationTimestamp, deletionTimestamp, times of managed fields and of conditions",
         "The servers run at different times. Compared: presence.",
     ),
     ("the order of managed fields", "It depends on the second of a write."),
@@ -33,6 +33,7 @@ pub(crate) const RULES: [(&str, &str); 11] = [
         "the order of causes, and of their texts in a message",
         "The real server collects most of them from maps, in a random order.",
     ),
+    ("the controllers' name as a manager", "They run in a program for tests."),
     ("the place of a scheme in messages", "It is a line of the server's source."),
     ("bookmarks except the one after the initial events", "Their time is not specified."),
 ];
@@ -90,14 +91,10 @@ impl Normalizer {
                     self.add_text(uid.to_owned(), format!("<uid {path}>"));
                 }
                 let is_list = fields.contains_key("items");
-                let is_definition =
-                    fields.get("kind").is_some_and(|it| it == "CustomResourceDefinition");
                 if let Some(Value::Object(meta)) = fields.get_mut("metadata") {
                     self.metadata(meta, is_list, path);
                 }
-                if is_definition {
-                    mask_conditions(fields);
-                }
+                mask_conditions(fields);
             }
             _ => {}
         }
@@ -134,6 +131,9 @@ impl Normalizer {
         if let Some(Value::Array(entries)) = meta.get_mut("managedFields") {
             for entry in entries.iter_mut() {
                 mask(entry.get_mut("time"), "<time>");
+                if entry["manager"] == "kubetest" {
+                    entry["manager"] = json!("kube-controller-manager");
+                }
             }
             entries.sort_by_key(|entry| {
                 let key = |field: &str| entry[field].as_str().unwrap_or_default().to_owned();
@@ -272,8 +272,8 @@ fn mask(value: Option<&mut Value>, replacement: &str) {
     }
 }
 
-fn mask_conditions(definition: &mut Map<String, Value>) {
-    let conditions = definition.get_mut("status").and_then(|status| status.get_mut("conditions"));
+fn mask_conditions(object: &mut Map<String, Value>) {
+    let conditions = object.get_mut("status").and_then(|status| status.get_mut("conditions"));
     for condition in conditions.and_then(Value::as_array_mut).into_iter().flatten() {
         mask(condition.get_mut("lastTransitionTime"), "<time>");
     }

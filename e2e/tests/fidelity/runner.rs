@@ -96,6 +96,7 @@ async fn settle(clients: [&Client; 2], sequence: &Sequence) {
                         name,
                         meta["finalizers"],
                         owners,
+                        item["spec"]["finalizers"],
                         meta["deletionTimestamp"].is_null()
                     ])
                 }));

@@ -4,8 +4,7 @@ use serde_json::{Value, json};
 
 use crate::defaults;
 use crate::events;
-use crate::kind::Kind;
-use crate::patch::Part;
+use crate::kind::{Kind, Part};
 
 /// Completes a new object.
 pub(super) fn prepare_for_create(object: &mut Value, kind: &Kind) {

@@ -16,9 +16,9 @@ use super::{Cluster, Response};
 use crate::access::Access;
 use crate::crd;
 use crate::defaults;
-use crate::kind::Kind;
+use crate::kind::{Kind, Part};
 use crate::metadata;
-use crate::patch::{self, Ownership, Part};
+use crate::patch::{self, Ownership};
 use crate::request::{FieldValidation, PatchType, Request, Verb};
 use crate::schema::{self, Schema};
 use crate::status::{Failure, FieldError};
@@ -182,6 +182,8 @@ impl Cluster {
         check_body(request, kind)?;
         let mut new = request.body.clone();
         check_type(&mut new, kind)?;
+        // An unknown field is refused before the object is looked up.
+        Self::prepare(&mut new, writing)?;
         let namespace = request.path.namespace.as_deref();
         check_namespace(&mut new, namespace)?;
         check_name(&new, request)?;

@@ -10,9 +10,8 @@ use k8s_openapi::jiff::Timestamp;
 use serde_json::{Value, json};
 
 use crate::definition::{Definition, text, versions};
-use crate::kind::Kind;
+use crate::kind::{Kind, Part};
 use crate::metadata;
-use crate::patch::Part;
 use crate::status::{Failure, FieldError};
 
 /// Keeps a definition until its objects are gone.

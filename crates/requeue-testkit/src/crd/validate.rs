@@ -6,7 +6,7 @@ use k8s_openapi::jiff::Timestamp;
 use regex::Regex;
 use serde_json::{Value, json};
 
-use crate::patch::Part;
+use crate::kind::Part;
 use crate::schema::join;
 use crate::status::{Failure, FieldError};
 

@@ -10,7 +10,7 @@ use json_patch::{AddOperation, PatchOperation};
 use serde_json::Value;
 
 pub(crate) use self::apply::apply;
-pub(crate) use self::ownership::{Ownership, Part, is_unchanged, own_scale, own_update};
+pub(crate) use self::ownership::{Ownership, is_unchanged, own_scale, own_update};
 pub(crate) use self::strategic::strategic;
 use crate::status::Failure;
 

@@ -8,14 +8,6 @@ use super::fields::{Comparison, FieldSet, field_element};
 use crate::kind::Kind;
 use crate::schema::Schema;
 
-/// The part of an object that a write may change.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) enum Part {
-    /// Everything but the status, if the kind has that subresource.
-    Main,
-    Status,
-}
-
 /// The writer, and the time of the write.
 #[derive(Clone, Debug)]
 pub(crate) struct Ownership {

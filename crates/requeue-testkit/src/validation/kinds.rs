@@ -7,8 +7,8 @@ use serde_json::{Value, json};
 
 use super::meta::{self, Finalizers, Names};
 use super::names::config_key_errors;
-use crate::kind::Kind;
-use crate::patch::Part;
+use super::pod_diff;
+use crate::kind::{Kind, Part};
 use crate::status::FieldError;
 
 /// Returns the fields that the API server refuses.
@@ -37,6 +37,7 @@ pub(super) fn check(
                 errors.push(FieldError::invalid(field, duration, "must be greater than 0"));
             }
         }
+        ("rbac.authorization.k8s.io", "clusterroles" | "roles") => check_rules(object, &mut errors),
         ("", "pods") => check_pod(object, old, &mut errors),
         ("apps", "deployments" | "replicasets") => check_workload(object, old, &mut errors),
         _ => {}
@@ -189,6 +190,27 @@ fn check_workload(object: &Value, old: Option<&Value>, errors: &mut Vec<FieldErr
     }
 }
 
+fn check_rules(role: &Value, errors: &mut Vec<FieldError>) {
+    for (at, rule) in role["rules"].as_array().into_iter().flatten().enumerate() {
+        let is_empty = |field: &str| rule[field].as_array().is_none_or(Vec::is_empty);
+        let mut require = |field: &str, why: &str| {
+            errors.push(FieldError::required(format!("rules[{at}].{field}"), why));
+        };
+        if is_empty("verbs") {
+            require("verbs", "verbs must contain at least one value");
+        }
+        if !is_empty("nonResourceURLs") {
+            continue;
+        }
+        if is_empty("apiGroups") {
+            require("apiGroups", "resource rules must supply at least one api group");
+        }
+        if is_empty("resources") {
+            require("resources", "resource rules must supply at least one resource");
+        }
+    }
+}
+
 fn check_containers(spec: &Value, path: &str, errors: &mut Vec<FieldError>) {
     let containers = spec["containers"].as_array().map(Vec::as_slice).unwrap_or_default();
     if containers.is_empty() {
@@ -207,32 +229,34 @@ fn check_containers(spec: &Value, path: &str, errors: &mut Vec<FieldError>) {
 fn check_pod(object: &Value, old: Option<&Value>, errors: &mut Vec<FieldError>) {
     check_containers(&object["spec"], "spec.containers", errors);
     let Some(old) = old else { return };
-    let mut specs = [object["spec"].clone(), old["spec"].clone()];
+    let (mut new, old) = (object["spec"].clone(), &old["spec"]);
     for list in ["containers", "initContainers"] {
-        let counts = specs.each_ref().map(|spec| spec[list].as_array().map_or(0, Vec::len));
-        if counts[0] != counts[1] {
+        let containers = |spec: &Value| spec[list].as_array().map_or(0, Vec::len);
+        if containers(&new) != containers(old) {
             let why = "pod updates may not add or remove containers";
             errors.push(FieldError::forbidden(format!("spec.{list}"), why));
             return;
         }
-        for spec in &mut specs {
-            for container in spec[list].as_array_mut().into_iter().flatten() {
-                container["image"] = Value::Null;
-            }
+        let new = new.get_mut(list).and_then(Value::as_array_mut).into_iter().flatten();
+        for (new, old) in new.zip(old[list].as_array().into_iter().flatten()) {
+            new["image"] = old["image"].clone();
         }
     }
-    for spec in &mut specs {
-        for field in ["activeDeadlineSeconds", "schedulingGates", "tolerations"] {
-            spec[field] = Value::Null;
+    for field in ["activeDeadlineSeconds", "schedulingGates", "tolerations"] {
+        match old.get(field) {
+            Some(value) => new[field] = value.clone(),
+            None => new.as_object_mut().into_iter().for_each(|spec| {
+                spec.remove(field);
+            }),
         }
     }
-    if specs[0] != specs[1] {
-        // The API server adds the difference, as a text of its internal types.
+    if new != *old {
         let why = "pod updates may not change fields other than `spec.containers[*].image`,\
                    `spec.initContainers[*].image`,`spec.activeDeadlineSeconds`,\
                    `spec.tolerations` (only additions to existing tolerations),\
                    `spec.terminationGracePeriodSeconds` (allow it to be set to 1 if it was \
                    previously negative)\n";
-        errors.push(FieldError::forbidden("spec", why));
+        let difference = pod_diff::diff(old, &new);
+        errors.push(FieldError::forbidden("spec", &format!("{why}{difference}")));
     }
 }

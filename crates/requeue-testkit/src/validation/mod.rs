@@ -3,14 +3,14 @@
 mod kinds;
 mod meta;
 mod names;
+mod pod_diff;
 
 use serde_json::Value;
 
 use self::meta::{Finalizers, Names};
 pub(crate) use self::names::{label_key_errors, label_value_errors};
 use crate::crd;
-use crate::kind::Kind;
-use crate::patch::Part;
+use crate::kind::{Kind, Part};
 use crate::status::{Failure, FieldError};
 
 /// Returns the fields that the API server refuses, in its order.

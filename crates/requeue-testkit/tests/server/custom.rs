@@ -57,8 +57,8 @@ async fn unknown_fields_are_pruned_and_defaults_are_set() {
         created.data["spec"],
         json!({ "replicas": 1, "nested": { "size": "small" }, "free": { "any": [1] } })
     );
-    let mut strict = PatchParams::default();
-    strict.field_validation = Some(ValidationDirective::Strict);
+    let validation = Some(ValidationDirective::Strict);
+    let strict = PatchParams { field_validation: validation, ..PatchParams::default() };
     let unknown = Patch::Merge(json!({ "spec": { "unknown": 1 } }));
     let status = refused(things.patch("t", &strict, &unknown).await);
     assert_eq!(status.code, 422);
