@@ -3,6 +3,7 @@
 use serde_json::{Map, Value, json};
 
 use crate::kind::Kind;
+use crate::schema::Schema;
 
 /// Sets missing fields of an object, as the server does when it reads it.
 pub(crate) fn set(object: &mut Value, kind: &Kind) {
@@ -17,8 +18,11 @@ pub(crate) fn set(object: &mut Value, kind: &Kind) {
             }
         }
         ("", "namespaces") => {
+            set_fields(&mut object["status"], &[("phase", json!("Active"))]);
             let name = object["metadata"]["name"].clone();
-            object["metadata"]["labels"]["kubernetes.io/metadata.name"] = name;
+            if name.as_str().is_some_and(|name| !name.is_empty()) {
+                object["metadata"]["labels"]["kubernetes.io/metadata.name"] = name;
+            }
         }
         ("", "secrets") => set_fields(object, &[("type", json!("Opaque"))]),
         ("coordination.k8s.io", "leases") => set_fields(object, &[("spec", json!({}))]),
@@ -63,6 +67,35 @@ pub(crate) fn set(object: &mut Value, kind: &Kind) {
     }
 }
 
+/// Returns the empty object of a kind, as Go writes it: with the fields that are never left out.
+pub(crate) fn zero(kind: &Kind) -> Value {
+    let template = json!({ "metadata": {}, "spec": { "containers": null } });
+    let mut object = match kind.definition {
+        None => Schema::of(kind).empty(),
+        Some(_) => json!({}),
+    };
+    let nulls = match (&*kind.group, &*kind.plural) {
+        ("", "events") => json!({
+            "firstTimestamp": null, "lastTimestamp": null, "eventTime": null,
+            "reportingComponent": "", "reportingInstance": "",
+        }),
+        ("", "pods") => json!({ "spec": { "containers": null } }),
+        ("apps", "deployments") => json!({
+            "spec": { "replicas": 0, "selector": null, "template": template, "strategy": {} },
+        }),
+        ("apps", "replicasets") => json!({
+            "spec": { "replicas": 0, "selector": null, "template": template },
+            "status": { "replicas": 0 },
+        }),
+        ("rbac.authorization.k8s.io", "clusterroles" | "roles") => json!({ "rules": null }),
+        _ => json!({}),
+    };
+    for (name, value) in nulls.as_object().into_iter().flatten() {
+        object[name] = value.clone();
+    }
+    object
+}
+
 /// Sets fields that are missing or null. A null object counts as empty.
 fn set_fields(object: &mut Value, defaults: &[(&str, Value)]) {
     if object.is_null() {
@@ -104,23 +137,7 @@ fn set_deployment(deployment: &mut Value) {
 
 fn set_pod(pod: &mut Value) {
     set_pod_spec(&mut pod["spec"]);
-    let tolerations = ["not-ready", "unreachable"].map(|state| {
-        json!({
-            "key": format!("node.kubernetes.io/{state}"),
-            "operator": "Exists",
-            "effect": "NoExecute",
-            "tolerationSeconds": 300,
-        })
-    });
-    set_fields(
-        &mut pod["spec"],
-        &[
-            ("enableServiceLinks", json!(true)),
-            ("preemptionPolicy", json!("PreemptLowerPriority")),
-            ("priority", json!(0)),
-            ("tolerations", json!(tolerations)),
-        ],
-    );
+    set_fields(&mut pod["spec"], &[("enableServiceLinks", json!(true))]);
     for container in pod["spec"]["containers"].as_array_mut().into_iter().flatten() {
         let resources = &mut container["resources"];
         let limits = resources["limits"].as_object().cloned().unwrap_or_default();
@@ -130,6 +147,29 @@ fn set_pod(pod: &mut Value) {
             set_fields(&mut resources["requests"], &limits);
         }
     }
+}
+
+/// Sets what the API server's admission plugins set. The client does not own these fields.
+pub(crate) fn admit(object: &mut Value, kind: &Kind) {
+    if !kind.is_core("pods") {
+        return;
+    }
+    let tolerations = ["not-ready", "unreachable"].map(|state| {
+        json!({
+            "key": format!("node.kubernetes.io/{state}"),
+            "operator": "Exists",
+            "effect": "NoExecute",
+            "tolerationSeconds": 300,
+        })
+    });
+    set_fields(
+        &mut object["spec"],
+        &[
+            ("preemptionPolicy", json!("PreemptLowerPriority")),
+            ("priority", json!(0)),
+            ("tolerations", json!(tolerations)),
+        ],
+    );
 }
 
 /// Returns the class of service that follows from a pod's resources.

@@ -13,6 +13,11 @@ impl Definition {
         Self(definition)
     }
 
+    /// Returns the resource version of the definition.
+    pub(crate) fn version_of_definition(&self) -> u64 {
+        text(&self.0["metadata"]["resourceVersion"]).parse().unwrap_or(0)
+    }
+
     pub(crate) fn list_kind(&self) -> String {
         text(&self.0["spec"]["names"]["listKind"])
     }

@@ -56,6 +56,14 @@ pub(crate) struct Kind {
     pub(crate) definition: Option<Arc<Definition>>,
 }
 
+/// The part of an object that a write may change.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum Part {
+    /// Everything but the status, if the kind has that subresource.
+    Main,
+    Status,
+}
+
 /// The kinds by group, version and plural.
 pub(crate) type Kinds = BTreeMap<(String, String, String), Arc<Kind>>;
 
@@ -114,6 +122,30 @@ impl Kind {
         self.definition.is_some()
             || self.is_definition()
             || (GENERATIONS.contains(&&*self.plural) || self.plural == "statefulsets")
+    }
+
+    /// Returns the fields that a write to this part cannot change, so that its writer never owns them.
+    pub(crate) fn reset_fields(&self, part: Part) -> &'static [&'static [&'static str]] {
+        const STATUS: &[&[&str]] = &[&["f:status"]];
+        const ALL_BUT_STATUS: &[&[&str]] = &[&["f:metadata"], &["f:spec"]];
+        if part == Part::Main {
+            return if self.has_subresource("status") { STATUS } else { &[] };
+        }
+        if self.definition.is_some() {
+            return ALL_BUT_STATUS;
+        }
+        match &*self.plural {
+            "deployments" => &[&["f:spec"], &["f:metadata", "f:labels"]],
+            "pods" => &[
+                &["f:spec"],
+                &["f:metadata", "f:deletionTimestamp"],
+                &["f:metadata", "f:ownerReferences"],
+            ],
+            "customresourcedefinitions" | "csinodes" | "servicecidrs" | "volumeattachments" => {
+                ALL_BUT_STATUS
+            }
+            _ => &[&["f:spec"]],
+        }
     }
 
     /// Returns whether a PUT without a resource version replaces any stored object.
@@ -227,6 +259,15 @@ pub(crate) fn is_known_group(group: &str) -> bool {
     group.is_empty()
         || group.ends_with(".k8s.io")
         || ["apps", "autoscaling", "batch", "extensions", "policy"].contains(&group)
+}
+
+/// Returns whether the testkit has all kinds of this version of a built-in group.
+pub(crate) fn has_all_kinds(group: &str, version: &str) -> bool {
+    !ACTING.contains(&group)
+        && BUILT_IN
+            .lines()
+            .map(read_line)
+            .any(|kind| kind.group == group && kind.version == version)
 }
 
 fn read_line(line: &str) -> Kind {

@@ -107,10 +107,21 @@ impl Path {
 }
 
 /// How a resource version in a query is meant.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Match {
     Exact,
     NotOlderThan,
+    Unknown(String),
+}
+
+impl Match {
+    pub(crate) fn text(&self) -> &str {
+        match self {
+            Self::Exact => "Exact",
+            Self::NotOlderThan => "NotOlderThan",
+            Self::Unknown(text) => text,
+        }
+    }
 }
 
 /// The treatment of fields that the server does not know.
@@ -180,7 +191,7 @@ impl Options {
             match name {
                 "labelSelector" => labels = value,
                 "fieldSelector" => fields = value,
-                "limit" => options.limit = number(name, &value)?,
+                "limit" => options.limit = usize::try_from(number(&value)?).unwrap_or(0),
                 "continue" => options.page = Some(value).filter(|page| !page.is_empty()),
                 "resourceVersion" => options.version = value,
                 "resourceVersionMatch" => {
@@ -188,13 +199,14 @@ impl Options {
                         "Exact" => Some(Match::Exact),
                         "NotOlderThan" => Some(Match::NotOlderThan),
                         "" => None,
-                        _ => return Err(unsupported_match(&value)),
+                        _ => Some(Match::Unknown(value)),
                     }
                 }
                 "watch" => options.watch = truth(),
                 "timeoutSeconds" => {
                     // The server replaces zero with its default.
-                    options.timeout_seconds = Some(number(name, &value)?).filter(|it| *it > 0);
+                    let seconds = u64::try_from(number(&value)?).unwrap_or(0);
+                    options.timeout_seconds = Some(seconds).filter(|it| *it > 0);
                 }
                 "allowWatchBookmarks" => options.bookmarks = truth(),
                 "sendInitialEvents" => options.send_initial_events = Some(truth()),
@@ -225,7 +237,7 @@ impl Options {
                     options.propagation =
                         Some(if truth() { Propagation::Orphan } else { Propagation::Background });
                 }
-                "gracePeriodSeconds" => options.grace_seconds = Some(number(name, &value)?),
+                "gracePeriodSeconds" => options.grace_seconds = Some(number(&value)?),
                 // These change only the form of the response, or limit its time.
                 "pretty" | "timeout" => {}
                 other => {
@@ -238,18 +250,28 @@ impl Options {
         options.selector = Selector::parse(&labels, &fields)?;
         Ok(options)
     }
+
+    /// Returns the version in the query, or 0.
+    pub(crate) fn parsed_version(&self) -> Result<u64, FieldError> {
+        let version = &self.version;
+        let is_number = version.bytes().all(|it| it.is_ascii_digit());
+        match version.parse() {
+            _ if version.is_empty() => Ok(0),
+            Ok(version) if is_number => Ok(version),
+            _ => {
+                let why = if is_number { "value out of range" } else { "invalid syntax" };
+                let why = format!("strconv.ParseUint: parsing {version:?}: {why}");
+                Err(FieldError::invalid("resourceVersion", &version.as_str().into(), &why))
+            }
+        }
+    }
 }
 
-fn number<T: std::str::FromStr>(name: &str, value: &str) -> Result<T, Failure> {
+/// Reads a number. The error is that of Go.
+fn number(value: &str) -> Result<i64, Failure> {
     value.parse().map_err(|_| {
-        Failure::bad_request(format!("unable to parse the query parameter {name}: {value:?}"))
+        Failure::bad_request(format!("strconv.ParseInt: parsing {value:?}: invalid syntax"))
     })
-}
-
-fn unsupported_match(value: &str) -> Failure {
-    let supported = ["Exact".into(), "NotOlderThan".into(), "".into()];
-    let error = FieldError::not_supported("resourceVersionMatch", &value.into(), &supported);
-    Failure::invalid_options("ListOptions", &[error])
 }
 
 /// The form of the objects in a response.
@@ -303,7 +325,7 @@ impl Request {
             let why = "the body of the request was in an unknown format - accepted media types \
                        include: application/json, application/yaml, \
                        application/vnd.kubernetes.protobuf";
-            return Err(Failure::unsupported_media(why.into()));
+            return Err(Failure::unsupported_media(why));
         }
         let mut unread = is_object.then(|| unread(request.body())).flatten();
         let body = match request.body() {
@@ -370,14 +392,20 @@ fn unread(body: &[u8]) -> Option<String> {
     const SHOWN: usize = 30;
     let why = match serde_json::from_slice::<Value>(body) {
         Ok(Value::Object(_)) => return None,
-        Ok(Value::Array(_)) => {
-            "json: cannot unmarshal array into Go value of type struct { APIVersion string \
-             \"json:\\\"apiVersion,omitempty\\\"\"; Kind string \"json:\\\"kind,omitempty\\\"\" }"
-                .into()
+        Ok(other) => {
+            let found = match other {
+                Value::Array(_) => "array",
+                Value::String(_) => "string",
+                Value::Number(_) => "number",
+                _ => "bool",
+            };
+            format!(
+                "json: cannot unmarshal {found} into Go value of type struct {{ APIVersion string \
+                 \"json:\\\"apiVersion,omitempty\\\"\"; Kind string \
+                 \"json:\\\"kind,omitempty\\\"\" }}"
+            )
         }
-        Ok(_) => "the value is not an object".into(),
-        Err(error) if error.is_eof() => "unexpected end of JSON input".into(),
-        Err(error) => error.to_string(),
+        Err(error) => json_error(body, &error),
     };
     let begin = &body[..body.len().min(SHOWN)];
     let begin = match begin.first() {
@@ -389,6 +417,19 @@ fn unread(body: &[u8]) -> Option<String> {
     Some(format!("couldn't get version/kind; json parse error: {why} ({begin}{rest})"))
 }
 
+/// Returns the error in the words of Go, where they are known.
+pub(crate) fn json_error(text: &[u8], error: &serde_json::Error) -> String {
+    if error.is_eof() {
+        return "unexpected end of JSON input".into();
+    }
+    match text.first() {
+        Some(first) if error.line() <= 1 && error.column() <= 1 && !first.is_ascii_control() => {
+            format!("invalid character '{}' looking for beginning of value", char::from(*first))
+        }
+        _ => error.to_string(),
+    }
+}
+
 fn patch_type(content_type: &str, group: &str) -> Result<PatchType, Failure> {
     match content_type {
         "application/json-patch+json" => Ok(PatchType::Json),
@@ -398,18 +439,17 @@ fn patch_type(content_type: &str, group: &str) -> Result<PatchType, Failure> {
         "application/apply-patch+cbor" => {
             Err(Failure::not_implemented("the content type application/apply-patch+cbor"))
         }
-        _ => Err(unsupported_patch(is_known_group(group))),
+        _ if is_known_group(group) => Err(Failure::unsupported_patch()),
+        _ => Err(unsupported_custom_patch()),
     }
 }
 
-/// Refuses the form of a patch. Custom resources have no strategic merge patches.
-pub(crate) fn unsupported_patch(has_strategic: bool) -> Failure {
-    let strategic = if has_strategic { "application/strategic-merge-patch+json, " } else { "" };
-    Failure::unsupported_media(format!(
+/// Refuses a patch of a custom resource, which has no strategic merge patches.
+pub(crate) fn unsupported_custom_patch() -> Failure {
+    Failure::unsupported_media(
         "the body of the request was in an unknown format - accepted media types include: \
-         application/json-patch+json, application/merge-patch+json, \
-         {strategic}application/apply-patch+yaml"
-    ))
+         application/json-patch+json, application/merge-patch+json, application/apply-patch+yaml",
+    )
 }
 
 /// Returns the first form in the header that the testkit has.

@@ -99,6 +99,40 @@ impl<'a> Schema<'a> {
             || self.properties().is_some_and(|properties| properties.contains_key(name))
     }
 
+    /// Returns whether an apply may set this field.
+    pub(crate) fn is_declared(self, name: &str) -> bool {
+        self.has_field(name)
+            || !self.is_known()
+            || self.node["additionalProperties"].is_object()
+            || self.node["additionalProperties"] == true
+            || self.node["x-kubernetes-preserve-unknown-fields"] == true
+            || self.properties().is_none()
+    }
+
+    /// Returns why an apply may not set this value, in the words of structured-merge-diff.
+    pub(crate) fn scalar_error(self, value: &Value) -> Option<String> {
+        if value.is_null() || self.node["x-kubernetes-int-or-string"] == true {
+            return None;
+        }
+        let go_type = match value {
+            Value::Number(number) if number.is_f64() => "float64",
+            Value::Number(_) => "int64",
+            Value::String(_) => "string",
+            Value::Bool(_) => "bool",
+            Value::Array(_) => "[]interface {}",
+            _ => "map[string]interface {}",
+        };
+        match self.node["type"].as_str() {
+            Some("integer" | "number") if !value.is_number() => {
+                Some(format!("expected numeric (int or float), got {go_type}"))
+            }
+            Some("boolean") if !value.is_boolean() => {
+                Some(format!("expected boolean, got {value}"))
+            }
+            _ => None,
+        }
+    }
+
     pub(crate) fn item(self) -> Self {
         Self::new(&self.node["items"])
     }
@@ -232,7 +266,39 @@ pub(crate) fn omit_empty(object: &mut Value, kind: &Kind) {
     omit_in(&mut object["metadata"], schema.field("metadata"));
     if kind.definition.is_none() {
         omit_in(object, schema);
+        omit_zeros(object, kind);
     }
+}
+
+/// Removes zeros and empty texts that are not behind a pointer in Go, which the schemas do not say.
+fn omit_zeros(object: &mut Value, kind: &Kind) {
+    let (place, omitted): (&mut Value, &[&str]) = match (&*kind.group, &*kind.plural) {
+        ("", "events") => (object, &["action", "count", "message", "reason", "type"]),
+        ("", "pods") => {
+            (&mut object["status"], &["message", "nominatedNodeName", "phase", "reason"])
+        }
+        ("apps", "deployments") => (
+            &mut object["status"],
+            &[
+                "availableReplicas",
+                "observedGeneration",
+                "readyReplicas",
+                "replicas",
+                "unavailableReplicas",
+                "updatedReplicas",
+            ],
+        ),
+        ("apps", "replicasets") => (
+            &mut object["status"],
+            &["availableReplicas", "fullyLabeledReplicas", "observedGeneration", "readyReplicas"],
+        ),
+        _ => return,
+    };
+    let Some(fields) = place.as_object_mut() else { return };
+    fields.retain(|name, value| {
+        let is_zero = *value == 0 || value.as_str().is_some_and(str::is_empty);
+        !is_zero || !omitted.contains(&&**name)
+    });
 }
 
 fn omit_in(value: &mut Value, schema: Schema<'_>) {
@@ -242,8 +308,8 @@ fn omit_in(value: &mut Value, schema: Schema<'_>) {
             let required = required.unwrap_or_default();
             let is_struct = schema.properties().is_some();
             fields.retain(|name, field| {
-                // An empty list of managed fields resets them, unlike a missing list.
-                if name == "managedFields" {
+                // An empty list of managed fields resets them, unlike a missing list. A role may own its empty list.
+                if name == "managedFields" || name == "rules" && field.is_array() {
                     return true;
                 }
                 let inner = schema.field(name);

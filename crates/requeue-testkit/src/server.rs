@@ -193,7 +193,7 @@ impl ApiServer {
         let response = self.with(|cluster| cluster.handle(now, &self.access, request));
         let (code, content_type, body) = match response {
             Response::Json(code, json) => (code, "application/json", full(json.to_string())),
-            Response::Text(text) => (200, "text/plain; charset=utf-8", full(text)),
+            Response::Text(code, text) => (code, "text/plain; charset=utf-8", full(text)),
             Response::Watch(watch) => (200, "application/json", self.watch_body(*watch)),
         };
         let mut response = http::Response::new(body);

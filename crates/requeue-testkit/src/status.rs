@@ -13,6 +13,8 @@ pub(crate) struct Failure {
     details: Value,
     /// The token with which a list may continue, although its version has been forgotten.
     next_page: Option<String>,
+    /// True if the client receives only the message.
+    is_text: bool,
 }
 
 /// A field that is wrong, in the words of the API server.
@@ -26,6 +28,11 @@ pub(crate) struct FieldError {
 impl FieldError {
     pub(crate) fn invalid(field: impl Into<String>, value: &Value, why: &str) -> Self {
         let message = format!("Invalid value: {}: {why}", shown(value));
+        Self { reason: "FieldValueInvalid", field: field.into(), message }
+    }
+
+    pub(crate) fn invalid_without_value(field: impl Into<String>, why: &str) -> Self {
+        let message = format!("Invalid value: {why}");
         Self { reason: "FieldValueInvalid", field: field.into(), message }
     }
 
@@ -69,9 +76,29 @@ impl FieldError {
         Self { reason: "FieldValueTooLong", field: field.into(), message }
     }
 
+    /// Returns the errors as one text, in which each message stands once.
+    pub(crate) fn aggregate(errors: &[Self]) -> String {
+        let mut listed: Vec<String> = Vec::new();
+        for text in errors.iter().map(Self::to_string) {
+            if !listed.contains(&text) {
+                listed.push(text);
+            }
+        }
+        match listed.as_slice() {
+            [one] => one.clone(),
+            many => format!("[{}]", many.join(", ")),
+        }
+    }
+
     pub(crate) fn too_many(field: impl Into<String>, count: usize, limit: u64) -> Self {
         let message = format!("Too many: {count}: must have at most {limit} items");
         Self { reason: "FieldValueTooMany", field: field.into(), message }
+    }
+}
+
+impl std::fmt::Display for FieldError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}: {}", self.field, self.message)
     }
 }
 
@@ -82,13 +109,7 @@ fn details(name: &str, group: &str, kind: &str) -> Value {
 }
 
 fn invalid_message(what: &str, name: &str, errors: &[FieldError]) -> String {
-    let listed: Vec<_> =
-        errors.iter().map(|error| format!("{}: {}", error.field, error.message)).collect();
-    let listed = match listed.as_slice() {
-        [one] => one.clone(),
-        many => format!("[{}]", many.join(", ")),
-    };
-    format!("{what} \"{name}\" is invalid: {listed}")
+    format!("{what} \"{name}\" is invalid: {}", FieldError::aggregate(errors))
 }
 
 fn causes(errors: &[FieldError]) -> Value {
@@ -108,14 +129,24 @@ fn shown(value: &Value) -> String {
 
 impl Failure {
     fn new(code: u16, reason: &'static str, message: String) -> Self {
-        Self { code, reason, message, details: Value::Null, next_page: None }
+        Self { code, reason, message, details: Value::Null, next_page: None, is_text: false }
     }
 
     fn about(self, kind: &Kind, name: &str) -> Self {
         Self { details: details(name, &kind.group, &kind.plural), ..self }
     }
 
-    /// The path belongs to nothing that a server has.
+    /// The path belongs to no group that the server has. The response is a text.
+    pub(crate) fn page_not_found() -> Self {
+        Self { is_text: true, ..Self::new(404, "NotFound", "404 page not found\n".into()) }
+    }
+
+    /// Returns the response, if it is a text.
+    pub(crate) fn text(&self) -> Option<&str> {
+        self.is_text.then_some(&*self.message)
+    }
+
+    /// The group of the path has no such resource.
     pub(crate) fn no_such_path() -> Self {
         let message = "the server could not find the requested resource";
         Self { details: json!({}), ..Self::new(404, "NotFound", message.into()) }
@@ -126,8 +157,10 @@ impl Failure {
         Self::new(404, "NotFound", message).about(kind, name)
     }
 
-    pub(crate) fn already_exists(kind: &Kind, name: &str) -> Self {
-        let message = format!("{} \"{name}\" already exists", kind.qualified());
+    /// `is_deleted` says that the deletion of the stored object waits.
+    pub(crate) fn already_exists(kind: &Kind, name: &str, is_deleted: bool) -> Self {
+        let prefix = if is_deleted { "object is being deleted: " } else { "" };
+        let message = format!("{prefix}{} \"{name}\" already exists", kind.qualified());
         Self::new(409, "AlreadyExists", message).about(kind, name)
     }
 
@@ -199,8 +232,14 @@ impl Failure {
         Self { details: json!({}), ..Self::new(405, "MethodNotAllowed", message.into()) }
     }
 
-    pub(crate) fn unsupported_media(message: String) -> Self {
-        Self::new(415, "UnsupportedMediaType", message)
+    pub(crate) fn unsupported_media(message: &str) -> Self {
+        Self::new(415, "UnsupportedMediaType", message.into())
+    }
+
+    /// The router of built-in kinds knows no such patch.
+    pub(crate) fn unsupported_patch() -> Self {
+        let message = "415: Unsupported Media Type";
+        Self { details: json!({}), ..Self::unsupported_media(message) }
     }
 
     /// A patch that does not fit the object.
@@ -214,6 +253,43 @@ impl Failure {
         let mut failure = Self::new(422, "Invalid", message).about(kind, name);
         failure.details["kind"] = json!(kind.kind);
         failure.details["causes"] = causes(errors);
+        failure
+    }
+
+    /// The object names a kind that is not that of the path.
+    pub(crate) fn invalid_foreign(
+        found: &str,
+        kind: &Kind,
+        name: &str,
+        errors: &[FieldError],
+    ) -> Self {
+        let message = invalid_message(&qualify(found, &kind.group), name, errors);
+        let mut details = details(name, &kind.group, found);
+        details["causes"] = causes(errors);
+        Self { details, ..Self::new(422, "Invalid", message) }
+    }
+
+    /// The patched object does not fit its kind, which the failure does not name.
+    pub(crate) fn invalid_patch(patched: &Value, why: &str) -> Self {
+        let errors = [FieldError::invalid("patch", &json!(patched.to_string()), why)];
+        let details = json!({ "causes": causes(&errors) });
+        Self { details, ..Self::new(422, "Invalid", invalid_message("", "", &errors)) }
+    }
+
+    pub(crate) fn invalid_scale(name: &str, errors: &[FieldError]) -> Self {
+        let message = invalid_message("Scale.autoscaling", name, errors);
+        let mut details = details(name, "autoscaling", "Scale");
+        details["causes"] = causes(errors);
+        Self { details, ..Self::new(422, "Invalid", message) }
+    }
+
+    /// A write must name the version that it replaces. The failure names the resource instead of the kind.
+    pub(crate) fn no_version(kind: &Kind, name: &str) -> Self {
+        let why = "must be specified for an update";
+        let errors = [FieldError::invalid("metadata.resourceVersion", &json!(0), why)];
+        let message = invalid_message(&kind.qualified(), name, &errors);
+        let mut failure = Self::new(422, "Invalid", message).about(kind, name);
+        failure.details["causes"] = causes(&errors);
         failure
     }
 

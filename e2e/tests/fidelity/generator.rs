@@ -3,7 +3,7 @@
 use fastrand::Rng;
 use serde_json::{Value, json};
 
-use crate::kinds::{KINDS, Kind, content, valid_content};
+use crate::kinds::{CUSTOM, KINDS, Kind, content, valid_content};
 
 /// The label of all objects of a sequence, by which lists of cluster-scoped kinds find them.
 const LABEL: &str = "sequence";
@@ -372,7 +372,9 @@ impl Generator {
                 ["metadata.namespace", "spec.color", "color", "type", "status.phase", "reason"];
             options.push(format!("fieldSelector={}%3Dred", self.pick(&fields)));
         }
-        let limit = self.chance(30).then(|| self.rng.usize(1..=2));
+        // The pages of cluster-scoped kinds end at objects of other sequences.
+        let has_pages = self.chance(30) && kind.is_namespaced;
+        let limit = has_pages.then(|| self.rng.usize(1..=2));
         if let Some(limit) = limit {
             options.push(format!("limit={limit}"));
         }
@@ -548,6 +550,12 @@ impl Generator {
             return body;
         }
         for (pointer, value) in self.edits(kind, subresource) {
+            if pointer.starts_with("/rules/") {
+                body["rules"] = json!([
+                    { "apiGroups": [""], "resources": ["pods", value], "verbs": ["get"] },
+                ]);
+                continue;
+            }
             let mut place = &mut body;
             let mut parts: Vec<_> = pointer.split('/').skip(1).collect();
             // A merge patch replaces whole lists.
@@ -562,11 +570,7 @@ impl Generator {
                     if parts.last() == Some(&"containers") {
                         item["name"] = json!("main");
                     }
-                    if parts.last() == Some(&"resources") {
-                        json!(["pods", "nodes"])
-                    } else {
-                        json!([item])
-                    }
+                    json!([item])
                 }
                 None => value,
             };
@@ -733,7 +737,8 @@ impl Generator {
             "&sendInitialEvents=true",
             "&sendInitialEvents=true&resourceVersionMatch=Exact&resourceVersion=0",
             "&resourceVersion=abc",
-            "&resourceVersion=1",
+            // The real server forgets the changes of other kinds at some time.
+            if kind.root == CUSTOM { "&resourceVersion=1" } else { "&resourceVersion=-1" },
             "&limit=1&continue=abc",
             "&fieldSelector=unknown%3Dx",
         ]);
@@ -793,6 +798,7 @@ impl Generator {
         let (collection, path) = (self.collection(kind), self.path(kind, &name));
         let plural = kind.plural;
         let mut object = self.object(kind, &name);
+        let own = format!("{LABEL}%3D{}", self.namespace);
         let json = "application/json";
         let (what, method, path, content_type, body) = match self.rng.u8(..16) {
             0 => ("create without a body", "POST", collection, json, String::new()),
@@ -842,7 +848,7 @@ impl Generator {
                 (
                     "list by bad fields",
                     "GET",
-                    format!("{collection}?fieldSelector={selector}"),
+                    format!("{collection}?labelSelector={own}&fieldSelector={selector}"),
                     json,
                     String::new(),
                 )
@@ -855,7 +861,7 @@ impl Generator {
                 (
                     "list with a bad query",
                     "GET",
-                    format!("{collection}?{query}"),
+                    format!("{collection}?labelSelector={own}&{query}"),
                     json,
                     String::new(),
                 )

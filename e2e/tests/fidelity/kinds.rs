@@ -44,7 +44,8 @@ impl Kind {
 }
 
 const APPS: &str = "/apis/apps/v1";
-const CUSTOM: &str = "/apis/fidelity.example.com/v1";
+/// The path of the custom resources.
+pub(crate) const CUSTOM: &str = "/apis/fidelity.example.com/v1";
 
 /// All kinds.
 pub(crate) const KINDS: [Kind; 11] = [

@@ -8,7 +8,7 @@ use crate::generator::Step;
 use crate::runner::Answer;
 
 /// Everything that is replaced before the comparison, each with the reason. Nothing else is masked.
-pub(crate) const RULES: [(&str, &str); 8] = [
+pub(crate) const RULES: [(&str, &str); 12] = [
     (
         "resource versions of objects",
         "Other sequences write at the same time. Compared: equality and order.",
@@ -17,19 +17,29 @@ pub(crate) const RULES: [(&str, &str); 8] = [
         "resource versions of lists, bookmarks",
         "As above. Compared: the last version of the sequence at or before it.",
     ),
+    (
+        "resource versions of lists at or after a version",
+        "The real server reads its cache, which may be older. Compared: the objects, up to 20 times.",
+    ),
     ("uids", "They are random. Compared: equality."),
     ("the end of a generated name", "It is random. Compared: equality."),
     (
-        "creationTimestamp, deletionTimestamp, times of managed fields, of a CRD's conditions",
+        "creationTimestamp, deletionTimestamp, times of managed fields and of conditions",
         "The servers run at different times. Compared: presence.",
     ),
     ("the order of managed fields", "It depends on the second of a write."),
     ("continue", "The token is opaque. Compared: presence, and the next page."),
+    (
+        "the order of causes, and of their texts in a message",
+        "The real server collects most of them from maps, in a random order.",
+    ),
+    ("the controllers' name as a manager", "They run in a program for tests."),
+    ("the place of a scheme in messages", "It is a line of the server's source."),
     ("bookmarks except the one after the initial events", "Their time is not specified."),
 ];
 
 /// The values of one server that have occurred in a sequence.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Normalizer {
     versions: BTreeMap<u64, String>,
     /// Uids and generated names, with their replacements.
@@ -55,6 +65,12 @@ impl Normalizer {
         {
             self.add_text(name.to_owned(), format!("{prefix}-<random>"));
         }
+        if is_cached(step)
+            && let Some(meta) = body.get_mut("metadata").and_then(Value::as_object_mut)
+        {
+            mask(meta.get_mut("resourceVersion"), "<cached>");
+        }
+        sort_causes(&mut body);
         self.value(&mut body, &format!("{at}:"));
         self.replace_texts(&mut body, step);
         json!({ "code": answer.code, "body": body })
@@ -75,14 +91,10 @@ impl Normalizer {
                     self.add_text(uid.to_owned(), format!("<uid {path}>"));
                 }
                 let is_list = fields.contains_key("items");
-                let is_definition =
-                    fields.get("kind").is_some_and(|it| it == "CustomResourceDefinition");
                 if let Some(Value::Object(meta)) = fields.get_mut("metadata") {
                     self.metadata(meta, is_list, path);
                 }
-                if is_definition {
-                    mask_conditions(fields);
-                }
+                mask_conditions(fields);
             }
             _ => {}
         }
@@ -119,6 +131,9 @@ impl Normalizer {
         if let Some(Value::Array(entries)) = meta.get_mut("managedFields") {
             for entry in entries.iter_mut() {
                 mask(entry.get_mut("time"), "<time>");
+                if entry["manager"] == "kubetest" {
+                    entry["manager"] = json!("kube-controller-manager");
+                }
             }
             entries.sort_by_key(|entry| {
                 let key = |field: &str| entry[field].as_str().unwrap_or_default().to_owned();
@@ -167,6 +182,9 @@ impl Normalizer {
             }
             Value::String(text) => {
                 self.replace_known(text);
+                if let Some((before, _)) = text.split_once("in scheme \"pkg/") {
+                    *text = format!("{before}in scheme <place>");
+                }
                 let mentions = ["resource version", "ResourceVersion", "resourceVersion"];
                 if !text.starts_with('<') && mentions.iter().any(|mention| text.contains(mention)) {
                     *text = self.replace_numbers(text, &step.path);
@@ -193,6 +211,15 @@ impl Normalizer {
             let end = from.find(|it: char| !it.is_ascii_digit()).unwrap_or(from.len());
             let (number, after) = from.split_at(end);
             replaced += before;
+            // The digits of names, such as `meta.k8s.io`, and of replacements.
+            let is_replaced = replaced.matches('<').count() > replaced.matches('>').count();
+            let is_name =
+                before.ends_with(char::is_alphanumeric) || after.starts_with(char::is_alphanumeric);
+            if is_replaced || is_name {
+                replaced += number;
+                rest = after;
+                continue;
+            }
             let known = number.parse().ok().and_then(|number| self.versions.get(&number));
             replaced += match known {
                 Some(known) => known,
@@ -205,6 +232,38 @@ impl Normalizer {
     }
 }
 
+/// Sorts the causes of a failure, and removes them from its message.
+fn sort_causes(status: &mut Value) {
+    let Some(causes) = status.pointer_mut("/details/causes").and_then(Value::as_array_mut) else {
+        return;
+    };
+    if causes.len() < 2 {
+        return;
+    }
+    causes.sort_by_key(Value::to_string);
+    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    let listed: Vec<_> = causes
+        .iter()
+        .map(|cause| format!("{}: {}", text(&cause["field"]), text(&cause["message"])))
+        .collect();
+    let mut message = text(&status["message"]);
+    for cause in listed {
+        message = message.replacen(&cause, "<cause>", 1);
+    }
+    status["message"] = json!(message);
+}
+
+/// Returns whether the real server may answer a list from its cache, at a version that it chooses.
+pub(crate) fn is_cached(step: &Step) -> bool {
+    let has = |text: &str| step.path.contains(text);
+    has("resourceVersion=")
+        && !has("watch=1")
+        && !has("resourceVersionMatch=Exact")
+        && !has("limit=")
+        || has("resourceVersion=0")
+        || has("resourceVersionMatch=NotOlderThan")
+}
+
 fn mask(value: Option<&mut Value>, replacement: &str) {
     if let Some(value) = value
         && value.as_str().is_some_and(|text| !text.is_empty())
@@ -213,8 +272,8 @@ fn mask(value: Option<&mut Value>, replacement: &str) {
     }
 }
 
-fn mask_conditions(definition: &mut Map<String, Value>) {
-    let conditions = definition.get_mut("status").and_then(|status| status.get_mut("conditions"));
+fn mask_conditions(object: &mut Map<String, Value>) {
+    let conditions = object.get_mut("status").and_then(|status| status.get_mut("conditions"));
     for condition in conditions.and_then(Value::as_array_mut).into_iter().flatten() {
         mask(condition.get_mut("lastTransitionTime"), "<time>");
     }

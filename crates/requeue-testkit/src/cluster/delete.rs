@@ -121,12 +121,15 @@ impl Cluster {
             self.delete_object(now, kind, key, &deletion)?;
         }
         let items = found.iter().map(|(_, object)| list_item(kind, request.projection, object));
-        let list = json!({
+        let mut list = json!({
             "kind": kind.list_kind(),
             "apiVersion": kind.api_version(),
             "metadata": { "resourceVersion": version.to_string() },
             "items": items.collect::<Vec<_>>(),
         });
+        if kind.definition.is_some() {
+            list["metadata"]["continue"] = json!("");
+        }
         Ok(Response::Json(200, list))
     }
 
@@ -141,6 +144,12 @@ impl Cluster {
             return Err(Failure::not_found(kind, key.name()));
         };
         check_preconditions(&old, deletion, kind, key.name())?;
+        let is_held_namespace = kind.is_core("namespaces")
+            && !old["metadata"]["deletionTimestamp"].is_null()
+            && old["spec"]["finalizers"].as_array().is_some_and(|it| !it.is_empty());
+        if is_held_namespace {
+            return Ok(Deleted::Waits(old));
+        }
         let mut new = Value::clone(&old);
         let pending = old["metadata"]["deletionGracePeriodSeconds"].as_i64().unwrap_or(0);
         if pending > 0 && deletion.grace_seconds.is_none_or(|seconds| seconds >= pending) {
@@ -182,8 +191,13 @@ impl Cluster {
             new["status"]["phase"] = json!("Terminating");
         }
         if metadata::is_ready_to_go(&new) {
+            // The deletion of a pod is a change first, which its kubelet sees.
+            let is_graceful = kind.is_core("pods") && is_first;
             if deletion.dry_run {
-                return Ok(Deleted::Gone(old));
+                return Ok(Deleted::Gone(if is_graceful { Arc::new(new) } else { old }));
+            }
+            if is_graceful {
+                self.store.put(key.clone(), new);
             }
             return Ok(Deleted::Gone(self.remove_object(key).unwrap_or(old)));
         }
@@ -224,6 +238,13 @@ fn check_preconditions(
             && meta[field] != **sent
         {
             let found = meta[field].as_str().unwrap_or_default();
+            if kind.is_core("namespaces") {
+                let why = format!(
+                    "Precondition failed: {what} in precondition: {sent}, {what} in object meta: \
+                     {found}"
+                );
+                return Err(Failure::conflict(kind, name, &why));
+            }
             let why = format!(
                 "the {what} in the precondition ({sent}) does not match the {what} in record \
                  ({found}). The object might have been {cause}"
@@ -251,6 +272,10 @@ fn grace_seconds(object: &Value, kind: &Kind, deletion: &Deletion) -> i64 {
 
 fn finalizers_of_deletion(before: &Value, kind: &Kind, deletion: &Deletion) -> Vec<Value> {
     let before = before.as_array().map(Vec::as_slice).unwrap_or_default();
+    if kind.is_core("events") || kind.is_new_event() {
+        // The garbage collector ignores them.
+        return before.to_vec();
+    }
     let has = |finalizer: &str| before.iter().any(|it| it == finalizer);
     // Without a policy, the one that the finalizers name stays.
     let policy = deletion.propagation.unwrap_or(if has(ORPHAN) {

@@ -9,13 +9,39 @@ use serde_json::{Value, json};
 use super::delete::{Deletion, FOREGROUND, ORPHAN};
 use super::{Cluster, select};
 use crate::crd::{self, CUSTOM_RESOURCES};
-use crate::kind::Kind;
+use crate::kind::{Kind, Part};
 use crate::metadata;
+use crate::patch::{self, Ownership};
 use crate::request::Propagation;
 use crate::store::Key;
 
 /// The dependents of each uid, and whether they block the deletion of their owner.
 type Dependents = BTreeMap<String, BTreeSet<(Key, bool)>>;
+
+/// The conditions of a namespace without content: types, reasons and messages.
+const DELETED: [(&str, &str, &str); 5] = [
+    (
+        "NamespaceDeletionDiscoveryFailure",
+        "ResourcesDiscovered",
+        "All resources successfully discovered",
+    ),
+    (
+        "NamespaceDeletionGroupVersionParsingFailure",
+        "ParsedGroupVersions",
+        "All legacy kube types successfully parsed",
+    ),
+    (
+        "NamespaceDeletionContentFailure",
+        "ContentDeleted",
+        "All content successfully deleted, may be waiting on finalization",
+    ),
+    ("NamespaceContentRemaining", "ContentRemoved", "All content successfully removed"),
+    (
+        "NamespaceFinalizersRemaining",
+        "ContentHasNoFinalizers",
+        "All content-preserving finalizers finished",
+    ),
+];
 
 /// One step of a controller.
 enum Step {
@@ -75,13 +101,49 @@ impl Cluster {
                 let kept = finalizers.filter(|it| **it != *finalizer).cloned().collect();
                 set_list(object, "finalizers", kept);
             }),
-            Step::Finalize(key) => self.edit(&key, |namespace| {
-                namespace["spec"]["finalizers"] = json!([]);
-            }),
+            Step::Finalize(key) => {
+                self.report_deletion(now, &key);
+                self.edit(&key, |namespace| {
+                    if let Some(spec) = namespace["spec"].as_object_mut() {
+                        spec.remove("finalizers");
+                    }
+                });
+            }
         }
         let changed = self.store.version() != before;
         self.has_garbage |= changed;
         changed
+    }
+
+    /// Writes the conditions of a namespace whose content is gone.
+    fn report_deletion(&mut self, now: Timestamp, key: &Key) {
+        let Some(old) = self.store.get(key).filter(|it| it["status"]["conditions"].is_null())
+        else {
+            return;
+        };
+        let Some(kind) = self.kind_of_key(key) else { return };
+        let time = metadata::time(now);
+        let conditions = DELETED.map(|(condition, reason, message)| {
+            json!({
+                "type": condition,
+                "status": "False",
+                "lastTransitionTime": time,
+                "reason": reason,
+                "message": message,
+            })
+        });
+        let mut new = Value::clone(old);
+        new["status"]["conditions"] = json!(conditions);
+        let ownership = Ownership {
+            manager: "kube-controller-manager".into(),
+            api_version: kind.api_version(),
+            subresource: Some("status".into()),
+            time,
+            reset: kind.reset_fields(Part::Status),
+        };
+        let managed_fields = patch::own_update(&kind, Some(old), &new, &ownership);
+        metadata::set_managed_fields(&mut new, managed_fields);
+        self.store.put(key.clone(), new);
     }
 
     /// Changes an object, which goes if nothing holds it.
@@ -104,7 +166,8 @@ impl Cluster {
             let meta = &object["metadata"];
             let is_deleted = !meta["deletionTimestamp"].is_null();
             let is_core = key.group.is_empty();
-            if is_deleted && is_core && key.plural == "namespaces" {
+            let is_namespace = is_core && key.plural == "namespaces";
+            if is_deleted && is_namespace && !object["spec"]["finalizers"].is_null() {
                 self.add_namespace_steps(key, &mut steps);
             } else if is_deleted && has_finalizer(object, CUSTOM_RESOURCES) {
                 self.add_definition_steps(key, object, &mut steps);
@@ -116,7 +179,7 @@ impl Cluster {
                 if !blocking.any(|(_, blocks)| *blocks) {
                     steps.push(Step::RemoveFinalizer(key.clone(), FOREGROUND));
                 }
-            } else if !is_deleted {
+            } else if !is_deleted && is_collected(key) {
                 steps.extend(self.owner_step(key, object, &dependents));
             }
         }
@@ -126,7 +189,7 @@ impl Cluster {
     /// Returns the dependents of each uid, and whether they block the deletion of their owner.
     fn dependents(&self) -> Dependents {
         let mut dependents = Dependents::new();
-        for (key, object) in self.store.objects() {
+        for (key, object) in self.store.objects().iter().filter(|(key, _)| is_collected(key)) {
             for owner in owners(object) {
                 let uid = owner["uid"].as_str().unwrap_or_default().to_owned();
                 let blocks = owner["blockOwnerDeletion"] == true;
@@ -246,6 +309,11 @@ impl Cluster {
         let (group, plural) = crd::resource_of(definition);
         self.kinds.retain(|_, kind| kind.group != group || kind.plural != plural);
     }
+}
+
+/// The garbage collector does not look at events.
+fn is_collected(key: &Key) -> bool {
+    !(key.group.is_empty() && key.plural == "events")
 }
 
 fn owners(object: &Value) -> &[Value] {

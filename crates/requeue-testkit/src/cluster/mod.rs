@@ -1,9 +1,11 @@
 //! The state machine behind the server.
 
+mod body;
 mod delete;
 mod garbage;
 mod read;
 mod scale;
+mod strategy;
 mod watch;
 mod write;
 
@@ -20,7 +22,7 @@ use crate::discovery;
 use crate::kind::{self, Kind, Kinds};
 use crate::random::Random;
 use crate::record::Record;
-use crate::request::{PatchType, Path, Request, Verb, unsupported_patch};
+use crate::request::{PatchType, Path, Request, Verb, unsupported_custom_patch};
 use crate::status::Failure;
 use crate::store::{Key, Objects, Store};
 
@@ -29,8 +31,8 @@ use crate::store::{Key, Objects, Store};
 pub enum Response {
     /// An object, a list or a `Status`, with its code.
     Json(u16, Value),
-    /// A text, as for `/healthz`.
-    Text(String),
+    /// A text, as for `/healthz`, with its code.
+    Text(u16, String),
     /// The stream of a watch. [`Cluster::events`] returns its events.
     Watch(Box<Watch>),
 }
@@ -120,7 +122,10 @@ impl Cluster {
             Err(failure) => {
                 record.code = failure.code;
                 record.reason = Some(failure.reason.to_owned());
-                Response::Json(failure.code, failure.to_status())
+                match failure.text() {
+                    Some(text) => Response::Text(failure.code, text.into()),
+                    None => Response::Json(failure.code, failure.to_status()),
+                }
             }
         };
         self.records.push_back(record);
@@ -141,10 +146,16 @@ impl Cluster {
         let Some(path) = Path::parse(path) else {
             return Ok(match discovery::respond(&self.kinds, request)? {
                 Some(json) => Response::Json(200, json),
-                None => Response::Text("ok".into()),
+                None => Response::Text(200, "ok".into()),
             });
         };
-        let request = Request::parse(path, request)?;
+        let request = match Request::parse(path.clone(), request) {
+            // Without the resource, there are no methods.
+            Err(failure) if failure.code == 405 => {
+                return Err(self.kind(&path).err().unwrap_or(failure));
+            }
+            request => request?,
+        };
         request.describe(record);
         if let Some(why) = access.refusal(request.verb, &request) {
             return Err(Failure::denied(request.resource(), &why));
@@ -153,18 +164,21 @@ impl Cluster {
         if kind.is_namespaced && request.path.namespace.is_none() && request.path.name.is_some()
             || !kind.is_namespaced && request.path.namespace.is_some()
         {
-            return Err(Failure::no_such_path());
+            return Err(no_such_path(kind.definition.is_none()));
         }
         let is_list = matches!(request.verb, Verb::List | Verb::Watch);
         if kind.is_namespaced && request.path.namespace.is_none() && !is_list {
             // Only lists and watches are about all namespaces.
             return Err(match kind.definition {
-                Some(_) => Failure::no_such_path(),
+                Some(_) => Failure::page_not_found(),
                 None => Failure::method_not_allowed(),
             });
         }
-        if request.verb == Verb::Patch(PatchType::Strategic) && kind.definition.is_some() {
-            return Err(unsupported_patch(false));
+        let is_subresource = request.path.subresource.as_deref();
+        let is_known = is_subresource.is_none_or(|subresource| kind.has_subresource(subresource));
+        let is_strategic = request.verb == Verb::Patch(PatchType::Strategic);
+        if is_strategic && is_known && kind.definition.is_some() {
+            return Err(unsupported_custom_patch());
         }
         if kind.group == "authorization.k8s.io" {
             return match &*kind.plural {
@@ -210,7 +224,11 @@ impl Cluster {
             return Err(Failure::method_not_allowed());
         };
         if !kind.has_subresource(subresource) {
-            return Err(Failure::no_such_path());
+            let name = request.path.name.as_deref().unwrap_or_default();
+            return Err(match kind.definition {
+                Some(_) => Failure::not_found(kind, name),
+                None => Failure::no_such_path(),
+            });
         }
         match (subresource, request.verb) {
             ("status", Verb::Get) => self.get(request, kind),
@@ -278,6 +296,7 @@ impl Cluster {
         let key = (path.group.clone(), path.version.clone(), path.plural.clone());
         match self.kinds.get(&key) {
             Some(kind) => Ok(Arc::clone(kind)),
+            None if kind::has_all_kinds(&path.group, &path.version) => Err(Failure::no_such_path()),
             None if kind::is_known_group(&path.group) => {
                 let group = match &*path.group {
                     "" => path.version.clone(),
@@ -285,7 +304,7 @@ impl Cluster {
                 };
                 Err(Failure::not_implemented(format_args!("{} of {group}", path.plural)))
             }
-            None => Err(Failure::no_such_path()),
+            None => Err(Failure::page_not_found()),
         }
     }
 
@@ -306,7 +325,7 @@ impl Cluster {
             "kind": "Namespace",
             "metadata": { "name": name, "uid": uid },
         });
-        write::complete_namespace(&mut namespace);
+        strategy::complete_namespace(&mut namespace);
         self.store.put(Key::new("", "namespaces", None, name), namespace);
     }
 
@@ -315,6 +334,11 @@ impl Cluster {
         let random = self.random.next();
         format!("{:08x}-{:04x}-4000-8000-{:012x}", random >> 32, random & 0xffff, self.created)
     }
+}
+
+/// The path is that of a built-in kind, or of a custom resource.
+fn no_such_path(is_built_in: bool) -> Failure {
+    if is_built_in { Failure::no_such_path() } else { Failure::page_not_found() }
 }
 
 /// Returns the objects of a resource, and of one namespace if there is one.

@@ -3,69 +3,93 @@
 use std::sync::Arc;
 
 use base64::Engine;
+use base64::alphabet::URL_SAFE;
+use base64::engine::general_purpose::{GeneralPurpose, NO_PAD};
 use base64::prelude::BASE64_URL_SAFE_NO_PAD;
 use serde_json::{Value, json};
 
 use super::{Cluster, Response, select};
 use crate::events;
 use crate::kind::Kind;
-use crate::request::{Match, Options, Projection, Request};
+use crate::request::{Match, Options, Projection, Request, json_error};
 use crate::status::{Failure, FieldError};
 use crate::store::Objects;
 
+/// Reads tokens as Go does.
+const LENIENT: GeneralPurpose =
+    GeneralPurpose::new(&URL_SAFE, NO_PAD.with_decode_allow_trailing_bits(true));
+
 impl Cluster {
     pub(super) fn get(&self, request: &Request, kind: &Kind) -> Result<Response, Failure> {
-        self.check_version(&request.options)?;
+        self.check_version_of_get(request)?;
         let (_, object) = self.stored(kind, &request.path)?;
         Ok(Response::Json(200, present(kind, request.projection, &object)))
     }
 
     pub(super) fn list(&self, request: &Request, kind: &Kind) -> Result<Response, Failure> {
         let options = &request.options;
-        options.selector.check_fields(kind)?;
         check_list_options(options)?;
+        options.selector.check_fields(kind)?;
+        let namespace = request.path.namespace.as_deref();
+        // The API server reads the only object, as if there were no pages.
+        let is_single =
+            options.selector.name().is_some() && (namespace.is_some() || !kind.is_namespaced);
         let page = options.page.as_deref().map(Page::parse).transpose()?;
-        let (version, objects) = self.objects_of_list(options, page.as_ref())?;
+        let page = page.filter(|_| !is_single);
+        if page.is_some() && !options.version.is_empty() && options.version != "0" {
+            return Err(Failure::bad_request(
+                "specifying resource version is not allowed when using continue",
+            ));
+        }
+        // A list from the cache, which version 0 allows, has no pages.
+        let is_cached = options.version == "0" && kind.plural != "events";
+        let has_pages = options.limit > 0 && !is_cached && !is_single;
+        let (version, objects) = self.objects_of_list(options, page.as_ref(), has_pages)?;
         let objects = objects.as_ref().unwrap_or(self.store.objects());
 
-        let namespace = request.path.namespace.as_deref();
         let start = page.as_ref().map_or("", |page| &page.start);
-        let rest: Vec<_> = select(objects, kind.storage_group(), &kind.plural, namespace)
+        let candidates: Vec<_> = select(objects, kind.storage_group(), &kind.plural, namespace)
             .filter(|(key, _)| *key.place >= *start)
             .map(|(key, object)| (key, serve(kind, object)))
-            .filter(|(_, object)| options.selector.matches(object))
             .collect();
-        let is_last = options.limit == 0 || rest.len() <= options.limit;
-        let count = if is_last { rest.len() } else { options.limit };
+        let matching = candidates.iter().enumerate();
+        let matching = matching.filter(|(_, (_, object))| options.selector.matches(object));
+        let limit = if has_pages { options.limit } else { usize::MAX };
+        let found: Vec<_> = matching.take(limit).collect();
 
         let mut metadata = json!({ "resourceVersion": version.to_string() });
-        if !is_last {
+        let last = found.last().filter(|_| found.len() == limit);
+        // Whether the selector fits what remains is found out by the next page.
+        let last = last.filter(|(at, _)| at + 1 < candidates.len());
+        let is_last = last.is_none();
+        if let Some((_, (key, _))) = last {
             // The smallest place after the last one.
-            let start = format!("{}\0", rest[count - 1].0.place);
-            let next = Page { version: version as i64, start };
+            let next = Page { version: version as i64, start: format!("{}\0", key.place) };
             metadata["continue"] = json!(next.to_token());
-            // A real server does not count what a selector has yet to filter.
             if options.selector.is_empty() {
-                metadata["remainingItemCount"] = json!(rest.len() - count);
+                metadata["remainingItemCount"] = json!(candidates.len() - found.len());
             }
         }
-        // Lists of custom resources always have the field.
-        if is_last && kind.definition.is_some() {
+        // Lists of whole custom resources always have the field.
+        if is_last && kind.definition.is_some() && request.projection == Projection::Whole {
             metadata["continue"] = json!("");
         }
-        let items = rest[..count].iter();
-        let items = items.map(|(_, object)| list_item(kind, request.projection, object));
+        let items = found.iter();
+        let items = items.map(|(_, (_, object))| list_item(kind, request.projection, object));
         let items: Vec<_> = items.collect();
         let (api_version, list_kind) = match request.projection {
             Projection::Whole => (kind.api_version(), kind.list_kind()),
             Projection::Metadata => ("meta.k8s.io/v1".into(), "PartialObjectMetadataList".into()),
         };
-        let list = json!({
+        let mut list = json!({
             "kind": list_kind,
             "apiVersion": api_version,
             "metadata": metadata,
             "items": items,
         });
+        if request.projection == Projection::Metadata && found.is_empty() {
+            list["items"] = Value::Null;
+        }
         Ok(Response::Json(200, list))
     }
 
@@ -74,6 +98,7 @@ impl Cluster {
         &self,
         options: &Options,
         page: Option<&Page>,
+        has_pages: bool,
     ) -> Result<(u64, Option<Objects>), Failure> {
         let current = self.store.version();
         if let Some(page) = page {
@@ -86,11 +111,14 @@ impl Cluster {
             })?;
             return Ok((page.version as u64, Some(objects)));
         }
-        let version = self.check_version(options)?;
+        let version = options
+            .parsed_version()
+            .map_err(|error| Failure::bad_request(format!("invalid resource version: {error}")))?;
+        self.check_reached(version)?;
         // With a limit, a version without a rule means exactly that version.
-        let is_exact = match options.version_match {
-            Some(rule) => rule == Match::Exact,
-            None => options.limit > 0 && version > 0,
+        let is_exact = match &options.version_match {
+            Some(rule) => *rule == Match::Exact,
+            None => has_pages && version > 0,
         };
         if !is_exact || version == current {
             return Ok((current, None));
@@ -101,19 +129,24 @@ impl Cluster {
         }
     }
 
-    /// Returns the version in the query, or 0. It must not be in the future.
-    pub(super) fn check_version(&self, options: &Options) -> Result<u64, Failure> {
-        if options.version.is_empty() {
-            return Ok(0);
-        }
-        let version = options.version.parse().map_err(|_| {
-            let why = format!("invalid resource version: {:?}", options.version);
-            Failure::bad_request(why)
+    /// Checks the version that a read of one object names.
+    pub(super) fn check_version_of_get(&self, request: &Request) -> Result<(), Failure> {
+        let version = request.options.parsed_version();
+        let version = version.map_err(|error| match request.path.plural.as_str() {
+            // Events have no cache.
+            "events" => Failure::bad_request(format!("invalid resource version: {error}")),
+            // For this error, the cache has no reason.
+            _ => Failure::unknown(&error.to_string()),
         })?;
+        self.check_reached(version)
+    }
+
+    /// Refuses a version in the future.
+    pub(super) fn check_reached(&self, version: u64) -> Result<(), Failure> {
         if version > self.store.version() {
             return Err(Failure::version_too_large(version, self.store.version()));
         }
-        Ok(version)
+        Ok(())
     }
 }
 
@@ -121,27 +154,28 @@ fn check_list_options(options: &Options) -> Result<(), Failure> {
     let mut errors = Vec::new();
     let mut refuse = |field: &str, why: &str| errors.push(FieldError::forbidden(field, why));
     let rule = "resourceVersionMatch";
-    if options.version_match.is_some() {
+    if let Some(found) = &options.version_match {
         if options.version.is_empty() {
             refuse(rule, "resourceVersionMatch is forbidden unless resourceVersion is provided");
         }
         if options.page.is_some() {
             refuse(rule, "resourceVersionMatch is forbidden when continue is provided");
         }
-        if options.version_match == Some(Match::Exact) && options.version == "0" {
+        if let Match::Unknown(found) = found {
+            let supported = ["Exact".into(), "NotOlderThan".into(), "".into()];
+            errors.push(FieldError::not_supported(rule, &found.as_str().into(), &supported));
+        }
+        let mut refuse = |field: &str, why: &str| errors.push(FieldError::forbidden(field, why));
+        if *found == Match::Exact && options.version == "0" {
             refuse(rule, "resourceVersionMatch \"exact\" is forbidden for resourceVersion \"0\"");
         }
     }
     if options.send_initial_events.is_some() {
-        refuse("sendInitialEvents", "sendInitialEvents is forbidden for list");
+        let why = "sendInitialEvents is forbidden for list";
+        errors.push(FieldError::forbidden("sendInitialEvents", why));
     }
     if !errors.is_empty() {
         return Err(Failure::invalid_options("ListOptions", &errors));
-    }
-    if options.page.is_some() && !options.version.is_empty() && options.version != "0" {
-        return Err(Failure::bad_request(
-            "specifying resource version is not allowed when using continue",
-        ));
     }
     Ok(())
 }
@@ -155,16 +189,34 @@ struct Page {
 
 impl Page {
     fn parse(token: &str) -> Result<Self, Failure> {
-        let invalid = || Failure::bad_request("invalid continue token: continue key is not valid");
-        let json = BASE64_URL_SAFE_NO_PAD.decode(token).map_err(|_| invalid())?;
-        let json: Value = serde_json::from_slice(&json).map_err(|_| invalid())?;
+        let invalid = |why: &str| {
+            let why = format!("invalid continue token: continue key is not valid{why}");
+            Failure::bad_request(why)
+        };
+        let text = LENIENT.decode(token).map_err(|error| {
+            let at = match error {
+                base64::DecodeError::InvalidByte(at, _) => at,
+                _ => token.len() / 4 * 4,
+            };
+            invalid(&format!(": illegal base64 data at input byte {at}"))
+        })?;
+        let json: Value = serde_json::from_slice(&text)
+            .map_err(|error| invalid(&format!(": {}", json_error(&text, &error))))?;
         let version = json["rv"].as_i64().filter(|version| *version != 0);
         let start = json["start"].as_str().filter(|start| !start.is_empty());
-        match (json["v"].as_str(), version, start) {
-            (Some("meta.k8s.io/v1"), Some(version), Some(start)) => {
+        match (json["v"].as_str().unwrap_or_default(), version, start) {
+            ("meta.k8s.io/v1", Some(version), Some(start)) => {
                 Ok(Self { version, start: start.into() })
             }
-            _ => Err(invalid()),
+            ("meta.k8s.io/v1", None, _) => {
+                Err(invalid(": incorrect encoded start resourceVersion (version meta.k8s.io/v1)"))
+            }
+            ("meta.k8s.io/v1", ..) => {
+                Err(invalid(": encoded start key empty (version meta.k8s.io/v1)"))
+            }
+            (other, ..) => {
+                Err(invalid(&format!(": server does not recognize this encoded version {other}")))
+            }
         }
     }
 
@@ -197,7 +249,7 @@ pub(super) fn present(kind: &Kind, projection: Projection, object: &Arc<Value>) 
     }
 }
 
-/// Adds the times that the server shows although they are not set.
+/// Adds the fields that the server shows although they are not set.
 fn with_nulls(mut object: Value, kind: &Kind) -> Value {
     if kind.is_core("events")
         && let Some(fields) = object.as_object_mut()
@@ -206,10 +258,14 @@ fn with_nulls(mut object: Value, kind: &Kind) -> Value {
             fields.entry(field).or_insert(Value::Null);
         }
     }
+    let is_role = kind.group == "rbac.authorization.k8s.io" && kind.plural.ends_with("roles");
+    if is_role && object["rules"].is_null() {
+        object["rules"] = Value::Null;
+    }
     object
 }
 
-fn metadata_of(object: &Value) -> Value {
+pub(super) fn metadata_of(object: &Value) -> Value {
     json!({
         "kind": "PartialObjectMetadata",
         "apiVersion": "meta.k8s.io/v1",

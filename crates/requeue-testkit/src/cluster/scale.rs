@@ -5,12 +5,13 @@ use std::sync::Arc;
 use k8s_openapi::jiff::Timestamp;
 use serde_json::{Value, json};
 
-use super::read::serve;
-use super::write::{Writing, check_name};
+use super::body::check_name;
+use super::read::{metadata_of, serve};
+use super::write::Writing;
 use super::{Cluster, Response};
 use crate::kind::Kind;
 use crate::patch;
-use crate::request::{PatchType, Request, Verb};
+use crate::request::{PatchType, Projection, Request, Verb};
 use crate::status::{Failure, FieldError};
 
 /// Where an object has the numbers of its scale.
@@ -22,8 +23,9 @@ struct Paths {
 
 impl Cluster {
     pub(super) fn get_scale(&self, request: &Request, kind: &Kind) -> Result<Response, Failure> {
+        self.check_version_of_get(request)?;
         let (_, object) = self.stored(kind, &request.path)?;
-        Ok(Response::Json(200, scale_of(&serve(kind, &object), &paths(kind))))
+        Ok(Response::Json(200, shown(scale_of(&serve(kind, &object), &paths(kind)), request)))
     }
 
     pub(super) fn update_scale(
@@ -34,7 +36,7 @@ impl Cluster {
     ) -> Result<Response, Failure> {
         let paths = paths(kind);
         if request.verb == Verb::Update {
-            check_body(request)?;
+            check_body(request, kind)?;
         }
         let (key, old) = self.stored(kind, &request.path)?;
         let old = serve(kind, &old);
@@ -55,36 +57,53 @@ impl Cluster {
             return Err(Failure::bad_request(why));
         }
         let replicas = replicas.as_i64().unwrap_or(0);
-        if replicas < 0 {
+        if replicas < 0 && kind.definition.is_none() {
             let why = "must be greater than or equal to 0";
             let error = FieldError::invalid("spec.replicas", &json!(replicas), why);
-            return Err(Failure::invalid(kind, key.name(), &[error]));
+            return Err(Failure::invalid_scale(key.name(), &[error]));
         }
         let mut new = Value::clone(&old);
         set(&mut new, &paths.spec, json!(replicas));
         for field in ["uid", "resourceVersion"] {
-            new["metadata"][field] = scale["metadata"][field].clone();
+            if let Some(sent) = scale["metadata"][field].as_str().filter(|it| !it.is_empty()) {
+                new["metadata"][field] = json!(sent);
+            }
         }
         let writing = Writing::new(now, request, kind);
-        let object = self.replace(&writing, &key, new, None)?;
-        Ok(Response::Json(200, scale_of(&serve(kind, &object), &paths)))
+        let is_changed = before["spec"]["replicas"].as_i64().unwrap_or(0) != replicas;
+        let path: Vec<_> = parts(&paths.spec).collect();
+        let managed_fields = patch::own_scale(&old, &path, is_changed, &writing.ownership);
+        let object = self.replace(&writing, &key, new, Some(managed_fields))?;
+        Ok(Response::Json(200, shown(scale_of(&serve(kind, &object), &paths), request)))
     }
 }
 
 /// Checks the type and the name in the body of an update. The type may be missing.
-fn check_body(request: &Request) -> Result<(), Failure> {
+fn check_body(request: &Request, kind: &Kind) -> Result<(), Failure> {
     let body = &request.body;
-    if !body.is_object() {
-        let why = "the object provided is unrecognized (must be of type Scale)";
-        return Err(Failure::bad_request(why));
+    if let Some(why) = &request.unread {
+        return Err(Failure::bad_request(format!(
+            "the object provided is unrecognized (must be of type Scale): {why}"
+        )));
     }
-    for (field, expected) in [("apiVersion", "autoscaling/v1"), ("kind", "Scale")] {
-        let found = body[field].as_str().unwrap_or_default();
-        if !found.is_empty() && found != expected {
-            return Err(Failure::bad_request(format!(
-                "the {field} of the object ({found}) is not that of a Scale ({expected})"
-            )));
+    let text = |field: &str| body[field].as_str().filter(|text| !text.is_empty());
+    let api_version = text("apiVersion").unwrap_or("autoscaling/v1");
+    let found = text("kind").unwrap_or("Scale");
+    if (api_version, found) != ("autoscaling/v1", "Scale") {
+        if kind.definition.is_some() {
+            let why = "no kind is registered for the type v1.Scale in scheme \
+                       \"pkg/runtime/scheme.go:111\"";
+            return Err(Failure::bad_request(why));
         }
+        let version = api_version.rsplit('/').next().unwrap_or_default();
+        let why = if found == "Status" && body["status"].is_object() {
+            "json: cannot unmarshal object into Go struct field Status.status of type string".into()
+        } else {
+            format!("converting ({version}.{found}) to (autoscaling.Scale): unknown conversion")
+        };
+        return Err(Failure::bad_request(format!(
+            "{found} in version \"{version}\" cannot be handled as a Scale: {why}"
+        )));
     }
     check_name(body, request)
 }
@@ -117,19 +136,20 @@ fn scale_of(object: &Value, paths: &Paths) -> Value {
         }
     }
     let number = |path: &str| get(object, path).as_i64().unwrap_or(0);
+    let replicas = number(&paths.spec);
     let mut status = json!({ "replicas": number(&paths.status) });
     let selector = match &paths.selector {
         Some(path) => get(object, path).as_str().map(str::to_owned),
         None => selector_text(&object["spec"]["selector"]),
     };
-    if let Some(selector) = selector {
+    if let Some(selector) = selector.filter(|selector| !selector.is_empty()) {
         status["selector"] = json!(selector);
     }
     json!({
         "kind": "Scale",
         "apiVersion": "autoscaling/v1",
         "metadata": metadata,
-        "spec": { "replicas": number(&paths.spec) },
+        "spec": if replicas == 0 { json!({}) } else { json!({ "replicas": replicas }) },
         "status": status,
     })
 }
@@ -142,13 +162,24 @@ fn selector_text(selector: &Value) -> Option<String> {
     Some(terms.collect::<Vec<_>>().join(","))
 }
 
+fn shown(scale: Value, request: &Request) -> Value {
+    match request.projection {
+        Projection::Whole => scale,
+        Projection::Metadata => metadata_of(&scale),
+    }
+}
+
+fn parts(path: &str) -> impl Iterator<Item = &str> {
+    path.split('.').filter(|part| !part.is_empty())
+}
+
 fn get<'a>(object: &'a Value, path: &str) -> &'a Value {
-    path.split('.').filter(|part| !part.is_empty()).fold(object, |value, part| &value[part])
+    parts(path).fold(object, |value, part| &value[part])
 }
 
 fn set(object: &mut Value, path: &str, value: Value) {
     let mut place = object;
-    for part in path.split('.').filter(|part| !part.is_empty()) {
+    for part in parts(path) {
         if !place.is_object() {
             *place = json!({});
         }

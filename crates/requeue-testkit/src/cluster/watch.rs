@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 
 use super::read::{present, serve};
 use super::{Cluster, select};
+use crate::defaults;
 use crate::kind::Kind;
 use crate::request::{Match, Options, Projection, Request};
 use crate::selector::Selector;
@@ -56,14 +57,19 @@ impl Watch {
     }
 
     fn bookmark_with(&self, metadata: &Value) -> Value {
-        let (api_version, kind) = match self.projection {
-            Projection::Whole => (self.kind.api_version(), &*self.kind.kind),
-            Projection::Metadata => ("meta.k8s.io/v1".into(), "PartialObjectMetadata"),
+        let mut object = match self.projection {
+            Projection::Whole => {
+                let mut object = defaults::zero(&self.kind);
+                object["kind"] = json!(self.kind.kind);
+                object["apiVersion"] = json!(self.kind.api_version());
+                object
+            }
+            Projection::Metadata => {
+                json!({ "kind": "PartialObjectMetadata", "apiVersion": "meta.k8s.io/v1" })
+            }
         };
-        let mut metadata = metadata.clone();
-        metadata["resourceVersion"] = json!(self.seen.to_string());
-        metadata["creationTimestamp"] = Value::Null;
-        let object = json!({ "kind": kind, "apiVersion": api_version, "metadata": metadata });
+        object["metadata"] = metadata.clone();
+        object["metadata"]["resourceVersion"] = json!(self.seen.to_string());
         json!({ "type": "BOOKMARK", "object": object })
     }
 
@@ -97,8 +103,8 @@ impl Watch {
 impl Cluster {
     pub(super) fn watch(&self, request: &Request, kind: &Arc<Kind>) -> Result<Watch, Failure> {
         let options = &request.options;
-        options.selector.check_fields(kind)?;
         check_watch_options(options)?;
+        options.selector.check_fields(kind)?;
         let mut watch = Watch {
             kind: Arc::clone(kind),
             namespace: request.path.namespace.clone(),
@@ -114,16 +120,11 @@ impl Cluster {
         let is_from_start = options.version.is_empty() || options.version == "0";
         let sends_all =
             options.send_initial_events.unwrap_or(is_from_start && options.version_match.is_none());
-        let version = match options.version.parse() {
-            Ok(version) => version,
-            Err(_) if options.version.is_empty() => 0,
-            Err(_) => {
-                let why = format!("invalid resource version: {:?}", options.version);
-                return Err(Failure::bad_request(why));
-            }
-        };
-        if sends_all && version > self.store.version() {
-            return Err(Failure::version_too_large(version, self.store.version()));
+        // For this error, the API server has no reason.
+        let version = options.parsed_version();
+        let version = version.map_err(|error| Failure::unknown(&error.to_string()))?;
+        if sends_all {
+            self.check_reached(version)?;
         }
         if sends_all {
             let namespace = request.path.namespace.as_deref();
@@ -153,8 +154,11 @@ impl Cluster {
             return Vec::new();
         }
         let mut events: Vec<_> = watch.initial.drain(..).collect();
-        if watch.seen < self.store.oldest() && self.store.version() > watch.seen {
-            let why = format!("too old resource version: {} ({})", watch.seen, self.store.oldest());
+        // The API server has no history of a custom resource from before its definition.
+        let defined = watch.kind.definition.as_ref().map_or(0, |it| it.version_of_definition());
+        let oldest = self.store.oldest().max(defined);
+        if watch.seen < oldest && self.store.version() > watch.seen {
+            let why = format!("too old resource version: {} ({oldest})", watch.seen);
             events.extend(watch.fail(&Failure::expired(why)));
             return events;
         }
@@ -170,7 +174,19 @@ impl Cluster {
 fn check_watch_options(options: &Options) -> Result<(), Failure> {
     let rule = "resourceVersionMatch";
     let mut errors = Vec::new();
-    if options.send_initial_events.is_some() && options.version_match != Some(Match::NotOlderThan) {
+    // A watch without a version has these options by default.
+    let is_from_start = options.version.is_empty() || options.version == "0";
+    if is_from_start && options.send_initial_events.is_none() && options.version_match.is_none() {
+        let why = "resourceVersionMatch is forbidden when continue is provided";
+        let errors = [FieldError::forbidden(rule, why)];
+        return match options.page {
+            None => Ok(()),
+            Some(_) => Err(Failure::invalid_options("ListOptions", &errors)),
+        };
+    }
+    let found = options.version_match.as_ref();
+    let is_not_older = found == Some(&Match::NotOlderThan);
+    if options.send_initial_events.is_some() && !is_not_older {
         let why = "sendInitialEvents requires setting resourceVersionMatch to NotOlderThan";
         errors.push(FieldError::forbidden(rule, why));
     }
@@ -179,9 +195,9 @@ fn check_watch_options(options: &Options) -> Result<(), Failure> {
             "resourceVersionMatch is forbidden for watch unless sendInitialEvents is provided";
         errors.push(FieldError::forbidden(rule, why));
     }
-    if options.version_match == Some(Match::Exact) {
+    if let Some(found) = found.filter(|_| !is_not_older) {
         let supported = ["NotOlderThan".into()];
-        errors.push(FieldError::not_supported(rule, &"Exact".into(), &supported));
+        errors.push(FieldError::not_supported(rule, &found.text().into(), &supported));
     }
     if options.version_match.is_some() && options.page.is_some() {
         let why = "resourceVersionMatch is forbidden when continue is provided";

@@ -10,7 +10,7 @@ use k8s_openapi::jiff::Timestamp;
 use serde_json::{Value, json};
 
 use crate::definition::{Definition, text, versions};
-use crate::kind::Kind;
+use crate::kind::{Kind, Part};
 use crate::metadata;
 use crate::status::{Failure, FieldError};
 
@@ -30,7 +30,7 @@ pub(crate) fn prune_and_default(
     pruned
 }
 
-/// Returns the fields that do not fit the schema.
+/// Adds the fields that do not fit the schema. Unchanged parts of an object may break it.
 ///
 /// # Errors
 ///
@@ -40,14 +40,82 @@ pub(crate) fn check(
     object: &Value,
     old: Option<&Value>,
     version: &str,
-) -> Result<Vec<FieldError>, Failure> {
+    part: Part,
+    errors: &mut Vec<FieldError>,
+) -> Result<(), Failure> {
     let schema = definition.schema(version);
-    let mut errors = validate::check(object, schema);
-    // Rules are evaluated on objects whose form is right.
-    if errors.is_empty() {
-        errors = rules::check(schema, object, old)?;
+    errors.extend(validate::check(object, old, schema, part));
+    let scale = definition.scale(version);
+    for (path, is_spec) in [("specReplicasPath", true), ("statusReplicasPath", false)] {
+        let is_checked = !is_spec || part == Part::Main;
+        if let (Some(path), true) = (scale[path].as_str(), is_checked) {
+            check_replicas(object, path, errors);
+        }
     }
+    errors.extend(validate::check_lists(object, old, schema));
+    if rules::has_rules(schema) {
+        if errors.iter().any(blocks_rules) {
+            let why = "some validation rules were not checked because the object was invalid; \
+                       correct the existing errors to complete validation";
+            errors.push(FieldError::invalid("<nil>", &Value::Null, why));
+        } else {
+            errors.extend(rules::check(schema, object, old)?);
+        }
+    }
+    Ok(())
+}
+
+/// Checks an object that names another kind, so that the server has not brought it into the form of this kind.
+pub(crate) fn check_foreign(
+    definition: &Definition,
+    object: &Value,
+    version: &str,
+) -> Result<Vec<FieldError>, Failure> {
+    let mut schema = definition.schema(version).clone();
+    remove_defaults(&mut schema);
+    let mut errors = validate::check_lists(object, None, &schema);
+    errors.extend(rules::check(&schema, object, None)?);
     Ok(errors)
+}
+
+/// Removes the defaults, which the evaluator of rules sets itself.
+fn remove_defaults(schema: &mut Value) {
+    match schema {
+        Value::Object(fields) => {
+            // A property may have that name, too.
+            fields.retain(|name, value| name != "default" || value["type"].is_string());
+            fields.values_mut().for_each(remove_defaults);
+        }
+        Value::Array(items) => items.iter_mut().for_each(remove_defaults),
+        _ => {}
+    }
+}
+
+/// Returns whether the rules of an object cannot be evaluated because of this error.
+fn blocks_rules(error: &FieldError) -> bool {
+    matches!(
+        error.reason,
+        "FieldValueNotSupported"
+            | "FieldValueRequired"
+            | "FieldValueTooLong"
+            | "FieldValueTooMany"
+            | "FieldValueTypeInvalid"
+    )
+}
+
+/// Checks a number of replicas at a path of the subresource `scale`.
+fn check_replicas(object: &Value, path: &str, errors: &mut Vec<FieldError>) {
+    let parts = path.split('.').filter(|part| !part.is_empty());
+    let value = parts.fold(object, |value, part| &value[part]);
+    let Some(replicas) = value.as_i64() else { return };
+    let why = if replicas < 0 {
+        "should be a non-negative integer"
+    } else if replicas > i64::from(i32::MAX) {
+        "should be less than or equal to 2147483647"
+    } else {
+        return;
+    };
+    errors.push(FieldError::invalid(path, value, why));
 }
 
 /// Returns the kinds of a definition: one for each version that is served.

@@ -1,7 +1,11 @@
 //! Rules in CEL (`x-kubernetes-validations`).
 
 use serde_json::Value;
+#[cfg(feature = "cel")]
+use serde_json::json;
 
+#[cfg(feature = "cel")]
+use super::validate::type_of;
 use crate::status::{Failure, FieldError};
 
 const KEYWORD: &str = "x-kubernetes-validations";
@@ -18,9 +22,6 @@ pub(super) fn check(
     old: Option<&Value>,
 ) -> Result<Vec<FieldError>, Failure> {
     use kube::core::cel::{ErrorKind, Validator};
-    if !has_rules(schema) {
-        return Ok(Vec::new());
-    }
     let Err(errors) = Validator::new().validate(schema, object, old) else {
         return Ok(Vec::new());
     };
@@ -35,18 +36,43 @@ pub(super) fn check(
                 return Err(Failure::not_implemented(what));
             }
         }
-        let value = error
-            .field_path
-            .split('.')
-            .filter(|part| !part.is_empty())
-            .fold(object, |value, part| &value[part]);
-        let mut error_of_field = FieldError::invalid(&*error.field_path, value, &error.message);
-        if let Some("FieldValueForbidden") = error.reason.as_deref() {
-            error_of_field = FieldError::forbidden(&*error.field_path, &error.message);
+        let parts = || error.field_path.split('.').filter(|part| !part.is_empty());
+        let value = parts().fold(object, |value, part| &value[part]);
+        // An unchanged value may break a rule that is newer.
+        let before = old.map(|old| parts().fold(old, |value, part| &value[part]));
+        if before.is_some_and(|before| !before.is_null() && before == value) {
+            continue;
         }
-        found.push(error_of_field);
+        let field = &*error.field_path;
+        found.push(match (&error.kind, error.reason.as_deref()) {
+            (ErrorKind::EvaluationError, _) => {
+                let why = error.message.trim_start_matches("rule evaluation error: ");
+                let why = why.replacen("No such key", "no such key", 1);
+                let rule = message_of(schema, &error.rule).unwrap_or(&error.rule);
+                let why = format!("{why} evaluating rule: {rule}");
+                FieldError::invalid(field, &json!(type_of(value)), &why)
+            }
+            (_, Some("FieldValueForbidden")) => FieldError::forbidden(field, &error.message),
+            // The API server does not repeat objects and lists.
+            _ if value.is_object() || value.is_array() => {
+                FieldError::invalid_without_value(field, &error.message)
+            }
+            _ => FieldError::invalid(field, value, &error.message),
+        });
     }
     Ok(found)
+}
+
+/// Returns the message of a rule.
+#[cfg(feature = "cel")]
+fn message_of<'a>(schema: &'a Value, rule: &str) -> Option<&'a str> {
+    let own = schema[KEYWORD].as_array().into_iter().flatten();
+    let mut own = own.filter(|it| it["rule"] == rule).filter_map(|it| it["message"].as_str());
+    own.next().or_else(|| match schema {
+        Value::Object(fields) => fields.values().find_map(|inner| message_of(inner, rule)),
+        Value::Array(items) => items.iter().find_map(|inner| message_of(inner, rule)),
+        _ => None,
+    })
 }
 
 /// Without the evaluator, no definition with rules is accepted.
@@ -85,7 +111,7 @@ fn first_error(schema: &kube::core::cel::CompiledSchema) -> Option<String> {
     own.or_else(|| inner.filter_map(first_error).next())
 }
 
-fn has_rules(schema: &Value) -> bool {
+pub(super) fn has_rules(schema: &Value) -> bool {
     match schema {
         Value::Object(fields) => fields.contains_key(KEYWORD) || fields.values().any(has_rules),
         Value::Array(items) => items.iter().any(has_rules),

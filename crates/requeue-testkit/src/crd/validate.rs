@@ -6,6 +6,7 @@ use k8s_openapi::jiff::Timestamp;
 use regex::Regex;
 use serde_json::{Value, json};
 
+use crate::kind::Part;
 use crate::schema::join;
 use crate::status::{Failure, FieldError};
 
@@ -111,13 +112,89 @@ pub(super) fn check_schema(schema: &Value) -> Result<(), Failure> {
 }
 
 /// Returns the fields of an object that do not fit its schema.
-pub(super) fn check(object: &Value, schema: &Value) -> Vec<FieldError> {
+///
+/// A value that is the same in the old object may break it. A write of the status checks only that.
+pub(super) fn check(
+    object: &Value,
+    old: Option<&Value>,
+    schema: &Value,
+    part: Part,
+) -> Vec<FieldError> {
     let mut errors = Vec::new();
-    check_value(object, schema, "", &mut errors);
+    match part {
+        Part::Main => check_value(object, old, schema, "", &mut errors),
+        Part::Status => {
+            let (status, schema) = (object.get("status"), &schema["properties"]["status"]);
+            if let (Some(status), true) = (status, schema.is_object()) {
+                let old = old.and_then(|old| old.get("status"));
+                check_value(status, old, schema, "status", &mut errors);
+            }
+        }
+    }
     errors
 }
 
-fn check_value(value: &Value, schema: &Value, path: &str, errors: &mut Vec<FieldError>) {
+/// Returns the items that a list has twice, although its items are a set or have keys.
+pub(super) fn check_lists(object: &Value, old: Option<&Value>, schema: &Value) -> Vec<FieldError> {
+    let found = |object: &Value| {
+        let mut errors = Vec::new();
+        check_unique(object, schema, "", &mut errors);
+        errors
+    };
+    match old.map(found) {
+        Some(before) if !before.is_empty() => Vec::new(),
+        _ => found(object),
+    }
+}
+
+fn check_unique(value: &Value, schema: &Value, path: &str, errors: &mut Vec<FieldError>) {
+    match value {
+        Value::Object(fields) => {
+            for (name, field) in fields {
+                let inner = schema["properties"].get(name);
+                let inner = inner.unwrap_or(&schema["additionalProperties"]);
+                check_unique(field, inner, &join(path, name), errors);
+            }
+        }
+        Value::Array(items) => {
+            let mut seen = BTreeSet::new();
+            for (at, item) in items.iter().enumerate() {
+                let path = format!("{path}[{at}]");
+                let identity = identity(item, schema);
+                if let Some(identity) = identity
+                    && !seen.insert(identity.to_string())
+                {
+                    errors.push(FieldError::duplicate(&path, &identity));
+                }
+                check_unique(item, &schema["items"], &path, errors);
+            }
+        }
+        _ => {}
+    }
+}
+
+/// Returns what makes an item of a list unique.
+fn identity(item: &Value, schema: &Value) -> Option<Value> {
+    match schema["x-kubernetes-list-map-keys"].as_array() {
+        Some(keys) => {
+            let keys = keys.iter().filter_map(Value::as_str);
+            let values = keys.map(|key| (key.to_owned(), item[key].clone()));
+            Some(Value::Object(values.collect()))
+        }
+        None => (schema["x-kubernetes-list-type"] == "set").then(|| item.clone()),
+    }
+}
+
+fn check_value(
+    value: &Value,
+    old: Option<&Value>,
+    schema: &Value,
+    path: &str,
+    errors: &mut Vec<FieldError>,
+) {
+    if old == Some(value) {
+        return;
+    }
     if value.is_null() && schema["nullable"] == true {
         return;
     }
@@ -138,8 +215,8 @@ fn check_value(value: &Value, schema: &Value, path: &str, errors: &mut Vec<Field
         errors.push(FieldError::not_supported(path, value, allowed));
     }
     match value {
-        Value::Object(_) => check_object(value, schema, path, errors),
-        Value::Array(items) => check_list(items, schema, path, errors),
+        Value::Object(_) => check_object(value, old, schema, path, errors),
+        Value::Array(items) => check_list(items, old, schema, path, errors),
         Value::String(text) => check_string(text, schema, path, errors),
         Value::Number(number) => {
             let number = number.as_f64().unwrap_or_default();
@@ -169,7 +246,7 @@ fn is_integer(value: &Value) -> bool {
     value.is_i64() || value.is_u64() || value.as_f64().is_some_and(|number| number.fract() == 0.0)
 }
 
-fn type_of(value: &Value) -> &'static str {
+pub(super) fn type_of(value: &Value) -> &'static str {
     match value {
         Value::Null => "null",
         Value::Bool(_) => "boolean",
@@ -181,7 +258,13 @@ fn type_of(value: &Value) -> &'static str {
     }
 }
 
-fn check_object(value: &Value, schema: &Value, path: &str, errors: &mut Vec<FieldError>) {
+fn check_object(
+    value: &Value,
+    old: Option<&Value>,
+    schema: &Value,
+    path: &str,
+    errors: &mut Vec<FieldError>,
+) {
     let Some(fields) = value.as_object() else { return };
     for required in schema["required"].as_array().into_iter().flatten().filter_map(Value::as_str) {
         if !fields.contains_key(required) {
@@ -204,12 +287,19 @@ fn check_object(value: &Value, schema: &Value, path: &str, errors: &mut Vec<Fiel
             None => &schema["additionalProperties"],
         };
         if inner.is_object() && !(path.is_empty() && name == "metadata") {
-            check_value(field, inner, &join(path, name), errors);
+            let old = old.and_then(|old| old.get(name));
+            check_value(field, old, inner, &join(path, name), errors);
         }
     }
 }
 
-fn check_list(items: &[Value], schema: &Value, path: &str, errors: &mut Vec<FieldError>) {
+fn check_list(
+    items: &[Value],
+    old: Option<&Value>,
+    schema: &Value,
+    path: &str,
+    errors: &mut Vec<FieldError>,
+) {
     let count = items.len() as u64;
     if let Some(limit) = schema["maxItems"].as_u64().filter(|limit| count > *limit) {
         errors.push(FieldError::too_many(path, items.len(), limit));
@@ -218,27 +308,15 @@ fn check_list(items: &[Value], schema: &Value, path: &str, errors: &mut Vec<Fiel
         let why = format!("{} in body should have at least {limit} items", shown_path(path));
         errors.push(FieldError::invalid(path, &json!(items.len()), &why));
     }
-    let mut seen = BTreeSet::new();
-    let keys = schema["x-kubernetes-list-map-keys"].as_array().map(Vec::as_slice);
-    let is_set = schema["x-kubernetes-list-type"] == "set";
+    if !schema["items"].is_object() {
+        return;
+    }
+    let old = old.and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default();
+    let has_keys = schema["x-kubernetes-list-map-keys"].is_array();
     for (at, item) in items.iter().enumerate() {
-        let path = format!("{path}[{at}]");
-        let identity = match keys {
-            Some(keys) => {
-                let values = keys.iter().filter_map(Value::as_str);
-                let values = values.map(|key| (key.to_owned(), item[key].clone()));
-                Some(Value::Object(values.collect()))
-            }
-            None => is_set.then(|| item.clone()),
-        };
-        if let Some(identity) = identity
-            && !seen.insert(identity.to_string())
-        {
-            errors.push(FieldError::duplicate(&path, &identity));
-        }
-        if schema["items"].is_object() {
-            check_value(item, &schema["items"], &path, errors);
-        }
+        let wanted = identity(item, schema);
+        let old = old.iter().find(|old| has_keys && identity(old, schema) == wanted);
+        check_value(item, old, &schema["items"], &format!("{path}[{at}]"), errors);
     }
 }
 
@@ -312,11 +390,11 @@ fn check_combinations(value: &Value, schema: &Value, path: &str, errors: &mut Ve
     let schemas = |field: &str| schema[field].as_array().map(Vec::as_slice).unwrap_or_default();
     let fits = |schema: &&Value| {
         let mut errors = Vec::new();
-        check_value(value, schema, path, &mut errors);
+        check_value(value, None, schema, path, &mut errors);
         errors.is_empty()
     };
     for inner in schemas("allOf") {
-        check_value(value, inner, path, errors);
+        check_value(value, None, inner, path, errors);
     }
     let mut refuse = |why: &str| {
         let why = format!("{} in body {why}", shown_path(path));

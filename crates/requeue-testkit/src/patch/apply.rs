@@ -3,7 +3,7 @@
 use serde_json::{Map, Value, json};
 
 use super::fields::{Comparison, FieldPath, FieldSet, field_element, item_element};
-use super::ownership::{Manager, Managers, Ownership};
+use super::ownership::{Manager, Managers, Ownership, own_update};
 use crate::kind::Kind;
 use crate::schema::{List, Schema};
 use crate::status::Failure;
@@ -27,11 +27,16 @@ pub(crate) fn apply(
     force: bool,
 ) -> Result<Applied, Failure> {
     let schema = Schema::of(kind);
-    check_duplicates(config, schema, "")?;
+    check_form(config, schema, kind)?;
     let empty =
         json!({ "apiVersion": config["apiVersion"], "kind": config["kind"], "metadata": {} });
     let live = live.unwrap_or(&empty);
     let mut managers = Managers::read(live);
+    if managers.0.is_empty() && !live["metadata"]["uid"].is_null() {
+        let before = Ownership { manager: "before-first-apply".into(), ..ownership.clone() };
+        let tracked = own_update(kind, None, live, &before);
+        managers = Managers::read(&json!({ "metadata": { "managedFields": tracked } }));
+    }
     let applier = ownership.manager("Apply");
 
     let mut fields = FieldSet::of(config, schema);
@@ -64,7 +69,12 @@ pub(crate) fn apply(
     if fields.is_empty() {
         managers.0.remove(&applier);
     } else if !is_same || !changed.is_empty() || !comparison.removed.is_empty() {
-        managers.0.insert(applier, ownership.managed(fields));
+        let mut managed = ownership.managed(fields);
+        if merged == *live {
+            // The API server sets the time only if a value changes.
+            managed.time = managers.0.get(&applier).map(|it| it.time.clone()).unwrap_or_default();
+        }
+        managers.0.insert(applier, managed);
     }
     Ok(Applied { object: merged, managed_fields: managers.to_json() })
 }
@@ -78,7 +88,7 @@ fn check_conflicts(
     let mut by_manager = Vec::new();
     for (manager, managed) in managers.0.iter().filter(|(manager, _)| *manager != applier) {
         let conflicts = managed.fields.intersection(changed);
-        let paths: Vec<_> = conflicts.iter().map(shown).collect();
+        let paths: Vec<_> = conflicts.in_order().into_iter().map(shown).collect();
         if paths.is_empty() {
             continue;
         }
@@ -105,7 +115,7 @@ fn check_conflicts(
     let listed: Vec<_> = by_manager
         .iter()
         .map(|(who, paths)| match paths.as_slice() {
-            [path] => format!("conflict with {who}: {path}"),
+            [path] if causes.len() == 1 => format!("conflict with {who}: {path}"),
             paths => format!("conflicts with {who}:\n- {}", paths.join("\n- ")),
         })
         .collect();
@@ -128,42 +138,73 @@ fn shown(path: &FieldPath) -> String {
     elements.collect()
 }
 
-/// Refuses a configuration that has an item of a list twice.
-fn check_duplicates(value: &Value, schema: Schema<'_>, path: &str) -> Result<(), Failure> {
+/// Refuses a configuration that does not fit the schema, in the words of structured-merge-diff.
+fn check_form(config: &Value, schema: Schema<'_>, kind: &Kind) -> Result<(), Failure> {
+    let mut errors = Vec::new();
+    find_errors(config, schema, "", &mut errors);
+    let errors = match errors.as_slice() {
+        [] => return Ok(()),
+        [one] => one.clone(),
+        many => format!("errors:\n  {}", many.join("\n  ")),
+    };
+    let text = |field: &str| config["metadata"][field].as_str().unwrap_or_default();
+    let group_version = match &*kind.group {
+        "" => format!("/{}", kind.version),
+        group => format!("{group}/{}", kind.version),
+    };
+    Err(Failure::unknown(&format!(
+        "failed to create typed patch object ({}/{}; {group_version}, Kind={}): {errors}",
+        text("namespace"),
+        text("name"),
+        kind.kind,
+    )))
+}
+
+fn find_errors(value: &Value, schema: Schema<'_>, path: &str, errors: &mut Vec<String>) {
+    if let Some(why) = schema.scalar_error(value) {
+        errors.push(format!("{path}: {why}"));
+        return;
+    }
     match value {
         Value::Object(fields) => {
             for (name, field) in fields {
-                check_duplicates(field, schema.field(name), &format!("{path}.{name}"))?;
+                let path = format!("{path}.{name}");
+                if schema.is_declared(name) {
+                    find_errors(field, schema.field(name), &path, errors);
+                } else {
+                    errors.push(format!("{path}: field not declared in schema"));
+                }
             }
         }
-        Value::Array(items) if schema.list() != List::Atomic => {
+        Value::Array(items) if schema.list() == List::Atomic => {
+            for (at, item) in items.iter().enumerate() {
+                find_errors(item, schema.item(), &format!("{path}[{at}]"), errors);
+            }
+        }
+        Value::Array(items) => {
             let mut seen = std::collections::BTreeSet::new();
-            for item in items {
+            for (at, item) in items.iter().enumerate() {
                 if let List::Map(keys) = schema.list() {
                     let default = |key: &str| schema.item().default_of(key).is_some();
                     let missing = keys.iter().find(|key| item[**key].is_null() && !default(key));
                     if let Some(key) = missing {
-                        return Err(Failure::internal(format_args!(
-                            "failed to create typed patch object: {path}: element 0: associative \
-                             list with keys has an element that omits key field \"{key}\" (and \
-                             doesn't have default value)"
-                        )));
+                        errors.push(format!(
+                            "{path}: element {at}: associative list with keys has an element that \
+                             omits key field \"{key}\" (and doesn't have default value)"
+                        ));
+                        return;
                     }
                 }
                 let element = item_element(item, schema);
-                if !seen.insert(element.clone()) {
-                    let shown = shown(&vec![element]);
-                    return Err(Failure::internal(format_args!(
-                        "failed to create typed patch object: {path}: duplicate entries for key \
-                         {shown}"
-                    )));
+                let shown = shown(&vec![element.clone()]);
+                if !seen.insert(element) {
+                    errors.push(format!("{path}: duplicate entries for key {shown}"));
                 }
-                check_duplicates(item, schema.item(), path)?;
+                find_errors(item, schema.item(), &format!("{path}{shown}"), errors);
             }
         }
         _ => {}
     }
-    Ok(())
 }
 
 /// Returns the live value with the configuration's fields.

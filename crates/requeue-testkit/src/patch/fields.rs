@@ -68,8 +68,18 @@ impl FieldSet {
         self.0.range(path.to_vec()..).next().is_some_and(|found| found.starts_with(path))
     }
 
-    pub(super) fn iter(&self) -> impl Iterator<Item = &FieldPath> {
-        self.0.iter()
+    /// Returns the fields in the order of structured-merge-diff: those of a level before those inside them.
+    pub(super) fn in_order(&self) -> Vec<&FieldPath> {
+        let mut paths: Vec<_> = self.0.iter().collect();
+        paths.sort_by(|left, right| {
+            let same = left.iter().zip(*right).take_while(|(left, right)| left == right).count();
+            let key = |path: &FieldPath| (path.len() != same + 1, path.get(same).cloned());
+            match left.len().min(right.len()) == same {
+                true => left.len().cmp(&right.len()),
+                false => key(left).cmp(&key(right)),
+            }
+        });
+        paths
     }
 
     pub(super) fn union(&self, other: &Self) -> Self {

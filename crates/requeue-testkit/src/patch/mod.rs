@@ -5,11 +5,12 @@ mod fields;
 mod ownership;
 mod strategic;
 
-use json_patch::PatchOperation;
+use json_patch::jsonptr::PointerBuf;
+use json_patch::{AddOperation, PatchOperation};
 use serde_json::Value;
 
 pub(crate) use self::apply::apply;
-pub(crate) use self::ownership::{Ownership, Part, is_unchanged, own_update};
+pub(crate) use self::ownership::{Ownership, is_unchanged, own_scale, own_update};
 pub(crate) use self::strategic::strategic;
 use crate::status::Failure;
 
@@ -23,20 +24,33 @@ pub(crate) fn json(object: &Value, body: &Value) -> Result<Value, Failure> {
         serde_json::from_value(body.clone()).map_err(|_| Failure::unprocessable())?;
     let mut object = object.clone();
     for operation in &patch.0 {
-        if !is_test_of_missing_field(operation, &object) {
-            json_patch::patch(&mut object, std::slice::from_ref(operation))
-                .map_err(|_| Failure::unprocessable())?;
+        if is_test_of_missing_field(operation, &object) {
+            continue;
         }
+        let operation = match operation {
+            // The API server replaces a field that is missing. By the RFC, this would fail.
+            PatchOperation::Replace(replace) if is_missing_field(&replace.path, &object) => {
+                let (path, value) = (replace.path.clone(), replace.value.clone());
+                PatchOperation::Add(AddOperation { path, value })
+            }
+            other => other.clone(),
+        };
+        json_patch::patch(&mut object, &[operation]).map_err(|_| Failure::unprocessable())?;
     }
     Ok(object)
+}
+
+/// Returns whether the parent of a path is an object without the field.
+fn is_missing_field(path: &PointerBuf, object: &Value) -> bool {
+    let path = path.as_str();
+    let parent = path.rsplit_once('/').and_then(|(parent, _)| object.pointer(parent));
+    parent.is_some_and(Value::is_object) && object.pointer(path).is_none()
 }
 
 /// For the API server, a field that is missing is null. By the RFC, the test would fail.
 fn is_test_of_missing_field(operation: &PatchOperation, object: &Value) -> bool {
     let PatchOperation::Test(test) = operation else { return false };
-    let path = test.path.as_str();
-    let parent = path.rsplit_once('/').and_then(|(parent, _)| object.pointer(parent));
-    test.value.is_null() && parent.is_some_and(Value::is_object) && object.pointer(path).is_none()
+    test.value.is_null() && is_missing_field(&test.path, object)
 }
 
 /// Applies a merge patch (RFC 7396).

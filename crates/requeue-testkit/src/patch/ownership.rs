@@ -4,17 +4,9 @@ use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
 
-use super::fields::{Comparison, FieldSet};
+use super::fields::{Comparison, FieldSet, field_element};
 use crate::kind::Kind;
 use crate::schema::Schema;
-
-/// The part of an object that a write may change.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) enum Part {
-    /// Everything but the status, if the kind has that subresource.
-    Main,
-    Status,
-}
 
 /// The writer, and the time of the write.
 #[derive(Clone, Debug)]
@@ -24,8 +16,8 @@ pub(crate) struct Ownership {
     pub(crate) subresource: Option<String>,
     /// The time of the write, as in metadata.
     pub(crate) time: String,
-    /// The part of the object that the write may change. `None` if that is all of it.
-    pub(crate) part: Option<Part>,
+    /// The fields that the write cannot change.
+    pub(crate) reset: &'static [&'static [&'static str]],
 }
 
 /// The identity of a manager.
@@ -88,13 +80,7 @@ impl Ownership {
                 .contains(field),
                 _ => false,
             };
-            let is_status = path.first() == Some(&"f:status");
-            !is_of_server
-                && match self.part {
-                    None => true,
-                    Some(Part::Main) => !is_status,
-                    Some(Part::Status) => is_status,
-                }
+            !is_of_server && !self.reset.iter().any(|reset| path.starts_with(reset))
         });
     }
 }
@@ -124,28 +110,7 @@ impl Managers {
 
     /// Returns the entries of the metadata: appliers first, then by time.
     pub(super) fn to_json(&self) -> Value {
-        let mut entries: Vec<_> = self.0.iter().collect();
-        entries.sort_by_key(|(manager, managed)| {
-            (manager.operation != "Apply", managed.time.clone(), manager.name.clone())
-        });
-        let entries: Vec<_> = entries
-            .into_iter()
-            .map(|(manager, managed)| {
-                let mut entry = json!({
-                    "manager": manager.name,
-                    "operation": manager.operation,
-                    "apiVersion": managed.api_version,
-                    "time": managed.time,
-                    "fieldsType": "FieldsV1",
-                    "fieldsV1": managed.fields.to_json(),
-                });
-                if let Some(subresource) = &manager.subresource {
-                    entry["subresource"] = json!(subresource);
-                }
-                entry
-            })
-            .collect();
-        json!(entries)
+        to_json(self.0.iter().collect())
     }
 
     /// Takes fields that a write changes from the other managers, and removed fields from them.
@@ -168,17 +133,31 @@ pub(crate) fn own_update(
     ownership: &Ownership,
 ) -> Value {
     let schema = Schema::of(kind);
-    let empty = schema.empty();
+    let mut empty = schema.empty();
+    if kind.is_core("events") {
+        // Go writes these texts even if they are empty.
+        for field in ["reportingComponent", "reportingInstance"] {
+            empty[field] = json!("");
+        }
+    }
     let sent = Managers::read(new);
     // A client removes all managers by an empty entry, and otherwise cannot remove any.
-    let is_reset = new["metadata"]["managedFields"].as_array().is_some_and(|entries| {
-        entries.len() == 1 && entries[0].as_object().is_some_and(serde_json::Map::is_empty)
-    });
+    let is_reset =
+        new["metadata"]["managedFields"].as_array().is_some_and(|entries| match &**entries {
+            [] => true,
+            [entry] => entry.as_object().is_some_and(serde_json::Map::is_empty),
+            _ => false,
+        });
+    let is_subresource = ownership.subresource.is_some();
     let mut managers = match old {
-        _ if is_reset || !sent.0.is_empty() => sent,
+        _ if !is_subresource && (is_reset || !sent.0.is_empty()) => sent,
         Some(old) => Managers::read(old),
         None => Managers::default(),
     };
+    // After a reset, only an apply starts to track managers again.
+    if old.is_some() && managers.0.is_empty() {
+        return json!([]);
+    }
     let mut comparison = Comparison::of(old.unwrap_or(&empty), new, schema);
     if old.is_none() {
         comparison.removed = FieldSet::default();
@@ -199,6 +178,73 @@ pub(crate) fn own_update(
         }
     }
     managers.to_json()
+}
+
+/// Returns the managed fields after a write of a scale, which sets only the field at `path`.
+///
+/// A field without an owner stays so. The owner of an unchanged field gets a second entry for it: the API server looks
+/// for the owner under the version of the scale.
+pub(crate) fn own_scale(
+    old: &Value,
+    path: &[&str],
+    is_changed: bool,
+    ownership: &Ownership,
+) -> Value {
+    let before = Managers::read(old);
+    let path: Vec<_> = path.iter().map(|part| field_element(part)).collect();
+    let is_owner = |managed: &Managed| managed.fields.contains(&path);
+    if !before.0.values().any(is_owner) {
+        return before.to_json();
+    }
+    let mut replicas = FieldSet::default();
+    replicas.insert(&path);
+    // The API server gives the entry no time.
+    let entry = Managed { time: String::new(), ..ownership.managed(replicas.clone()) };
+    let mut entries: Vec<(Manager, Managed)> = Vec::new();
+    for (manager, managed) in &before.0 {
+        let keeps_entry = manager.operation == "Apply" && !is_changed;
+        if !is_owner(managed) || keeps_entry {
+            entries.push((manager.clone(), managed.clone()));
+            continue;
+        }
+        let fields = managed.fields.difference(&replicas);
+        if !fields.is_empty() {
+            entries.push((manager.clone(), Managed { fields, ..managed.clone() }));
+        }
+        if !is_changed {
+            entries.push((manager.clone(), entry.clone()));
+        }
+    }
+    if is_changed {
+        entries.push((ownership.manager("Update"), entry));
+    }
+    to_json(entries.iter().map(|(manager, managed)| (manager, managed)).collect())
+}
+
+fn to_json(mut entries: Vec<(&Manager, &Managed)>) -> Value {
+    entries.sort_by_key(|(manager, managed)| {
+        (manager.operation != "Apply", managed.time.clone(), manager.name.clone())
+    });
+    let entries: Vec<_> = entries
+        .into_iter()
+        .map(|(manager, managed)| {
+            let mut entry = json!({
+                "manager": manager.name,
+                "operation": manager.operation,
+                "apiVersion": managed.api_version,
+                "fieldsType": "FieldsV1",
+                "fieldsV1": managed.fields.to_json(),
+            });
+            if !managed.time.is_empty() {
+                entry["time"] = json!(managed.time);
+            }
+            if let Some(subresource) = &manager.subresource {
+                entry["subresource"] = json!(subresource);
+            }
+            entry
+        })
+        .collect();
+    json!(entries)
 }
 
 /// Returns whether a write changes nothing, so that the stored object keeps its version.

@@ -82,7 +82,7 @@ fn merge_items(old: &[Value], patch: &[Value], schema: Schema<'_>) -> Result<Vec
         for item in patch.iter().filter(|item| !old.contains(item)) {
             merged.push(item.clone());
         }
-        return Ok(merged);
+        return Ok(in_order(merged, old, patch, |item| item.clone()));
     };
     if patch.iter().any(|item| item["$patch"] == "replace") {
         return Ok(patch.iter().filter(|item| item["$patch"].is_null()).cloned().collect());
@@ -109,7 +109,35 @@ fn merge_items(old: &[Value], patch: &[Value], schema: Schema<'_>) -> Result<Vec
             }
         }
     }
-    Ok(merged)
+    Ok(in_order(merged, old, patch, |item| item[key].clone()))
+}
+
+/// Sorts the items of the patch as the patch does. The others follow, except those before an item of the patch.
+fn in_order(
+    merged: Vec<Value>,
+    old: &[Value],
+    patch: &[Value],
+    identity: impl Fn(&Value) -> Value,
+) -> Vec<Value> {
+    let place =
+        |list: &[Value], item: &Value| list.iter().position(|it| identity(it) == identity(item));
+    let (mut patched, others): (Vec<_>, Vec<_>) =
+        merged.into_iter().partition(|item| place(patch, item).is_some());
+    patched.sort_by_key(|item| place(patch, item));
+    let mut patched = patched.into_iter().peekable();
+    let mut sorted = Vec::new();
+    for other in others {
+        while let Some(next) = patched.peek() {
+            let is_before = place(old, next).is_some_and(|at| place(old, &other) < Some(at));
+            if is_before {
+                break;
+            }
+            sorted.extend(patched.next());
+        }
+        sorted.push(other);
+    }
+    sorted.extend(patched);
+    sorted
 }
 
 /// Sorts the items that the patch orders. The others keep their places behind their neighbours.

@@ -57,12 +57,16 @@ async fn unknown_fields_are_pruned_and_defaults_are_set() {
         created.data["spec"],
         json!({ "replicas": 1, "nested": { "size": "small" }, "free": { "any": [1] } })
     );
-    let mut strict = PatchParams::apply("tests");
-    strict.field_validation = Some(ValidationDirective::Strict);
-    let patch = Patch::Apply(thing("u", json!({ "unknown": 1 })));
-    let status = refused(things.patch("u", &strict, &patch).await);
-    assert_eq!(status.code, 400);
+    let validation = Some(ValidationDirective::Strict);
+    let strict = PatchParams { field_validation: validation, ..PatchParams::default() };
+    let unknown = Patch::Merge(json!({ "spec": { "unknown": 1 } }));
+    let status = refused(things.patch("t", &strict, &unknown).await);
+    assert_eq!(status.code, 422);
     assert!(status.message.contains("unknown field \"spec.unknown\""), "{status:?}");
+    let patch = Patch::Apply(thing("u", json!({ "unknown": 1 })));
+    let status = refused(things.patch("u", &PatchParams::apply("tests"), &patch).await);
+    assert_eq!(status.code, 500);
+    assert!(status.message.contains(".spec.unknown: field not declared"), "{status:?}");
 }
 
 #[tokio::test]

@@ -9,6 +9,7 @@ mod garbage;
 mod namespaces;
 mod objects;
 mod properties;
+mod refusals;
 mod rules;
 mod subresources;
 mod unknown;

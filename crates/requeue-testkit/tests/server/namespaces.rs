@@ -70,3 +70,16 @@ async fn a_namespace_keeps_its_finalizers_and_some_stay_for_ever() {
         );
     }
 }
+
+#[tokio::test]
+async fn a_deleted_namespace_reports_that_its_content_is_gone() {
+    let namespaces = Api::<Namespace>::all(ApiServer::new().client());
+    let held: Namespace =
+        from(json!({ "metadata": { "name": "a", "finalizers": ["example.com/hold"] } }));
+    namespaces.create(&PostParams::default(), &held).await.expect("created");
+    namespaces.delete("a", &DeleteParams::default()).await.expect("deleted");
+    let waiting = namespaces.get("a").await.expect("it waits for its finalizer");
+    assert_eq!(waiting.spec.and_then(|spec| spec.finalizers), None);
+    let conditions = waiting.status.and_then(|status| status.conditions).unwrap_or_default();
+    assert!(conditions.len() == 5 && conditions.iter().all(|it| it.status == "False"));
+}

@@ -156,7 +156,9 @@ async fn selectors_choose_by_labels_and_fields() {
     let by_name = ListParams::default().fields("metadata.name=b");
     assert_eq!(maps.list(&by_name).await.expect("a list").items.len(), 1);
     let unknown = refused(maps.list(&ListParams::default().fields("data.key=b")).await);
-    assert_eq!((unknown.code, &*unknown.message), (400, "field label not supported: data.key"));
+    let message = "\"data.key\" is not a known field selector: only \"metadata.name\", \
+                   \"metadata.namespace\"";
+    assert_eq!((unknown.code, &*unknown.message), (400, message));
     let wrong = refused(maps.list(&ListParams::default().labels("a in b")).await);
     assert_eq!(wrong.code, 400);
 }
@@ -215,7 +217,7 @@ async fn only_the_server_sets_its_metadata() {
     let created = maps.create(&PostParams::default(), &named("a")).await.expect("created");
     let time = "2020-01-01T00:00:00Z";
     for (field, value, code) in
-        [("namespace", "other", 400), ("name", "b", 422), ("deletionTimestamp", time, 422)]
+        [("namespace", "other", 400), ("name", "b", 400), ("deletionTimestamp", time, 422)]
     {
         let patch = Patch::Merge(json!({ "metadata": { field: value } }));
         let status = refused(maps.patch("a", &PatchParams::default(), &patch).await);

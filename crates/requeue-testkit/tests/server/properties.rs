@@ -143,7 +143,8 @@ proptest! {
     fn managers_own_what_the_model_says(writes in proptest::collection::vec(write(), 1..12)) {
         let mut server = Server::new();
         let mut model = Model::new();
-        let first = json!({ "metadata": { "name": "a" } });
+        // An object without managers tracks none before the first apply.
+        let first = json!({ "metadata": { "name": "a", "labels": { "made": "first" } } });
         server.json("POST", MAPS, "application/json", &first);
         let path = format!("{MAPS}/a");
         for write in writes {

@@ -16,7 +16,10 @@ async fn spec_and_status_are_written_apart() {
         "spec": {
             "replicas": 2,
             "selector": { "matchLabels": { "app": "d" } },
-            "template": { "metadata": { "labels": { "app": "d" } } },
+            "template": {
+                "metadata": { "labels": { "app": "d" } },
+                "spec": { "containers": [{ "name": "main", "image": "main" }] },
+            },
         },
         "status": { "replicas": 7 },
     }));
@@ -42,7 +45,10 @@ async fn the_scale_of_a_deployment_is_its_replicas() {
         "spec": {
             "replicas": 2,
             "selector": { "matchLabels": { "app": "d" } },
-            "template": { "metadata": { "labels": { "app": "d" } } },
+            "template": {
+                "metadata": { "labels": { "app": "d" } },
+                "spec": { "containers": [{ "name": "main", "image": "main" }] },
+            },
         },
     }));
     deployments.create(&PostParams::default(), &deployment).await.expect("created");
@@ -98,7 +104,8 @@ async fn a_workload_has_defaults_and_merges_containers_by_name() {
     let patched = api.patch("web", &PatchParams::default(), &Patch::Strategic(patch)).await;
     let patched = json!(patched.expect("patched"));
     let containers = &patched["spec"]["template"]["spec"]["containers"];
-    assert_eq!(containers[0]["image"], "web:2");
-    assert_eq!(containers[0]["terminationMessagePath"], "/dev/termination-log");
-    assert_eq!(containers[1]["name"], "side");
+    // The containers have the order of the patch.
+    assert_eq!(containers[0]["name"], "side");
+    assert_eq!(containers[1]["image"], "web:2");
+    assert_eq!(containers[1]["terminationMessagePath"], "/dev/termination-log");
 }

@@ -1,9 +1,10 @@
 //! Label and field selectors.
 
-use std::collections::BTreeSet;
+mod labels;
 
 use serde_json::Value;
 
+use self::labels::Requirement;
 use crate::kind::Kind;
 use crate::status::Failure;
 
@@ -15,22 +16,6 @@ pub(crate) struct Selector {
 }
 
 #[derive(Clone, Debug, PartialEq)]
-struct Requirement {
-    label: String,
-    operator: Operator,
-}
-
-#[derive(Clone, Debug, PartialEq)]
-enum Operator {
-    In(BTreeSet<String>),
-    NotIn(BTreeSet<String>),
-    Exists,
-    DoesNotExist,
-    GreaterThan(i64),
-    LessThan(i64),
-}
-
-#[derive(Clone, Debug, PartialEq)]
 struct FieldTerm {
     field: String,
     value: String,
@@ -39,25 +24,8 @@ struct FieldTerm {
 
 impl Selector {
     pub(crate) fn parse(labels: &str, fields: &str) -> Result<Self, Failure> {
-        let labels = split_terms(labels)
-            .into_iter()
-            .map(|term| {
-                parse_requirement(term).ok_or_else(|| {
-                    Failure::bad_request(format!("unable to parse requirement: {term:?}"))
-                })
-            })
-            .collect::<Result<_, _>>()?;
-        let fields = fields
-            .split(',')
-            .filter(|term| !term.is_empty())
-            .map(|term| {
-                parse_field(term).ok_or_else(|| {
-                    Failure::bad_request(format!(
-                        "invalid selector: '{term}'; can't understand '{term}'"
-                    ))
-                })
-            })
-            .collect::<Result<_, _>>()?;
+        let labels = labels::parse(labels).map_err(Failure::bad_request)?;
+        let fields = parse_fields(fields).map_err(Failure::bad_request)?;
         Ok(Self { labels, fields })
     }
 
@@ -76,7 +44,7 @@ impl Selector {
     pub(crate) fn check_fields(&self, kind: &Kind) -> Result<(), Failure> {
         let is_known = |field: &str| {
             field == "metadata.name"
-                || (field == "metadata.namespace" && kind.is_namespaced)
+                || (field == "metadata.namespace" && (kind.is_namespaced || !has_own_fields(kind)))
                 || built_in_fields(kind).contains(&field)
                 || kind.definition.as_ref().is_some_and(|definition| {
                     definition.selectable_fields(&kind.version).iter().any(|known| known == field)
@@ -84,9 +52,13 @@ impl Selector {
         };
         match self.fields.iter().find(|term| !is_known(&term.field)) {
             None => Ok(()),
-            Some(term) => {
+            Some(term) if has_own_fields(kind) => {
                 Err(Failure::bad_request(format!("field label not supported: {}", term.field)))
             }
+            Some(term) => Err(Failure::bad_request(format!(
+                "{:?} is not a known field selector: only \"metadata.name\", \"metadata.namespace\"",
+                term.field
+            ))),
         }
     }
 
@@ -100,82 +72,33 @@ impl Selector {
     }
 }
 
-impl Requirement {
-    fn matches(&self, label: &Value) -> bool {
-        let value = label.as_str();
-        let number = value.and_then(|value| value.parse::<i64>().ok());
-        match &self.operator {
-            Operator::In(values) => value.is_some_and(|value| values.contains(value)),
-            Operator::NotIn(values) => value.is_none_or(|value| !values.contains(value)),
-            Operator::Exists => value.is_some(),
-            Operator::DoesNotExist => value.is_none(),
-            Operator::GreaterThan(bound) => number.is_some_and(|number| number > *bound),
-            Operator::LessThan(bound) => number.is_some_and(|number| number < *bound),
-        }
-    }
-}
-
-/// Splits at the commas outside parentheses.
-fn split_terms(text: &str) -> Vec<&str> {
-    let (mut terms, mut depth, mut start) = (Vec::new(), 0_i32, 0);
-    for (at, character) in text.char_indices() {
-        match character {
-            '(' => depth += 1,
-            ')' => depth -= 1,
-            ',' if depth == 0 => {
-                terms.push(text[start..at].trim());
-                start = at + 1;
-            }
-            _ => {}
-        }
-    }
-    terms.push(text[start..].trim());
-    terms.retain(|term| !term.is_empty());
+/// Reads a field selector. The errors are those of the API server.
+fn parse_fields(selector: &str) -> Result<Vec<FieldTerm>, String> {
+    let mut terms: Vec<_> = selector.split(',').filter(|term| !term.is_empty()).collect();
+    terms.sort_unstable();
     terms
-}
-
-fn parse_requirement(term: &str) -> Option<Requirement> {
-    let one = |value: &str| BTreeSet::from([value.trim().to_owned()]);
-    let number = |value: &str| value.trim().parse().ok();
-    let (label, operator) = if let Some((label, value)) = term.split_once("!=") {
-        (label, Operator::NotIn(one(value)))
-    } else if let Some((label, value)) = term.split_once("==").or_else(|| term.split_once('=')) {
-        (label, Operator::In(one(value)))
-    } else if let Some((label, value)) = term.split_once('>') {
-        (label, Operator::GreaterThan(number(value)?))
-    } else if let Some((label, value)) = term.split_once('<') {
-        (label, Operator::LessThan(number(value)?))
-    } else if let Some((head, values)) = term.split_once('(') {
-        let values = values.trim().strip_suffix(')')?;
-        let values = values.split(',').map(|value| value.trim().to_owned()).collect();
-        let (label, word) = head.trim().rsplit_once(char::is_whitespace)?;
-        let operator = match word {
-            "in" => Operator::In(values),
-            "notin" => Operator::NotIn(values),
-            _ => return None,
-        };
-        (label, operator)
-    } else if let Some(label) = term.strip_prefix('!') {
-        (label, Operator::DoesNotExist)
-    } else {
-        (term, Operator::Exists)
-    };
-    let label = label.trim().to_owned();
-    let is_label =
-        |character: char| character.is_ascii_alphanumeric() || "-_./".contains(character);
-    let is_valid = !label.is_empty() && label.chars().all(is_label);
-    is_valid.then_some(Requirement { label, operator })
+        .into_iter()
+        .map(|term| {
+            parse_field(term)
+                .ok_or_else(|| format!("invalid selector: '{selector}'; can't understand '{term}'"))
+                .and_then(|term| match term.value.contains('=') {
+                    true => Err("invalid field selector: unescaped character in value: 61".into()),
+                    false => Ok(term),
+                })
+        })
+        // A term without a field and a value selects everything.
+        .filter(|term| !matches!(term, Ok(term) if term.field.is_empty() && term.value.is_empty()))
+        .collect()
 }
 
 fn parse_field(term: &str) -> Option<FieldTerm> {
-    let (field, value, is_equal) = if let Some((field, value)) = term.split_once("!=") {
-        (field, value, false)
-    } else {
-        let (field, value) = term.split_once("==").or_else(|| term.split_once('='))?;
-        (field, value, true)
+    let at = term.find('=')?;
+    let (field, value, is_equal) = match term[..at].strip_suffix('!') {
+        Some(field) => (field, &term[at + 1..], false),
+        None => (&term[..at], term[at + 1..].strip_prefix('=').unwrap_or(&term[at + 1..]), true),
     };
     // A comma in a value, escaped, would be split above. No known field contains one.
-    Some(FieldTerm { field: field.trim().into(), value: value.trim().into(), is_equal })
+    Some(FieldTerm { field: field.into(), value: value.into(), is_equal })
 }
 
 /// Returns a field as text. A missing field is empty, or has the zero value of its type in Go.
@@ -194,6 +117,11 @@ fn field_text(object: &Value, field: &str) -> String {
     }
 }
 
+/// Returns whether the API server has a list of fields for this kind, beside the fields of all kinds.
+fn has_own_fields(kind: &Kind) -> bool {
+    kind.definition.is_some() || !built_in_fields(kind).is_empty()
+}
+
 fn built_in_fields(kind: &Kind) -> &'static [&'static str] {
     match (&*kind.group, &*kind.plural) {
         ("", "pods") => &[
@@ -204,6 +132,7 @@ fn built_in_fields(kind: &Kind) -> &'static [&'static str] {
             "spec.hostNetwork",
             "status.phase",
             "status.podIP",
+            "status.podIPs",
             "status.nominatedNodeName",
         ],
         ("", "events") => &[
@@ -216,6 +145,7 @@ fn built_in_fields(kind: &Kind) -> &'static [&'static str] {
             "involvedObject.fieldPath",
             "reason",
             "reportingComponent",
+            "source",
             "type",
         ],
         ("events.k8s.io", "events") => &[
@@ -235,7 +165,6 @@ fn built_in_fields(kind: &Kind) -> &'static [&'static str] {
         ("", "secrets") => &["type"],
         ("", "services") => &["spec.clusterIP", "spec.type"],
         ("", "replicationcontrollers") => &["status.replicas"],
-        ("apps", "replicasets") => &["status.replicas"],
         ("batch", "jobs") => &["status.successful"],
         _ => &[],
     }

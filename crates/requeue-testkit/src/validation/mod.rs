@@ -1,0 +1,69 @@
+//! Checks objects as the API server does.
+
+mod kinds;
+mod meta;
+mod names;
+mod pod_diff;
+
+use serde_json::Value;
+
+use self::meta::{Finalizers, Names};
+pub(crate) use self::names::{label_key_errors, label_value_errors};
+use crate::crd;
+use crate::kind::{Kind, Part};
+use crate::status::{Failure, FieldError};
+
+/// Returns the fields that the API server refuses, in its order.
+///
+/// In an update, most checks of metadata happen more than once. For built-in kinds, each error is reported once.
+///
+/// # Errors
+///
+/// The schema of a custom resource has something that the testkit does not know.
+pub(crate) fn check(
+    object: &Value,
+    old: Option<&Value>,
+    kind: &Kind,
+    part: Part,
+) -> Result<Vec<FieldError>, Failure> {
+    let common = || meta::check(object, Names::Segment, Finalizers::Common);
+    let mut errors = match old {
+        None => Vec::new(),
+        Some(old) => {
+            let mut errors = common();
+            errors.extend(meta::check_change(object, old, Finalizers::Common));
+            errors
+        }
+    };
+    errors.extend(of_kind(object, old, kind, part)?);
+    if old.is_none() && errors.is_empty() {
+        errors = common();
+    }
+    if kind.definition.is_some() {
+        return Ok(errors);
+    }
+    let mut unique: Vec<FieldError> = Vec::new();
+    for error in errors {
+        if !unique.contains(&error) {
+            unique.push(error);
+        }
+    }
+    Ok(unique)
+}
+
+fn of_kind(
+    object: &Value,
+    old: Option<&Value>,
+    kind: &Kind,
+    part: Part,
+) -> Result<Vec<FieldError>, Failure> {
+    let Some(definition) = &kind.definition else {
+        return Ok(kinds::check(object, old, kind, part));
+    };
+    let mut errors = match old {
+        None => meta::check(object, Names::Subdomain, Finalizers::Common),
+        Some(old) => meta::check_change(object, old, Finalizers::Common),
+    };
+    crd::check(definition, object, old, &kind.version, part, &mut errors)?;
+    Ok(errors)
+}
