@@ -30,7 +30,7 @@ use crate::store::Store;
 const BOOKMARK_INTERVAL: Duration = Duration::from_secs(60);
 
 /// The time of a new server's clock: 2026-01-01T00:00:00Z.
-const START: i64 = 1_767_225_600;
+pub(crate) const START: Timestamp = Timestamp::constant(1_767_225_600, 0);
 
 type Clock = Arc<dyn Fn() -> Timestamp + Send + Sync>;
 
@@ -101,7 +101,7 @@ impl ApiServer {
         Self::build(self.snapshot(), Arc::new(clock))
     }
 
-    fn build(cluster: Cluster, clock: Clock) -> Self {
+    pub(crate) fn build(cluster: Cluster, clock: Clock) -> Self {
         let shared = Shared { cluster: Mutex::new(cluster), changed: Notify::new(), clock };
         Self { shared: Arc::new(shared), access: Arc::new(Access::admin()) }
     }
@@ -262,8 +262,7 @@ fn tokio_clock() -> Clock {
     Arc::new(move || {
         // Tokio's clock is read first in the runtime of the test, which may have paused it.
         let passed = begin.get_or_init(Instant::now).elapsed();
-        let start = Timestamp::from_second(START).unwrap_or_default();
-        start.saturating_add(passed).unwrap_or(Timestamp::MAX)
+        START.saturating_add(passed).unwrap_or(Timestamp::MAX)
     })
 }
 

@@ -12,7 +12,7 @@ use requeue_testkit::explore::{Process, World, explore};
 use requeue_testkit::invariants::Invariant;
 use tokio::time::sleep;
 
-use crate::{SEEDS, assert_found};
+use super::{SEEDS, assert_found};
 
 /// An account outside: it remembers the payments, and refuses none.
 type Account = Arc<Mutex<Vec<String>>>;
