@@ -11,7 +11,8 @@
 //!
 //! - The order of a `std::collections::HashMap` differs between two runs. kube's own `Controller` polls its runs in
 //!   such an order, if several run at the same time. The controller of requeue-kube has a fixed order.
-//! - `tokio::select!` polls its branches in a random order, unless it begins with `biased`.
+//! - `tokio::select!` polls its branches in a random order, unless it begins with `biased`. `tokio::sync::watch` wakes
+//!   several receivers in a random order. The client of a store has both.
 //! - `SystemTime::now`, `Instant::now` of std and `Timestamp::now` return the real time. `now` of requeue-kube returns
 //!   that of the API server. kube's `Recorder` writes the real time into Events, and into their names.
 //!
