@@ -196,11 +196,9 @@ fn wrong_type(
         return Some((place.to_string(), expected));
     }
     match value {
-        Value::Object(fields) => fields
-            .iter()
-            .find_map(|(name, field)| {
-                wrong_type(field, schema.field(name), &Place::Field(place, name))
-            }),
+        Value::Object(fields) => fields.iter().find_map(|(name, field)| {
+            wrong_type(field, schema.field(name), &Place::Field(place, name))
+        }),
         Value::Array(items) => items
             .iter()
             .enumerate()

@@ -5,7 +5,7 @@ mod determinism;
 #[cfg(feature = "store")]
 mod queues;
 mod secret_syncer;
-mod website;
+pub(crate) mod website;
 
 use std::error::Error;
 use std::fmt::Debug;
