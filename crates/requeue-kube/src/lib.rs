@@ -54,6 +54,7 @@
 //! | watch a kind once for several controllers | [`shared::SharedWatch`] |
 //! | find the objects that refer to another object | [`SharedWatch::by_index`](shared::SharedWatch::by_index) |
 //! | set concurrency, debounce and backoff | [`controller::Config`] |
+//! | write the time into an object | [`now`] |
 //! | export metrics | [`Controller::metrics`], [`metrics::Metrics`] |
 //!
 //! # Migrating from kube's controller
@@ -110,7 +111,7 @@ pub use crate::controller::builder::Controller;
 pub use crate::key::{ObjectKey, ObjectQueue, ParseKeyError};
 pub use crate::manager::{Manager, ManagerError};
 #[doc(inline)]
-pub use requeue_leases::{ConfigError, leader, membership, range};
+pub use requeue_leases::{ConfigError, leader, membership, range, simulation::now};
 
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]

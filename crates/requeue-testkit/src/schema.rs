@@ -1,5 +1,6 @@
 //! Schemas of objects: those of the built-in kinds, and those in definitions of custom resources.
 
+use std::fmt;
 use std::sync::LazyLock;
 
 use serde_json::{Map, Value};
@@ -188,12 +189,35 @@ fn definition(name: &Value) -> &'static Value {
 pub(crate) fn find_wrong_type(object: &Value, kind: &Kind) -> Option<(String, &'static str)> {
     let schema = Schema::of(kind);
     if kind.definition.is_some() {
-        return wrong_type(&object["metadata"], schema.field("metadata"), "metadata");
+        let metadata = schema.field("metadata");
+        return wrong_type(&object["metadata"], metadata, &Place::Field(&Place::Root, "metadata"));
     }
-    wrong_type(object, schema, "")
+    wrong_type(object, schema, &Place::Root)
 }
 
-fn wrong_type(value: &Value, schema: Schema<'_>, path: &str) -> Option<(String, &'static str)> {
+/// The place of a value in an object. Its path is needed only for an error.
+enum Place<'a> {
+    Root,
+    Field(&'a Self, &'a str),
+    Item(&'a Self, usize),
+}
+
+impl fmt::Display for Place<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Root => Ok(()),
+            Self::Field(Self::Root, name) => f.write_str(name),
+            Self::Field(parent, name) => write!(f, "{parent}.{name}"),
+            Self::Item(parent, at) => write!(f, "{parent}[{at}]"),
+        }
+    }
+}
+
+fn wrong_type(
+    value: &Value,
+    schema: Schema<'_>,
+    place: &Place<'_>,
+) -> Option<(String, &'static str)> {
     let expected = match schema.node["type"].as_str() {
         Some("object") if !value.is_object() => "object",
         Some("array") if !value.is_array() => "array",
@@ -203,16 +227,16 @@ fn wrong_type(value: &Value, schema: Schema<'_>, path: &str) -> Option<(String, 
         _ => "",
     };
     if !expected.is_empty() && !value.is_null() {
-        return Some((path.to_owned(), expected));
+        return Some((place.to_string(), expected));
     }
     match value {
-        Value::Object(fields) => fields
-            .iter()
-            .find_map(|(name, field)| wrong_type(field, schema.field(name), &join(path, name))),
+        Value::Object(fields) => fields.iter().find_map(|(name, field)| {
+            wrong_type(field, schema.field(name), &Place::Field(place, name))
+        }),
         Value::Array(items) => items
             .iter()
             .enumerate()
-            .find_map(|(at, item)| wrong_type(item, schema.item(), &format!("{path}[{at}]"))),
+            .find_map(|(at, item)| wrong_type(item, schema.item(), &Place::Item(place, at))),
         _ => None,
     }
 }
@@ -224,12 +248,17 @@ pub(crate) fn remove_unknown_fields(object: &mut Value, kind: &Kind) -> Vec<Stri
     let mut unknown = Vec::new();
     let schema = Schema::of(kind);
     if schema.is_known() {
-        remove_unknown(object, schema, "", &mut unknown);
+        remove_unknown(object, schema, &Place::Root, &mut unknown);
     }
     unknown
 }
 
-fn remove_unknown(value: &mut Value, schema: Schema<'_>, path: &str, unknown: &mut Vec<String>) {
+fn remove_unknown(
+    value: &mut Value,
+    schema: Schema<'_>,
+    place: &Place<'_>,
+    unknown: &mut Vec<String>,
+) {
     match value {
         Value::Object(fields) => {
             let is_map = schema.node["additionalProperties"].is_object();
@@ -238,20 +267,21 @@ fn remove_unknown(value: &mut Value, schema: Schema<'_>, path: &str, unknown: &m
                 fields.retain(|name, _| {
                     let is_known = schema.has_field(name);
                     if !is_known {
-                        unknown.push(join(path, name));
+                        unknown.push(Place::Field(place, name).to_string());
                     }
                     is_known
                 });
             }
             if is_struct || is_map {
                 for (name, field) in fields {
-                    remove_unknown(field, schema.field(name), &join(path, name), unknown);
+                    let inner = schema.field(name);
+                    remove_unknown(field, inner, &Place::Field(place, name), unknown);
                 }
             }
         }
         Value::Array(items) if schema.item().is_known() => {
             for (at, item) in items.iter_mut().enumerate() {
-                remove_unknown(item, schema.item(), &format!("{path}[{at}]"), unknown);
+                remove_unknown(item, schema.item(), &Place::Item(place, at), unknown);
             }
         }
         _ => {}

@@ -30,7 +30,7 @@ use crate::store::Store;
 const BOOKMARK_INTERVAL: Duration = Duration::from_secs(60);
 
 /// The time of a new server's clock: 2026-01-01T00:00:00Z.
-const START: i64 = 1_767_225_600;
+pub(crate) const START: Timestamp = Timestamp::constant(1_767_225_600, 0);
 
 type Clock = Arc<dyn Fn() -> Timestamp + Send + Sync>;
 
@@ -101,7 +101,7 @@ impl ApiServer {
         Self::build(self.snapshot(), Arc::new(clock))
     }
 
-    fn build(cluster: Cluster, clock: Clock) -> Self {
+    pub(crate) fn build(cluster: Cluster, clock: Clock) -> Self {
         let shared = Shared { cluster: Mutex::new(cluster), changed: Notify::new(), clock };
         Self { shared: Arc::new(shared), access: Arc::new(Access::admin()) }
     }
@@ -192,8 +192,8 @@ impl ApiServer {
         let now = self.now();
         let response = self.with(|cluster| cluster.handle(now, &self.access, request));
         let (code, content_type, body) = match response {
-            Response::Json(code, json) => (code, "application/json", full(json.to_string())),
-            Response::Text(code, text) => (code, "text/plain; charset=utf-8", full(text)),
+            Response::Json(code, json) => (code, "application/json", full(to_bytes(&json))),
+            Response::Text(code, text) => (code, "text/plain; charset=utf-8", full(text.into())),
             Response::Watch(watch) => (200, "application/json", self.watch_body(*watch)),
         };
         let mut response = http::Response::new(body);
@@ -216,7 +216,7 @@ impl ApiServer {
         };
         let frames = stream::unfold(state, |mut state| async move {
             let text = state.next().await?;
-            Some((Ok(Frame::data(Bytes::from(text))), state))
+            Some((Ok(Frame::data(text)), state))
         });
         StreamBody::new(frames).boxed_unsync()
     }
@@ -253,8 +253,13 @@ impl tower::Service<http::Request<Body>> for ApiServer {
     }
 }
 
-fn full(text: String) -> ResponseBody {
-    Full::new(Bytes::from(text)).boxed_unsync()
+fn full(bytes: Bytes) -> ResponseBody {
+    Full::new(bytes).boxed_unsync()
+}
+
+/// Returns the JSON as text. Its `Display` takes three times as long, because it checks each part again.
+fn to_bytes(json: &Value) -> Bytes {
+    serde_json::to_vec(json).expect("the keys of a JSON object are text").into()
 }
 
 fn tokio_clock() -> Clock {
@@ -262,8 +267,7 @@ fn tokio_clock() -> Clock {
     Arc::new(move || {
         // Tokio's clock is read first in the runtime of the test, which may have paused it.
         let passed = begin.get_or_init(Instant::now).elapsed();
-        let start = Timestamp::from_second(START).unwrap_or_default();
-        start.saturating_add(passed).unwrap_or(Timestamp::MAX)
+        START.saturating_add(passed).unwrap_or(Timestamp::MAX)
     })
 }
 
@@ -279,7 +283,7 @@ struct WatchState {
 
 impl WatchState {
     /// Returns the next lines, or `None` at the end of the watch.
-    async fn next(&mut self) -> Option<String> {
+    async fn next(&mut self) -> Option<Bytes> {
         loop {
             if self.has_ended {
                 return None;
@@ -318,6 +322,11 @@ impl WatchState {
     }
 }
 
-fn lines(events: &[Value]) -> String {
-    events.iter().map(|event| format!("{event}\n")).collect()
+fn lines(events: &[Value]) -> Bytes {
+    let mut lines = Vec::new();
+    for event in events {
+        lines.extend_from_slice(&to_bytes(event));
+        lines.push(b'\n');
+    }
+    lines.into()
 }

@@ -5,7 +5,6 @@ use std::sync::Arc;
 use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::core::v1::ConfigMap;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
-use k8s_openapi::jiff::Timestamp;
 use kube::api::{Patch, PatchParams};
 use kube::runtime::events::{Event as News, EventType, Recorder};
 use kube::{Api, Client, Resource, ResourceExt};
@@ -190,7 +189,7 @@ fn status(site: &Website, deployment: &Deployment) -> WebsiteStatus {
             reason: reason.into(),
             message: format!("{ready} of {} replicas are ready", site.spec.replicas),
             observed_generation: site.metadata.generation,
-            last_transition_time: since.unwrap_or_else(|| Time(Timestamp::now())),
+            last_transition_time: since.unwrap_or_else(|| Time(requeue_kube::now())),
         }],
     }
 }

@@ -415,6 +415,7 @@ impl Watches {
     async fn wait_for_end(&mut self) -> Result<(), RunnerError> {
         loop {
             tokio::select! {
+                biased;
                 watch = self.watches.join_next() => match watch {
                     Some(ended) => pass_on(ended).unwrap_or(Ok(()))?,
                     None => return Ok(()),

@@ -2,12 +2,11 @@
 
 use std::sync::Arc;
 
-use k8s_openapi::jiff::Timestamp;
-
 use super::election::{Election, Step};
 use super::leadership::{Led, Shared};
 use super::lost::End;
 use crate::requests::{Answer, Requests};
+use crate::simulation::now;
 use crate::token::FencingToken;
 
 pub(super) struct Driver {
@@ -46,9 +45,10 @@ impl Driver {
 
     async fn take_step(&mut self) -> Option<End> {
         let clock = &self.shared.clock;
-        match self.election.poll(clock.now(), Timestamp::now()) {
+        match self.election.poll(clock.now(), now()) {
             Step::Call { call, until } => {
                 let answer = tokio::select! {
+                    biased;
                     // A write whose response is late may still take effect. The next write then meets a conflict.
                     answer = self.requests.make_call(call) => answer,
                     () = clock.sleep_until(until) => {
@@ -62,6 +62,7 @@ impl Driver {
             }
             Step::Wait(at) => {
                 tokio::select! {
+                    biased;
                     () = clock.sleep_until(at) => {}
                     () = self.shared.wake.notified() => self.handle_wake(),
                 }

@@ -22,6 +22,7 @@ use crate::error::ConfigError;
 use crate::events::Events;
 use crate::metrics::LeaseMetrics;
 use crate::requests::Requests;
+use crate::simulation::unique_id;
 
 /// Takes part in an election, and leads at most once.
 ///
@@ -57,7 +58,7 @@ impl LeaderElector {
             lease: format!("{}/{}", config.namespace, config.name),
             // The identity is unique, because a process that starts again on a host must not
             // mistake the term of its predecessor for its own term.
-            identity: format!("{host}_{}", uuid::Uuid::new_v4()),
+            identity: format!("{host}_{}", unique_id()),
             config,
             clock,
             view: watch::Sender::new(View::default()),

@@ -25,6 +25,7 @@ use crate::events::Events;
 use crate::leader::{LeaderElector, Leadership, LeadershipLost, Term};
 use crate::metrics::GroupMeters;
 use crate::requests::{Answer, Call, Requests};
+use crate::simulation::unique_id;
 use crate::token::FencingToken;
 
 /// The pause after a failed attempt to create a member Lease.
@@ -80,7 +81,7 @@ struct Driver<'a> {
 impl<'a> Driver<'a> {
     fn new(config: &'a ShardGroup, client: &'a Client, outputs: &'a Outputs) -> Self {
         let ShardGroup { name, lease, clock, .. } = config;
-        let member: Arc<str> = format!("{name}-{}", uuid::Uuid::new_v4()).into();
+        let member: Arc<str> = format!("{name}-{}", unique_id()).into();
         let settings = Settings {
             name: name.clone(),
             member: Arc::clone(&member),
@@ -338,6 +339,7 @@ impl<'a> Driver<'a> {
         let delete = Call::Delete { name: self.member.to_string(), uid, version: 0 };
         let limit = self.clock.now() + self.config.lease.request_limit();
         tokio::select! {
+            biased;
             _ = self.requests.make_call(delete) => {}
             () = self.clock.sleep_until(limit) => {}
         }

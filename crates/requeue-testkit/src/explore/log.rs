@@ -3,6 +3,9 @@
 use std::fmt;
 use std::time::Duration;
 
+use bytes::Bytes;
+use http::{Method, Uri};
+
 use crate::invariants::Writer;
 
 /// The number of the last entries that a report shows.
@@ -22,8 +25,8 @@ struct Entry {
 /// One thing that happened.
 #[derive(Debug)]
 pub(super) enum What {
-    /// A request, by its method and its path, with the status of the answer.
-    Answer(http::Method, String, u16),
+    /// A request, with the status of its answer.
+    Request { method: Method, uri: Uri, body: Bytes, status: u16 },
     /// A fault.
     Fault(String),
     /// A step of a process, an operation on a store, or a note.
@@ -35,17 +38,25 @@ impl Log {
         self.0.push(Entry { at, writer, what });
     }
 
+    /// Returns all lines. Those of requests have the query and the body.
     pub(super) fn lines(&self) -> impl Iterator<Item = String> {
-        self.0.iter().map(ToString::to_string)
+        self.0.iter().map(|entry| match &entry.what {
+            // The name and the times of an Event are from the real clock.
+            What::Request { uri, body, .. } if !is_for_events(uri) => {
+                let query = uri.query().unwrap_or_default();
+                format!("{entry} {query} {}", String::from_utf8_lossy(body))
+            }
+            _ => entry.to_string(),
+        })
     }
 
-    /// Returns the last lines.
+    /// Returns the last lines, without queries and bodies.
     pub(super) fn tail(&self) -> Vec<String> {
         // Renewals of Leases, and the checks of the test, would hide everything else.
         let is_shown = |entry: &&Entry| match &entry.what {
-            What::Answer(method, path, _) => {
-                let is_check = entry.writer == Some(Writer::User) && *method == http::Method::GET;
-                !is_check && !path.contains("/leases")
+            What::Request { method, uri, .. } => {
+                let is_check = entry.writer == Some(Writer::User) && *method == Method::GET;
+                !is_check && !uri.path().contains("/leases")
             }
             _ => true,
         };
@@ -63,9 +74,20 @@ impl fmt::Display for Entry {
             write!(f, "{writer}: ")?;
         }
         match &self.what {
-            What::Answer(method, path, code) => write!(f, "{method} {path} -> {code}"),
+            What::Request { method, uri, status, .. } => {
+                let path = uri.path();
+                let shown = match path.rsplit_once('/') {
+                    Some((list, _name)) if list.ends_with("/events") => list,
+                    _ => path,
+                };
+                write!(f, "{method} {shown} -> {status}")
+            }
             What::Fault(fault) => write!(f, "FAULT at {fault}"),
             What::Note(note) => f.write_str(note),
         }
     }
+}
+
+fn is_for_events(uri: &Uri) -> bool {
+    uri.path().split('/').any(|part| part == "events")
 }

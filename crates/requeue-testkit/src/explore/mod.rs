@@ -11,8 +11,10 @@
 //!
 //! - The order of a `std::collections::HashMap` differs between two runs. kube's own `Controller` polls its runs in
 //!   such an order, if several run at the same time. The controller of requeue-kube has a fixed order.
-//! - `tokio::select!` polls its branches in a random order, unless it begins with `biased`.
-//! - `SystemTime::now` and `Instant::now` of std return the real time.
+//! - `tokio::select!` polls its branches in a random order, unless it begins with `biased`. `tokio::sync::watch` wakes
+//!   several receivers in a random order. The client of a store has both.
+//! - `SystemTime::now`, `Instant::now` of std and `Timestamp::now` return the real time. `now` of requeue-kube returns
+//!   that of the API server. kube's `Recorder` writes the real time into Events, and into their names.
 //!
 //! If a failure depends on such a source, the report says that a second run of the number has passed.
 
@@ -45,6 +47,7 @@ pub use self::process::{Outcome, Process, StepFailed};
 use self::state::State;
 pub use self::world::World;
 use crate::invariants::{Invariant, Violation};
+use crate::server::START;
 
 /// The variable with the number of a run to replay.
 const REPLAY: &str = "REQUEUE_SEED";
@@ -133,7 +136,9 @@ where
     Some(shrink(failure, &test))
 }
 
-/// Runs a number, and returns the log of its requests: to check that a test is deterministic.
+/// Runs a number, and returns the log of its requests with their bodies: to check that a test is deterministic.
+///
+/// The log omits names and bodies of Events, because kube's `Recorder` fills them with the real time.
 ///
 /// # Errors
 ///
@@ -257,9 +262,13 @@ where
 {
     // Jitter of kube's watchers, of requeue's limiters and of stores.
     fastrand::seed(number.seed);
-    let (_simulation, _recording) = (simulate(), Recording::start());
+    let _recording = Recording::start();
     let runtime = Builder::new_current_thread().enable_all().start_paused(true).build();
     let runtime = runtime.expect("a process may have another epoll descriptor");
+    let _simulation = {
+        let _entered = runtime.enter();
+        simulate(START)
+    };
     let tasks = LocalSet::new();
     let mut state = None;
     let ran = catch_unwind(AssertUnwindSafe(|| {

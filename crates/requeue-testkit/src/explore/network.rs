@@ -232,9 +232,14 @@ impl Link {
         let answered = server.clone().oneshot(call.to_request()).await;
         let response =
             answered.map_err(BoxError::from)?.map(|body| body.map_err(Into::into).boxed_unsync());
-        let (status, method) = (response.status(), call.request.method().clone());
-        let path = call.request.uri().path().to_owned();
-        self.state.note(Some(self.writer), What::Answer(method, path, status.as_u16()));
+        let status = response.status();
+        let asked = What::Request {
+            method: call.request.method().clone(),
+            uri: call.request.uri().clone(),
+            body: call.request.body().clone(),
+            status: status.as_u16(),
+        };
+        self.state.note(Some(self.writer), asked);
         if call.verb == Verb::Watch && status.is_success() && self.writer.is_process() {
             let (group, plural) =
                 call.path.map(|path| (path.group, path.plural)).unwrap_or_default();

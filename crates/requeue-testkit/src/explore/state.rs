@@ -1,9 +1,11 @@
 //! The state of a world, which its clients, processes and handles share.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use fastrand::Rng;
 use parking_lot::{Mutex, MutexGuard};
+use requeue_leases::simulation::now;
 use serde_json::Value;
 use tokio::sync::Notify;
 use tokio::time::Instant;
@@ -118,7 +120,7 @@ impl State {
         };
         Self {
             number,
-            server: ApiServer::with_cluster(Cluster::new(number.seed, 100_000)),
+            server: ApiServer::build(Cluster::new(number.seed, 100_000), Arc::new(now)),
             #[cfg(feature = "store")]
             database: std::sync::OnceLock::new(),
             began: Instant::now(),
@@ -257,7 +259,7 @@ impl State {
     }
 
     /// Returns all objects of the server.
-    pub(super) fn objects(&self) -> Vec<std::sync::Arc<Value>> {
+    pub(super) fn objects(&self) -> Vec<Arc<Value>> {
         self.server.with_store(|store| store.objects().values().cloned().collect())
     }
 }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 use super::fields::{Comparison, FieldSet, field_element};
 use crate::kind::Kind;
@@ -145,7 +145,7 @@ pub(crate) fn own_update(
     let is_reset =
         new["metadata"]["managedFields"].as_array().is_some_and(|entries| match &**entries {
             [] => true,
-            [entry] => entry.as_object().is_some_and(serde_json::Map::is_empty),
+            [entry] => entry.as_object().is_some_and(Map::is_empty),
             _ => false,
         });
     let is_subresource = ownership.subresource.is_some();
@@ -251,13 +251,50 @@ fn to_json(mut entries: Vec<(&Manager, &Managed)>) -> Value {
 ///
 /// The times of managers are no change by themselves.
 pub(crate) fn is_unchanged(old: &Value, new: &Value) -> bool {
-    let without_times = |object: &Value| {
-        let mut object = object.clone();
-        let entries = object["metadata"].get_mut("managedFields").and_then(Value::as_array_mut);
-        for entry in entries.into_iter().flatten() {
-            entry["time"] = Value::Null;
+    equals_except(old, new, &["metadata", "managedFields", "time"])
+}
+
+/// Compares two values, except for the fields at this path. The path leads through all items of a list.
+fn equals_except(old: &Value, new: &Value, path: &[&str]) -> bool {
+    match (old, new, path) {
+        (Value::Object(old), Value::Object(new), [name, rest @ ..]) => {
+            let is_excluded = |field: &str| field == *name && rest.is_empty();
+            let count = |fields: &Map<String, Value>| {
+                fields.keys().filter(|field| !is_excluded(field)).count()
+            };
+            let is_equal = |(field, old): (&String, &Value)| match new.get(field) {
+                _ if is_excluded(field) => true,
+                Some(new) if field == name => equals_except(old, new, rest),
+                new => new == Some(old),
+            };
+            count(old) == count(new) && old.iter().all(is_equal)
         }
-        object
-    };
-    old == new || without_times(old) == without_times(new)
+        (Value::Array(old), Value::Array(new), [_, ..]) => {
+            old.len() == new.len()
+                && old.iter().zip(new).all(|(old, new)| equals_except(old, new, path))
+        }
+        _ => old == new,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_time_of_a_manager_is_no_change_and_all_else_is() {
+        let object = |time: &str, manager: &str, data: &str| {
+            json!({
+                "metadata": { "managedFields": [{ "manager": manager, "time": time }] },
+                "data": { "time": data },
+            })
+        };
+        let old = object("1", "a", "1");
+        assert!(is_unchanged(&old, &object("2", "a", "1")));
+        assert!(!is_unchanged(&old, &object("1", "b", "1")));
+        assert!(!is_unchanged(&old, &object("1", "a", "2")));
+        let mut more = object("2", "a", "1");
+        more["metadata"]["name"] = json!("a");
+        assert!(!is_unchanged(&old, &more) && !is_unchanged(&more, &old));
+    }
 }

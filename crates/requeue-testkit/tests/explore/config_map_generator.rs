@@ -16,9 +16,8 @@ use requeue_testkit::invariants::Invariant;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
-use tokio::time::sleep;
 
-use crate::{Checked, SEEDS, assert_found, create, entry, install};
+use super::{Checked, SEEDS, User, assert_found, entry, install};
 
 #[derive(CustomResource, Deserialize, Serialize, Clone, Debug, JsonSchema)]
 #[kube(group = "nullable.se", version = "v1", kind = "ConfigMapGenerator", namespaced)]
@@ -137,21 +136,17 @@ async fn scenario(world: World, bug: Bug) {
     }
     world.run_controller(move |client| run(client, bug));
     let generators = Api::<ConfigMapGenerator>::namespaced(world.client(), "default");
-    let pause = async || sleep(Duration::from_millis(world.draw(0..3_000))).await;
+    let user = User { world: &world, objects: generators, longest: 3_000 };
     for name in ["a", "b"] {
-        pause().await;
-        create(&generators, json!({ "metadata": { "name": name }, "spec": { "content": "1" } }))
-            .await;
+        user.create(name, json!({ "spec": { "content": "1" } })).await;
     }
-    pause().await;
-    let change = Patch::Merge(json!({ "spec": { "content": "2" } }));
-    generators.patch("a", &PatchParams::default(), &change).await.expect("changed");
+    user.change("a", json!({ "spec": { "content": "2" } })).await;
     world.converges(check).await;
     let maps = Api::<ConfigMap>::namespaced(world.client(), "default");
     let ours = maps.list(&ListParams::default()).await.expect("listed").items;
     let victim = &ours[world.draw(0..ours.len() as u64) as usize];
     maps.delete(&victim.name_any(), &DeleteParams::default()).await.expect("deleted");
-    generators.delete("b", &DeleteParams::default()).await.expect("deleted");
+    user.delete("b").await;
     world.converges(check).await;
 }
 

@@ -12,13 +12,13 @@ use requeue_testkit::explore::{Process, World, explore};
 use requeue_testkit::invariants::Invariant;
 use tokio::time::sleep;
 
-use crate::{SEEDS, assert_found};
+use super::{SEEDS, assert_found};
 
 /// An account outside: it remembers the payments, and refuses none.
 type Account = Arc<Mutex<Vec<String>>>;
 
 #[derive(Clone, Copy, PartialEq)]
-enum Bug {
+pub(crate) enum Bug {
     None,
     /// The handler does not look whether an earlier run has paid.
     PaysTwice,
@@ -91,7 +91,7 @@ async fn stored(world: World, bug: Bug) {
 }
 
 /// A queue in memory. A crash loses its keys, and the program adds them again when it starts.
-async fn in_memory(world: World, bug: Bug) {
+pub(crate) async fn in_memory(world: World, bug: Bug) {
     let account = Account::default();
     let paid = Arc::clone(&account);
     let seed = world.draw(0..u64::MAX);

@@ -15,9 +15,8 @@ use kube::{Client, ResourceExt};
 use requeue_testkit::explore::{World, explore};
 use requeue_testkit::invariants::Invariant;
 use serde_json::{Value, json};
-use tokio::time::sleep;
 
-use crate::{Checked, SEEDS, assert_found, create};
+use super::{Checked, SEEDS, User, assert_found};
 
 const FINALIZER: &str = "configmap-secret-syncer.nullable.se/cleanup";
 
@@ -126,18 +125,15 @@ async fn run(client: Client, bug: Bug) {
 async fn scenario(world: World, bug: Bug) {
     world.run_controller(move |client| run(client, bug));
     let maps = Api::<ConfigMap>::namespaced(world.client(), "default");
-    let pause = async || sleep(Duration::from_millis(world.draw(0..3_000))).await;
+    let user = User { world: &world, objects: maps, longest: 3_000 };
     for name in ["a", "b", "c"] {
-        pause().await;
-        create(&maps, json!({ "metadata": { "name": name }, "data": { "x": name } })).await;
+        user.create(name, json!({ "data": { "x": name } })).await;
     }
-    pause().await;
     for name in ["a", "b"] {
-        pause().await;
-        maps.delete(name, &DeleteParams::default()).await.expect("deleted");
+        user.delete(name).await;
     }
     world.converges(check).await;
-    maps.delete("c", &DeleteParams::default()).await.expect("deleted");
+    user.delete("c").await;
     world.converges(check).await;
 }
 

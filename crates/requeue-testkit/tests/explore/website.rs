@@ -9,7 +9,7 @@ use futures_util::{StreamExt, TryStreamExt};
 use http::Request;
 use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::core::v1::ConfigMap;
-use kube::api::{Api, DeleteParams, ListParams, Patch, PatchParams, PostParams};
+use kube::api::{Api, ListParams, Patch, PatchParams, PostParams};
 use kube::client::Body;
 use kube::runtime::watcher;
 use kube::{Client, ResourceExt};
@@ -20,17 +20,16 @@ use requeue_kube::{Controller, policy};
 use requeue_testkit::explore::{Process, World, explore};
 use requeue_testkit::invariants::Invariant;
 use serde_json::{Value, json};
-use tokio::time::sleep;
 use website_controller::reconcile::{Context, DIRECTORY, reconcile};
 use website_controller::{CONTROLLER, Website};
 
-use crate::{Checked, SEEDS, assert_found, create, entry, install};
+use super::{Checked, SEEDS, User, assert_found, create, entry, install};
 
 const SYSTEM: &str = "website-system";
 const FINALIZER: &str = "example.com/directory";
 
 #[derive(Clone, Copy, PartialEq, Debug)]
-enum Bug {
+pub(crate) enum Bug {
     None,
     /// The ConfigMap and the Deployment have no owner.
     ForgetsOwner,
@@ -121,7 +120,7 @@ fn without_owners(client: Client) -> Client {
 }
 
 /// Lets users create, change and delete websites, and checks the objects.
-async fn scenario(world: World, bug: Bug) {
+pub(crate) async fn scenario(world: World, bug: Bug) {
     install::<Website>(&world, &["default", SYSTEM]).await;
     let directories = Api::<ConfigMap>::namespaced(world.client(), SYSTEM);
     create(&directories, json!({ "metadata": { "name": DIRECTORY } })).await;
@@ -134,21 +133,16 @@ async fn scenario(world: World, bug: Bug) {
     world.run_replicas(2, move |process| run(process, bug));
 
     let sites = Api::<Website>::namespaced(world.client(), "default");
-    let pause = async || sleep(Duration::from_millis(world.draw(0..8_000))).await;
+    let user = User { world: &world, objects: sites, longest: 8_000 };
     for name in ["a", "b"] {
-        pause().await;
-        let spec = json!({ "content": "1", "replicas": 1 });
-        create(&sites, json!({ "metadata": { "name": name }, "spec": spec })).await;
+        user.create(name, json!({ "spec": { "content": "1", "replicas": 1 } })).await;
     }
-    pause().await;
     // A leader that has lost its Lease needs work to be noticed.
     let changes = if bug == Bug::IgnoresLoss { 8 } else { 1 };
     for n in 0..changes {
-        let change = Patch::Merge(json!({ "spec": { "content": format!("changed {n}") } }));
-        sites.patch("a", &PatchParams::default(), &change).await.expect("changed");
-        pause().await;
+        user.change("a", json!({ "spec": { "content": format!("changed {n}") } })).await;
     }
-    sites.delete("b", &DeleteParams::default()).await.expect("deleted");
+    user.delete("b").await;
     world.converges(check).await;
 }
 

@@ -175,6 +175,7 @@ where
     async fn pause_after_panic(&self, panics: u32) {
         let delay = panic_pause(panics);
         tokio::select! {
+            biased;
             () = self.stop.cancelled() => {}
             _ = wait_for(&self.clock, Some(delay)) => {}
         }

@@ -252,6 +252,7 @@ where
             workers.spawn(worker.run_worker());
         }
         tokio::select! {
+            biased;
             () = join_all(&mut workers) => {}
             () = shutdown => {
                 this.queue.shut_down();
@@ -268,6 +269,7 @@ where
         let Some(timeout) = self.drain_timeout else { return join_all(workers).await };
         let clock = self.queue.clock();
         tokio::select! {
+            biased;
             () = join_all(workers) => return,
             () = sleep_until(&clock, clock.now() + timeout) => stop.cancel(),
         }
