@@ -527,6 +527,8 @@ fn a_worker_over_http_runs_keys_of_a_run() {
 #[cfg(feature = "sqlite")]
 #[test]
 fn a_worker_over_http_runs_keys_of_a_store() {
+    use rustix::process::Signal;
+
     use crate::store::{add, requeue};
 
     let dir = directory("a_worker_over_http_runs_keys_of_a_store");
@@ -541,6 +543,8 @@ fn a_worker_over_http_runs_keys_of_a_store() {
     let (status, answer) = act(server, "fail", &json!({ "claims": [failed] }));
     assert_eq!((status, answer), (200, json!({ "results": [{ "result": "parked" }] })));
     assert_eq!(get(server, "/api/v1/key?key=a")["error"], json!("no answer"));
+    run.signal(Signal::TERM);
+    run.end();
 }
 
 #[test]
