@@ -12,8 +12,9 @@ use std::time::Duration;
 use os_display::Quotable;
 use prometheus_client::registry::Registry;
 pub(crate) use requeue::metrics::Metrics;
-use requeue_http::{AdminToken, Builder, Site};
+use requeue_http::{AccessToken, Builder, Role, Site};
 pub(crate) use requeue_http::{History, Run};
+use requeue_store::OpenOptions;
 use rustix::fs::Mode;
 use rustix::process::{Resource, umask};
 use tokio::net::{TcpListener, UnixListener, UnixStream};
@@ -63,27 +64,61 @@ pub(crate) fn parse_address(text: &str) -> Result<Address, &'static str> {
 #[derive(Clone, Debug)]
 pub(crate) struct Serve {
     pub(crate) address: Address,
-    /// The token of `--serve-admin`.
-    pub(crate) token: Option<AdminToken>,
+    /// The tokens of `--serve-admin`.
+    pub(crate) tokens: Tokens,
     /// The longest time for which a key should be ready.
     pub(crate) target: Option<Duration>,
 }
 
-/// Reads the token from a file, or from its variable.
-pub(crate) fn admin_token(file: Option<&Path>) -> Result<AdminToken, Refusal> {
-    let text = read_token(file)?;
-    AdminToken::new(&text).map_err(|error| {
+/// The tokens of a dashboard, with their roles.
+pub(crate) type Tokens = Vec<(Role, AccessToken)>;
+
+/// Reads tokens from a file, or from its variable.
+pub(crate) fn read_tokens(file: Option<&Path>) -> Result<Tokens, Refusal> {
+    parse_tokens(&read_token(file)?).map_err(|why| {
         let of = match file {
             Some(path) => format!("--token-file {}", escaped(path.as_os_str().as_bytes())),
             None => TOKEN_VARIABLE.to_owned(),
         };
-        Refusal::usage(format!("{of}: {error}"))
+        Refusal::usage(format!("{of}: {why}"))
     })
+}
+
+/// Parses tokens, one on each line. Roles may precede a token, as in `add,work TOKEN`. A token without roles has the role
+/// `admin`. `sha256:HASH` is the token with this hash.
+fn parse_tokens(text: &str) -> Result<Tokens, String> {
+    let mut tokens = Tokens::new();
+    // An empty text is an empty token, which is refused.
+    for line in text.split('\n').map(str::trim) {
+        let (roles, token) = match line.split_once([' ', '\t']) {
+            Some((roles, token)) => (roles, token.trim_start()),
+            None => ("admin", line),
+        };
+        let token = match token.strip_prefix("sha256:") {
+            Some(hash) => AccessToken::from_hash(hash),
+            None => AccessToken::new(token),
+        };
+        let token = token.map_err(|error| error.to_string())?;
+        for role in roles.split(',') {
+            let role = match role {
+                "read" => Role::Read,
+                "add" => Role::Add,
+                "work" => Role::Work,
+                "admin" => Role::Admin,
+                _ => {
+                    let role = escaped(role.as_bytes());
+                    return Err(format!("no such role: {role}; use read, add, work or admin"));
+                }
+            };
+            tokens.push((role, token));
+        }
+    }
+    Ok(tokens)
 }
 
 /// The socket of the dashboard, bound before the run starts.
 pub(crate) struct Listener {
-    token: Option<AdminToken>,
+    tokens: Tokens,
     target: Option<Duration>,
     socket: Socket,
     registry: Registry,
@@ -108,13 +143,13 @@ impl Listener {
         }
     }
 
-    /// Returns true if clients can change the queue.
-    pub(crate) const fn has_admin(&self) -> bool {
-        self.token.is_some()
+    /// Returns true if clients can change the queue with a token.
+    pub(crate) const fn has_tokens(&self) -> bool {
+        !self.tokens.is_empty()
     }
 
     /// Binds the socket.
-    pub(crate) async fn bind(Serve { address, token, target }: &Serve) -> Result<Self, Refusal> {
+    pub(crate) async fn bind(Serve { address, tokens, target }: &Serve) -> Result<Self, Refusal> {
         let socket = match address {
             Address::Tcp { host, port } => {
                 let asked = host.clone();
@@ -135,7 +170,7 @@ impl Listener {
         };
         let mut registry = Registry::default();
         let metrics = Metrics::register(&mut registry);
-        Ok(Self { token: token.clone(), target: *target, socket, registry, metrics })
+        Ok(Self { tokens: tokens.clone(), target: *target, socket, registry, metrics })
     }
 
     /// Serves the dashboard with this title, and prints its address.
@@ -152,11 +187,9 @@ impl Listener {
             }
             Socket::Unix(..) => (None, None),
         };
-        let has_admin = self.has_admin();
-        let site = match self.token {
-            Some(token) => site.admin(token),
-            None => site,
-        };
+        let has_tokens = self.has_tokens();
+        let site =
+            self.tokens.into_iter().fold(site, |site, (role, token)| site.token(role, token));
         let site = match self.target {
             Some(target) => site.target(target),
             None => site,
@@ -180,7 +213,7 @@ impl Listener {
             let warning = "--serve: there is no password; every host that reaches this machine can see keys, \
                            output and errors. Use 127.0.0.1:PORT or unix:PATH to prevent that";
             output.say(warning).await;
-            if has_admin {
+            if has_tokens {
                 let warning = "--serve-admin: there is no TLS; every host that can read the network can read the token";
                 output.say(warning).await;
             }
@@ -255,8 +288,9 @@ pub(crate) fn store_site(queue: &requeue_store::Queue) -> Builder<requeue_store:
 pub(crate) fn all_queues_site(
     store: requeue_store::Store,
     metrics: Metrics,
+    open: impl Fn(OpenOptions) -> OpenOptions + Send + Sync + 'static,
 ) -> Builder<requeue_store::Key> {
-    Site::of_all_queues(store, move |opening| opening.metrics(&metrics))
+    Site::of_all_queues(store, move |opening| open(opening.metrics(&metrics)))
         .hint("requeue add --store URL --queue {queue} KEY")
 }
 
@@ -335,5 +369,33 @@ mod tests {
             assert!(parse_address(text).is_err(), "{text}");
         }
         assert_eq!(parse_address("unix:a:80"), Ok(Address::Unix("a:80".into())));
+    }
+
+    #[test]
+    fn a_token_has_the_roles_of_its_line() {
+        let token = |text| AccessToken::new(text).unwrap();
+        let hash = "sha256:9f9f5111f7b27a781f1f1ddde5ebc2dd2b796bfc7365c9c28b548e564176929f";
+        let (a, b) = (token("0123456789abcdef"), token("fedcba9876543210"));
+        for (text, tokens) in [
+            ("0123456789abcdef", vec![(Role::Admin, a)]),
+            (hash, vec![(Role::Admin, a)]),
+            (
+                &format!("add,work {hash}\nread\tfedcba9876543210"),
+                vec![(Role::Add, a), (Role::Work, a), (Role::Read, b)],
+            ),
+        ] {
+            assert_eq!(parse_tokens(text), Ok(tokens), "{text}");
+        }
+        for (text, why) in [
+            ("", "16 to 1,024"),
+            ("short", "16 to 1,024"),
+            ("admin 0123456789abcdef extra", "16 to 1,024"),
+            ("boss 0123456789abcdef", "no such role: boss"),
+            (", 0123456789abcdef", "no such role"),
+            ("sha256:9f9f", "64 hexadecimal digits"),
+        ] {
+            let error = parse_tokens(text).unwrap_err();
+            assert!(error.contains(why), "{text}: {error}");
+        }
     }
 }

@@ -1,4 +1,4 @@
-//! The token of `--serve-admin` and `--server`: its file, and its variable.
+//! The tokens of `--serve-admin` and `--server`: their file, and their variable.
 
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
@@ -23,4 +23,18 @@ pub(crate) fn read_token(file: Option<&Path>) -> Result<String, Refusal> {
     };
     // Editors add a newline at the end of a file.
     Ok(text.trim().to_owned())
+}
+
+/// Returns the token that a client sends. The roles before it are those at the server.
+pub(crate) fn read_own_token(file: Option<&Path>) -> Result<String, Refusal> {
+    let text = read_token(file)?;
+    let words: Vec<_> = text.split_whitespace().collect();
+    match words[..] {
+        _ if text.contains("sha256:") => {
+            Err(Refusal::usage("the token of a client is not a hash; pass the token itself"))
+        }
+        [_, _, _, ..] => Err(Refusal::usage("a client has one token; pass a file with one line")),
+        [.., token] => Ok(token.to_owned()),
+        [] => Ok(text),
+    }
 }

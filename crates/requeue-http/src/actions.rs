@@ -12,10 +12,11 @@ use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 use tokio::runtime::Handle;
 
-use crate::admin::Remote;
+use crate::access::{Remote, Role};
 use crate::api::{
     Action, AddResult, AddResults, AddedKey, Adds, Change, Changed, GroupAction, Matched, Matching,
     Named, NamedKey, NewRate, NewStatus, PastActions, ScheduleAction, StartRate, State as RowState,
+    WorkAction,
 };
 use crate::keys::{escape_key, from_base64};
 use crate::operators::{KEPT, Operator, group_target, keys_target};
@@ -86,7 +87,8 @@ async fn read_operator(request: Request, remote: Remote) -> Result<Operator, Pro
 }
 
 fn wrong_body(error: serde_json::Error) -> Problem {
-    Problem::new(StatusCode::BAD_REQUEST, format!("the body is not as expected: {error}"))
+    let error = format!("the body is not as expected: {error}; /api/v1/openapi.json describes it");
+    Problem::new(StatusCode::BAD_REQUEST, error)
 }
 
 fn split_body<T: DeserializeOwned>(
@@ -123,32 +125,43 @@ async fn read_json(request: Request) -> Result<Map<String, Value>, Problem> {
     serde_json::from_slice(&bytes).map_err(wrong_body)
 }
 
-fn check_count<T>(keys: Vec<T>) -> Result<Vec<T>, Problem> {
+/// Checks the number of keys or claims in the field `name` of a request.
+pub(crate) fn check_count<T>(name: &str, keys: Vec<T>) -> Result<Vec<T>, Problem> {
     match keys.len() {
         1..=MOST_NAMED => Ok(keys),
-        _ => Err(Problem::parameter("keys", &format!("expected 1 to {MOST_NAMED} keys"))),
+        _ => Err(Problem::parameter(name, &format!("expected 1 to {MOST_NAMED} {name}"))),
     }
 }
 
 type Site = State<Arc<SiteState>>;
 
-/// Checks the token, and returns the client.
+/// Checks the token of an action, and returns the address of the client.
 pub(crate) fn check_token(site: &SiteState, request: &Request) -> Result<Remote, Problem> {
-    // This error is never returned, because the routes exist only with a token.
-    let no_token = || Problem::new(StatusCode::NOT_FOUND, "no such path");
-    site.admin.as_ref().ok_or_else(no_token)?.check_token(request)
+    site.access.check_action(request).map(|client| client.remote)
 }
 
 pub(crate) async fn authenticate(State(site): Site, request: Request) -> Result<Response, Problem> {
-    check_token(&site, &request)?;
-    let mut actions: Vec<_> = Action::names().collect();
-    actions.extend(["add", "pause", "resume"]);
-    actions.extend(site.source.has_rate().then_some("rate"));
-    if site.source.has_groups() {
-        actions.extend(GroupAction::names());
+    let roles = site.access.check_action(&request)?.roles;
+    let mut actions = Vec::new();
+    let is_admin = roles.permit(Role::Admin);
+    if is_admin {
+        actions.extend(Action::names());
     }
-    if site.source.has_schedules() {
-        actions.extend(ScheduleAction::names());
+    if roles.permit(Role::Add) {
+        actions.push("add");
+    }
+    if is_admin {
+        actions.extend(["pause", "resume"]);
+        actions.extend(site.source.has_rate().then_some("rate"));
+        if site.source.has_groups() {
+            actions.extend(GroupAction::names());
+        }
+        if site.source.has_schedules() {
+            actions.extend(ScheduleAction::names());
+        }
+    }
+    if roles.permit(Role::Work) {
+        actions.extend(WorkAction::names());
     }
     Ok(json(&serde_json::json!({ "actions": actions })))
 }
@@ -338,7 +351,7 @@ pub(crate) async fn add_keys(State(site): Site, request: Request) -> Result<Resp
     let remote = check_token(&site, &request)?;
     let trace = TraceContext::read(request.headers());
     let (Adds { keys }, operator) = read_body(request, remote).await?;
-    let keys = check_count(keys)?.into_iter().map(|key| {
+    let keys = check_count("keys", keys)?.into_iter().map(|key| {
         let AddedKey { key, key_base64, after, priority, revive, group } = key;
         let delay = after.map(Duration::try_from_secs_f64).transpose();
         let delay = delay.map_err(|_| Problem::parameter("keys", "after is not a duration"))?;
@@ -372,7 +385,7 @@ pub(crate) async fn add_keys(State(site): Site, request: Request) -> Result<Resp
 
 /// Runs an action on named keys to its end, even if the client disconnects. The source changes the keys in one step, so
 /// an interrupted action could not record which of them it has changed. The end of the runtime interrupts the action.
-async fn run_to_end<T: Send + 'static>(
+pub(crate) async fn run_to_end<T: Send + 'static>(
     action: impl Future<Output = Result<T, Problem>> + Send + 'static,
 ) -> Result<T, Problem> {
     // A panic of the source is reported by its task.
@@ -418,7 +431,7 @@ async fn act_on_keys(
     keys: Vec<NamedKey>,
     log: &mut Log,
 ) -> Result<Changed, Problem> {
-    let keys: Vec<_> = check_count(keys)?
+    let keys: Vec<_> = check_count("keys", keys)?
         .into_iter()
         .map(|key| key.into_bytes("keys"))
         .collect::<Result<_, _>>()?;
@@ -658,7 +671,7 @@ mod tests {
         const TOKEN: &str = "0123456789abcdef";
         let queue = Queue::new();
         queue.add_all((0..1500).map(|n| n.to_string()));
-        let token = crate::AdminToken::new(TOKEN).unwrap();
+        let token = crate::AccessToken::new(TOKEN).unwrap();
         let site = Site::builder(queue.clone()).admin(token).build();
         let body = r#"{"matching":{"state":"ready"},"expected":1500,"by":"ann","note":"why"}"#;
         let request = Request::builder()
@@ -698,7 +711,7 @@ mod tests {
         let store = requeue_store::Store::connect(&url).await.unwrap();
         store.migrate().await.unwrap();
         let queue = store.queue("orders").group_by("^[^/]*").open().await.unwrap();
-        let token = crate::AdminToken::new(TOKEN).unwrap();
+        let token = crate::AccessToken::new(TOKEN).unwrap();
         (Site::of_store(queue.clone()).admin(token).build(), queue, dir)
     }
 

@@ -525,14 +525,15 @@ impl Action {
     }
 }
 
-/// Returns true if the path is that of an action: an [`Action`], a [`GroupAction`], a [`ScheduleAction`], or another
-/// action.
+/// Returns true if the path is that of an action: an [`Action`], a [`GroupAction`], a [`ScheduleAction`], a
+/// [`WorkAction`], or another action.
 pub(crate) fn is_action(path: &str) -> bool {
     let Some(name) = path.strip_prefix("/api/v1/") else { return false };
     ["add", "authenticate", "pause", "rate", "resume"].contains(&name)
         || Action::named(name).is_some()
         || GroupAction::named(name).is_some()
         || ScheduleAction::named(name).is_some()
+        || WorkAction::named(name).is_some()
 }
 
 /// The body of an action on keys.
@@ -905,6 +906,170 @@ pub struct ScheduleChange {
 pub struct ScheduleChanged {
     /// False if the key has no schedule.
     pub changed: bool,
+}
+
+// --- Work ----------------------------------------------------------------------------------------
+
+/// A request of a worker, with its name in the API.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum WorkAction {
+    /// Takes ready keys, each with a lease.
+    Claim,
+    /// Extends leases.
+    Renew,
+    Complete,
+    Fail,
+    /// Makes the keys ready again, without a failure.
+    Release,
+}
+
+impl Named for WorkAction {
+    const NAMES: &'static [(&'static str, Self)] = &[
+        ("claim", Self::Claim),
+        ("renew", Self::Renew),
+        ("complete", Self::Complete),
+        ("fail", Self::Fail),
+        ("release", Self::Release),
+    ];
+}
+
+/// The body of `/api/v1/claim`. Times are in seconds.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct NewClaim {
+    /// The name of the worker, which the site shows.
+    pub worker: String,
+    /// The maximum number of keys, 1 by default.
+    #[serde(default = "one")]
+    pub max: usize,
+    /// The time to wait for a ready key.
+    #[serde(default = "default_wait")]
+    pub wait: f64,
+    /// The duration of the leases.
+    #[serde(default = "default_lease")]
+    pub lease: f64,
+}
+
+const fn one() -> usize {
+    1
+}
+
+const fn default_wait() -> f64 {
+    30.0
+}
+
+const fn default_lease() -> f64 {
+    30.0
+}
+
+/// The response of `/api/v1/claim`.
+#[derive(Debug, Default, Serialize, Deserialize)]
+pub struct ClaimList {
+    /// The claimed keys. The list is empty if no key was ready in time.
+    pub claims: Vec<ClaimedKey>,
+}
+
+/// A claimed key. Only one of `key` and `key_base64` is `Some`: `key` if the key is UTF-8.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct ClaimedKey {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub key: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub key_base64: Option<String>,
+    /// The fencing token.
+    pub token: String,
+    pub attempt: u32,
+    /// The number of adds that the run serves, and the bitwise or of their flags.
+    pub adds: u32,
+    pub flags: u32,
+    pub priority: i32,
+    pub group: Option<String>,
+}
+
+/// The body of `/api/v1/renew`.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Renewals {
+    pub claims: Vec<NamedClaim>,
+    /// The duration of the leases from now, in seconds.
+    #[serde(default = "default_lease")]
+    pub lease: f64,
+}
+
+/// The body of `/api/v1/complete`, `fail` and `release`.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Endings {
+    pub claims: Vec<NamedClaim>,
+}
+
+/// A claim, and for `fail` the failure.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct NamedClaim {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub key: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub key_base64: Option<String>,
+    /// The fencing token.
+    pub token: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub error: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub exit_status: Option<i32>,
+    /// The end of the output.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub output: Option<String>,
+    /// The delay of the next attempt in seconds, instead of the backoff.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub after: Option<f64>,
+    /// True to park the key.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub give_up: bool,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
+const fn is_false(value: &bool) -> bool {
+    !*value
+}
+
+/// The response of `/api/v1/renew`, `complete`, `fail` and `release`.
+#[derive(Debug, Default, Serialize, Deserialize)]
+pub struct ClaimResults {
+    /// The errors of the claims in one text, if the status is not 200.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub error: Option<String>,
+    /// The results, in the order of the claims.
+    pub results: Vec<ClaimResult>,
+}
+
+/// The result of a request for one claim.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct ClaimResult {
+    pub result: ClaimOutcome,
+    /// The cause and the next step, if the request has not changed the claim.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub error: Option<String>,
+}
+
+/// The outcome of a request for one claim.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ClaimOutcome {
+    Renewed,
+    Completed,
+    Failed,
+    /// The key was given up, or has failed too often.
+    Parked,
+    Released,
+    /// An operator has cancelled the run. In response to `renew`, the worker should stop the run.
+    Cancelled,
+    /// The claim is over, or never existed.
+    Lost,
+    /// Another transaction or request holds the key now.
+    Locked,
+    /// The store has not answered.
+    Unknown,
 }
 
 // --- Errors ------------------------------------------------------------------------------------

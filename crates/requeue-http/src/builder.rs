@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use prometheus_client::registry::Registry;
 
-use crate::admin::{Admin, AdminToken};
+use crate::access::{Access, AccessToken, Role};
 use crate::control::Control;
 use crate::history::History;
 use crate::hosts::Hosts;
@@ -23,8 +23,8 @@ use crate::state::{Frame, Jobs, Settings};
 #[must_use = "a builder has no effect until `build`"]
 pub struct Builder<K> {
     finish: Box<dyn FnOnce(Parts<K>, Frame) -> Site + Send>,
-    admin: Option<AdminToken>,
-    control: Option<Box<dyn Control<K>>>,
+    access: Access,
+    control: Option<Arc<dyn Control<K>>>,
     history: Option<History>,
     detail: DetailOf<K>,
     title: Option<String>,
@@ -36,7 +36,7 @@ impl<K> Builder<K> {
     pub(crate) fn new(finish: impl FnOnce(Parts<K>, Frame) -> Site + Send + 'static) -> Self {
         Self {
             finish: Box::new(finish),
-            admin: None,
+            access: Access::default(),
             control: None,
             history: None,
             detail: Box::new(|_| Detail::new()),
@@ -155,7 +155,8 @@ impl<K> Builder<K> {
     }
 
     /// Allows clients with this token to change the queue: add, cancel, run now, revive, pause and resume. In a store,
-    /// they can also change the rate of the queue, its groups and its schedules.
+    /// they can also change the rate of the queue, its groups and its schedules. They can also claim keys and work on
+    /// them.
     ///
     /// Without a token, the site is read-only. The token must be in the header `Authorization: Bearer TOKEN` of a POST
     /// request. Each address can send 10 wrong tokens per minute. All loopback addresses count as one address. Each
@@ -168,17 +169,41 @@ impl<K> Builder<K> {
     ///
     /// ```
     /// use requeue::Queue;
-    /// use requeue_http::{AdminToken, Site};
+    /// use requeue_http::{AccessToken, Site};
     ///
     /// # tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(async {
     /// # let read_secret = || "0123456789abcdef".to_owned();
-    /// let token = AdminToken::new(&read_secret())?;
+    /// let token = AccessToken::new(&read_secret())?;
     /// let site = Site::builder(Queue::<String>::new()).admin(token).build();
     /// # Ok::<(), requeue_http::TokenError>(())
     /// # }).unwrap();
     /// ```
-    pub fn admin(mut self, token: AdminToken) -> Self {
-        self.admin = Some(token);
+    pub fn admin(self, token: AccessToken) -> Self {
+        self.token(Role::Admin, token)
+    }
+
+    /// Gives clients with this token a role. A token can have several roles, and a role several tokens.
+    ///
+    /// A token with [`Role::Admin`] is that of [`admin`](Self::admin). If a token has [`Role::Read`], reads also need
+    /// a token. Browsers ask for it as a password; the name does not matter.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use requeue::Queue;
+    /// use requeue_http::{AccessToken, Role, Site};
+    ///
+    /// # tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(async {
+    /// # let read_secret = || "0123456789abcdef".to_owned();
+    /// // These clients can add keys and work on them, but cannot cancel them.
+    /// let token = AccessToken::new(&read_secret())?;
+    /// let site = Site::builder(Queue::<String>::new());
+    /// let site = site.token(Role::Add, token).token(Role::Work, token).build();
+    /// # Ok::<(), requeue_http::TokenError>(())
+    /// # }).unwrap();
+    /// ```
+    pub fn token(mut self, role: Role, token: AccessToken) -> Self {
+        self.access.give_role(token, role);
         self
     }
 
@@ -187,7 +212,7 @@ impl<K> Builder<K> {
     /// The control has no effect on a queue in a store.
     #[doc(hidden)]
     pub fn control(mut self, control: impl Control<K> + 'static) -> Self {
-        self.control = Some(Box::new(control));
+        self.control = Some(Arc::new(control));
         self
     }
 
@@ -284,8 +309,8 @@ impl<K> Builder<K> {
     /// Sets the number of connections that [`Site::serve`] accepts at the same time.
     ///
     /// The default is 64, and the minimum is 1. Up to half of the connections, rounded up, can be streams of
-    /// `/api/v1/events`. Up to a quarter, but at least one, can search for keys or wait for a search. When all
-    /// connections are in use, a new connection replaces an idle connection.
+    /// `/api/v1/events`. Up to a quarter can wait for keys of a claim. Up to an eighth, but at least one, can search for
+    /// keys or wait for a search. When all connections are in use, a new connection replaces an idle connection.
     ///
     /// Eight more connections are reserved for probes. While no other connection is idle, these answer `/healthz` and
     /// `/readyz`, and respond with 503 to all other requests.
@@ -302,8 +327,8 @@ impl<K> Builder<K> {
     #[must_use = "a site has no effect until it is mounted or served"]
     pub fn build(self) -> Site {
         let parts = Parts { detail: self.detail, history: self.history, control: self.control };
-        let (title, admin) = (self.title, self.admin.map(|token| Arc::new(Admin::new(token))));
-        (self.finish)(parts, Frame { title, admin, settings: Arc::new(self.settings) })
+        let (title, access) = (self.title, Arc::new(self.access));
+        (self.finish)(parts, Frame { title, access, settings: Arc::new(self.settings) })
     }
 }
 

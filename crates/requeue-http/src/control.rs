@@ -3,12 +3,16 @@
 use std::hash::BuildHasher;
 use std::time::Duration;
 
-use requeue::{Add, Added, CancelledRun, Key, Merge, Queue, describe_reasons, intern_reason};
+use async_trait::async_trait;
+use requeue::{
+    Add, Added, CancelledRun, Completion, Item, Key, Merge, Queue, describe_reasons, intern_reason,
+};
 
 /// Changes a queue in memory for the actions of a site: [`Builder::control`](crate::Builder::control).
 ///
 /// By default, the [`Queue`] is its own control. Another control can also update the program's state of each key, such
 /// as failures that a cancel must forget.
+#[async_trait]
 pub trait Control<K>: Send + Sync {
     /// Adds a key, which is due after `delay`.
     ///
@@ -32,6 +36,39 @@ pub trait Control<K>: Send + Sync {
     /// refused.
     fn run_now(&self, key: &K, priority: i32) -> bool;
 
+    /// Waits for the next key, which a client will run. Returns `None` if no more keys will come. The default
+    /// implementation offers no keys.
+    ///
+    /// # Errors
+    ///
+    /// Returns the reason why the program offers no keys to clients.
+    ///
+    /// # Cancel safety
+    ///
+    /// If the future is dropped, no key is lost.
+    async fn claim(&self) -> Result<Option<Item<'static, K>>, String>
+    where
+        K: Key,
+    {
+        Err("this process runs its keys itself".to_owned())
+    }
+
+    /// Returns the attempt of a run.
+    fn attempt(&self, item: &Item<'static, K>) -> u32
+    where
+        K: Key,
+    {
+        item.attempt()
+    }
+
+    /// Completes the run of a client.
+    async fn end_run(&self, item: Item<'static, K>, end: RunEnd)
+    where
+        K: Key,
+    {
+        item.complete(end.completion());
+    }
+
     /// Stops or resumes the deliveries of the queue. Returns false if the program cannot do this now. The default
     /// implementation returns false.
     fn set_paused(&self, paused: bool) -> bool {
@@ -40,6 +77,43 @@ pub trait Control<K>: Send + Sync {
     }
 }
 
+/// The end of a run of a client.
+#[derive(Clone, Debug)]
+#[doc(hidden)]
+pub enum RunEnd {
+    Succeeded,
+    Failed(FailedRun),
+    /// The run did not begin, or was interrupted.
+    Released,
+    Cancelled,
+}
+
+/// A failure that a client reports.
+#[derive(Clone, Debug, Default)]
+#[doc(hidden)]
+pub struct FailedRun {
+    pub error: Option<String>,
+    pub exit_status: Option<i32>,
+    pub output: Option<String>,
+    /// The delay of the next attempt, or `None` for the backoff.
+    pub after: Option<Duration>,
+    pub gives_up: bool,
+}
+
+impl RunEnd {
+    const fn completion(&self) -> Completion {
+        match self {
+            Self::Succeeded => Completion::Succeed,
+            Self::Failed(FailedRun { gives_up: true, .. }) => Completion::GiveUp,
+            Self::Failed(FailedRun { after: Some(delay), .. }) => Completion::RetryAfter(*delay),
+            Self::Failed(_) => Completion::Retry,
+            Self::Released => Completion::Release,
+            Self::Cancelled => Completion::Cancelled,
+        }
+    }
+}
+
+#[async_trait]
 impl<K: Key, S: BuildHasher + Send + Sync> Control<K> for Queue<K, S> {
     fn add(&self, key: K, delay: Option<Duration>, priority: i32) -> Result<Added, String> {
         let add = delay.map_or(Add::now(), Add::after).priority(priority);
@@ -66,6 +140,10 @@ impl<K: Key, S: BuildHasher + Send + Sync> Control<K> for Queue<K, S> {
             self.add_caused_by(key.clone(), add, describe_reasons(&reasons).to_string())
         };
         added.is_accepted()
+    }
+
+    async fn claim(&self) -> Result<Option<Item<'static, K>>, String> {
+        Ok(self.get().await.map(Item::into_owned))
     }
 
     fn set_paused(&self, paused: bool) -> bool {

@@ -53,6 +53,7 @@
 //! | show past runs, and keys that were given up | [`Builder::history`] |
 //! | mark a ready key that waits for too long | [`Builder::target`] |
 //! | let clients with a token change the queue | [`Builder::admin`] |
+//! | let clients with a token only read, add or work | [`Builder::token`] |
 //! | show a queue in a store | `Site::of_store` (feature `store`) |
 //! | show all queues of a store | `Site::of_all_queues` (feature `store`) |
 //! | decide about `/readyz` and `/healthz` | [`Builder::ready`], [`Builder::healthy`] |
@@ -102,15 +103,15 @@
 //!
 //! # Limits and security
 //!
-//! - **Read-only** without [`Builder::admin`]: only `GET` and `HEAD` are allowed, and no request changes the queue.
-//!   With a token, `POST` requests that contain the token can change the queue.
+//! - **Read-only** without [`Builder::token`]: only `GET` and `HEAD` are allowed, and no request changes the queue.
+//!   With a token, `POST` requests that contain the token can change the queue, as far as its roles permit.
 //! - **Bounded cost**: a request reads at most 100,000 keys, and holds the queue's lock for 256 of them at a time. The
 //!   history is one sample per second for 15 minutes.
 //! - **Self-contained**: the assets are part of the program, and the dashboard sends no request to other hosts.
 //! - **Protected from other sites**: requests with an unknown host name are refused, so that scripts of other sites
 //!   cannot read the responses. A strict content security policy applies.
-//! - **No password for reading**: each client that can connect can read all keys. Use loopback, a Unix socket, or a
-//!   proxy that authenticates.
+//! - **No password for reading** without a token that has [`Role::Read`]: each client that can connect can read all
+//!   keys. Use such a token, loopback, a Unix socket, or a proxy that authenticates.
 //! - **Encrypted cursors**: a cursor does not reveal the hash of a key. However, the order of a walk is the order of
 //!   the hashes. If keys are untrusted, choose [another hasher](requeue::Builder::hasher).
 //!
@@ -119,8 +120,8 @@
 //! `store`: `Site::of_store` and `Site::of_all_queues`, the dashboards of queues of requeue-store.
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
+mod access;
 mod actions;
-mod admin;
 #[doc(hidden)] // The types of the JSON, which the program reads from a server.
 pub mod api;
 mod builder;
@@ -156,12 +157,13 @@ mod time;
 mod timeline;
 mod trace_context;
 mod turns;
+mod work;
 
-pub use admin::{AdminToken, TokenError};
+pub use access::{AccessToken, Role, TokenError};
 pub use builder::Builder;
-// `Control` is hidden, because only `requeue run` and `requeue watch` need it to change the keys of a run.
+// These items are hidden, because only `requeue run` and `requeue watch` need it to change the keys of a run.
 #[doc(hidden)]
-pub use control::Control;
+pub use control::{Control, FailedRun, RunEnd};
 pub use history::{History, Run};
 pub use keys::ByteKey;
 pub use rows::Detail;

@@ -1,19 +1,23 @@
 //! A queue in memory as a source. The queue is read in slices, so that no request holds its lock for long.
 
+mod claims;
+
 use std::borrow::Cow;
 use std::hash::BuildHasher;
 use std::sync::Arc;
+use std::time::Duration;
 
 use async_trait::async_trait;
 use axum::http::StatusCode;
 use requeue::history::Recording;
 use requeue::{Added, Cursor, Entry, Key, Phase, Queue};
 
+pub(crate) use self::claims::Claims;
 use crate::api::{
-    Action, AddResult, KeyPage, PastAction, PastRun, Row, Sample, State, Status, Timeline,
-    WaitCause,
+    Action, AddResult, ClaimOutcome, ClaimResult, ClaimedKey, KeyPage, PastAction, PastRun, Row,
+    Sample, State, Status, Timeline, WaitCause,
 };
-use crate::control::Control;
+use crate::control::{Control, FailedRun};
 use crate::cursors::{Cursors, Order};
 use crate::failures::{Failing, Failures, group_of};
 use crate::history::{History, Past};
@@ -22,8 +26,8 @@ use crate::operators::ActionLog;
 use crate::params::{Problem, no_key};
 use crate::rows::{next_due, shown_key};
 use crate::source::{
-    Begin, Column, DetailOf, First, Found, Gauges, LOOKS, NewKey, Rank, Read, Selection, Show,
-    Sort, Source, Walk, Walked, count_of, detail_of,
+    Begin, Claim, Claimed, Column, DetailOf, Ending, First, Found, Gauges, LOOKS, NewKey, Rank,
+    Read, Selection, Show, Sort, Source, Ticket, Walk, Walked, count_of, detail_of,
 };
 use crate::time::unix_time;
 use crate::timeline::{KnownRun, Present};
@@ -48,7 +52,8 @@ pub(crate) struct Shown<K: Key, S> {
     pub(crate) read: Read<K>,
     pub(crate) detail: DetailOf<K>,
     pub(crate) history: Option<History>,
-    pub(crate) control: Box<dyn Control<K>>,
+    pub(crate) control: Arc<dyn Control<K>>,
+    pub(crate) claims: Arc<Claims<K>>,
     pub(crate) cursors: Cursors,
     pub(crate) actions: ActionLog,
 }
@@ -523,6 +528,47 @@ impl<K: Key, S: BuildHasher + Send + Sync> Source for Shown<K, S> {
             }
         }
         Ok(results)
+    }
+
+    async fn claim_keys(&self, claim: &Claim) -> Result<Claimed, Problem> {
+        let taken = self.claims.take_keys(claim).await?;
+        let keys = taken.items().map(|(token, item, attempt)| ClaimedKey {
+            attempt,
+            adds: item.adds(),
+            flags: item.flags(),
+            priority: item.priority(),
+            ..ClaimedKey::new(&(self.show)(item), token)
+        });
+        Ok(Claimed { keys: keys.collect(), held: Box::new(taken) })
+    }
+
+    async fn renew_claims(
+        &self,
+        claims: Vec<Ticket>,
+        lease: Duration,
+    ) -> Result<Vec<ClaimResult>, Problem> {
+        let renew = |claim: &Ticket| {
+            let key = (self.read)(&claim.key);
+            match key.map_or(ClaimOutcome::Lost, |key| self.claims.renew(claim.token, &key, lease))
+            {
+                ClaimOutcome::Lost => ClaimResult::lost(claim),
+                outcome => ClaimResult::new(outcome),
+            }
+        };
+        Ok(claims.iter().map(renew).collect())
+    }
+
+    async fn end_claim(&self, claim: Ticket, ending: Ending) -> ClaimResult {
+        let key = (self.read)(&claim.key);
+        let item = key.and_then(|key| self.claims.take_live(claim.token, &key));
+        let Some(item) = item else { return ClaimResult::lost(&claim) };
+        let gives_up = matches!(&ending, Ending::Fail(FailedRun { gives_up: true, .. }));
+        let outcome = self.claims.end(item, ending).await;
+        // A key that was added during its last run is not parked.
+        let parks = outcome == ClaimOutcome::Failed
+            && (gives_up || self.history.as_ref().is_some_and(|it| it.is_parked(&claim.key)))
+            && !self.is_queued(&claim.key);
+        ClaimResult::new(if parks { ClaimOutcome::Parked } else { outcome })
     }
 
     async fn record_action(&self, action: PastAction) -> Result<(), Problem> {

@@ -6,7 +6,7 @@ use std::time::Instant;
 use parking_lot::Mutex;
 use serde_json::{Map, Value};
 
-use crate::admin::Remote;
+use crate::access::Remote;
 use crate::api::PastAction;
 use crate::params::Problem;
 use crate::time::seconds;

@@ -40,6 +40,11 @@ impl Problem {
             .with_header(header::RETRY_AFTER, 5)
     }
 
+    /// Returns the error for a queue that delivers no more keys in this process.
+    pub(crate) fn stopped() -> Self {
+        Self::busy("the queue is shut down in this process")
+    }
+
     /// Returns the refusal of a change whose number of keys differs from the number that the user has confirmed.
     pub(crate) fn other_count(matched: usize, expected: usize) -> Self {
         let error = format!(

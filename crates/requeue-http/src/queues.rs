@@ -21,7 +21,7 @@ use crate::history::History;
 use crate::open_queues::{EVERY, List, Numbers, OpenQueues, OpenWith};
 use crate::params::{Problem, json};
 use crate::routes::{
-    self, Probe, SCRIPT, asset, check_method, check_origin, health_of, hint_for, html_escaped,
+    self, Probe, SCRIPT, asset, check_access, check_origin, health_of, hint_for, html_escaped,
     html_page, path_beside, readiness_of, run_guarded, shared_files, write_metrics,
 };
 use crate::source::{DetailOf, Selected, TableQuery};
@@ -140,7 +140,7 @@ async fn guard_request(State(queues): Site, request: Request, next: Next) -> Res
     // Methods below `queues/` are checked by the site of the queue.
     let access = access.and_then(|()| match request.uri().path().strip_prefix("/queues/") {
         Some(_) => Ok(()),
-        None => check_method(false, &request),
+        None => check_access(&queues.frame.access, false, &request),
     });
     run_guarded(access, request, next).await
 }

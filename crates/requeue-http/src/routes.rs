@@ -12,9 +12,11 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use prometheus_client::encoding::text;
 
+use crate::access::Access;
 use crate::actions;
 use crate::api::{
-    Action, GroupAction, KeyList, NOT_IN_QUEUE, Named, ScheduleAction, Status, is_action,
+    Action, GroupAction, KeyList, NOT_IN_QUEUE, Named, ScheduleAction, Status, WorkAction,
+    is_action,
 };
 use crate::events;
 use crate::exposition::Format;
@@ -28,6 +30,7 @@ use crate::sections::read_sections;
 use crate::source::{Begin, Column, Found, Selection, Sort, Walk};
 use crate::state::{Settings, SiteState};
 use crate::time::unix_time;
+use crate::work;
 
 type Site = State<Arc<SiteState>>;
 /// The answer to a probe.
@@ -57,6 +60,11 @@ fn action_routes() -> Router<Arc<SiteState>> {
         let change = move |site, request| schedules::change_schedule(site, request, action);
         router = router.route(&path, post(change));
     }
+    for &(name, action) in WorkAction::NAMES {
+        let path = format!("/api/v1/{name}");
+        router = router
+            .route(&path, post(move |site, request| work::answer_worker(site, request, action)));
+    }
     router
 }
 
@@ -74,7 +82,7 @@ pub(crate) fn shared_files<S: Clone + Send + Sync + 'static>() -> Router<S> {
 }
 
 pub(crate) fn router(site: Arc<SiteState>) -> Router {
-    let actions = if site.admin.is_some() { action_routes() } else { Router::new() };
+    let actions = if site.access.permits_actions() { action_routes() } else { Router::new() };
     Router::new()
         .merge(actions)
         .merge(shared_files())
@@ -147,8 +155,9 @@ const HEADERS: [(HeaderName, &str); 7] = [
 ];
 
 async fn guard_request(State(site): Site, request: Request, next: Next) -> Response {
+    let is_action = site.access.permits_actions() && is_action(request.uri().path());
     let access = check_origin(&site.settings.hosts, &request)
-        .and_then(|()| check_method(site.admin.is_some(), &request));
+        .and_then(|()| check_access(&site.access, is_action, &request));
     run_guarded(access, request, next).await
 }
 
@@ -189,12 +198,18 @@ pub(crate) fn check_origin(allowed: &Hosts, request: &Request) -> Result<(), Pro
     Ok(())
 }
 
-/// Returns the refusal of a method that does not fit the path.
-pub(crate) fn check_method(has_admin: bool, request: &Request) -> Result<(), Problem> {
-    let is_action = has_admin && is_action(request.uri().path());
+/// Returns the refusal of a method that does not fit the path, or of a read without the token that reads need. Actions
+/// check their tokens themselves.
+pub(crate) fn check_access(
+    access: &Access,
+    is_action: bool,
+    request: &Request,
+) -> Result<(), Problem> {
+    let is_probe = ["/healthz", "/readyz"].contains(&request.uri().path());
     let (error, allowed) = match *request.method() {
         Method::POST if is_action => return Ok(()),
-        Method::GET | Method::HEAD if !is_action => return Ok(()),
+        Method::GET | Method::HEAD if is_probe => return Ok(()),
+        Method::GET | Method::HEAD if !is_action => return access.check_read(request),
         _ if is_action => ("an action needs POST", "POST"),
         _ => ("read-only: only GET and HEAD are allowed", "GET, HEAD"),
     };
@@ -258,7 +273,7 @@ async fn serve_page(State(site): Site, OriginalUri(uri): OriginalUri) -> Respons
         .replace("{groups}", &u8::from(site.source.has_groups()).to_string())
         .replace("{activity}", &u8::from(site.source.has_activity()).to_string())
         .replace("{schedules}", &u8::from(site.source.has_schedules()).to_string())
-        .replace("{admin}", if site.admin.is_some() { "locked" } else { "none" })
+        .replace("{admin}", if site.access.permits_actions() { "locked" } else { "none" })
         .replace("{no-all}", hidden(site.is_below))
         .replace("{hint}", &html_escaped(&hint))
         .replace("{beside}", &html_escaped(&beside))
@@ -472,6 +487,7 @@ mod tests {
         let source = concat!(include_str!("routes.rs"), include_str!("queues.rs"));
         let routes = source.split(".route(\"").skip(1).filter_map(|rest| rest.split('"').next());
         let actions = Action::names().chain(GroupAction::names()).chain(ScheduleAction::names());
+        let actions = actions.chain(WorkAction::names());
         let actions: Vec<_> = actions.map(|name| format!("/api/v1/{name}")).collect();
         let is_file = |path: &str| path == "/" || (path.contains('.') && !path.contains("api"));
         let routes: BTreeSet<&str> = routes

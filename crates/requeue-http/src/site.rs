@@ -15,7 +15,7 @@ use tokio::sync::watch;
 use crate::builder::Builder;
 use crate::cursors::Cursors;
 use crate::keys::ByteKey;
-use crate::memory::Shown;
+use crate::memory::{Claims, Shown};
 use crate::operators::ActionLog;
 #[cfg(feature = "store")]
 use crate::queues::{self, Queues};
@@ -89,7 +89,7 @@ impl Site {
         let (show, read) = (Box::new(show), Box::new(read));
         Builder::new(|Parts { detail, history, control }, frame| {
             let (cursors, actions) = (Cursors::default(), ActionLog::default());
-            let control = control.unwrap_or_else(|| Box::new(queue.clone()));
+            let control = control.unwrap_or_else(|| Arc::new(queue.clone()));
             let keeps_times = queue.entries_in_flight(0, 0).is_some();
             let shown = Box::new(Shown {
                 queue,
@@ -98,6 +98,7 @@ impl Site {
                 read,
                 detail,
                 history,
+                claims: Claims::start(Arc::clone(&control)),
                 control,
                 cursors,
                 actions,

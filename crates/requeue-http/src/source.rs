@@ -3,6 +3,7 @@
 use std::borrow::Cow;
 use std::cmp::Ordering;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -10,13 +11,14 @@ use axum::http::StatusCode;
 use requeue::history::Recording;
 
 use crate::api::{
-    Action, Activity, AddResult, Group, GroupAction, GroupChange, KeyPage, Named, PastAction, Row,
-    Sample, Schedule, ScheduleAction, ScheduleChange, StartRate, State, Status, Tally, Timeline,
-    Worker,
+    Action, Activity, AddResult, ClaimOutcome, ClaimResult, ClaimedKey, Group, GroupAction,
+    GroupChange, KeyPage, Named, PastAction, Row, Sample, Schedule, ScheduleAction, ScheduleChange,
+    StartRate, State, Status, Tally, Timeline, Worker,
 };
-use crate::control::Control;
+use crate::control::{Control, FailedRun};
 use crate::failures::{Failures, group_of};
 use crate::history::History;
+use crate::keys::{escape_key, to_base64};
 use crate::params::{Params, Problem};
 use crate::rows::Detail;
 
@@ -66,6 +68,16 @@ pub(crate) trait Source: Send + Sync {
     async fn change_keys(&self, action: Action, keys: Vec<Vec<u8>>) -> Result<Vec<bool>, Problem>;
     /// Adds keys. Returns the result of each add. If only some keys were added, the error contains the results.
     async fn add_keys(&self, keys: Vec<NewKey>) -> Result<Vec<AddResult>, Problem>;
+    /// Waits until a key is ready, and claims keys for a worker. If the future is dropped, the keys return to the queue.
+    async fn claim_keys(&self, claim: &Claim) -> Result<Claimed, Problem>;
+    /// Extends leases to `lease` from now.
+    async fn renew_claims(
+        &self,
+        claims: Vec<Ticket>,
+        lease: Duration,
+    ) -> Result<Vec<ClaimResult>, Problem>;
+    /// Ends a claim. The call must not be dropped.
+    async fn end_claim(&self, claim: Ticket, ending: Ending) -> ClaimResult;
     /// Pauses or resumes deliveries.
     async fn set_paused(&self, paused: bool) -> Result<(), Problem>;
     /// Records an action of an operator.
@@ -173,11 +185,81 @@ pub(crate) struct NewKey {
     pub(crate) group: Option<String>,
 }
 
+/// A request for keys.
+pub(crate) struct Claim {
+    pub(crate) worker: String,
+    pub(crate) max: usize,
+    pub(crate) wait: Duration,
+    pub(crate) lease: Duration,
+}
+
+/// The keys of a claim. They return to the queue if the value is dropped before they are handed over.
+pub(crate) struct Claimed {
+    pub(crate) keys: Vec<ClaimedKey>,
+    pub(crate) held: Box<dyn HandOver>,
+}
+
+/// Keys that a client will hold.
+pub(crate) trait HandOver: Send {
+    /// Leaves the keys to the client, whose leases begin now at the latest.
+    fn hand_over(self: Box<Self>);
+}
+
+/// A claim that a request names.
+#[derive(Clone)]
+pub(crate) struct Ticket {
+    pub(crate) key: Vec<u8>,
+    pub(crate) token: u64,
+}
+
+/// The end of a claim.
+pub(crate) enum Ending {
+    Complete,
+    Fail(FailedRun),
+    Release,
+}
+
+impl ClaimedKey {
+    /// Returns a claimed key without further properties.
+    pub(crate) fn new(key: &[u8], token: u64) -> Self {
+        let text = std::str::from_utf8(key).ok();
+        Self {
+            key: text.map(str::to_owned),
+            key_base64: text.is_none().then(|| to_base64(key)),
+            token: token.to_string(),
+            ..Self::default()
+        }
+    }
+}
+
+impl ClaimResult {
+    pub(crate) const fn new(result: ClaimOutcome) -> Self {
+        Self { result, error: None }
+    }
+
+    /// Returns the result of a request that has not changed the claim.
+    pub(crate) fn refused(result: ClaimOutcome, claim: &Ticket, why: &str) -> Self {
+        let next = match result {
+            ClaimOutcome::Lost => "; stop the run and discard its result",
+            _ => "; send the request again",
+        };
+        let Ticket { key, token } = claim;
+        let error = format!("{}, token {token}: {why}{next}", escape_key(key));
+        Self { result, error: Some(error) }
+    }
+
+    /// Returns the result for a claim that is over, as far as the queue knows.
+    pub(crate) fn lost(claim: &Ticket) -> Self {
+        let why = "the claim is over: its lease has expired, or the claim was ended before";
+        Self::refused(ClaimOutcome::Lost, claim, why)
+    }
+}
+
 /// The parts of a source that the user of the builder sets.
 pub(crate) struct Parts<K> {
     pub(crate) detail: DetailOf<K>,
     pub(crate) history: Option<History>,
-    pub(crate) control: Option<Box<dyn Control<K>>>,
+    pub(crate) control: Option<Arc<dyn Control<K>>>,
 }
 
 /// The result of a search for one key.

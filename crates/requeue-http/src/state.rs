@@ -8,7 +8,7 @@ use requeue::metrics::Times;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::time::MissedTickBehavior;
 
-use crate::admin::Admin;
+use crate::access::Access;
 use crate::api::{Busy, Sample, Status, Summary};
 use crate::hosts::Hosts;
 use crate::params::Problem;
@@ -42,13 +42,12 @@ pub(crate) struct Settings {
     pub(crate) max_connections: usize,
 }
 
-/// The title, the token and the settings of a site, without its queue.
+/// The title, the tokens and the settings of a site, without its queue.
 #[derive(Clone)]
 pub(crate) struct Frame {
     /// The title, or `None` for the name of the queue.
     pub(crate) title: Option<String>,
-    /// The checks of tokens, or `None` if the site is read-only.
-    pub(crate) admin: Option<Arc<Admin>>,
+    pub(crate) access: Arc<Access>,
     pub(crate) settings: Arc<Settings>,
 }
 
@@ -59,15 +58,18 @@ pub(crate) struct Limits {
     streams: Arc<Semaphore>,
     /// A permit for each response with a recording.
     recordings: Arc<Semaphore>,
+    /// A permit for each claim, which may wait for keys.
+    claims: Arc<Semaphore>,
     walks: Arc<Turns>,
 }
 
 impl Limits {
     pub(crate) fn new(max_connections: usize) -> Self {
-        // The other half of the connections is reserved for short requests.
+        // Half of the other half of the connections is reserved for searches and short requests.
         let streams = Arc::new(Semaphore::new(max_connections.div_ceil(2)));
+        let claims = Arc::new(Semaphore::new(max_connections.div_ceil(4)));
         let recordings = Arc::new(Semaphore::new(2));
-        Self { streams, recordings, walks: Arc::new(Turns::new(max_connections)) }
+        Self { streams, recordings, claims, walks: Arc::new(Turns::new(max_connections)) }
     }
 }
 
@@ -75,8 +77,7 @@ impl Limits {
 pub(crate) struct SiteState {
     pub(crate) title: String,
     pub(crate) source: Box<dyn Source>,
-    /// The checks of tokens, or `None` if the site is read-only.
-    pub(crate) admin: Option<Arc<Admin>>,
+    pub(crate) access: Arc<Access>,
     pub(crate) settings: Arc<Settings>,
     /// True if the site is below a page of all queues.
     pub(crate) is_below: bool,
@@ -97,13 +98,13 @@ impl SiteState {
         frame: Frame,
         limits: Option<Limits>,
     ) -> Arc<Self> {
-        let Frame { title, admin, settings } = frame;
+        let Frame { title, access, settings } = frame;
         let title = title.or_else(|| source.name().map(str::to_owned));
         let is_below = limits.is_some();
         let state = Arc::new(Self {
             title: title.unwrap_or_else(|| "requeue".to_owned()),
             source,
-            admin,
+            access,
             limits: limits.unwrap_or_else(|| Limits::new(settings.max_connections)),
             settings,
             is_below,
@@ -128,6 +129,11 @@ impl SiteState {
     /// Returns the permit for one event stream, or `None` if there are too many streams.
     pub(crate) fn begin_stream(&self) -> Option<OwnedSemaphorePermit> {
         Arc::clone(&self.limits.streams).try_acquire_owned().ok()
+    }
+
+    /// Returns the permit for one claim, or `None` if too many claims wait.
+    pub(crate) fn begin_claim(&self) -> Option<OwnedSemaphorePermit> {
+        Arc::clone(&self.limits.claims).try_acquire_owned().ok()
     }
 
     /// Returns the right to one recording; `None` if there are too many.

@@ -11,8 +11,9 @@ use futures_util::future::join_all;
 use parking_lot::Mutex;
 use requeue::metrics::Fleet;
 use requeue_store::{
-    ActionRecord, Add, Added, Attempt, CancelledRun, Entry, GroupInfo, Key, LiveWorker, Part,
-    Priority, Queue, Rate, ReadError, Schedule, ScheduleInfo, State, StateCounts,
+    ActionRecord, Add, Added, Attempt, CancelledRun, Claims, CompleteError, Completed, Completion,
+    Entry, GroupInfo, Item, Key, LiveWorker, Part, Priority, Queue, Rate, ReadError, Renewal,
+    Resumed, Schedule, ScheduleInfo, State, StateCounts,
 };
 use tokio::sync::Semaphore;
 use tokio::time::{Instant, sleep, timeout};
@@ -23,19 +24,20 @@ use self::answers::{
 };
 use self::walk::{ALL, LIST, PATIENCE_FOR_PAGES, Reach, visit_keys};
 use crate::api::{
-    self, Action, Activity, AddResult, Group, GroupAction, GroupChange, KeyPage, LastMinute,
-    Minute, PastAction, PastRun, Row, Sample, ScheduleAction, ScheduleChange, StartRate,
-    State as RowState, Status, Tally, Timeline, WaitCause, Worker,
+    self, Action, Activity, AddResult, ClaimOutcome, ClaimResult, ClaimedKey, Group, GroupAction,
+    GroupChange, KeyPage, LastMinute, Minute, PastAction, PastRun, Row, Sample, ScheduleAction,
+    ScheduleChange, StartRate, State as RowState, Status, Tally, Timeline, WaitCause, Worker,
 };
+use crate::control::FailedRun;
 use crate::failures::{Failing, Failures, group_of};
 use crate::history::History;
 use crate::keys::{escape_key, from_base64, to_base64};
 use crate::operators::KEPT;
-use crate::params::Problem;
+use crate::params::{Problem, with_source};
 use crate::rows::{Detail, shown_key};
 use crate::source::{
-    Begin, Column, DetailOf, First, Found, Gauges, LOOKS, NewKey, Rank, Selection, Sort, Source,
-    Walk, Walked, count_of, detail_of, no_groups,
+    Begin, Claim, Claimed, Column, DetailOf, Ending, First, Found, Gauges, HandOver, LOOKS, NewKey,
+    Rank, Selection, Sort, Source, Ticket, Walk, Walked, count_of, detail_of, no_groups,
 };
 use crate::time::{seconds, since_1970};
 use crate::timeline::KnownRun;
@@ -545,6 +547,72 @@ impl Source for Stored {
         }
     }
 
+    async fn claim_keys(&self, claim: &Claim) -> Result<Claimed, Problem> {
+        let Claim { worker, max, wait, lease } = claim;
+        let claimed = self.queue.claim_for(worker, *lease, *max, *wait);
+        let late = || Problem::busy("the store did not answer in time");
+        let claims = timeout(*wait + PATIENCE, claimed).await.map_err(|_| late())?;
+        let claims = claims.map_err(|error| Problem::parameter("worker", &error.to_string()))?;
+        let keys = claims.items().map(|item| ClaimedKey {
+            attempt: item.attempt(),
+            adds: item.adds(),
+            flags: item.flags(),
+            priority: item.priority().into(),
+            group: item.group().map(str::to_owned),
+            ..ClaimedKey::new(item.key(), item.fencing_token())
+        });
+        Ok(Claimed { keys: keys.collect(), held: Box::new(claims) })
+    }
+
+    async fn renew_claims(
+        &self,
+        claims: Vec<Ticket>,
+        lease: Duration,
+    ) -> Result<Vec<ClaimResult>, Problem> {
+        let tickets: Vec<_> = claims.iter().cloned().map(stored_ticket).collect();
+        let renewed = await_answer(PATIENCE, self.queue.renew_claims(&tickets, lease)).await?;
+        let result = |(claim, renewal): (&Ticket, Renewal)| match renewal {
+            Renewal::Renewed => ClaimResult::new(ClaimOutcome::Renewed),
+            Renewal::Cancelled => ClaimResult::new(ClaimOutcome::Cancelled),
+            Renewal::Lost => ClaimResult::lost(claim),
+            Renewal::Locked => ClaimResult::refused(
+                ClaimOutcome::Locked,
+                claim,
+                "another transaction has locked the key",
+            ),
+        };
+        Ok(claims.iter().zip(renewed).map(result).collect())
+    }
+
+    async fn end_claim(&self, claim: Ticket, ending: Ending) -> ClaimResult {
+        let refused = |outcome, why: &str| ClaimResult::refused(outcome, &claim, why);
+        let resumed =
+            timeout(PATIENCE, self.queue.resume_claim(stored_ticket(claim.clone()))).await;
+        let item = match resumed {
+            Ok(Ok(Resumed::Item(item))) => item,
+            Ok(Ok(Resumed::Held)) => {
+                return refused(
+                    ClaimOutcome::Locked,
+                    "another request or a worker of the server ends this claim",
+                );
+            }
+            Ok(Ok(Resumed::Over(entry))) => return lost_claim(&claim, entry.as_deref()),
+            Ok(Err(error)) => return refused(ClaimOutcome::Unknown, &with_source(error)),
+            Err(_) => return refused(ClaimOutcome::Unknown, "the store did not answer in time"),
+        };
+        let (outcome, ended) = end_item(*item, ending);
+        match timeout(PATIENCE, ended).await {
+            Ok(Ok(done)) if done.parked => ClaimResult::new(ClaimOutcome::Parked),
+            Ok(Ok(_)) => ClaimResult::new(outcome),
+            Ok(Err(CompleteError::Lost)) => ClaimResult::lost(&claim),
+            Ok(Err(error @ CompleteError::Dropped)) => {
+                refused(ClaimOutcome::Lost, &error.to_string())
+            }
+            Ok(Err(error)) => refused(ClaimOutcome::Unknown, &with_source(error)),
+            Err(_) => refused(ClaimOutcome::Unknown, "the store did not answer in time"),
+        }
+    }
+
     async fn set_paused(&self, paused: bool) -> Result<(), Problem> {
         let set =
             async { if paused { self.queue.pause().await } else { self.queue.resume().await } };
@@ -692,6 +760,56 @@ impl Source for Stored {
         };
         changed.map_err(update_failure)
     }
+}
+
+impl HandOver for Claims {
+    fn hand_over(self: Box<Self>) {
+        Self::hand_over(*self);
+    }
+}
+
+fn stored_ticket(Ticket { key, token }: Ticket) -> requeue_store::Ticket {
+    requeue_store::Ticket { key: Key::from(key), fencing_token: token }
+}
+
+/// Begins the completion of a claimed key. Returns the outcome if the completion succeeds.
+fn end_item(
+    mut item: Item,
+    ending: Ending,
+) -> (ClaimOutcome, impl Future<Output = Result<Completed, CompleteError>>) {
+    let is_cancelled = item.cancel_reason().is_some();
+    let (outcome, completion) = match ending {
+        Ending::Complete => (ClaimOutcome::Completed, Completion::Succeed),
+        // A cancelled run neither fails nor runs again.
+        _ if is_cancelled => (ClaimOutcome::Cancelled, Completion::Cancelled),
+        Ending::Release => (ClaimOutcome::Released, Completion::Release),
+        Ending::Fail(FailedRun { error, exit_status, output, after, gives_up }) => {
+            if let Some(error) = error {
+                item.set_error(error);
+            }
+            if let Some(status) = exit_status {
+                item.set_exit_status(status);
+            }
+            item.set_output(output.unwrap_or_default());
+            let completion = match after {
+                _ if gives_up => Completion::GiveUp,
+                Some(delay) => Completion::RetryAfter(delay),
+                None => Completion::Retry,
+            };
+            (ClaimOutcome::Failed, completion)
+        }
+    };
+    (outcome, item.complete(completion))
+}
+
+/// Returns the result for a claim that is over, with the cause that the entry of its key shows.
+fn lost_claim(claim: &Ticket, entry: Option<&Entry>) -> ClaimResult {
+    let why = match entry {
+        None => "the key is not in the queue: the claim was ended before, or the key was cancelled",
+        Some(entry) if entry.state == State::InFlight => "a later claim holds the key",
+        Some(_) => return ClaimResult::lost(claim),
+    };
+    ClaimResult::refused(ClaimOutcome::Lost, claim, why)
 }
 
 impl From<ScheduleInfo> for api::Schedule {

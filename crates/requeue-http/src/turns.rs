@@ -16,10 +16,10 @@ pub(crate) struct Turns {
 pub(crate) type Turn<'a> = (SemaphorePermit<'a>, SemaphorePermit<'a>);
 
 impl Turns {
-    /// Creates turns for only a quarter of the connections, but at least one, because other requests also need
+    /// Creates turns for only an eighth of the connections, but at least one, because other requests also need
     /// connections.
     pub(crate) fn new(connections: usize) -> Self {
-        let most = (connections / 4).max(AT_ONCE);
+        let most = (connections / 8).max(AT_ONCE);
         Self { at_once: Semaphore::new(AT_ONCE), all: Semaphore::new(most) }
     }
 
@@ -42,7 +42,7 @@ mod tests {
     #[test]
     fn one_walks_some_wait_and_the_rest_is_refused() {
         const WAITING: usize = 15;
-        let turns = Turns::new(4 * (AT_ONCE + WAITING));
+        let turns = Turns::new(8 * (AT_ONCE + WAITING));
         let walking: Vec<_> = (0..AT_ONCE).map(|_| turns.wait_turn().now_or_never()).collect();
         assert!(walking.iter().all(|turn| matches!(turn, Some(Some(_)))));
         let mut waiting: Vec<_> = (0..WAITING).map(|_| Box::pin(turns.wait_turn())).collect();

@@ -193,6 +193,8 @@ pub use requeue::history::Ended;
 pub use requeue::{CancelReason, CancelledRun, Completion};
 
 pub use crate::api::bulk::Bulk;
+#[doc(hidden)]
+pub use crate::api::claims::{Claims, Renewal, Resumed, Ticket};
 pub use crate::api::groups::GroupHandle;
 pub use crate::api::queue::Queue;
 pub use crate::api::store::{OpenOptions, Store};

@@ -23,7 +23,7 @@ use crate::duration::{Debounce, parse_debounce, parse_duration};
 use crate::exit::Refusal;
 use crate::input::Kind;
 use crate::process::signals::parse_signal;
-use crate::serve::{Address, Serve, admin_token, parse_address};
+use crate::serve::{Address, Serve, parse_address, read_tokens};
 
 /// The environment variable with the default of `--store`.
 pub(crate) const STORE_VARIABLE: &str = "REQUEUE_STORE";
@@ -437,14 +437,16 @@ impl Dashboard {
 
 #[derive(Args, Clone, Debug, Default)]
 pub(crate) struct PageFlags {
-    /// Let clients of the dashboard with the token change the queue
+    /// Let clients of the dashboard with a token change the queue
     ///
-    /// They can add, cancel, revive and run keys, and pause the queue. The token has 16 to 1,024 visible characters. It
-    /// is the content of --token-file, or of the variable REQUEUE_TOKEN, which commands do not see.
+    /// They can add, cancel, revive and run keys, pause the queue, and work on keys over HTTP. The token has 16 to 1,024
+    /// visible characters. It is the content of --token-file, or of the variable REQUEUE_TOKEN, which commands do not
+    /// see. Each line is one token. Roles before it limit its requests, as in `add,work TOKEN`; they are read, add, work
+    /// and admin. `sha256:HASH` instead of a token hides it.
     #[arg(long, help_heading = "Output", hide_short_help = true)]
     pub(crate) serve_admin: bool,
 
-    /// File with the token of --serve-admin [default: $REQUEUE_TOKEN]
+    /// File with the tokens of --serve-admin [default: $REQUEUE_TOKEN]
     #[arg(long, value_name = "FILE", help_heading = "Output", hide_short_help = true)]
     #[arg(requires = "serve_admin")]
     pub(crate) token_file: Option<PathBuf>,
@@ -460,9 +462,9 @@ pub(crate) struct PageFlags {
 impl PageFlags {
     /// Returns the settings of a dashboard at `address`.
     pub(crate) fn settings_at(&self, address: Address) -> Result<Serve, Refusal> {
-        let token =
-            self.serve_admin.then(|| admin_token(self.token_file.as_deref())).transpose()?;
-        Ok(Serve { address, token, target: self.serve_target })
+        let tokens = self.serve_admin.then(|| read_tokens(self.token_file.as_deref()));
+        let tokens = tokens.transpose()?.unwrap_or_default();
+        Ok(Serve { address, tokens, target: self.serve_target })
     }
 }
 

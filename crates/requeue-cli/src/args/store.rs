@@ -16,7 +16,9 @@ use crate::args::help::Sections;
 use crate::args::run::{
     Common, Dashboard, PageFlags, Passwords, RE_ADD, Read, STORE_VARIABLE, Stdin, Summary,
 };
-use crate::args::values::{ServerUrl, StoreRate, named_values, parse_server, parse_store_rate};
+use crate::args::values::{
+    Retries, ServerUrl, StoreRate, named_values, parse_retries, parse_server, parse_store_rate,
+};
 use crate::duration::{Debounce, parse_debounce, parse_duration};
 use crate::exit::Refusal;
 use crate::serve::{Address, parse_address};
@@ -417,6 +419,11 @@ pub(crate) struct ServeFlags {
     /// Name of the queue in the store [default: all queues]
     #[arg(long, value_name = "NAME", help_heading = "Queue")]
     pub(crate) queue: Option<String>,
+
+    /// Retries of a key that workers over HTTP report as failed, or inf [default: 5]
+    #[arg(long, value_name = "N", value_parser = parse_retries, help_heading = "Failure")]
+    #[arg(default_value = "5", hide_default_value = true, hide_short_help = true)]
+    pub(crate) retries: Retries,
 }
 
 #[derive(Args, Debug)]

@@ -5,21 +5,24 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use requeue::{Added, CancelledRun};
-use requeue_http::{Builder, Control, Detail, Site};
+use async_trait::async_trait;
+use requeue::{Added, CancelReason, CancelledRun, Item};
+use requeue_http::{Builder, Control, Detail, FailedRun, Run, RunEnd, Site};
 
 use crate::exit::Refusal;
 use crate::input::{AddOptions, check_key};
 use crate::key::Key;
 use crate::output::log;
 use crate::runner::Runner;
+use crate::runner::outcome::Outcome;
+use crate::runner::remote::Job;
 use crate::serve::{Listener, Page, store_site};
 
 impl Runner {
     pub(super) async fn serve_page(self: &Arc<Self>, listener: Listener) -> Result<Page, Refusal> {
         let of = Arc::clone(self);
         let (title, output) = (self.page_title(), &self.output);
-        if listener.has_admin() && self.keys.leases.is_none() {
+        if listener.has_tokens() && self.keys.leases.is_none() {
             // Subcommands with a store already show events.
             log::show_on(output);
         }
@@ -84,6 +87,7 @@ impl Runner {
 /// Changes the keys of a run in memory for clients of the dashboard, as records of the input do.
 struct RunControl(Arc<Runner>);
 
+#[async_trait]
 impl Control<Key> for RunControl {
     fn add(&self, key: Key, delay: Option<Duration>, priority: i32) -> Result<Added, String> {
         let Self(runner) = self;
@@ -119,6 +123,37 @@ impl Control<Key> for RunControl {
     fn run_now(&self, key: &Key, priority: i32) -> bool {
         // The key's failures still count, because the queue of a run does not count them.
         Control::run_now(&self.0.keys.queue, key, priority)
+    }
+
+    async fn claim(&self) -> Result<Option<Item<'static, Key>>, String> {
+        let Self(runner) = self;
+        if runner.hooks.is_some() {
+            return Err(format!("`requeue {}` runs its keys itself", runner.config.name));
+        }
+        let Some(job) = runner.keys.next_job().await else { return Ok(None) };
+        runner.keys.record_start(&job);
+        Ok(Some(job.item))
+    }
+
+    fn attempt(&self, item: &Item<'static, Key>) -> u32 {
+        self.0.keys.failing.past_of(item).attempt
+    }
+
+    async fn end_run(&self, item: Item<'static, Key>, end: RunEnd) {
+        let Self(runner) = self;
+        let record = Run::new(self.attempt(&item));
+        let (outcome, record) = match end {
+            RunEnd::Succeeded => (Outcome::Succeeded, record),
+            RunEnd::Released => (Outcome::Interrupted, record),
+            RunEnd::Cancelled => (Outcome::Cancelled(CancelReason::Cancelled), record),
+            RunEnd::Failed(FailedRun { error, exit_status, output, gives_up, .. }) => {
+                let why = error.unwrap_or_else(|| "the run failed".to_owned());
+                let exit = Some(exit_status.unwrap_or(1));
+                let outcome = Outcome::Failed { exit, why, is_final: gives_up };
+                (outcome, record.output(output.unwrap_or_default()))
+            }
+        };
+        runner.end_run(Job { item, lease: None }, outcome, record).await;
     }
 
     /// Stops or resumes the starts of commands. A run that stops starts no commands.

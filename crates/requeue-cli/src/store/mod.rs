@@ -38,7 +38,7 @@ use crate::process::spawn::TOKEN_VARIABLE;
 use crate::runner::launch;
 use crate::runner::remote::ExpiredKeys;
 use crate::serve::Metrics;
-use crate::token::read_token;
+use crate::token::read_own_token;
 use crate::traces::trace_store;
 
 tokio::task_local! {
@@ -68,8 +68,8 @@ impl ServerFlags {
     fn open_server(&self, queue: Option<&str>) -> Result<Option<Server>, Refusal> {
         let Some(url) = &self.server else { return Ok(None) };
         let token = match &self.token_file {
-            Some(_) => Some(read_token(self.token_file.as_deref())?),
-            None => std::env::var_os(TOKEN_VARIABLE).map(|_| read_token(None)).transpose()?,
+            Some(_) => Some(read_own_token(self.token_file.as_deref())?),
+            None => std::env::var_os(TOKEN_VARIABLE).map(|_| read_own_token(None)).transpose()?,
         };
         Ok(Some(Server::new(url.clone(), token, queue)))
     }

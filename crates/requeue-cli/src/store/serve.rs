@@ -1,7 +1,7 @@
 //! `requeue serve`: the dashboards and the metrics of the queues in a store, without a worker.
 
 use requeue_http::Builder;
-use requeue_store::Key;
+use requeue_store::{Key, OpenOptions};
 
 use super::{block_on, store_refusal};
 use crate::args::store::{Place, ServeFlags};
@@ -32,14 +32,20 @@ async fn open_site(
     flags: &ServeFlags,
     metrics: &Metrics,
 ) -> Result<(String, Builder<Key>), Refusal> {
-    let ServeFlags { store, queue, .. } = flags;
+    let ServeFlags { store, queue, retries, .. } = flags;
+    let most = retries.0.map(|retries| retries.saturating_add(1));
+    let limit_failures = move |opening: OpenOptions| match most {
+        Some(most) => opening.max_failures(most),
+        None => opening,
+    };
     if let Some(queue) = queue {
         let place = Place { store: store.clone(), queue: Some(queue.clone()) };
-        let opened = place.to_find(|opening| trace_store(opening.metrics(metrics)), "").await?;
+        let open = |opening: OpenOptions| limit_failures(trace_store(opening.metrics(metrics)));
+        let opened = place.to_find(open, "").await?;
         return Ok((format!("requeue: {queue}"), store_site(&opened)));
     }
     let store = store.to_look_at().await?;
     // A store without tables must be reported immediately, not only to the first client.
     store.queues().await.map_err(store_refusal)?;
-    Ok(("requeue: all queues".to_owned(), all_queues_site(store, metrics.clone())))
+    Ok(("requeue: all queues".to_owned(), all_queues_site(store, metrics.clone(), limit_failures)))
 }

@@ -214,13 +214,32 @@ impl Server {
         self.exchange(method, &format!("{path}{target}"), body, ANSWER).await
     }
 
-    /// Sends a request. `most` is the size limit of the response.
+    /// Sends a request. The token is sent with changes, and with reads that need one: a token that is not sent cannot
+    /// leak. `most` is the size limit of the response.
     async fn exchange(
         &self,
         method: Method,
         target: &str,
         body: Option<Vec<u8>>,
         most: usize,
+    ) -> Result<(StatusCode, Bytes), Refusal> {
+        if body.is_none() {
+            let answer = self.exchange_as(method.clone(), target, None, most, None).await?;
+            if answer.0 != StatusCode::UNAUTHORIZED || self.token.is_none() {
+                return Ok(answer);
+            }
+        }
+        self.exchange_as(method, target, body, most, self.token.as_ref()).await
+    }
+
+    /// Sends a request with this token.
+    async fn exchange_as(
+        &self,
+        method: Method,
+        target: &str,
+        body: Option<Vec<u8>>,
+        most: usize,
+        token: Option<&String>,
     ) -> Result<(StatusCode, Bytes), Refusal> {
         let exchange = async {
             let (host, base) = match &self.url {
@@ -229,8 +248,6 @@ impl Server {
             };
             let mut request = Request::builder().method(method).uri(format!("{base}{target}"));
             request = request.header(HOST, host);
-            // The token is sent only with changes. A read needs no token, and a token that is not sent cannot leak.
-            let token = self.token.as_ref().filter(|_| body.is_some());
             if let Some(token) = token {
                 request = request.header(CONTENT_TYPE, "application/json");
                 request = request.header(AUTHORIZATION, format!("Bearer {token}"));

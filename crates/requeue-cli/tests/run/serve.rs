@@ -486,6 +486,71 @@ fn a_client_with_the_token_changes_a_run() {
 }
 
 #[test]
+fn a_worker_over_http_runs_keys_of_a_run() {
+    let dir = directory("a_worker_over_http_runs_keys_of_a_run");
+    let mut gate = Gate::new(&dir);
+    std::fs::write(dir.join("tokens"), format!("add,work {TOKEN}\n")).expect("it can be written");
+    let mut command = Command::new(env!("CARGO_BIN_EXE_requeue"));
+    command.current_dir(&dir).args(["run", "--serve", "0", "--serve-admin"]);
+    command.args(["--token-file", "tokens", "-j1", "--retries", "1", "--base-delay", "1ms"]);
+    command.args(["-c", "echo \"$1\"; read _ <gate"]);
+    let mut run = Live::spawn(&mut command);
+    let server = address(&mut run);
+    // The only slot of the run is busy.
+    run.send("first\n");
+    run.wait_for("first");
+
+    let claim = || {
+        let body = json!({ "worker": "w", "wait": 60 });
+        let (status, answer) = act(server, "claim", &body);
+        assert_eq!(status, 200, "{answer}");
+        answer["claims"][0].clone()
+    };
+    let end = |path: &str, claimed: &Value| {
+        let claim = json!({ "key": claimed["key"], "token": claimed["token"] });
+        act(server, path, &json!({ "claims": [claim] })).1["results"][0]["result"].clone()
+    };
+    run.send("second\n");
+    for (attempt, result) in [(1, "failed"), (2, "parked")] {
+        let claimed = claim();
+        assert_eq!((&claimed["key"], &claimed["attempt"]), (&json!("second"), &json!(attempt)));
+        assert_eq!(end("fail", &claimed), json!(result));
+    }
+    run.send("third\n");
+    let claimed = claim();
+    assert_eq!(end("complete", &claimed), json!("completed"));
+    assert_eq!(end("complete", &claimed), json!("lost"));
+    assert_eq!(act(server, "pause", &json!({})).0, 403);
+    gate.open(1);
+    let ended = run.end();
+    assert_eq!((ended.code(), ended.count("given up")), (Some(1), 1), "{}", ended.stderr);
+    assert_eq!(ended.text(), "first\n");
+}
+
+#[cfg(feature = "sqlite")]
+#[test]
+fn a_worker_over_http_runs_keys_of_a_store() {
+    use rustix::process::Signal;
+
+    use crate::store::{add, requeue};
+
+    let dir = directory("a_worker_over_http_runs_keys_of_a_store");
+    add(&dir, &["a"]);
+    let args = ["0", "--queue", "default", "--serve-admin", "--retries", "0"];
+    let mut run = Live::spawn(requeue(&dir, "serve", &args).env("REQUEUE_TOKEN", TOKEN));
+    let server = address(&mut run);
+    let (_, answer) = act(server, "claim", &json!({ "worker": "w", "wait": 60 }));
+    let claimed = &answer["claims"][0];
+    assert_eq!(claimed["key"], json!("a"), "{answer}");
+    let failed = json!({ "key": "a", "token": claimed["token"], "error": "no answer" });
+    let (status, answer) = act(server, "fail", &json!({ "claims": [failed] }));
+    assert_eq!((status, answer), (200, json!({ "results": [{ "result": "parked" }] })));
+    assert_eq!(get(server, "/api/v1/key?key=a")["error"], json!("no answer"));
+    run.signal(Signal::TERM);
+    run.end();
+}
+
+#[test]
 fn a_token_that_is_missing_or_weak_is_refused_before_anything_runs() {
     let dir = directory("a_token_that_is_missing_or_weak");
     std::fs::write(dir.join("short"), "secret\n").expect("it is written");

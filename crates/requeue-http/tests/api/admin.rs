@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use requeue::{Added, CancelReason, Completion, Queue, ReaddPolicy, clock::FakeClock};
-use requeue_http::{AdminToken, Control, History, Run, Section, Site};
+use requeue_http::{AccessToken, Control, History, Run, Section, Site};
 use serde_json::{Value, json};
 
 use crate::client::{Answer, ask, get, send};
@@ -11,8 +11,8 @@ use crate::{Keys, Served};
 
 pub(crate) const TOKEN: &str = "0123456789abcdef";
 
-pub(crate) fn token() -> AdminToken {
-    AdminToken::new(TOKEN).expect("it is long enough")
+pub(crate) fn token() -> AccessToken {
+    AccessToken::new(TOKEN).expect("it is long enough")
 }
 
 #[track_caller]
@@ -76,6 +76,11 @@ fn a_client_without_the_token_changes_nothing() {
         "pause",
         "rate",
         "resume",
+        "claim",
+        "renew",
+        "complete",
+        "fail",
+        "release",
     ];
     let schedules = ["schedule-add", "schedule-remove", "schedule-pause", "schedule-resume"];
     for path in others.into_iter().chain(groups.iter().map(|path| &**path)).chain(schedules) {
@@ -281,8 +286,9 @@ fn deliveries_pause_and_go_on() {
     let queue = Keys::new();
     let served = Served::new(Site::builder(queue.clone()).admin(token()));
     let allowed = act(&served, "authenticate", json!({}));
-    let all = json!(["cancel", "cancel-run", "run-now", "revive", "add", "pause", "resume"]);
-    assert_eq!(allowed["actions"], all);
+    let all = ["cancel", "cancel-run", "run-now", "revive", "add", "pause", "resume"];
+    let work = ["claim", "renew", "complete", "fail", "release"];
+    assert_eq!(allowed["actions"], json!([&all[..], &work].concat()));
     assert_eq!(act(&served, "pause", json!({})), json!({ "status": "paused" }));
     assert!(queue.is_paused());
     assert_eq!(act(&served, "resume", json!({})), json!({ "status": "open" }));

@@ -16,6 +16,7 @@ mod schedules;
 #[cfg(feature = "store")]
 mod store;
 mod timeline;
+mod work;
 
 use std::net::SocketAddr;
 use std::sync::Arc;

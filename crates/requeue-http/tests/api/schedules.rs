@@ -107,8 +107,8 @@ fn each_action_changes_a_schedule() {
     }
     assert_eq!(get(served.address, "/api/v1/key?key=report").status, 404);
     let allowed = act(&served, "authenticate", json!({}))["actions"].to_string();
-    let actions = "\"schedule-add\",\"schedule-remove\",\"schedule-pause\",\"schedule-resume\"]";
-    assert!(allowed.ends_with(actions), "{allowed}");
+    let actions = "\"schedule-add\",\"schedule-remove\",\"schedule-pause\",\"schedule-resume\",";
+    assert!(allowed.contains(actions), "{allowed}");
 }
 
 #[test]

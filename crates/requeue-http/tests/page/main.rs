@@ -17,7 +17,7 @@ use axum::Router;
 use chromium::Chromium;
 use requeue::clock::FakeClock;
 use requeue::{Completion, Queue, ReaddPolicy};
-use requeue_http::{AdminToken, Detail, History, Run, Section, Site};
+use requeue_http::{AccessToken, Detail, History, Run, Section, Site};
 use serde_json::json;
 use tokio::net::TcpListener;
 use tokio::runtime::Runtime;
@@ -70,7 +70,7 @@ impl Served {
                 shows.load(Ordering::Relaxed).then(|| (0..40).fold(shards, row))
             })
             .hint("echo KEY >>keys")
-            .admin(AdminToken::new(TOKEN).expect("it is long enough"))
+            .admin(AccessToken::new(TOKEN).expect("it is long enough"))
             .detail(move |key| {
                 counter.fetch_add(1, Ordering::Relaxed);
                 match key.starts_with(b"src/") {

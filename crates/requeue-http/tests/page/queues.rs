@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 
 use axum::Router;
 use axum::extract::Request;
-use requeue_http::{AdminToken, Site};
+use requeue_http::{AccessToken, Site};
 use requeue_servers::Redis;
 use requeue_store::Store;
 use serde_json::json;
@@ -61,7 +61,7 @@ fn all_queues_are_shown_and_lead_to_their_dashboards_behind_a_proxy() {
     let _inside = runtime.enter();
     let store = runtime.block_on(open_file(dir.path()));
     runtime.block_on(fill(&store));
-    let token = AdminToken::new(TOKEN).expect("it is long enough");
+    let token = AccessToken::new(TOKEN).expect("it is long enough");
     let site = Site::of_all_queues(store.clone(), |opening| opening).admin(token).build();
     let server = serve(&runtime, &site);
     let test = "all_queues_are_shown_and_lead_to_their_dashboards_behind_a_proxy";

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use requeue_http::{AdminToken, Site};
+use requeue_http::{AccessToken, Site};
 use requeue_servers::Redis;
 use requeue_store::{Queue, Rate, Schedule, Store};
 use serde_json::json;
@@ -59,7 +59,7 @@ pub(crate) async fn open_file(dir: &Path) -> Store {
 
 /// Serves the queue with a token, and returns the address.
 fn serve_admin(runtime: &Runtime, queue: Queue) -> String {
-    let site = Site::of_store(queue).admin(AdminToken::new(TOKEN).expect("it is long enough"));
+    let site = Site::of_store(queue).admin(AccessToken::new(TOKEN).expect("it is long enough"));
     let site = site.build();
     let listener = runtime.block_on(TcpListener::bind("127.0.0.1:0")).expect("a free port");
     let url = format!("http://{}/", listener.local_addr().expect("an address"));

@@ -2,6 +2,7 @@
 
 mod actions;
 pub(crate) mod bulk;
+pub(crate) mod claims;
 pub(crate) mod groups;
 pub(crate) mod queue;
 mod reads;

@@ -257,7 +257,7 @@ impl Queue {
         // A getter receives no keys if their leases were lost before the answer.
         while max > 0 && !self.shutting_down() {
             let (reply, passed) = oneshot::channel();
-            if self.getters.send(Waiter { max, reply }).is_err() {
+            if !self.wait_for_keys(Waiter { max, holder: None, until: None, reply }) {
                 break;
             }
             let items = passed.await.map(Unstarted::begin).unwrap_or_default();
@@ -267,6 +267,11 @@ impl Queue {
             }
         }
         Vec::new()
+    }
+
+    /// Passes a getter to the task that claims keys. Returns false if the task has stopped.
+    pub(crate) fn wait_for_keys(&self, waiter: Waiter) -> bool {
+        self.getters.send(waiter).is_ok()
     }
 
     /// Cancels the run of a key in flight, in any process. The key runs again only if it was added

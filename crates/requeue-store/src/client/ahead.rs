@@ -30,6 +30,25 @@ const BACKLOG: u32 = 2;
 pub(crate) struct Unstarted(VecDeque<Item>);
 
 impl Unstarted {
+    pub(crate) fn new(items: Vec<Item>) -> Self {
+        Self(items.into())
+    }
+
+    pub(crate) fn items(&self) -> impl ExactSizeIterator<Item = &Item> {
+        self.0.iter()
+    }
+
+    /// Takes up to `max` keys.
+    pub(crate) fn take(&mut self, max: usize) -> Self {
+        let rest = self.0.split_off(max.min(self.0.len()));
+        Self(std::mem::replace(&mut self.0, rest))
+    }
+
+    /// Leaves the keys to another program.
+    pub(crate) fn hand_over(mut self) {
+        self.0.drain(..).for_each(Item::hand_over);
+    }
+
     /// Delivers the keys to a worker, except keys whose leases are lost.
     pub(crate) fn begin(mut self) -> Vec<Item> {
         let mut begun = Vec::with_capacity(self.0.len());
@@ -146,15 +165,14 @@ impl Ahead {
 
     /// Takes up to `max` keys for a worker.
     pub(crate) fn take(&mut self, max: usize, now: Instant) -> Unstarted {
-        let rest = self.items.0.split_off(max.min(self.items.0.len()));
-        let taken = std::mem::replace(&mut self.items.0, rest);
+        let taken = self.items.take(max);
         // Only single keys count, because a getter that takes many keys in one call does not wait for each of them.
         if max == 1 {
-            self.rate = self.rate_at(now) + taken.len() as f64 / WINDOW.as_secs_f64();
+            self.rate = self.rate_at(now) + taken.0.len() as f64 / WINDOW.as_secs_f64();
             self.rated = now;
             self.is_used = true;
         }
-        Unstarted(taken)
+        taken
     }
 
     /// Returns the time at which the next key must return to the store.

@@ -17,14 +17,49 @@ use crate::client::schedules::Timetable;
 use crate::client::shared::{Shared, Shutdown};
 use crate::engine::outage::Part;
 use crate::engine::retry_delay::RetryDelay;
-use crate::engine::{Claim, Claimed};
+use crate::engine::{Claim, Claimed, Place};
 use crate::types::error::{Answer, EngineError, Kind};
 
 /// A waiting getter, and the maximum number of keys that it takes.
 #[derive(Debug)]
 pub(crate) struct Waiter {
     pub(crate) max: usize,
+    /// The worker of another program, or `None` for a worker of this process.
+    pub(crate) holder: Option<Holder>,
+    /// The time after which the getter receives no key. At least one claim is made before.
+    pub(crate) until: Option<Instant>,
     pub(crate) reply: oneshot::Sender<Unstarted>,
+}
+
+/// A getter at the desk.
+#[derive(Debug)]
+struct Getter {
+    waiter: Waiter,
+    stage: Stage,
+}
+
+/// The claims that a getter has seen.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Stage {
+    New,
+    /// A claim began after the arrival of the getter.
+    Claiming,
+    /// Such a claim found no key, or failed.
+    Tried,
+}
+
+impl Getter {
+    /// Returns the time at which the getter stops waiting.
+    fn leaves_at(&self) -> Option<Instant> {
+        self.waiter.until.filter(|_| self.stage == Stage::Tried)
+    }
+}
+
+/// The worker of another program, and the duration of its leases.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Holder {
+    pub(crate) worker: Arc<str>,
+    pub(crate) lease: Duration,
 }
 
 /// Claims keys for the getters that arrive through `come`, until the queue is shut down or its last handle is
@@ -95,6 +130,7 @@ pub(crate) async fn serve_getters(shared: Weak<Shared>, mut come: mpsc::Unbounde
             }
             () = wait_until(pause), if pause.is_some() => pause = None,
             () = wait_until(desk.ahead.overdue_at()) => {}
+            () = wait_until(desk.next_leave()) => {}
             () = desk.timetable.changed() => {}
         }
     }
@@ -156,11 +192,13 @@ struct Answered {
     took: Duration,
     /// The longest pause after the claim.
     poll: Duration,
+    /// The worker of another program for which the claim was made.
+    holder: Option<Holder>,
 }
 
 /// The getters, and the keys that were claimed for them.
 struct Desk {
-    waiters: VecDeque<Waiter>,
+    waiters: VecDeque<Getter>,
     ahead: Ahead,
     timetable: Timetable,
     /// True if a getter has arrived since the last claim began.
@@ -194,14 +232,17 @@ impl Desk {
     }
 
     fn admit_getter(&mut self, waiter: Waiter) {
-        self.waiters.push_back(waiter);
+        self.waiters.push_back(Getter { waiter, stage: Stage::New });
         self.has_newcomers = true;
     }
 
     fn deliver_keys(&mut self) {
-        self.waiters.retain(|waiter| !waiter.reply.is_closed());
+        let now = Instant::now();
+        self.waiters.retain(|getter| {
+            !getter.waiter.reply.is_closed() && getter.leaves_at().is_none_or(|until| until > now)
+        });
         while !self.ahead.is_empty()
-            && let Some(waiter) = self.waiters.pop_front()
+            && let Some(waiter) = self.next_waiter(None)
         {
             let items = self.ahead.take(waiter.max, Instant::now());
             // If the getter has been dropped, the drop of `items` returns the keys.
@@ -209,15 +250,55 @@ impl Desk {
         }
     }
 
-    /// Begins a claim if keys are wanted.
+    /// Delivers the keys that were claimed for a worker of another program. Its remaining keys return to the store.
+    fn deliver_to_holder(&mut self, holder: &Holder, items: Vec<Item>) {
+        let mut items = Unstarted::new(items);
+        while items.items().len() > 0
+            && let Some(waiter) = self.next_waiter(Some(holder))
+        {
+            let _ = waiter.reply.send(items.take(waiter.max));
+        }
+    }
+
+    /// Removes the first getter of this worker.
+    fn next_waiter(&mut self, holder: Option<&Holder>) -> Option<Waiter> {
+        let is_next = |getter: &Getter| getter.waiter.holder.as_ref() == holder;
+        let at = self.waiters.iter().position(is_next)?;
+        self.waiters.remove(at).map(|getter| getter.waiter)
+    }
+
+    /// Returns the next time at which a getter stops waiting.
+    fn next_leave(&self) -> Option<Instant> {
+        self.waiters.iter().filter_map(Getter::leaves_at).min()
+    }
+
+    /// Records that the last claim has found no key, or has failed.
+    fn note_in_vain(&mut self) {
+        for getter in self.waiters.iter_mut().filter(|getter| getter.stage == Stage::Claiming) {
+            getter.stage = Stage::Tried;
+        }
+    }
+
+    /// Begins a claim if keys are wanted. The claim is for the worker of the first getter, because a claim stores one
+    /// worker with its keys. If the claim finds no key, no other getter would find one.
     fn claim(&mut self, shared: &Arc<Shared>, shutdown: Shutdown) -> Option<Claiming> {
-        let waited_for = self.waiters.iter().map(|waiter| waiter.max);
-        let waited_for = waited_for.fold(0, usize::saturating_add);
-        let max = waited_for.saturating_add(self.ahead.wanted_keys(Instant::now())).min(MAX_BATCH);
+        let holder = self.waiters.front().and_then(|getter| getter.waiter.holder.clone());
+        let waited_for = self.waiters.iter().filter(|getter| getter.waiter.holder == holder);
+        let waited_for = waited_for.map(|getter| getter.waiter.max).fold(0, usize::saturating_add);
+        let ahead = match &holder {
+            None => self.ahead.wanted_keys(Instant::now()),
+            Some(_) => 0,
+        };
+        let max = waited_for.saturating_add(ahead).min(MAX_BATCH);
         if max == 0 {
             return None;
         }
-        self.ahead.note_claim();
+        if holder.is_none() {
+            self.ahead.note_claim();
+        }
+        for getter in self.waiters.iter_mut().filter(|getter| getter.stage == Stage::New) {
+            getter.stage = Stage::Claiming;
+        }
         shared.recorder.set_claims(true);
         self.has_newcomers = false;
         let options = &shared.options;
@@ -226,7 +307,8 @@ impl Desk {
         let poll = options.poll.min(options.lease).mul_f64(0.9 + fastrand::f64() / 5.0);
         // The number of rounds of `every` that the next `max` keys complete.
         let oldest = ((u64::from(self.round) + max as u64) / u64::from(self.every)) as usize;
-        let (lease, expired) = (options.lease, options.failing_rules());
+        let lease = holder.as_ref().map_or(options.lease, |holder| holder.lease);
+        let expired = options.failing_rules();
         let is_waited_for = waited_for > 0;
         let asked = if is_waited_for { poll } else { Duration::ZERO };
         let claim = Claim { max, oldest, lease, expired, poll: asked };
@@ -236,7 +318,7 @@ impl Desk {
             // Leases count from before the request. The engine grants leases later, so this process never relies on a
             // lease for too long.
             let since = Instant::now();
-            let found = self::claim(&shared, claim, since).await;
+            let found = self::claim(&shared, claim, holder.as_ref(), since).await;
             let took = since.elapsed();
             // The query for remaining work costs a request. It is made only if the claim has found no key and expects
             // none.
@@ -249,7 +331,7 @@ impl Desk {
             {
                 shared.stop_deliveries(Shutdown::Now);
             }
-            Answered { found, shutdown, max, took, poll }
+            Answered { found, shutdown, max, took, poll, holder }
         }))
     }
 
@@ -263,7 +345,7 @@ impl Desk {
 
     /// Returns the time until which nothing can be claimed, or `None` to claim again immediately.
     fn answered(&mut self, answer: Answered) -> Option<Instant> {
-        let Answered { found, shutdown: _, max, took, poll } = answer;
+        let Answered { found, shutdown: _, max, took, poll, holder } = answer;
         let wait = match found {
             Ok(Found { items, next, is_paused, schedule_in, is_rated }) => {
                 self.timetable.note_due(schedule_in);
@@ -271,9 +353,15 @@ impl Desk {
                 self.delay = RetryDelay::new();
                 let count = items.len();
                 self.may_be_woken = count == 0;
+                if count == 0 {
+                    self.note_in_vain();
+                }
                 let round = u64::from(self.round) + count as u64;
                 self.round = (round % u64::from(self.every)) as u32;
-                self.ahead.note_claimed(took, items, max, is_rated);
+                match &holder {
+                    None => self.ahead.note_claimed(took, items, max, is_rated),
+                    Some(holder) => self.deliver_to_holder(holder, items),
+                }
                 if is_paused {
                     self.ahead.return_unclaimed();
                 }
@@ -284,6 +372,7 @@ impl Desk {
             // The engine has already reported the failure.
             Err(_) => {
                 self.may_be_woken = true;
+                self.note_in_vain();
                 Some(self.delay.wait())
             }
         };
@@ -301,8 +390,20 @@ async fn is_idle(shared: &Shared) -> bool {
     })
 }
 
-async fn claim(shared: &Arc<Shared>, claim: Claim, since: Instant) -> Answer<Found> {
-    let (engine, place) = (&*shared.engine, &shared.place);
+async fn claim(
+    shared: &Arc<Shared>,
+    claim: Claim,
+    holder: Option<&Holder>,
+    since: Instant,
+) -> Answer<Found> {
+    let engine = &*shared.engine;
+    let place = match holder {
+        None => Arc::clone(&shared.place),
+        Some(Holder { worker, .. }) => {
+            Arc::new(Place { worker: Arc::clone(worker), ..Place::clone(&shared.place) })
+        }
+    };
+    let place = &place;
     // A later answer is useless, because the leases have expired.
     let claimed = timeout(claim.lease, engine.claim_keys(place, claim)).await;
     let claimed = claimed.unwrap_or_else(|_| Err(EngineError::late()));
@@ -318,8 +419,10 @@ async fn claim(shared: &Arc<Shared>, claim: Claim, since: Instant) -> Answer<Fou
     claimed.damaged.iter().for_each(|damaged| damaged.report_set_aside(&place.name));
     place.meters.count_parked(claimed.parked.len() as u64);
     claimed.parked.iter().for_each(|parked| place.report_parked(parked));
-    let items = claimed.items.into_iter();
-    let items = items.map(|out| Item::new(Arc::clone(shared), out, since)).collect();
+    let deadline = since + claim.lease;
+    // Each delivery has a new number, so this process cannot hold it already.
+    let hold = |out| Item::hold(Arc::clone(shared), out, deadline);
+    let items = claimed.items.into_iter().filter_map(hold).collect();
     let Claimed { next, is_paused, schedule_in, is_rated, .. } = claimed;
     Ok(Found { items, next, is_paused, schedule_in, is_rated })
 }

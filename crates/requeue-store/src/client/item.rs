@@ -12,9 +12,10 @@ use tokio::time::Instant;
 use crate::client::finishing::{Finishing, Reply};
 use crate::client::leases::{Ending, Signals};
 use crate::client::shared::Shared;
-use crate::engine::{Delivery, End, Failure, Finish};
+use crate::engine::{Asked, Delivery, End, Failure, Finish};
 use crate::types::add::Priority;
 use crate::types::error::CompleteError;
+use crate::types::inspect::Entry;
 use crate::types::key::Key;
 use crate::types::text::{prefix, suffix};
 
@@ -60,12 +61,13 @@ pub struct Item {
 }
 
 impl Item {
-    /// Creates the item of a key whose claim was sent at `since`.
-    pub(crate) fn new(shared: Arc<Shared>, out: Delivery, since: Instant) -> Self {
+    /// Creates the item of a key whose lease lasts until `deadline`. Returns `None` if this process already holds the
+    /// delivery.
+    pub(crate) fn hold(shared: Arc<Shared>, out: Delivery, deadline: Instant) -> Option<Self> {
         // The lease is registered first, because the drop of an item ends a registered lease.
-        let signals = shared.leases.hold_key(out.key.clone(), out.epoch, since);
+        let signals = shared.leases.hold_key(out.key.clone(), out.epoch, deadline)?;
         let (place, since) = (out.queued, Instant::now());
-        Self {
+        Some(Self {
             shared: Some(shared),
             out,
             place,
@@ -74,6 +76,35 @@ impl Item {
             error: None,
             exit_status: None,
             output: String::new(),
+        })
+    }
+
+    /// Creates the item of a delivery that another program holds, from the entry of its key. Returns `None` if this
+    /// process holds the delivery.
+    pub(crate) fn resume(
+        shared: Arc<Shared>,
+        entry: Entry,
+        epoch: i64,
+        deadline: Instant,
+    ) -> Option<Self> {
+        let Entry { key, failures, group, since, cancelled, .. } = entry;
+        // With these parameters, the engine uses those that it has stored with the delivery.
+        let asked = Asked { adds: 0, ..Asked::default() };
+        let (queued, group) = (Duration::ZERO, group.map(Arc::from));
+        let out =
+            Delivery { key, epoch, asked, failures, queued, group, trace: None, failed: None };
+        let mut item = Self::hold(shared, out, deadline)?;
+        item.since = item.since.checked_sub(since.unwrap_or_default()).unwrap_or(item.since);
+        if cancelled.is_some() {
+            item.signals.cancelled.cancel();
+        }
+        Some(item)
+    }
+
+    /// Leaves the delivery to another program, which renews and completes it.
+    pub(crate) fn hand_over(mut self) {
+        if let Some(shared) = self.shared.take() {
+            shared.leases.hand_over(self.out.epoch);
         }
     }
 

@@ -1,6 +1,7 @@
 //! The keys that this process holds. The leases of these keys are renewed together, at a third of their duration.
 
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
@@ -105,15 +106,17 @@ impl Leases {
         leases
     }
 
-    /// Adds a key whose claim was sent at `since`. The tokens are cancelled when the lease is lost, and when the
-    /// run is cancelled.
-    pub(crate) fn hold_key(&self, key: Key, epoch: i64, since: Instant) -> Signals {
+    /// Adds a key whose lease lasts until `deadline`. The tokens are cancelled when the lease is lost, and when the run
+    /// is cancelled. Returns `None` if this process already holds the delivery.
+    pub(crate) fn hold_key(&self, key: Key, epoch: i64, deadline: Instant) -> Option<Signals> {
         let signals = Signals::default();
         let Signals { lost, cancelled } = signals.clone();
-        let deadline = since + self.lease;
         let held = Held { key, deadline, since: None, lost, cancelled, is_ending: false };
         let mut all = lock(&self.held);
-        all.insert(epoch, held);
+        match all.entry(epoch) {
+            Entry::Occupied(_) => return None,
+            Entry::Vacant(place) => _ = place.insert(held),
+        }
         // The first key must wake the task, which sleeps without a timer while this process holds no key.
         let is_first = all.len() == 1;
         // The lock is released first, because the woken task may need it on another thread.
@@ -121,7 +124,13 @@ impl Leases {
         if is_first {
             self.begun.notify_one();
         }
-        signals
+        Some(signals)
+    }
+
+    /// Ends the renewal of a lease that another program holds from now on.
+    pub(crate) fn hand_over(&self, epoch: i64) {
+        lock(&self.held).remove(&epoch);
+        self.over.notify_waiters();
     }
 
     /// Records the delivery of the key to a worker. Returns false if the lease is lost.

@@ -180,7 +180,8 @@ impl Ask {
     }
 }
 
-/// The combined parameters of the adds that a run serves.
+/// The combined parameters of the adds that a run serves. In a completion, 0 adds stand for the parameters that the
+/// engine has stored with the delivery, because the process that completes the delivery may not have claimed it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Asked {
     pub(crate) adds: u32,

@@ -260,6 +260,10 @@ impl Row {
             Finish::Unclaim(..) if is_cancelled => (How::Cancelled, Asked::default()),
             Finish::Unclaim(asked, queued) => return Some(self.unclaim(asked, queued, now)),
         };
+        let asked = match self.run {
+            Some(run) if asked.adds == 0 => run.asked,
+            _ => asked,
+        };
         let ended = Ended::from(how);
         let plan = rule::complete(how, &self.state_at(now), readd_policy, now);
         let run_trace = self.run_trace.take();

@@ -11,6 +11,7 @@ mod adding;
 mod ahead;
 #[cfg(any(feature = "postgres", feature = "redis", feature = "sqlite"))]
 pub(crate) mod cancelling;
+mod claims;
 pub(crate) mod dropping;
 mod engine;
 mod errors;

@@ -70,6 +70,12 @@ declare
     wanted bigint;
     place bigint := greatest(k.run_since - delay, 0);
 begin
+    -- The process that completes the delivery has not claimed it: see `Asked`.
+    if in_adds = 0 then
+        in_priority := k.run_priority;
+        in_adds := k.run_adds;
+        in_flags := k.run_flags;
+    end if;
     if how = 6 and k.cancel_epoch = k.epoch then
         how := 7;
     end if;

@@ -679,14 +679,16 @@ impl Pair {
     async fn finish_of_shard(&mut self, endings: Vec<(Held, Ending)>) {
         let ends = endings.iter().map(|(held, ending)| {
             let asked = held.out.asked;
-            let failure = Failure::new(asked, "no");
+            // A process that has not claimed the key does not know the parameters of its adds.
+            let known = if held.out.epoch % 2 == 0 { Asked::default() } else { asked };
+            let failure = Failure::new(known, "no");
             let how = match *ending {
                 Ending::Succeed => Finish::Succeed,
                 Ending::RequeueAfter(delay) => Finish::RequeueAfter(delay, asked.priority),
                 Ending::RetryAfter(delay) => Finish::RetryAfter(delay, None, failure),
                 Ending::Retry => Finish::Retry(failing(), failure),
                 Ending::Unclaim if self.keeps_places => Finish::Unclaim(asked, held.out.queued),
-                Ending::Release | Ending::Unclaim => Finish::Release(asked),
+                Ending::Release | Ending::Unclaim => Finish::Release(known),
                 Ending::GiveUp => Finish::GiveUp(failure),
                 Ending::Cancelled => Finish::Cancelled,
             };

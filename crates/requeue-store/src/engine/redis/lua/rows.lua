@@ -883,6 +883,10 @@ end
 -- Completes the delivery.
 local function finish(row, how, failure, hold, now)
   local place
+  if how.adds == 0 then
+    -- The process that completes the delivery has not claimed it: see `Asked`.
+    how = setmetatable({ adds = row.run_adds, flags = row.run_flags, priority = row.run_priority }, { __index = how })
+  end
   -- A run that has not started is not part of the past.
   local was = keeps_past and how.what ~= 'unclaim' and not how.is_unclaimed and {
     since = row.since, run_since = row.run_since, run_adds = row.run_adds, lease_until = row.lease_until,

@@ -1,0 +1,186 @@
+//! Claims of a queue in memory. The site holds the items of the claims, and their leases.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use axum::http::StatusCode;
+use futures_util::FutureExt;
+use parking_lot::Mutex;
+use requeue::{Completion, Item, Key};
+use tokio::sync::Notify;
+use tokio::time::{Instant, sleep_until, timeout};
+
+use crate::api::ClaimOutcome;
+use crate::control::{Control, FailedRun, RunEnd};
+use crate::params::Problem;
+use crate::source::{Claim, Ending, HandOver};
+use crate::time::unix_time;
+
+/// The claims of clients.
+pub(crate) struct Claims<K: Key> {
+    control: Arc<dyn Control<K>>,
+    held: Mutex<Held<K>>,
+    /// Wakes the task that ends expired leases.
+    changed: Arc<Notify>,
+}
+
+struct Held<K: Key> {
+    /// The last fencing token.
+    last: u64,
+    /// The leases by their fencing tokens.
+    items: BTreeMap<u64, Lease<K>>,
+}
+
+struct Lease<K: Key> {
+    item: Item<'static, K>,
+    until: Instant,
+}
+
+impl<K: Key> Claims<K> {
+    /// Starts a task that ends expired leases until this value is dropped.
+    pub(crate) fn start(control: Arc<dyn Control<K>>) -> Arc<Self> {
+        let held = Mutex::new(Held { last: 0, items: BTreeMap::new() });
+        let changed = Arc::new(Notify::new());
+        let claims = Arc::new(Self { control, held, changed: Arc::clone(&changed) });
+        tokio::spawn(keep_expiring(Arc::downgrade(&claims), changed));
+        claims
+    }
+
+    /// Waits until a key is ready, and returns up to `claim.max` keys.
+    pub(super) async fn take_keys(self: &Arc<Self>, claim: &Claim) -> Result<Taken<K>, Problem> {
+        let mut taken = Taken { of: Arc::clone(self), items: Vec::new(), lease: claim.lease };
+        let Ok(first) = timeout(claim.wait, self.control.claim()).await else { return Ok(taken) };
+        let first = first.map_err(|why| Problem::new(StatusCode::CONFLICT, why))?;
+        taken.push(first.ok_or_else(Problem::stopped)?);
+        while taken.items.len() < claim.max
+            && let Some(Ok(Some(item))) = self.control.claim().now_or_never()
+        {
+            taken.push(item);
+        }
+        Ok(taken)
+    }
+
+    /// Extends a lease.
+    pub(super) fn renew(&self, token: u64, key: &K, lease: Duration) -> ClaimOutcome {
+        let now = Instant::now();
+        let mut held = self.held.lock();
+        let lease_of = held.items.get_mut(&token);
+        match lease_of.filter(|held| held.until > now && held.item.key() == key) {
+            None => ClaimOutcome::Lost,
+            Some(held) => {
+                held.until = now + lease;
+                match held.item.cancel_reason() {
+                    Some(_) => ClaimOutcome::Cancelled,
+                    None => ClaimOutcome::Renewed,
+                }
+            }
+        }
+    }
+
+    /// Ends a claim, whose item was taken. Returns the outcome.
+    pub(super) async fn end(&self, item: Item<'static, K>, ending: Ending) -> ClaimOutcome {
+        let (outcome, end) = match ending {
+            Ending::Complete => (ClaimOutcome::Completed, RunEnd::Succeeded),
+            // A cancelled run neither fails nor runs again.
+            _ if item.cancel_reason().is_some() => (ClaimOutcome::Cancelled, RunEnd::Cancelled),
+            Ending::Release => (ClaimOutcome::Released, RunEnd::Released),
+            Ending::Fail(failure) => (ClaimOutcome::Failed, RunEnd::Failed(failure)),
+        };
+        self.control.end_run(item, end).await;
+        outcome
+    }
+
+    /// Removes a claim whose lease has not expired.
+    pub(super) fn take_live(&self, token: u64, key: &K) -> Option<Item<'static, K>> {
+        let now = Instant::now();
+        let mut held = self.held.lock();
+        let is_live = |lease: &&Lease<K>| lease.until > now && lease.item.key() == key;
+        held.items.get(&token).filter(is_live)?;
+        held.items.remove(&token).map(|lease| lease.item)
+    }
+
+    /// Removes the claims whose leases have expired. Returns them, and the next expiry.
+    fn take_expired(&self) -> (Vec<Item<'static, K>>, Option<Instant>) {
+        let now = Instant::now();
+        let mut held = self.held.lock();
+        let over = held.items.iter().filter(|(_, lease)| lease.until <= now);
+        let over: Vec<u64> = over.map(|(token, _)| *token).collect();
+        let expired = over.iter().filter_map(|token| held.items.remove(token));
+        let expired = expired.map(|lease| lease.item).collect();
+        (expired, held.items.values().map(|lease| lease.until).min())
+    }
+}
+
+impl<K: Key> Drop for Claims<K> {
+    /// Returns the keys to the queue, because no client can reach this site any longer.
+    fn drop(&mut self) {
+        let held = std::mem::take(&mut self.held.get_mut().items);
+        held.into_values().for_each(|lease| lease.item.complete(Completion::Release));
+        self.changed.notify_one();
+    }
+}
+
+/// Ends the runs whose leases expire as failures.
+async fn keep_expiring<K: Key>(claims: Weak<Claims<K>>, changed: Arc<Notify>) {
+    loop {
+        let Some(of) = claims.upgrade() else { return };
+        let (expired, next) = of.take_expired();
+        for item in expired {
+            let error = Some("the lease expired before the end of the run".to_owned());
+            let end = match item.cancel_reason() {
+                Some(_) => RunEnd::Cancelled,
+                None => RunEnd::Failed(FailedRun { error, ..FailedRun::default() }),
+            };
+            of.control.end_run(item, end).await;
+        }
+        // The task must not keep the claims alive.
+        drop(of);
+        tokio::select! {
+            () = changed.notified() => {}
+            () = sleep_until(next.unwrap_or_else(Instant::now)), if next.is_some() => {}
+        }
+    }
+}
+
+/// Keys on their way to a client. They return to the queue if this value is dropped.
+pub(super) struct Taken<K: Key> {
+    of: Arc<Claims<K>>,
+    items: Vec<(u64, Item<'static, K>)>,
+    lease: Duration,
+}
+
+impl<K: Key> Taken<K> {
+    fn push(&mut self, item: Item<'static, K>) {
+        // The tokens of a later process are greater, if its clock is right.
+        let now = (unix_time() * 1e6) as u64;
+        let mut held = self.of.held.lock();
+        held.last = now.max(held.last + 1);
+        self.items.push((held.last, item));
+    }
+
+    /// Returns the keys with their fencing tokens and attempts.
+    pub(super) fn items(&self) -> impl Iterator<Item = (u64, &Item<'static, K>, u32)> {
+        let control = &self.of.control;
+        self.items.iter().map(|(token, item)| (*token, item, control.attempt(item)))
+    }
+}
+
+impl<K: Key> HandOver for Taken<K> {
+    fn hand_over(mut self: Box<Self>) {
+        let until = Instant::now() + self.lease;
+        let leases = self.items.drain(..).map(|(token, item)| (token, Lease { item, until }));
+        self.of.held.lock().items.extend(leases);
+        self.of.changed.notify_one();
+    }
+}
+
+impl<K: Key> Drop for Taken<K> {
+    fn drop(&mut self) {
+        for (_, item) in self.items.drain(..) {
+            // No run has begun.
+            item.uncount_start();
+            item.complete(Completion::Release);
+        }
+    }
+}

@@ -1,0 +1,190 @@
+//! Claims for the workers of other programs, such as the clients of `requeue-http`.
+//!
+//! Only `requeue-http` needs these items, so they are hidden. A claim is stored only in the store: each process with the
+//! queue can renew and complete it by its key and its fencing token.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::oneshot;
+use tokio::time::Instant;
+
+use crate::api::queue::Queue;
+use crate::client::ahead::Unstarted;
+use crate::client::batcher::MAX_BATCH;
+use crate::client::claim_loop::{Holder, Waiter};
+use crate::client::item::Item;
+use crate::client::shared::Shared;
+use crate::engine::{Renewed, by_shard};
+use crate::types::error::{Failed, ReadError, UpdateError};
+use crate::types::inspect::Entry;
+use crate::types::key::Key;
+use crate::types::worker::invalid_worker;
+
+/// Keys that were claimed for a worker of another program. They return to the store without a failure if this value is
+/// dropped.
+#[doc(hidden)]
+#[must_use = "keys that are not handed over return to the store"]
+pub struct Claims {
+    items: Unstarted,
+    shared: Arc<Shared>,
+}
+
+impl Claims {
+    /// Returns the keys in flight.
+    pub fn items(&self) -> impl ExactSizeIterator<Item = &Item> {
+        self.items.items()
+    }
+
+    /// Leaves the keys to the worker, which must renew and complete them.
+    pub fn hand_over(self) {
+        self.shared.place.meters.count_deliveries(self.items.items().map(Item::queued));
+        self.items.hand_over();
+    }
+}
+
+impl fmt::Debug for Claims {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_list().entries(self.items()).finish()
+    }
+}
+
+/// A claim: its key, and its fencing token.
+#[doc(hidden)]
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Ticket {
+    pub key: Key,
+    pub fencing_token: u64,
+}
+
+impl Ticket {
+    /// Returns the number of the delivery, or `None` if no delivery can have it.
+    fn epoch(&self) -> Option<i64> {
+        i64::try_from(self.fencing_token).ok()
+    }
+}
+
+/// The answer to the renewal of a claim.
+#[doc(hidden)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Renewal {
+    Renewed,
+    /// The lease was renewed, and the worker should stop the run, because it was cancelled.
+    Cancelled,
+    /// The claim is over, or never existed.
+    Lost,
+    /// Another transaction has locked the key, so the lease was not renewed.
+    Locked,
+}
+
+/// The delivery of a [`Ticket`].
+#[doc(hidden)]
+#[derive(Debug)]
+pub enum Resumed {
+    /// The lease is probably still valid.
+    Item(Box<Item>),
+    /// The claim is over, or never existed. The entry is that of the key, if it is in the queue.
+    Over(Option<Box<Entry>>),
+    /// This process itself holds the delivery now: its worker runs the key, or another call completes it.
+    Held,
+}
+
+#[doc(hidden)]
+impl Queue {
+    /// Waits until a key is ready, and claims up to `max` keys for a worker of another program. Returns no keys if no key
+    /// is ready for `wait`, or if the queue is shut down in this process. At least one claim is sent to the store.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the name of the worker is invalid.
+    ///
+    /// # Cancel safety
+    ///
+    /// If the future is dropped, keys that were claimed for this call return to their places in the order, and no
+    /// failure is counted.
+    pub async fn claim_for(
+        &self,
+        worker: &str,
+        lease: Duration,
+        max: usize,
+        wait: Duration,
+    ) -> Result<Claims, UpdateError> {
+        if let Some(why) = invalid_worker(worker) {
+            return Err(UpdateError(Failed::invalid(why)));
+        }
+        let holder = Holder { worker: worker.into(), lease };
+        let (reply, passed) = oneshot::channel();
+        let until = Instant::now().checked_add(wait);
+        let waiter = Waiter { max: max.max(1), holder: Some(holder), until, reply };
+        let is_open = !self.shutting_down() && self.wait_for_keys(waiter);
+        let items = if is_open { passed.await.unwrap_or_default() } else { Unstarted::default() };
+        Ok(Claims { items, shared: Arc::clone(&self.shared) })
+    }
+
+    /// Extends leases to `lease` from now. The answers have the order of the tickets.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the store cannot be reached, or the queue was dropped. Some leases may have been renewed.
+    ///
+    /// # Cancel safety
+    ///
+    /// If the future is dropped, some leases may have been renewed. Repeating the call is harmless.
+    pub async fn renew_claims(
+        &self,
+        tickets: &[Ticket],
+        lease: Duration,
+    ) -> Result<Vec<Renewal>, UpdateError> {
+        let Shared { engine, place, .. } = &*self.shared;
+        let mut answers = vec![Renewal::Lost; tickets.len()];
+        let held = tickets.iter().enumerate();
+        let held = held.filter_map(|(n, ticket)| Some((n, ticket.key.clone(), ticket.epoch()?)));
+        for part in by_shard(&**engine, place, held.collect(), |(_, key, _)| key) {
+            for part in part.chunks(MAX_BATCH) {
+                let held = part.iter().map(|(_, key, epoch)| (key.clone(), *epoch)).collect();
+                let renewed = engine.renew_leases(place, held, lease).await;
+                let renewed = renewed.map_err(|fault| {
+                    UpdateError::from_engine("not all leases were renewed", fault)
+                })?;
+                for ((n, ..), renewed) in part.iter().zip(renewed) {
+                    answers[*n] = match renewed {
+                        Renewed::Yes => Renewal::Renewed,
+                        Renewed::Cancelled => Renewal::Cancelled,
+                        Renewed::Lost => Renewal::Lost,
+                        Renewed::Busy => Renewal::Locked,
+                    };
+                }
+            }
+        }
+        Ok(answers)
+    }
+
+    /// Returns the item of a claim, which completes it. An item that is dropped before its completion has failed.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the store cannot be reached, or the queue was dropped.
+    ///
+    /// # Cancel safety
+    ///
+    /// The future can be dropped: the call changes nothing.
+    pub async fn resume_claim(&self, ticket: Ticket) -> Result<Resumed, ReadError> {
+        let Shared { engine, place, .. } = &*self.shared;
+        let since = Instant::now();
+        let found = engine.look_up(place, &ticket.key).await;
+        let found =
+            found.map_err(|fault| ReadError::from_engine("the claim was not read", fault))?;
+        let is_its_own = |entry: &Entry| entry.fencing_token == Some(ticket.fencing_token);
+        match (found, ticket.epoch()) {
+            (Some(entry), Some(epoch)) if is_its_own(&entry) => {
+                // The engine decides whether the lease has expired. This deadline only limits the attempts to complete
+                // the delivery.
+                let deadline = since + self.shared.options.lease;
+                let item = Item::resume(Arc::clone(&self.shared), entry, epoch, deadline);
+                Ok(item.map_or(Resumed::Held, |item| Resumed::Item(Box::new(item))))
+            }
+            (found, _) => Ok(Resumed::Over(found.map(Box::new))),
+        }
+    }
+}
