@@ -9,6 +9,11 @@ export CARGO_TARGET_DIR=$target
 # The build finds the Python of the wheel, and not another one in PATH.
 export PYO3_PYTHON=$tools/python/bin/python
 
+version=$(scripts/release-info.sh version)
+grep -qxF "version = \"$version\"" "$package/Cargo.toml" || {
+    printf 'bindings/python/Cargo.toml has another version than Cargo.toml, which has %s\n' "$version" >&2
+    exit 1
+}
 cargo clippy --manifest-path "$package/Cargo.toml" --locked -- -D warnings
 cargo build --locked -p requeue-servers
 
