@@ -41,7 +41,8 @@ done
 others=()
 for manifest in $(git ls-files '*/Cargo.toml' 2>/dev/null || find . -path ./target -prune -o -name Cargo.toml -print); do
     member=$(dirname "$manifest")
-    [ "$member" != . ] && [ ! -e "$unpacked/$member" ] || continue
+    # The bindings are separate workspaces.
+    [ "$member" != . ] && [[ $member != bindings/* ]] && [ ! -e "$unpacked/$member" ] || continue
     mkdir -p "$unpacked/$member/src"
     # The programs and benchmarks are removed, because their sources are missing.
     awk '/^\[/ { skip = /^\[\[/ } !skip' "$manifest" >"$unpacked/$member/Cargo.toml"

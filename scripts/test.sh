@@ -20,7 +20,7 @@ tests() {
 
 # Each step installs what it needs when it begins. This list appears first, so that nothing is installed unannounced.
 installed=$(scripts/setup.sh --plan oldest-rust mdbook browser axe postgresql pgbouncer redis promtool collector faketime valkey \
-    valgrind deny shellcheck actionlint helm 2>&1)
+    python valgrind deny shellcheck actionlint helm 2>&1)
 [ -z "$installed" ] || printf 'Of the programs for the tests, some are missing:\n%s\n' "$installed"
 
 # The first build on a machine takes minutes. The steps that measure no time run in parallel.
@@ -33,6 +33,7 @@ cargo fetch --locked
 
 step 'Formatting'
 cargo fmt --all --check
+cargo fmt --manifest-path bindings/python/Cargo.toml --check
 
 step 'Scripts and workflows'
 if scripts/setup.sh shellcheck; then
@@ -156,6 +157,13 @@ for example in crates/*/examples/*.rs; do
     within 600 "$target/debug/examples/$name"
 done
 
+step 'Python'
+if scripts/setup.sh python; then
+    scripts/python.sh
+else
+    not_run 'the Python package: maturin is not installed'
+fi
+
 if [ -n "$has_oldest" ]; then
     step 'Listings of the public API'
     scripts/api.sh
@@ -193,8 +201,10 @@ scripts/package.sh
 
 step 'Dependencies'
 # Each direct dependency needs a comment about its purpose, at the line that names its version.
-cargo tree --workspace --all-features --locked --depth 1 --no-dedupe --prefix none \
-    --target all --edges normal,dev,build --format '{p}' | awk 'NF && !/ \(\// { print $1 }' | sort -u |
+for manifest in Cargo.toml bindings/python/Cargo.toml; do
+    cargo tree --manifest-path "$manifest" --workspace --all-features --locked --depth 1 --no-dedupe --prefix none \
+        --target all --edges normal,dev,build --format '{p}'
+done | awk 'NF && !/ \(\// { print $1 }' | sort -u |
     while read -r name; do
         git ls-files '*Cargo.toml' | xargs grep -hB1 "^$name = " | grep -q '^# ' || {
             printf 'No Cargo.toml says what %s is for, in a comment above the line of its version\n' "$name" >&2
@@ -203,6 +213,7 @@ cargo tree --workspace --all-features --locked --depth 1 --no-dedupe --prefix no
     done
 if scripts/setup.sh deny; then
     cargo deny check bans licenses sources
+    cargo deny --manifest-path bindings/python/Cargo.toml check --config "$PWD/deny.toml" bans licenses sources
 else
     not_run 'cargo deny: it is not installed'
 fi
