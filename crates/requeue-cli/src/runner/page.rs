@@ -148,8 +148,8 @@ impl Control<Key> for RunControl {
             RunEnd::Cancelled => (Outcome::Cancelled(CancelReason::Cancelled), record),
             RunEnd::Failed(FailedRun { error, exit_status, output, gives_up, .. }) => {
                 let why = error.unwrap_or_else(|| "the run failed".to_owned());
-                let exit = Some(exit_status.unwrap_or(1));
-                let outcome = Outcome::Failed { exit, why, is_final: gives_up };
+                let (exit, said) = (Some(exit_status.unwrap_or(1)), String::new());
+                let outcome = Outcome::Failed { exit, why, said, is_final: gives_up };
                 (outcome, record.output(output.unwrap_or_default()))
             }
         };
