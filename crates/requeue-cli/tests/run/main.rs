@@ -8,6 +8,8 @@ mod exits;
 mod failures;
 mod files;
 mod giving_up;
+#[cfg(feature = "postgres")]
+mod go_worker;
 #[cfg(feature = "kube")]
 mod help;
 mod input;

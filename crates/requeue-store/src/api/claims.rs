@@ -12,10 +12,10 @@ use tokio::time::Instant;
 
 use crate::api::queue::Queue;
 use crate::client::ahead::Unstarted;
-use crate::client::batcher::MAX_BATCH;
 use crate::client::claim_loop::{Holder, Waiter};
 use crate::client::item::Item;
 use crate::client::shared::Shared;
+use crate::engine::defaults::MAX_BATCH;
 use crate::engine::{Renewed, by_shard};
 use crate::types::error::{Failed, ReadError, UpdateError};
 use crate::types::inspect::Entry;

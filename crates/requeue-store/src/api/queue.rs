@@ -8,11 +8,11 @@ use requeue::CancelledRun;
 use tokio::sync::{mpsc, oneshot};
 
 use crate::client::ahead::Unstarted;
-use crate::client::batcher::MAX_BATCH;
 use crate::client::claim_loop::{self, Waiter};
 use crate::client::item::Item;
 use crate::client::options::Options;
 use crate::client::shared::{Shared, Shutdown};
+use crate::engine::defaults::MAX_BATCH;
 use crate::engine::{Engine, Place};
 use crate::types::add::{Add, Added};
 use crate::types::error::{AddError, EngineError, UpdateError};

@@ -11,6 +11,7 @@ use crate::client::leases::Leases;
 use crate::engine::activity::{
     MINUTE, Parts, Record, Recorded, Which, by_minute, live_workers, merge_old, minute_of,
 };
+use crate::engine::defaults::SIGN;
 use crate::engine::time::{micros, until};
 use crate::engine::{Engine, Place};
 use crate::types::activity::{Activity, LiveWorker, Minute, Tally};
@@ -19,8 +20,6 @@ use crate::types::inspect::{Entry, State};
 
 /// The mean time between two writes, if there is new activity.
 const EVERY: Duration = Duration::from_secs(5);
-/// The longest time between two signs of life of a worker.
-const SIGN: Duration = Duration::from_secs(10);
 /// The time limit of a write.
 const LIMIT: Duration = Duration::from_secs(5);
 

@@ -13,11 +13,10 @@ use tokio::sync::{Semaphore, mpsc};
 use tokio::task::yield_now;
 
 use crate::client::locked_keys::LockedKeys;
+use crate::engine::defaults::MAX_BATCH;
 use crate::engine::{Engine, Place, Tried};
 use crate::types::key::Key;
 
-/// The maximum number of requests in a batch.
-pub(crate) const MAX_BATCH: usize = 256;
 /// After this number of consecutive batches of one request, no concurrent request is expected.
 const LONELY: u32 = 8;
 

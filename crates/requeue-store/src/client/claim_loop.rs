@@ -11,10 +11,10 @@ use tokio::task::yield_now;
 use tokio::time::{Instant, sleep_until, timeout};
 
 use crate::client::ahead::{Ahead, Unstarted};
-use crate::client::batcher::MAX_BATCH;
 use crate::client::item::Item;
 use crate::client::schedules::Timetable;
 use crate::client::shared::{Shared, Shutdown};
+use crate::engine::defaults::MAX_BATCH;
 use crate::engine::outage::Part;
 use crate::engine::retry_delay::RetryDelay;
 use crate::engine::{Claim, Claimed, Place};

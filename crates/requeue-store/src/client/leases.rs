@@ -10,7 +10,7 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until, timeout_at};
 use tokio_util::sync::CancellationToken;
 
-use crate::client::batcher::MAX_BATCH;
+use crate::engine::defaults::MAX_BATCH;
 use crate::engine::outage::Part;
 use crate::engine::{Engine, Place, Renewed, by_shard, lock};
 use crate::types::error::{EngineError, Kind};

@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use tokio::time::sleep;
 
-use crate::client::batcher::{MAX_BATCH, Wish};
+use crate::client::batcher::Wish;
+use crate::engine::defaults::MAX_BATCH;
 use crate::engine::retry_delay::RetryDelay;
 use crate::engine::{Engine, Place, Tried, lock};
 use crate::types::key::Key;

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use requeue::limiter::DEFAULT_BACKOFF;
 
-use crate::client::batcher::MAX_BATCH;
+use crate::engine::defaults::{LEASE, MAX_BATCH, OLDEST_EVERY, POLL};
 use crate::engine::parked::OnParked;
 use crate::engine::{Backoff, Failing, Place};
 use crate::types::add::{Add, ParkedAdd, ReaddPolicy};
@@ -160,11 +160,11 @@ pub(crate) struct Options {
 impl Default for Options {
     fn default() -> Self {
         Self {
-            lease: Duration::from_secs(30),
+            lease: LEASE,
             backoff: DEFAULT_BACKOFF,
             max_failures: None,
-            oldest_every: 10,
-            poll: Duration::from_secs(1),
+            oldest_every: OLDEST_EVERY,
+            poll: POLL,
             claim_ahead: MAX_BATCH,
             add_timeout: Duration::from_secs(30),
             #[cfg(feature = "opentelemetry")]

@@ -6,6 +6,7 @@ pub(crate) mod attempts;
 pub(crate) mod columns;
 pub(crate) mod counters;
 pub(crate) mod damage;
+pub(crate) mod defaults;
 pub(crate) mod gate;
 pub(crate) mod outage;
 pub(crate) mod parked;

@@ -17,11 +17,11 @@ use crate::types::add::Priority;
 /// The number of groups of the ring that a claim visits. Fewer visits, each with more keys, cost less.
 const VISITED: usize = 8;
 /// The number of groups that a claim looks up, starting at the cursor.
-const LOOKED_UP: usize = 16;
+pub(crate) const LOOKED_UP: usize = 16;
 /// The number of full claims after which a claim looks up groups even if the ring of the priority is not empty.
 const LOOKUP_EVERY: u32 = 8;
 /// The number of groups that a step of a search looks up. A search follows a claim that has found no key.
-const LOOKED_UP_IF_EMPTY: usize = 1024;
+pub(crate) const LOOKED_UP_IF_EMPTY: usize = 1024;
 /// The number of steps of a search that follows a poll, if a search has visited all groups before. Since that search,
 /// wakes name the changed groups, so polls find only changes that wakes have missed.
 const STEPS_PER_POLL: u32 = 8;

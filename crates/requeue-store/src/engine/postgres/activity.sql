@@ -35,6 +35,11 @@ begin
     );
 end $$;
 
+-- Removes the rows that are older than seven days.
+create or replace function requeue.trim_activity(in_queue integer, t bigint) returns void language sql as $$
+    delete from requeue.activity a where a.queue = in_queue and a.minute < t / 60000000 - 7 * 24 * 60
+$$;
+
 -- Replaces rows of a minute, given with the times of their last writes, with a merged row. Without times, no row
 -- remains. Returns false if a row was written after it was read, is being written, or was merged by another process.
 -- Also removes the rows that are older than seven days.
@@ -68,6 +73,6 @@ begin
             in_counts[1], in_counts[2], in_counts[3], in_counts[4], in_counts[5], in_counts[6], in_times
         );
     end if;
-    delete from requeue.activity a where a.queue = in_queue and a.minute < t / 60000000 - 7 * 24 * 60;
+    perform requeue.trim_activity(in_queue, t);
     return true;
 end $$;

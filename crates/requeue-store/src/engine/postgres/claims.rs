@@ -12,7 +12,7 @@ use crate::engine::{Claim, Claimed, Place, lock};
 use crate::types::error::Answer;
 
 /// The time for which a record of a waiting process remains valid after its next poll: see `requeue.wait`.
-const SAID: Duration = Duration::from_secs(4);
+pub(super) const SAID: Duration = Duration::from_secs(4);
 /// Scans of all keys below the watermark use at most 1 / `WHOLE_SHARE` of the time.
 const WHOLE_SHARE: u32 = 20;
 /// Scans for the keys of a transaction that has ended use at most 1 / `LATE_SHARE` of the time. They read fewer rows

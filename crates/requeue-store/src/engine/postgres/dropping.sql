@@ -42,11 +42,8 @@ begin
     if in_queue is null then
         return;
     end if;
-    if current_setting('transaction_isolation') <> 'read committed' then
-        -- The count must include the adds that this transaction has waited for.
-        raise exception 'requeue.drop_queue needs the isolation level read committed'
-            using errcode = 'feature_not_supported';
-    end if;
+    -- The count must include the adds that this transaction has waited for.
+    perform requeue.check_isolation('drop_queue');
     loop
         if is_locked then
             perform pg_advisory_xact_lock(1920037237, in_queue);

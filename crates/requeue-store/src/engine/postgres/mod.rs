@@ -99,6 +99,14 @@
 //! A delay starts with the add, not with the commit. A key can be delivered after its transaction is committed, however
 //! long the transaction was open.
 //!
+//! Other SQL functions let programs in any language work on a queue, beside workers in Rust. A completion can also be
+//! part of the caller's transaction:
+//!
+//! ```sql
+//! select key, token from requeue.claim('mail', 'worker-1', keys => 10);
+//! select requeue.complete('mail', 'alice', 1795946693433282);   -- the token of the claim; false if the lease is lost
+//! ```
+//!
 //! A trigger can add a key for each change of a table:
 //!
 //! ```sql

@@ -1,4 +1,4 @@
--- Functions for programs in other languages, and functions that open a queue.
+-- Adds by programs in other languages, and functions that open a queue.
 
 -- Returns the id and the settings of the queue with this name: whether its re-adds are held, whether its adds revive
 -- parked keys, the rule that assigns keys to groups, the limit of the groups, and the rate of all starts. Returns no
@@ -43,6 +43,20 @@ begin
     end loop;
 end $$;
 
+-- Returns the row of the queue with this name. Fails if there is none.
+create or replace function requeue.known_queue(name text) returns requeue.queues
+language plpgsql stable as $$
+declare
+    place requeue.queues;
+begin
+    select q.* into place from requeue.queues q where q.name = known_queue.name;
+    if not found then
+        raise exception 'no such queue: %', quote_nullable(name)
+            using errcode = 'undefined_object', hint = 'select requeue.open(''...'') creates it.';
+    end if;
+    return place;
+end $$;
+
 -- Adds keys, each with a separate delay in microseconds, merge and revival (as encoded by `how_number`), priority and
 -- flags. Debounced adds also have a longest wait in `mosts`. In a queue with groups, `groups` contains the group of
 -- each key. No key may occur twice. Returns the answers in the order of the keys' bytes: see `answers`.
@@ -52,14 +66,10 @@ create or replace function requeue.add_each(
 ) returns smallint[]
 language plpgsql {definer} as $$
 declare
-    id integer := (select f.id from requeue.find(queue) f);
+    place constant requeue.queues := requeue.known_queue(queue);
 begin
-    if id is null then
-        raise exception 'no such queue: %', quote_nullable(queue)
-            using errcode = 'undefined_object', hint = 'select requeue.open(''...'') creates it.';
-    end if;
     perform requeue.checked(k) from unnest(keys) k;
-    return requeue.add_all(id, keys, afters, hows, priorities, flags,
+    return requeue.add_all(place.id, keys, afters, hows, priorities, flags,
         array_fill(1, array[cardinality(keys)]), mosts, groups);
 end $$;
 
@@ -136,14 +146,9 @@ create or replace function requeue.schedule(
 ) returns void
 language plpgsql {definer} as $$
 declare
-    place requeue.queues;
+    place constant requeue.queues := requeue.known_queue(queue);
     is_period constant boolean := spec like 'every %';
 begin
-    select q.* into place from requeue.queues q where q.name = schedule.queue;
-    if not found then
-        raise exception 'no such queue: %', quote_nullable(queue)
-            using errcode = 'undefined_object', hint = 'select requeue.open(''...'') creates it.';
-    end if;
     perform requeue.check_groups(place.group_by, array["group"], 1);
     if spec is null or octet_length(spec) > 200 or not is_period and spec not like '@%'
         and cardinality(regexp_split_to_array(btrim(spec, E' \t'), '[ \t]+')) <> 5
@@ -214,7 +219,7 @@ language sql {definer}
     return requeue.resume_schedule(queue, convert_to(key, 'UTF8'));
 
 create or replace function requeue.delay(after interval) returns bigint language sql immutable
-    return greatest(ceil(extract(epoch from after) * 1000000), 0)::bigint;
+    return least(greatest(ceil(extract(epoch from after) * 1000000), 0), 9223372036854775807)::bigint;
 
 -- Returns the longest wait of a debounced add in microseconds, or null for other adds.
 create or replace function requeue.longest_wait(after interval, debounce interval, at_most interval)
@@ -270,6 +275,3 @@ begin
     end if;
     return key;
 end $$;
-
--- Privileges on these functions come only from grants.
-revoke all on all functions in schema requeue from public;

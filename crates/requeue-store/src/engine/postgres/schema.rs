@@ -2,14 +2,21 @@
 
 use std::time::Duration;
 
+use requeue::limiter::DEFAULT_BACKOFF;
 use tokio::time::{Instant, sleep};
 use tokio_postgres::Client;
 use tokio_postgres::error::SqlState;
 
+use super::claims::SAID;
 use super::faults;
 use super::sessions::{BEGIN, Sessions, run_batch};
+use crate::engine::activity::encode_times;
 use crate::engine::columns::Columns;
+use crate::engine::defaults::{LEASE, MAX_BATCH, OLDEST_EVERY, POLL, SIGN};
 use crate::engine::missing_steps;
+use crate::engine::time::micros;
+use crate::engine::turns::{LOOKED_UP, LOOKED_UP_IF_EMPTY};
+use crate::types::activity::Tally;
 use crate::types::error::{Answer, EngineError, Kind, newer_schema, older_schema};
 use crate::types::inspect::StateCounts;
 
@@ -41,30 +48,48 @@ const FUNCTIONS: &str = concat!(
     include_str!("actions.sql"),
     include_str!("dropping.sql"),
     include_str!("public.sql"),
+    include_str!("workers.sql"),
 );
 
 /// The options of the functions that a worker or producer calls. The functions run as the owner of the schema, and do
 /// not find objects that the caller has created.
 const DEFINER: &str = "security definer set search_path = pg_catalog, pg_temp";
-/// The options of [`DEFINER`], and an option for functions whose plans must not depend on the size of the table at
-/// planning time. A query for the first keys in an order must read the index with that order, instead of reading and
-/// sorting all keys.
-const PLANNED: &str = "{definer} set plan_cache_mode = force_generic_plan \
+/// The options of [`DEFINER`], and options for functions whose plans must not depend on the size of the table at planning
+/// time. A query for the first keys in an order must read the index with that order, instead of reading and sorting all
+/// keys. The disabled plans make the estimated costs so high that the server would compile each query.
+const PLANNED: &str = "{definer} set plan_cache_mode = force_generic_plan set jit = off \
                        set enable_seqscan = off set enable_bitmapscan = off set enable_sort = off \
                        set enable_hashjoin = off set enable_mergejoin = off";
 
-/// Returns [`FUNCTIONS`] with the common options, and with the lists of columns inserted, so that only one list names
-/// the columns of a key.
+/// Returns [`FUNCTIONS`] with the common options, with the lists of columns inserted, so that only one list names the
+/// columns of a key, and with the constants of processes.
 fn function_sql() -> String {
     let run = |form: fn(&&str) -> String| Columns::RUN.iter().map(form).collect::<Vec<_>>();
-    FUNCTIONS
+    let sql = FUNCTIONS
         .replace("{planned}", PLANNED)
         .replace("{definer}", DEFINER)
         .replace("{counts}", &StateCounts::columns("t"))
         .replace("{columns}", &Columns::join_names(|column| column.name.to_owned()))
         .replace("{k.columns}", &Columns::join_names(|column| format!("k.{}", column.name)))
         .replace("{no_run}", &run(|name| format!("{name} = null")).join(", "))
-        .replace("{k.no_run}", &run(|name| format!("k.{name} := null;")).concat())
+        .replace("{k.no_run}", &run(|name| format!("k.{name} := null;")).concat());
+    let (backoff, max_backoff) = DEFAULT_BACKOFF;
+    let no_times: String =
+        encode_times(&Tally::default()).iter().map(|byte| format!("{byte:02x}")).collect();
+    let constants = [
+        ("{lease}", format!("{LEASE:?}")),
+        ("{poll}", format!("{POLL:?}")),
+        ("{backoff}", format!("{backoff:?}")),
+        ("{max_backoff}", format!("{max_backoff:?}")),
+        ("{oldest_every}", OLDEST_EVERY.to_string()),
+        ("{max_batch}", MAX_BATCH.to_string()),
+        ("{sign}", micros(SIGN).to_string()),
+        ("{said}", micros(SAID).to_string()),
+        ("{looked_up}", LOOKED_UP.to_string()),
+        ("{looked_up_if_empty}", LOOKED_UP_IF_EMPTY.to_string()),
+        ("{no_times}", format!("\\x{no_times}")),
+    ];
+    constants.iter().fold(sql, |sql, (name, value)| sql.replace(name, value))
 }
 
 const BEGIN_UPGRADE: &str = include_str!("upgrades/begin.sql");

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use proptest::prelude::*;
 use requeue_servers::PgBouncer;
 
+use super::mixed::Mixed;
 use super::*;
 use crate::tests::BoxFuture;
 use crate::tests::cancelling::{check_cancels, check_renewals, check_workers};
@@ -22,6 +23,8 @@ use crate::tests::scheduling::check_schedules;
 
 struct Fixture {
     engine: Arc<Postgres>,
+    /// The engine that the test uses.
+    tested: Arc<dyn Engine>,
 }
 
 impl Fixture {
@@ -34,13 +37,20 @@ impl Fixture {
         let engine = at(url, Duration::ZERO);
         engine.migrate_schema().await.expect("the schema is created");
         stop_time(&engine).await;
-        Self { engine: Arc::new(engine) }
+        let engine = Arc::new(engine);
+        Self { tested: Arc::clone(&engine) as _, engine }
+    }
+
+    /// Lets workers in Rust and in SQL take turns.
+    async fn mixed(url: &str) -> Self {
+        let rig = Self::at(url).await;
+        Self { tested: Arc::new(Mixed::new(Arc::clone(&rig.engine), url).await), ..rig }
     }
 }
 
 impl Rig for Fixture {
     fn engine(&self) -> Arc<dyn Engine> {
-        Arc::clone(&self.engine) as _
+        Arc::clone(&self.tested)
     }
 
     fn set_time(&self, now: i64) -> BoxFuture<'_, ()> {
@@ -57,8 +67,16 @@ struct Runs {
 
 impl Runs {
     fn new(url: &str) -> Self {
+        Self::of(|| Fixture::at(url))
+    }
+
+    fn mixed(url: &str) -> Self {
+        Self::of(|| Fixture::mixed(url))
+    }
+
+    fn of(rig: impl AsyncFnOnce() -> Fixture) -> Self {
         let runtime = runtime();
-        let rig = runtime.block_on(Fixture::at(url));
+        let rig = runtime.block_on(rig());
         Self { runtime, rig, count: Cell::new(0) }
     }
 
@@ -74,7 +92,10 @@ fn conforms(readd_policy: ReaddPolicy) {
 }
 
 fn conforms_at(url: &str, readd_policy: ReaddPolicy) {
-    let runs = Runs::new(url);
+    runs_conform(&Runs::new(url), readd_policy);
+}
+
+fn runs_conform(runs: &Runs, readd_policy: ReaddPolicy) {
     let check =
         |steps: &[_]| runs.check(async |rig, name| check(rig, name, readd_policy, steps).await);
     check(&unclaimed_and_cancelled());
@@ -180,6 +201,23 @@ fn replaces_as_the_model_does() {
 #[test]
 fn holds_as_the_model_does() {
     conforms(ReaddPolicy::Hold);
+}
+
+#[test]
+fn workers_in_sql_and_in_rust_do_as_the_model_does() {
+    let Some(server) = Server::shared() else { return };
+    let runs = Runs::mixed(&server.database());
+    for readd_policy in [ReaddPolicy::Replace, ReaddPolicy::Hold] {
+        runs_conform(&runs, readd_policy);
+    }
+    proptest!(cases(15), |(steps in grouped_steps(60), grouping in groupings())| {
+        runs.check(async |rig, name| check_grouped(rig, name, grouping, &steps).await);
+    });
+    let run = (rates::rates(), any::<bool>(), rates::steps(60));
+    proptest!(cases(8), |((rates, grouped, steps) in run)| {
+        let by = grouped.then_some("");
+        runs.check(async |rig, name| rates::check(rig, name, by, rates, &steps).await);
+    });
 }
 
 #[test]

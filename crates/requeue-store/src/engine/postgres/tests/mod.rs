@@ -11,12 +11,14 @@ mod grouped;
 mod guarded;
 mod late;
 mod locked;
+mod mixed;
 mod pooled;
 mod rated;
 mod roles;
 mod sql;
 mod upgrading;
 mod waking;
+mod workers;
 
 use requeue_servers::Postgres as Server;
 use tokio::sync::watch;
