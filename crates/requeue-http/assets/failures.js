@@ -58,7 +58,7 @@ export class Failures extends List {
   }
 }
 
-const ago = (time) => (time === null ? { reason: NO_TIME } : { text: `${duration(Math.round(time))} ago` });
+const ago = (time) => (time === null ? { reason: NO_TIME } : { text: duration(Math.round(time)) });
 
 /** Returns the time since the first failure. If it is not known, returns the time since the oldest known one. */
 function since(first, oldest) {

@@ -432,7 +432,7 @@ impl<K: Key, S: BuildHasher + Send + Sync> Source for Shown<K, S> {
                 }
             }
         };
-        Ok(Some(timeline.with_actions(&shown_key(bytes).0, &self.actions.all())))
+        Ok(Some(timeline.with_actions(&shown_key(bytes).0, None, &self.actions.all())))
     }
 
     fn may_record(&self) -> bool {

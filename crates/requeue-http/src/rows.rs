@@ -248,7 +248,11 @@ impl Row {
             age: entry.since.map(seconds),
             due_in: entry.due.map(seconds),
             lease_in: entry.lease.map(seconds),
-            attempt: detail.attempt.unwrap_or_else(|| entry.failures.saturating_add(1)),
+            attempt: detail.attempt.unwrap_or_else(|| {
+                // A parked key has no next attempt.
+                let next = u32::from(entry.state != requeue_store::State::Parked);
+                entry.failures.saturating_add(next)
+            }),
             failures: entry.failures,
             adds: entry.adds,
             priority: entry.priority.into(),

@@ -165,8 +165,14 @@ impl Timeline {
             None => KnownRun::of_runs(runs),
         };
         let note = "the store keeps no adds, and only the last runs of a key";
-        Self::of_runs(row.as_ref().map(|row| (row, cause)), &runs, note)
-            .with_actions(&shown_key(key).0, &actions)
+        let group = entry
+            .and_then(|entry| entry.group.as_deref())
+            .map(|group| escape_key(group.as_bytes()));
+        Self::of_runs(row.as_ref().map(|row| (row, cause)), &runs, note).with_actions(
+            &shown_key(key).0,
+            group.as_deref(),
+            &actions,
+        )
     }
 }
 

@@ -91,35 +91,45 @@ impl Timeline {
         Self { now, recorded: false, begin: None, note, last: None, events }.sorted().with_last()
     }
 
-    /// Adds the operators' actions on the key, and the pauses of its queue since the first event. If the key waits for
-    /// the end of a pause, this pause may be older.
-    pub(crate) fn with_actions(mut self, key: &str, actions: &[PastAction]) -> Self {
-        let is_of_queue = |action: &PastAction| {
-            action.target.is_none() && ["pause", "resume"].contains(&&*action.action)
+    /// Adds the operators' actions on the key, and the pauses of its queue and of its group since the first event. If
+    /// the key waits for the end of a pause, this pause may be older.
+    pub(crate) fn with_actions(
+        mut self,
+        key: &str,
+        group: Option<&str>,
+        actions: &[PastAction],
+    ) -> Self {
+        let first = self.events.first().map_or(f64::INFINITY, |event| event.at);
+        let present = self.events.iter().find(|event| is_present(event, self.now));
+        let holder = match present.and_then(|event| event.cause) {
+            Some(WaitCause::QueuePaused) => Some(Paused::Queue),
+            Some(WaitCause::GroupPaused) => Some(Paused::Group),
+            _ => None,
         };
-        let mut first = self.events.first().map_or(f64::INFINITY, |event| event.at);
-        let is_paused = |event: &PastEvent| {
-            event.cause == Some(WaitCause::QueuePaused) && is_present(event, self.now)
-        };
-        if self.events.iter().any(is_paused) {
-            let pauses = actions.iter().filter(|action| is_of_queue(action));
-            let last = pauses.map(|action| self.now - action.ago).max_by(f64::total_cmp);
-            first = first.min(last.unwrap_or(first));
-        }
+        let pauses =
+            actions.iter().filter(|past| holder.is_some() && paused_by(past, group) == holder);
+        let held_since = pauses.map(|past| self.now - past.ago).max_by(f64::total_cmp);
         for past in actions {
             let PastAction { ago, action, by, target, note } = past;
             let at = self.now - ago;
-            let is_pause = is_of_queue(past);
+            let paused = paused_by(past, group);
             // The target of the other actions is a group or a rate.
             let is_of_keys = !action.starts_with("group-") && action != "rate";
             let is_of_key =
                 is_of_keys && target.as_deref().is_some_and(|target| is_target(target, key));
-            if !(is_of_key || is_pause && at >= first) {
+            let is_known = at >= first || paused == holder && held_since == Some(at);
+            if !(is_of_key || paused.is_some() && is_known) {
                 continue;
             }
-            let of = if is_pause { " of the queue" } else { "" };
+            let what = match paused {
+                Some(Paused::Queue) => format!("{action} of the queue"),
+                Some(Paused::Group) => {
+                    format!("{} of the group", action.trim_start_matches("group-"))
+                }
+                None => action.clone(),
+            };
             let note = note.as_ref().map(|note| format!(": {note}")).unwrap_or_default();
-            let text = format!("{action}{of} by {by}{note}");
+            let text = format!("{what} by {by}{note}");
             self.events.push(PastEvent { text, ..PastEvent::new(EventKind::Other, at) });
         }
         self.sorted()
@@ -165,6 +175,24 @@ impl Timeline {
 fn is_present(event: &PastEvent, now: f64) -> bool {
     let is_long = matches!(event.kind, EventKind::Wait | EventKind::Run);
     is_long && event.until.is_none_or(|until| until > now)
+}
+
+/// What an operator pauses or resumes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Paused {
+    Queue,
+    Group,
+}
+
+/// Returns what the action pauses or resumes: the queue or this group, or `None`.
+fn paused_by(action: &PastAction, group: Option<&str>) -> Option<Paused> {
+    match (&*action.action, action.target.as_deref()) {
+        ("pause" | "resume", None) => Some(Paused::Queue),
+        ("group-pause" | "group-resume", Some(target)) => {
+            group.is_some_and(|group| is_target(target, group)).then_some(Paused::Group)
+        }
+        _ => None,
+    }
 }
 
 /// Returns true if the target of an action is this key.
@@ -791,7 +819,7 @@ mod tests {
             let (action, by) = (action.to_owned(), "ann".to_owned());
             let target = target.map(str::to_owned);
             let actions = [PastAction { ago: 1.0, action, by, target, note: None }];
-            let timeline = Timeline::of_runs(None, &[], "").with_actions(key, &actions);
+            let timeline = Timeline::of_runs(None, &[], "").with_actions(key, None, &actions);
             assert_eq!(told(&timeline).len(), usize::from(is_shown), "{actions:?} of {key}");
             assert_eq!(timeline.last, None);
         }
@@ -799,19 +827,25 @@ mod tests {
 
     #[test]
     fn a_paused_key_shows_the_pause_even_if_it_is_older() {
-        let actions =
-            [(1.0, "resume", None), (7.0, "pause", Some("upgrade")), (9.0, "pause", None)];
-        let actions = actions.map(|(ago, action, note)| {
-            let (by, note) = ("ann".to_owned(), note.map(str::to_owned));
-            PastAction { ago, action: action.to_owned(), by, target: None, note }
+        let actions = [
+            (1.0, "resume", None, None),
+            (7.0, "pause", None, Some("upgrade")),
+            (8.0, "group-pause", Some("acme"), Some("ticket 7")),
+            (9.0, "pause", None, None),
+            (9.5, "group-pause", Some("zeta"), None),
+        ];
+        let actions = actions.map(|(ago, action, target, note)| {
+            let (target, note) = (target.map(str::to_owned), note.map(str::to_owned));
+            PastAction { ago, action: action.to_owned(), by: "ann".to_owned(), target, note }
         });
         let row = Row { state: State::Ready, age: Some(2.0), ..Row::default() };
-        for (cause, actions, text) in [
-            (WaitCause::QueuePaused, &actions[1..], Some("pause of the queue by ann: upgrade")),
-            (WaitCause::Ready, &actions[1..], None),
+        for (cause, text) in [
+            (WaitCause::QueuePaused, Some("pause of the queue by ann: upgrade")),
+            (WaitCause::GroupPaused, Some("pause of the group by ann: ticket 7")),
+            (WaitCause::Ready, None),
         ] {
-            let timeline =
-                Timeline::of_runs(Some((&row, cause)), &[], "").with_actions("a", actions);
+            let timeline = Timeline::of_runs(Some((&row, cause)), &[], "");
+            let timeline = timeline.with_actions("a", Some("acme"), &actions[1..]);
             let [pauses @ .., _] = &told(&timeline)[..] else { panic!("{timeline:?}") };
             assert_eq!(pauses, Vec::from_iter(text));
         }
