@@ -278,6 +278,18 @@ struct Explanation<'e, K> {
     now: Time,
 }
 
+/// Shows a duration of the settings, which is exact if it is short.
+struct Period(Duration);
+
+impl fmt::Display for Period {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0.as_secs() {
+            0..120 => write!(f, "{:?}", self.0),
+            _ => Shown(self.0).fmt(f),
+        }
+    }
+}
+
 impl<K> fmt::Display for Explanation<'_, K> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { entry, now } = *self;
@@ -310,8 +322,8 @@ impl<K> fmt::Display for Explanation<'_, K> {
         }
         match paced.map(|(pace, _)| (pace.runs(), pace.per())) {
             None => {}
-            Some((1, per)) => write!(f, "; it ran within the last {}", Shown(per))?,
-            Some((runs, per)) => write!(f, "; it ran {runs} times in {}", Shown(per))?,
+            Some((1, per)) => write!(f, "; it ran within the last {}", Period(per))?,
+            Some((runs, per)) => write!(f, "; it ran {runs} times in {}", Period(per))?,
         }
         match entry.failures {
             0 => {}

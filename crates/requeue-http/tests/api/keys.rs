@@ -112,7 +112,7 @@ fn a_paced_key_is_due_when_its_pace_permits_the_run() {
     let served = Served::new(Site::builder(queue.clone()));
     let row = get(served.address, "/api/v1/key?key=a").json();
     assert_eq!((&row["state"], &row["due_in"]), (&json!("waiting"), &json!(60.0)));
-    let why = json!("waiting for its pace; ready in 60.0s; it ran within the last 60.0s");
+    let why = json!("waiting for its pace; ready in 60.0s; it ran within the last 60s");
     assert_eq!(row["why"], why);
 }
 
