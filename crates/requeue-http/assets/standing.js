@@ -86,7 +86,8 @@ export class Standing {
     if (jobs) {
       const { busy, total } = jobs;
       // The total is omitted if it is so large that it means no limit.
-      facts.push([`${amount(busy)}${total < 1e6 ? ` of ${amount(total)}` : ""} jobs busy`]);
+      const place = workers ? " of this process" : "";
+      facts.push([`${amount(busy)}${total < 1e6 ? ` of ${amount(total)}` : ""} jobs${place} busy`]);
     }
     if (!workers && !jobs) {
       const inMemory = "the program does not tell the page its workers";
