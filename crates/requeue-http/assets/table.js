@@ -260,7 +260,7 @@ class Row {
 
 /** Removes the times that the columns already show: the age, and the time until the key is due. */
 function withoutTimes(why) {
-  const time = String.raw`\d+(\.\d+)?(ns|µs|ms|s)`;
+  const time = String.raw`(?:\d+[dhm](?: \d+[hms])?|\d+(?:\.\d+)?(?:ns|µs|ms|s))\b`;
   return why.replace(new RegExp(`,? for ${time}|; ready in ${time}`, "g"), "");
 }
 
