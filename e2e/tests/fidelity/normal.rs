@@ -66,6 +66,7 @@ impl Normalizer {
             self.add_text(name.to_owned(), format!("{prefix}-<random>"));
         }
         if is_cached(step)
+            && body.get("items").is_some()
             && let Some(meta) = body.get_mut("metadata").and_then(Value::as_object_mut)
         {
             mask(meta.get_mut("resourceVersion"), "<cached>");
@@ -253,7 +254,7 @@ fn sort_causes(status: &mut Value) {
     status["message"] = json!(message);
 }
 
-/// Returns whether the real server may answer a list from its cache, at a version that it chooses.
+/// Returns whether the real server may answer from its cache, a list at a version that it chooses.
 pub(crate) fn is_cached(step: &Step) -> bool {
     let has = |text: &str| step.path.contains(text);
     has("resourceVersion=")
