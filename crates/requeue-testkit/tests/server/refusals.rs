@@ -73,6 +73,54 @@ async fn an_update_reports_each_error_once() {
 }
 
 #[tokio::test]
+async fn an_update_of_a_pod_changes_few_fields_and_in_one_direction() {
+    let pods = Api::<Pod>::default_namespaced(ApiServer::new().client());
+    let first = json!({ "key": "a", "operator": "Exists" });
+    let second = json!({ "key": "b", "operator": "Exists" });
+    let pod = json!({ "metadata": { "name": "p" }, "spec": {
+        "containers": [{ "name": "main", "image": "web" }],
+        "activeDeadlineSeconds": 60,
+        "schedulingGates": [{ "name": "g" }, { "name": "h" }],
+        "terminationGracePeriodSeconds": -1,
+        "tolerations": [first],
+    } });
+    let created = pods.create(&PostParams::default(), &from(pod)).await.expect("created");
+    assert_eq!(created.spec.expect("a spec").termination_grace_period_seconds, Some(1));
+    for (change, why) in [
+        (
+            json!({ "activeDeadlineSeconds": 61 }),
+            "spec.activeDeadlineSeconds: Invalid value: 61: must be less than or equal to previous \
+             value",
+        ),
+        (
+            json!({ "activeDeadlineSeconds": null }),
+            "spec.activeDeadlineSeconds: Invalid value: null: must not update from a positive \
+             integer to nil value",
+        ),
+        (
+            json!({ "tolerations": [second] }),
+            "spec.tolerations: Forbidden: existing toleration can not be modified except its \
+             tolerationSeconds",
+        ),
+        (
+            json!({ "schedulingGates": [{ "name": "g" }, { "name": "x" }] }),
+            "spec.schedulingGates[1].name: Forbidden: only deletion is allowed, but found new \
+             scheduling gate 'x'",
+        ),
+    ] {
+        let patch = Patch::Merge(json!({ "spec": change }));
+        let status = refused(pods.patch("p", &PatchParams::default(), &patch).await);
+        assert_eq!(status.message, format!("Pod \"p\" is invalid: {why}"));
+    }
+    let allowed = Patch::Merge(json!({ "spec": {
+        "activeDeadlineSeconds": 30,
+        "schedulingGates": [{ "name": "h" }],
+        "tolerations": [first, second],
+    } }));
+    pods.patch("p", &PatchParams::default(), &allowed).await.expect("patched");
+}
+
+#[tokio::test]
 async fn an_object_is_checked_before_its_name_is_taken() {
     let maps = maps(&ApiServer::new());
     let held: ConfigMap =
