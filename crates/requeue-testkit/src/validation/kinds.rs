@@ -40,7 +40,9 @@ pub(super) fn check(
                 errors.push(FieldError::invalid(field, duration, "must be greater than 0"));
             }
         }
-        ("rbac.authorization.k8s.io", "clusterroles" | "roles") => check_rules(object, &mut errors),
+        ("rbac.authorization.k8s.io", "clusterroles" | "roles") => {
+            check_rules(object, kind, &mut errors);
+        }
         ("", "pods") => check_pod(object, old, &mut errors),
         ("apps", "deployments" | "replicasets") => check_workload(object, old, &mut errors),
         _ => {}
@@ -195,16 +197,27 @@ fn check_workload(object: &Value, old: Option<&Value>, errors: &mut Vec<FieldErr
     }
 }
 
-fn check_rules(role: &Value, errors: &mut Vec<FieldError>) {
+fn check_rules(role: &Value, kind: &Kind, errors: &mut Vec<FieldError>) {
     for (at, rule) in role["rules"].as_array().into_iter().flatten().enumerate() {
         let is_empty = |field: &str| rule[field].as_array().is_none_or(Vec::is_empty);
+        let path = |field: &str| format!("rules[{at}].{field}");
         let mut require = |field: &str, why: &str| {
-            errors.push(FieldError::required(format!("rules[{at}].{field}"), why));
+            errors.push(FieldError::required(path(field), why));
         };
         if is_empty("verbs") {
             require("verbs", "verbs must contain at least one value");
         }
         if !is_empty("nonResourceURLs") {
+            let mut refuse = |why: &str| {
+                let urls = &rule["nonResourceURLs"];
+                errors.push(FieldError::invalid(path("nonResourceURLs"), urls, why));
+            };
+            if kind.is_namespaced {
+                refuse("namespaced rules cannot apply to non-resource URLs");
+            }
+            if ["apiGroups", "resources", "resourceNames"].iter().any(|field| !is_empty(field)) {
+                refuse("rules cannot apply to both regular resources and non-resource URLs");
+            }
             continue;
         }
         if is_empty("apiGroups") {

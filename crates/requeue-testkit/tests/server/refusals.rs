@@ -2,6 +2,7 @@
 
 use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::core::v1::{ConfigMap, Pod};
+use k8s_openapi::api::rbac::v1::{ClusterRole, Role};
 use kube::api::{DeleteParams, GetParams, ListParams, Patch, PatchParams, PostParams};
 use kube::{Api, ResourceExt};
 use requeue_testkit::ApiServer;
@@ -118,6 +119,25 @@ async fn an_update_of_a_pod_changes_few_fields_and_in_one_direction() {
         "tolerations": [first, second],
     } }));
     pods.patch("p", &PatchParams::default(), &allowed).await.expect("patched");
+}
+
+#[tokio::test]
+async fn a_rule_is_about_resources_or_urls() {
+    let client = ApiServer::new().client();
+    let rules = |rule| json!({ "metadata": { "name": "r" }, "rules": [rule] });
+    let urls = json!({ "nonResourceURLs": ["/a"], "verbs": ["get"] });
+    let roles = Api::<Role>::default_namespaced(client.clone());
+    let status = refused(roles.create(&PostParams::default(), &from(rules(urls.clone()))).await);
+    let why = "namespaced rules cannot apply to non-resource URLs";
+    let field = "rules[0].nonResourceURLs: Invalid value: [\"/a\"]";
+    assert!(status.message.ends_with(&format!("{field}: {why}")), "{status:?}");
+    let roles = Api::<ClusterRole>::all(client);
+    let mut both = urls.clone();
+    both["resources"] = json!(["pods"]);
+    let status = refused(roles.create(&PostParams::default(), &from(rules(both))).await);
+    let why = "rules cannot apply to both regular resources and non-resource URLs";
+    assert!(status.message.ends_with(&format!("{field}: {why}")), "{status:?}");
+    roles.create(&PostParams::default(), &from(rules(urls))).await.expect("created");
 }
 
 #[tokio::test]
