@@ -1,7 +1,7 @@
 //! The checks of built-in kinds, beside the types of their fields.
 //!
 //! They cover the kinds that controllers write most: ConfigMaps, Secrets, Leases, Events, Pods,
-//! Deployments and ReplicaSets.
+//! Deployments, ReplicaSets and roles.
 
 use serde_json::{Value, json};
 
