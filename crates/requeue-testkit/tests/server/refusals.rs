@@ -2,6 +2,7 @@
 
 use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::core::v1::{ConfigMap, Pod};
+use k8s_openapi::api::networking::v1::IPAddress;
 use k8s_openapi::api::rbac::v1::{ClusterRole, Role};
 use kube::api::{DeleteParams, GetParams, ListParams, Patch, PatchParams, PostParams};
 use kube::{Api, ResourceExt};
@@ -119,6 +120,13 @@ async fn an_update_of_a_pod_changes_few_fields_and_in_one_direction() {
         "tolerations": [first, second],
     } }));
     pods.patch("p", &PatchParams::default(), &allowed).await.expect("patched");
+}
+
+#[tokio::test]
+async fn an_address_names_an_object() {
+    let addresses = Api::<IPAddress>::all(ApiServer::new().client());
+    let address = from(json!({ "metadata": { "name": "2001:db8::1" } }));
+    addresses.create(&PostParams::default(), &address).await.expect("created");
 }
 
 #[tokio::test]
