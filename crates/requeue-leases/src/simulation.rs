@@ -34,8 +34,8 @@ pub fn is_simulated() -> bool {
 
 /// Returns the time of day, for fields of objects such as `lastTransitionTime`.
 ///
-/// It is [`Timestamp::now`], except under `explore` of requeue-testkit. There it is the time of the API server, so that
-/// two runs of one seed write the same objects.
+/// It is [`Timestamp::now`], except under `explore` of requeue-testkit, on the thread of the test. There it is the time
+/// of the API server, so that two runs of one seed write the same objects.
 ///
 /// # Examples
 ///

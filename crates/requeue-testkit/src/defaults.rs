@@ -136,6 +136,11 @@ fn set_deployment(deployment: &mut Value) {
 }
 
 fn set_pod(pod: &mut Value) {
+    if let Some(grace) = pod.pointer_mut("/spec/terminationGracePeriodSeconds")
+        && grace.as_i64().is_some_and(|seconds| seconds < 0)
+    {
+        *grace = json!(1);
+    }
     set_pod_spec(&mut pod["spec"]);
     set_fields(&mut pod["spec"], &[("enableServiceLinks", json!(true))]);
     for container in pod["spec"]["containers"].as_array_mut().into_iter().flatten() {

@@ -18,6 +18,12 @@ impl Definition {
         text(&self.0["metadata"]["resourceVersion"]).parse().unwrap_or(0)
     }
 
+    /// Returns whether another state of the definition gives the same kinds.
+    pub(crate) fn is_equal_to(&self, other: &Value) -> bool {
+        let is_equal = |pointer| self.0.pointer(pointer) == other.pointer(pointer);
+        ["/metadata/uid", "/spec", "/status/acceptedNames"].into_iter().all(is_equal)
+    }
+
     pub(crate) fn list_kind(&self) -> String {
         text(&self.0["spec"]["names"]["listKind"])
     }

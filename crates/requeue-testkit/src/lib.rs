@@ -10,7 +10,7 @@
 //! - A request for anything else fails with 501 and a message that names it. The server never pretends.
 //! - No controller runs beside it, except for those that end deletions. Nothing creates pods. Of
 //!   Kubernetes' own kinds, only pods, workloads, Secrets, Leases and Events have defaults. Only ConfigMaps, Secrets,
-//!   Leases, Events, Deployments and ReplicaSets are validated beyond metadata and types.
+//!   Leases, Events, Pods, Deployments, ReplicaSets and roles are validated beyond metadata and types.
 //!
 //! # Examples
 //!

@@ -327,23 +327,18 @@ impl Request {
                        application/vnd.kubernetes.protobuf";
             return Err(Failure::unsupported_media(why));
         }
-        let mut unread = is_object.then(|| unread(request.body())).flatten();
-        let body = match request.body() {
-            empty if empty.is_empty() => Value::Null,
-            text => match serde_json::from_slice(text) {
-                Ok(body) => body,
-                Err(_) if unread.is_some() => Value::Null,
-                Err(error) => {
-                    return Err(Failure::bad_request(format!(
-                        "the body of the request is not JSON, the only form that \
-                         requeue-testkit reads: {error}"
-                    )));
-                }
-            },
+        let read = serde_json::from_slice(request.body());
+        let unread = if is_object { unread(request.body(), &read) } else { None };
+        let body = match read {
+            Ok(body) => body,
+            Err(_) if unread.is_some() || request.body().is_empty() => Value::Null,
+            Err(error) => {
+                return Err(Failure::bad_request(format!(
+                    "the body of the request is not JSON, the only form that requeue-testkit \
+                     reads: {error}"
+                )));
+            }
         };
-        if body.is_object() {
-            unread = None;
-        }
         let agent = header(USER_AGENT).unwrap_or("unknown");
         let agent = agent.split('/').next().unwrap_or_default().to_owned();
         let projection = projection(header(ACCEPT).unwrap_or_default())?;
@@ -387,10 +382,10 @@ impl Request {
     }
 }
 
-/// Returns why a body is no object, and how it begins.
-fn unread(body: &[u8]) -> Option<String> {
+/// Returns why a body, which was read as JSON, is no object, and how it begins.
+fn unread(body: &[u8], read: &serde_json::Result<Value>) -> Option<String> {
     const SHOWN: usize = 30;
-    let why = match serde_json::from_slice::<Value>(body) {
+    let why = match read {
         Ok(Value::Object(_)) => return None,
         Ok(other) => {
             let found = match other {
@@ -405,7 +400,7 @@ fn unread(body: &[u8]) -> Option<String> {
                  \"json:\\\"kind,omitempty\\\"\" }}"
             )
         }
-        Err(error) => json_error(body, &error),
+        Err(error) => json_error(body, error),
     };
     let begin = &body[..body.len().min(SHOWN)];
     let begin = match begin.first() {

@@ -24,7 +24,7 @@ pub(crate) const RULES: [(&str, &str); 12] = [
     ("uids", "They are random. Compared: equality."),
     ("the end of a generated name", "It is random. Compared: equality."),
     (
-        "creationTimestamp, deletionTimestamp, times of managed fields and of conditions",
+        "creationTimestamp, deletionTimestamp, times of managed fields and of a Namespace's conditions",
         "The servers run at different times. Compared: presence.",
     ),
     ("the order of managed fields", "It depends on the second of a write."),
@@ -66,6 +66,7 @@ impl Normalizer {
             self.add_text(name.to_owned(), format!("{prefix}-<random>"));
         }
         if is_cached(step)
+            && body.get("items").is_some()
             && let Some(meta) = body.get_mut("metadata").and_then(Value::as_object_mut)
         {
             mask(meta.get_mut("resourceVersion"), "<cached>");
@@ -182,8 +183,9 @@ impl Normalizer {
             }
             Value::String(text) => {
                 self.replace_known(text);
-                if let Some((before, _)) = text.split_once("in scheme \"pkg/") {
-                    *text = format!("{before}in scheme <place>");
+                if let Some((before, place)) = text.split_once("in scheme \"pkg/") {
+                    let after = place.split_once('"').map_or("", |(_, after)| after);
+                    *text = format!("{before}in scheme <place>{after}");
                 }
                 let mentions = ["resource version", "ResourceVersion", "resourceVersion"];
                 if !text.starts_with('<') && mentions.iter().any(|mention| text.contains(mention)) {
@@ -253,7 +255,7 @@ fn sort_causes(status: &mut Value) {
     status["message"] = json!(message);
 }
 
-/// Returns whether the real server may answer a list from its cache, at a version that it chooses.
+/// Returns whether the real server may answer from its cache, a list at a version that it chooses.
 pub(crate) fn is_cached(step: &Step) -> bool {
     let has = |text: &str| step.path.contains(text);
     has("resourceVersion=")
@@ -272,8 +274,21 @@ fn mask(value: Option<&mut Value>, replacement: &str) {
     }
 }
 
+/// Replaces the times in the conditions of Namespaces. Those of other objects come from the client.
 fn mask_conditions(object: &mut Map<String, Value>) {
-    let conditions = object.get_mut("status").and_then(|status| status.get_mut("conditions"));
+    match object.get("kind").and_then(Value::as_str) {
+        Some("Namespace") => mask_times(object.get_mut("status")),
+        // The items of a list do not name their kind.
+        Some("NamespaceList") => {
+            let items = object.get_mut("items").and_then(Value::as_array_mut);
+            items.into_iter().flatten().for_each(|item| mask_times(item.get_mut("status")));
+        }
+        _ => {}
+    }
+}
+
+fn mask_times(status: Option<&mut Value>) {
+    let conditions = status.and_then(|status| status.get_mut("conditions"));
     for condition in conditions.and_then(Value::as_array_mut).into_iter().flatten() {
         mask(condition.get_mut("lastTransitionTime"), "<time>");
     }

@@ -298,7 +298,13 @@ impl Cluster {
     }
 
     /// Adds the kinds of a definition, and removes the versions that it no longer has.
+    ///
+    /// A write that does not change the kinds keeps them, so that watches can go back to before it.
     pub(super) fn add_definition(&mut self, definition: &Arc<Value>) {
+        let mut known = self.kinds.values().filter_map(|kind| kind.definition.as_ref());
+        if known.any(|known| known.is_equal_to(definition)) {
+            return;
+        }
         self.remove_definition(definition);
         for kind in crd::kinds(definition) {
             self.kinds.insert(kind.key(), Arc::new(kind));

@@ -73,6 +73,7 @@ impl Cluster {
         let is_changed = before["spec"]["replicas"].as_i64().unwrap_or(0) != replicas;
         let path: Vec<_> = parts(&paths.spec).collect();
         let managed_fields = patch::own_scale(&old, &path, is_changed, &writing.ownership);
+        Self::prepare(&mut new, &writing)?;
         let object = self.replace(&writing, &key, new, Some(managed_fields))?;
         Ok(Response::Json(200, shown(scale_of(&serve(kind, &object), &paths), request)))
     }

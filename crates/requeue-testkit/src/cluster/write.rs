@@ -74,11 +74,12 @@ impl Cluster {
         let namespace = request.path.namespace.as_deref();
         check_namespace(&mut object, namespace)?;
         let writing = Writing::new(now, request, kind);
+        Self::prepare(&mut object, &writing)?;
         let object = self.create_object(&writing, object, None)?;
         Ok(Response::Json(201, present(kind, request.projection, &object)))
     }
 
-    /// Creates an object, which is in the version of the kind. Returns it as it is stored.
+    /// Creates an object, which is [prepared](Self::prepare). Returns it as it is stored.
     ///
     /// `managed_fields` is `None` unless an apply has computed them.
     fn create_object(
@@ -92,7 +93,6 @@ impl Cluster {
         let namespace = object["metadata"]["namespace"].as_str().map(str::to_owned);
         let prefix = text(&object["metadata"]["generateName"]);
         let is_named = !text(&object["metadata"]["name"]).is_empty();
-        Self::prepare(&mut object, writing)?;
         let managed_fields = match managed_fields {
             Some(managed_fields) => managed_fields,
             None => patch::own_update(kind, None, &object, &writing.ownership),
@@ -165,6 +165,7 @@ impl Cluster {
                 check_type(&mut new, kind)?;
                 check_namespace(&mut new, request.path.namespace.as_deref())?;
                 check_name(&new, request)?;
+                Self::prepare(&mut new, &writing)?;
                 (200, self.replace(&writing, &key, new, None)?)
             }
             _ => self.put(&writing, access, request)?,
@@ -235,6 +236,7 @@ impl Cluster {
                     patch::apply(kind, Some(&old), &config, &writing.ownership, force)?;
                 check_namespace(&mut applied.object, request.path.namespace.as_deref())?;
                 check_name(&applied.object, request)?;
+                Self::prepare(&mut applied.object, writing)?;
                 Ok((
                     200,
                     self.replace(writing, &key, applied.object, Some(applied.managed_fields))?,
@@ -253,6 +255,7 @@ impl Cluster {
                 }
                 check_namespace(&mut applied.object, request.path.namespace.as_deref())?;
                 check_name(&applied.object, request)?;
+                Self::prepare(&mut applied.object, writing)?;
                 let object =
                     self.create_object(writing, applied.object, Some(applied.managed_fields))?;
                 Ok((201, object))
@@ -263,7 +266,7 @@ impl Cluster {
 
     /// Replaces a stored object. Returns it as it is stored.
     ///
-    /// `new` is in the version of the kind, and so is `managed_fields`, which an apply has computed.
+    /// `new` is [prepared](Self::prepare). An apply has computed `managed_fields` in the version of the kind.
     pub(super) fn replace(
         &mut self,
         writing: &Writing<'_>,
@@ -276,7 +279,6 @@ impl Cluster {
             return Err(Failure::not_found(kind, key.name()));
         };
         let old = serve(kind, &stored);
-        Self::prepare(&mut new, writing)?;
         let managed_fields = match managed_fields {
             Some(managed_fields) => managed_fields,
             None => patch::own_update(kind, Some(&old), &new, &writing.ownership),
@@ -314,7 +316,7 @@ impl Cluster {
     }
 
     /// Brings an object into the form of its kind, as the server does when it reads a body.
-    fn prepare(object: &mut Value, writing: &Writing<'_>) -> Result<(), Failure> {
+    pub(super) fn prepare(object: &mut Value, writing: &Writing<'_>) -> Result<(), Failure> {
         let kind = writing.kind;
         if kind.is_core("secrets") {
             encode_string_data(object);

@@ -1,7 +1,7 @@
 //! The checks of built-in kinds, beside the types of their fields.
 //!
 //! They cover the kinds that controllers write most: ConfigMaps, Secrets, Leases, Events, Pods,
-//! Deployments and ReplicaSets.
+//! Deployments, ReplicaSets and roles.
 
 use serde_json::{Value, json};
 
@@ -10,6 +10,9 @@ use super::names::config_key_errors;
 use super::pod_diff;
 use crate::kind::{Kind, Part};
 use crate::status::FieldError;
+
+/// The longest time limit of a pod, in seconds.
+const LONGEST_LIMIT: i64 = i32::MAX as i64;
 
 /// Returns the fields that the API server refuses.
 pub(super) fn check(
@@ -37,7 +40,9 @@ pub(super) fn check(
                 errors.push(FieldError::invalid(field, duration, "must be greater than 0"));
             }
         }
-        ("rbac.authorization.k8s.io", "clusterroles" | "roles") => check_rules(object, &mut errors),
+        ("rbac.authorization.k8s.io", "clusterroles" | "roles") => {
+            check_rules(object, kind, &mut errors);
+        }
         ("", "pods") => check_pod(object, old, &mut errors),
         ("apps", "deployments" | "replicasets") => check_workload(object, old, &mut errors),
         _ => {}
@@ -53,6 +58,8 @@ fn check_meta(object: &Value, old: Option<&Value>, kind: &Kind, part: Part) -> V
     };
     let names = match (&*kind.group, &*kind.plural) {
         ("rbac.authorization.k8s.io", _) => Names::Segment,
+        // The testkit does not check that it is an address.
+        ("networking.k8s.io", "ipaddresses") => Names::Segment,
         ("", "namespaces" | "services") => Names::Label,
         _ => Names::Subdomain,
     };
@@ -190,16 +197,27 @@ fn check_workload(object: &Value, old: Option<&Value>, errors: &mut Vec<FieldErr
     }
 }
 
-fn check_rules(role: &Value, errors: &mut Vec<FieldError>) {
+fn check_rules(role: &Value, kind: &Kind, errors: &mut Vec<FieldError>) {
     for (at, rule) in role["rules"].as_array().into_iter().flatten().enumerate() {
         let is_empty = |field: &str| rule[field].as_array().is_none_or(Vec::is_empty);
+        let path = |field: &str| format!("rules[{at}].{field}");
         let mut require = |field: &str, why: &str| {
-            errors.push(FieldError::required(format!("rules[{at}].{field}"), why));
+            errors.push(FieldError::required(path(field), why));
         };
         if is_empty("verbs") {
             require("verbs", "verbs must contain at least one value");
         }
         if !is_empty("nonResourceURLs") {
+            let mut refuse = |why: &str| {
+                let urls = &rule["nonResourceURLs"];
+                errors.push(FieldError::invalid(path("nonResourceURLs"), urls, why));
+            };
+            if kind.is_namespaced {
+                refuse("namespaced rules cannot apply to non-resource URLs");
+            }
+            if ["apiGroups", "resources", "resourceNames"].iter().any(|field| !is_empty(field)) {
+                refuse("rules cannot apply to both regular resources and non-resource URLs");
+            }
             continue;
         }
         if is_empty("apiGroups") {
@@ -227,16 +245,81 @@ fn check_containers(spec: &Value, path: &str, errors: &mut Vec<FieldError>) {
 
 /// Checks a pod, and that an update changes little more than its images.
 fn check_pod(object: &Value, old: Option<&Value>, errors: &mut Vec<FieldError>) {
-    check_containers(&object["spec"], "spec.containers", errors);
-    let Some(old) = old else { return };
-    let (mut new, old) = (object["spec"].clone(), &old["spec"]);
+    let spec = &object["spec"];
+    check_containers(spec, "spec.containers", errors);
+    let limit = &spec["activeDeadlineSeconds"];
+    if limit.as_i64().is_some_and(|seconds| !(1..=LONGEST_LIMIT).contains(&seconds)) {
+        let why = "must be between 1 and 2147483647, inclusive";
+        errors.push(FieldError::invalid("spec.activeDeadlineSeconds", limit, why));
+    }
+    let Some(old) = old.map(|old| &old["spec"]) else { return };
     for list in ["containers", "initContainers"] {
         let containers = |spec: &Value| spec[list].as_array().map_or(0, Vec::len);
-        if containers(&new) != containers(old) {
+        if containers(spec) != containers(old) {
             let why = "pod updates may not add or remove containers";
             errors.push(FieldError::forbidden(format!("spec.{list}"), why));
             return;
         }
+    }
+    if let Some(why) = deadline_error(limit, &old["activeDeadlineSeconds"]) {
+        errors.push(FieldError::invalid("spec.activeDeadlineSeconds", limit, why));
+        if !limit.is_null() {
+            return;
+        }
+    }
+    check_tolerations(&spec["tolerations"], &old["tolerations"], errors);
+    check_gates(&spec["schedulingGates"], &old["schedulingGates"], errors);
+    if spec != old {
+        check_fixed_fields(spec, old, errors);
+    }
+}
+
+/// Returns why a pod may not have another time limit. It may be set or lowered.
+fn deadline_error(new: &Value, old: &Value) -> Option<&'static str> {
+    match (new.as_i64(), old.as_i64()) {
+        (Some(new), _) if !(0..=LONGEST_LIMIT).contains(&new) => {
+            Some("must be between 0 and 2147483647, inclusive")
+        }
+        (Some(new), Some(old)) if new > old => Some("must be less than or equal to previous value"),
+        (None, Some(_)) => Some("must not update from a positive integer to nil value"),
+        _ => None,
+    }
+}
+
+/// Refuses to remove or change tolerations, apart from their time.
+fn check_tolerations(new: &Value, old: &Value, errors: &mut Vec<FieldError>) {
+    let without_time = |toleration: &Value| {
+        let mut toleration = toleration.clone();
+        if let Some(fields) = toleration.as_object_mut() {
+            fields.remove("tolerationSeconds");
+        }
+        toleration
+    };
+    let list = |value: &Value| -> Vec<_> {
+        value.as_array().into_iter().flatten().map(without_time).collect()
+    };
+    let new = list(new);
+    if list(old).iter().any(|toleration| !new.contains(toleration)) {
+        let why = "existing toleration can not be modified except its tolerationSeconds";
+        errors.push(FieldError::forbidden("spec.tolerations", why));
+    }
+}
+
+/// Refuses new scheduling gates.
+fn check_gates(new: &Value, old: &Value, errors: &mut Vec<FieldError>) {
+    let list = |value: &Value| value.as_array().cloned().unwrap_or_default();
+    let old = list(old);
+    for (at, gate) in list(new).iter().enumerate().filter(|(_, gate)| !old.contains(gate)) {
+        let name = gate["name"].as_str().unwrap_or_default();
+        let why = format!("only deletion is allowed, but found new scheduling gate '{name}'");
+        errors.push(FieldError::forbidden(format!("spec.schedulingGates[{at}].name"), &why));
+    }
+}
+
+/// Refuses changes of the fields that no update of a pod may change.
+fn check_fixed_fields(new: &Value, old: &Value, errors: &mut Vec<FieldError>) {
+    let mut new = new.clone();
+    for list in ["containers", "initContainers"] {
         let new = new.get_mut(list).and_then(Value::as_array_mut).into_iter().flatten();
         for (new, old) in new.zip(old[list].as_array().into_iter().flatten()) {
             new["image"] = old["image"].clone();

@@ -1,7 +1,13 @@
 //! Custom resources: definitions, schemas, defaults and versions.
 
+use std::pin::pin;
+
+use futures_util::TryStreamExt;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
-use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams, ValidationDirective};
+use kube::api::{
+    DeleteParams, ListParams, Patch, PatchParams, PostParams, ValidationDirective, WatchEvent,
+    WatchParams,
+};
 use kube::core::DynamicObject;
 use kube::discovery::ApiResource;
 use kube::runtime::wait::{await_condition, conditions};
@@ -32,6 +38,29 @@ async fn a_kind_exists_while_it_is_defined() {
     things.patch("t", &PatchParams::default(), &none).await.expect("patched");
     assert_eq!(definitions.get_opt("things.example.com").await.expect("read"), None);
     assert_eq!(refused(things.list(&ListParams::default()).await).code, 404);
+}
+
+#[tokio::test]
+async fn a_label_of_a_definition_does_not_end_watches() {
+    let client = ApiServer::new().client();
+    define(&client, json!({ "type": "object" })).await;
+    let things = thing_api(&client);
+    let made =
+        things.create(&PostParams::default(), &thing("t", json!({}))).await.expect("created");
+    let version = made.resource_version().expect("a version");
+    things.delete("t", &DeleteParams::default()).await.expect("deleted");
+    let definitions = Api::<CustomResourceDefinition>::all(client.clone());
+    for (change, is_kept) in [
+        (json!({ "metadata": { "labels": { "a": "b" } } }), true),
+        (json!({ "spec": { "names": { "shortNames": ["thg"] } } }), false),
+    ] {
+        let patch = Patch::Merge(change);
+        let name = "things.example.com";
+        definitions.patch(name, &PatchParams::default(), &patch).await.expect("patched");
+        let watch = things.watch(&WatchParams::default(), &version).await.expect("a watch");
+        let event = pin!(watch).try_next().await.expect("an event");
+        assert_eq!(matches!(event, Some(WatchEvent::Deleted(_))), is_kept, "{event:?}");
+    }
 }
 
 #[tokio::test]

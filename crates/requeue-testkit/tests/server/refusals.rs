@@ -2,6 +2,8 @@
 
 use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::core::v1::{ConfigMap, Pod};
+use k8s_openapi::api::networking::v1::IPAddress;
+use k8s_openapi::api::rbac::v1::{ClusterRole, Role};
 use kube::api::{DeleteParams, GetParams, ListParams, Patch, PatchParams, PostParams};
 use kube::{Api, ResourceExt};
 use requeue_testkit::ApiServer;
@@ -70,6 +72,80 @@ async fn an_update_reports_each_error_once() {
     let updated = refused(maps.replace("a", &PostParams::default(), &invalid).await);
     assert_eq!((updated.code, causes(&updated)), (422, 1));
     assert_eq!(updated.message, created.message);
+}
+
+#[tokio::test]
+async fn an_update_of_a_pod_changes_few_fields_and_in_one_direction() {
+    let pods = Api::<Pod>::default_namespaced(ApiServer::new().client());
+    let first = json!({ "key": "a", "operator": "Exists" });
+    let second = json!({ "key": "b", "operator": "Exists" });
+    let pod = json!({ "metadata": { "name": "p" }, "spec": {
+        "containers": [{ "name": "main", "image": "web" }],
+        "activeDeadlineSeconds": 60,
+        "schedulingGates": [{ "name": "g" }, { "name": "h" }],
+        "terminationGracePeriodSeconds": -1,
+        "tolerations": [first],
+    } });
+    let created = pods.create(&PostParams::default(), &from(pod)).await.expect("created");
+    assert_eq!(created.spec.expect("a spec").termination_grace_period_seconds, Some(1));
+    for (change, why) in [
+        (
+            json!({ "activeDeadlineSeconds": 61 }),
+            "spec.activeDeadlineSeconds: Invalid value: 61: must be less than or equal to previous \
+             value",
+        ),
+        (
+            json!({ "activeDeadlineSeconds": null }),
+            "spec.activeDeadlineSeconds: Invalid value: null: must not update from a positive \
+             integer to nil value",
+        ),
+        (
+            json!({ "tolerations": [second] }),
+            "spec.tolerations: Forbidden: existing toleration can not be modified except its \
+             tolerationSeconds",
+        ),
+        (
+            json!({ "schedulingGates": [{ "name": "g" }, { "name": "x" }] }),
+            "spec.schedulingGates[1].name: Forbidden: only deletion is allowed, but found new \
+             scheduling gate 'x'",
+        ),
+    ] {
+        let patch = Patch::Merge(json!({ "spec": change }));
+        let status = refused(pods.patch("p", &PatchParams::default(), &patch).await);
+        assert_eq!(status.message, format!("Pod \"p\" is invalid: {why}"));
+    }
+    let allowed = Patch::Merge(json!({ "spec": {
+        "activeDeadlineSeconds": 30,
+        "schedulingGates": [{ "name": "h" }],
+        "tolerations": [first, second],
+    } }));
+    pods.patch("p", &PatchParams::default(), &allowed).await.expect("patched");
+}
+
+#[tokio::test]
+async fn an_address_names_an_object() {
+    let addresses = Api::<IPAddress>::all(ApiServer::new().client());
+    let address = from(json!({ "metadata": { "name": "2001:db8::1" } }));
+    addresses.create(&PostParams::default(), &address).await.expect("created");
+}
+
+#[tokio::test]
+async fn a_rule_is_about_resources_or_urls() {
+    let client = ApiServer::new().client();
+    let rules = |rule| json!({ "metadata": { "name": "r" }, "rules": [rule] });
+    let urls = json!({ "nonResourceURLs": ["/a"], "verbs": ["get"] });
+    let roles = Api::<Role>::default_namespaced(client.clone());
+    let status = refused(roles.create(&PostParams::default(), &from(rules(urls.clone()))).await);
+    let why = "namespaced rules cannot apply to non-resource URLs";
+    let field = "rules[0].nonResourceURLs: Invalid value: [\"/a\"]";
+    assert!(status.message.ends_with(&format!("{field}: {why}")), "{status:?}");
+    let roles = Api::<ClusterRole>::all(client);
+    let mut both = urls.clone();
+    both["resources"] = json!(["pods"]);
+    let status = refused(roles.create(&PostParams::default(), &from(rules(both))).await);
+    let why = "rules cannot apply to both regular resources and non-resource URLs";
+    assert!(status.message.ends_with(&format!("{field}: {why}")), "{status:?}");
+    roles.create(&PostParams::default(), &from(rules(urls))).await.expect("created");
 }
 
 #[tokio::test]
