@@ -172,7 +172,11 @@ async fn check_ends(keys: &mut Keys<'_>) {
     keys.finish(&out, Finish::RequeueAfter(Duration::ZERO, Priority::High)).await;
     assert_eq!(keys.errors("is requeued").await, [""; 0]);
     let out = keys.take().await;
-    assert_eq!(out.asked.priority, Priority::High, "the next run has the priority of the completion");
+    assert_eq!(
+        out.asked.priority,
+        Priority::High,
+        "the next run has the priority of the completion"
+    );
     keys.finish(&out, Finish::Succeed).await;
 
     keys.fail("is given up and runs again", "no").await;
