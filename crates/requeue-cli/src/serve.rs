@@ -88,8 +88,9 @@ pub(crate) fn read_tokens(file: Option<&Path>) -> Result<Tokens, Refusal> {
 /// `admin`. `sha256:HASH` is the token with this hash.
 fn parse_tokens(text: &str) -> Result<Tokens, String> {
     let mut tokens = Tokens::new();
-    // An empty text is an empty token, which is refused.
-    for line in text.split('\n').map(str::trim) {
+    // An empty text is an empty token, which is refused. The errors contain no part of a line, because each part may be
+    // a secret.
+    for (number, line) in (1..).zip(text.split('\n').map(str::trim)) {
         let (roles, token) = match line.split_once([' ', '\t']) {
             Some((roles, token)) => (roles, token.trim_start()),
             None => ("admin", line),
@@ -98,7 +99,7 @@ fn parse_tokens(text: &str) -> Result<Tokens, String> {
             Some(hash) => AccessToken::from_hash(hash),
             None => AccessToken::new(token),
         };
-        let token = token.map_err(|error| error.to_string())?;
+        let token = token.map_err(|error| format!("line {number}: {error}"))?;
         for role in roles.split(',') {
             let role = match role {
                 "read" => Role::Read,
@@ -106,8 +107,8 @@ fn parse_tokens(text: &str) -> Result<Tokens, String> {
                 "work" => Role::Work,
                 "admin" => Role::Admin,
                 _ => {
-                    let role = escaped(role.as_bytes());
-                    return Err(format!("no such role: {role}; use read, add, work or admin"));
+                    let roles = "the roles before a token are read, add, work and admin";
+                    return Err(format!("line {number}: no such role; {roles}"));
                 }
             };
             tokens.push((role, token));
@@ -188,6 +189,7 @@ impl Listener {
             Socket::Unix(..) => (None, None),
         };
         let has_tokens = self.has_tokens();
+        let has_password = self.tokens.iter().any(|(role, _)| *role == Role::Read);
         let site =
             self.tokens.into_iter().fold(site, |site, (role, token)| site.token(role, token));
         let site = match self.target {
@@ -210,9 +212,11 @@ impl Listener {
         };
         output.say(&format!("dashboard: {place}")).await;
         if address.is_some_and(|address| address.ip().is_unspecified()) {
-            let warning = "--serve: there is no password; every host that reaches this machine can see keys, \
-                           output and errors. Use 127.0.0.1:PORT or unix:PATH to prevent that";
-            output.say(warning).await;
+            if !has_password {
+                let warning = "--serve: there is no password; every host that reaches this machine can see keys, \
+                               output and errors. Use 127.0.0.1:PORT or unix:PATH to prevent that";
+                output.say(warning).await;
+            }
             if has_tokens {
                 let warning = "--serve-admin: there is no TLS; every host that can read the network can read the token";
                 output.say(warning).await;
@@ -390,12 +394,12 @@ mod tests {
             ("", "16 to 1,024"),
             ("short", "16 to 1,024"),
             ("admin 0123456789abcdef extra", "16 to 1,024"),
-            ("boss 0123456789abcdef", "no such role: boss"),
-            (", 0123456789abcdef", "no such role"),
+            ("0123456789abcdef\nboss 0123456789abcdef", "line 2: no such role"),
+            (", 0123456789abcdef", "line 1: no such role"),
             ("sha256:9f9f", "64 hexadecimal digits"),
         ] {
             let error = parse_tokens(text).unwrap_err();
-            assert!(error.contains(why), "{text}: {error}");
+            assert!(error.contains(why) && !error.contains("boss"), "{text}: {error}");
         }
     }
 }

@@ -21,6 +21,8 @@ const MOST_WRONG: u32 = 10;
 const WINDOW: Duration = Duration::from_secs(60);
 /// The maximum number of addresses that are stored. Beyond this number, the oldest addresses are forgotten.
 const MOST_ADDRESSES: usize = 1_024;
+/// The challenge of a refused read. A browser then asks the user for a name and a password.
+const ASK_FOR_PASSWORD: &str = "Basic realm=\"requeue\"";
 /// The maximum number of lines about wrong tokens that are logged in [`WINDOW`].
 const MOST_LINES: u32 = 20;
 
@@ -267,11 +269,10 @@ impl Access {
         if !self.has(|roles| roles.0 & Role::Read.bit() != 0) {
             return Ok(());
         }
-        // A browser asks the user for a name and a password, and then sends both with each request.
         let token = sent_token(request, &[b"bearer ", b"basic "]);
         let Some(token) = token else {
             let error = "reading needs a token: the header `Authorization: Bearer TOKEN`, or the password in a browser";
-            return Err(refuse_token("Basic realm=\"requeue\"", error));
+            return Err(refuse_token(ASK_FOR_PASSWORD, error));
         };
         self.check(request, &token, Some(Role::Read)).map(drop)
     }
@@ -304,9 +305,18 @@ impl Access {
         let Some(roles) = self.roles_of(token) else {
             self.count_wrong(remote);
             self.log_limited(remote, "wrong token");
-            return Err(refuse_token("Bearer error=\"invalid_token\"", "wrong token"));
+            let challenge = match role {
+                Some(Role::Read) => ASK_FOR_PASSWORD,
+                _ => "Bearer error=\"invalid_token\"",
+            };
+            return Err(refuse_token(challenge, "wrong token"));
         };
         match role {
+            // The status is not 403, because a browser would not ask for another password.
+            Some(Role::Read) if !roles.permit(Role::Read) => {
+                let error = format!("the token has the role {roles}, and reading needs read");
+                Err(refuse_token(ASK_FOR_PASSWORD, &error))
+            }
             Some(role) if !roles.permit(role) => {
                 let (path, role) = (request.uri().path(), role.name());
                 let error = format!(
@@ -471,7 +481,7 @@ mod tests {
             checked.map_or_else(|problem| problem.into_response().status().as_u16(), |()| 200)
         };
         for (path, expected) in [
-            ("/api/v1/keys", [200, 403, 403, 200, 403]),
+            ("/api/v1/keys", [200, 401, 401, 200, 401]),
             ("/api/v1/add", [403, 200, 403, 200, 200]),
             ("/api/v1/claim", [403, 403, 200, 200, 200]),
             ("/api/v1/fail", [403, 403, 200, 200, 200]),

@@ -1036,7 +1036,7 @@ const fn is_false(value: &bool) -> bool {
 /// The response of `/api/v1/renew`, `complete`, `fail` and `release`.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub struct ClaimResults {
-    /// The errors of the claims in one text, if the status is not 200.
+    /// The first error and the number of further errors, if the status is not 200.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
     /// The results, in the order of the claims.

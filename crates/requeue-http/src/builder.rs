@@ -184,8 +184,8 @@ impl<K> Builder<K> {
 
     /// Gives clients with this token a role. A token can have several roles, and a role several tokens.
     ///
-    /// A token with [`Role::Admin`] is that of [`admin`](Self::admin). If a token has [`Role::Read`], reads also need
-    /// a token. Browsers ask for it as a password; the name does not matter.
+    /// [`admin`](Self::admin) gives a token [`Role::Admin`]. If a token has [`Role::Read`], reads also need a token.
+    /// Browsers ask for it as a password; the name does not matter.
     ///
     /// # Examples
     ///

@@ -16,7 +16,7 @@ use requeue_store::{Key, Queue, QueueInfo, Store};
 use tokio::sync::watch;
 use tokio::time::MissedTickBehavior;
 
-use crate::api::{Named, QueueList, QueueRow, SEVERAL_QUEUES, Status};
+use crate::api::{Named, QueueList, QueueRow, SEVERAL_QUEUES, Status, is_action};
 use crate::history::History;
 use crate::open_queues::{EVERY, List, Numbers, OpenQueues, OpenWith};
 use crate::params::{Problem, json};
@@ -136,13 +136,24 @@ pub(crate) fn probe_router(queues: Arc<Queues>) -> Router {
 }
 
 async fn guard_request(State(queues): Site, request: Request, next: Next) -> Response {
-    let access = check_origin(&queues.frame.settings.hosts, &request);
-    // Methods below `queues/` are checked by the site of the queue.
-    let access = access.and_then(|()| match request.uri().path().strip_prefix("/queues/") {
-        Some(_) => Ok(()),
-        None => check_access(&queues.frame.access, false, &request),
+    let access = &queues.frame.access;
+    let checked = check_origin(&queues.frame.settings.hosts, &request);
+    let checked = checked.and_then(|()| match split_path(request.uri().path()) {
+        // The token is checked here too, because the queue is opened before its site checks the token.
+        Some((_, path)) => {
+            let is_action = access.permits_actions() && is_action(path);
+            check_access(access, is_action, path, &request)?;
+            if is_action { access.check_action(&request).map(drop) } else { Ok(()) }
+        }
+        None => check_access(access, false, request.uri().path(), &request),
     });
-    run_guarded(access, request, next).await
+    run_guarded(checked, request, next).await
+}
+
+/// Splits a path below `/queues/` into the encoded name of the queue and the path in its site.
+fn split_path(path: &str) -> Option<(&str, &str)> {
+    let below = path.strip_prefix("/queues/")?;
+    Some(below.find('/').map_or((below, "/"), |slash| below.split_at(slash)))
 }
 
 async fn serve_page(State(queues): Site, OriginalUri(uri): OriginalUri) -> Response {
@@ -179,11 +190,10 @@ async fn serve_queue(State(queues): Site, mut request: Request) -> Result<Respon
         return Err(Problem::new(StatusCode::SERVICE_UNAVAILABLE, "the server is shutting down"));
     }
     let uri = request.uri();
-    let below = uri.path().strip_prefix("/queues/").ok_or_else(no_path)?;
-    let (name, path) = below.split_once('/').unwrap_or((below, ""));
+    let (name, path) = split_path(uri.path()).ok_or_else(no_path)?;
     let name = percent_decode_str(name).decode_utf8().map_err(|_| no_path())?;
     let query = uri.query().map(|query| format!("?{query}")).unwrap_or_default();
-    let inner = format!("/{path}{query}").parse::<Uri>().map_err(|_| no_path())?;
+    let inner = format!("{path}{query}").parse::<Uri>().map_err(|_| no_path())?;
     let open = queues.open.find(&name).await?;
     let mut router = open.site(|queue| queues.make_site(queue));
     *request.uri_mut() = inner;

@@ -157,7 +157,7 @@ const HEADERS: [(HeaderName, &str); 7] = [
 async fn guard_request(State(site): Site, request: Request, next: Next) -> Response {
     let is_action = site.access.permits_actions() && is_action(request.uri().path());
     let access = check_origin(&site.settings.hosts, &request)
-        .and_then(|()| check_access(&site.access, is_action, &request));
+        .and_then(|()| check_access(&site.access, is_action, request.uri().path(), &request));
     run_guarded(access, request, next).await
 }
 
@@ -199,13 +199,14 @@ pub(crate) fn check_origin(allowed: &Hosts, request: &Request) -> Result<(), Pro
 }
 
 /// Returns the refusal of a method that does not fit the path, or of a read without the token that reads need. Actions
-/// check their tokens themselves.
+/// check their tokens themselves. `path` is the path in the site of the queue.
 pub(crate) fn check_access(
     access: &Access,
     is_action: bool,
+    path: &str,
     request: &Request,
 ) -> Result<(), Problem> {
-    let is_probe = ["/healthz", "/readyz"].contains(&request.uri().path());
+    let is_probe = ["/healthz", "/readyz"].contains(&path);
     let (error, allowed) = match *request.method() {
         Method::POST if is_action => return Ok(()),
         Method::GET | Method::HEAD if is_probe => return Ok(()),

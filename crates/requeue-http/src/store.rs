@@ -576,7 +576,7 @@ impl Source for Stored {
         lease: Duration,
     ) -> Result<Vec<ClaimResult>, Problem> {
         let tickets: Vec<_> = claims.iter().cloned().map(stored_ticket).collect();
-        let renewed = await_answer(PATIENCE, self.queue.renew_claims(&tickets, lease)).await?;
+        let renewed = self.queue.renew_claims(&tickets, lease, PATIENCE).await;
         let result = |(claim, renewal): (&Ticket, Renewal)| match renewal {
             Renewal::Renewed => ClaimResult::new(ClaimOutcome::Renewed),
             Renewal::Cancelled => ClaimResult::new(ClaimOutcome::Cancelled),
@@ -586,6 +586,7 @@ impl Source for Stored {
                 claim,
                 "another transaction has locked the key",
             ),
+            Renewal::Unknown(why) => ClaimResult::refused(ClaimOutcome::Unknown, claim, &why),
         };
         Ok(claims.iter().zip(renewed).map(result).collect())
     }

@@ -261,6 +261,18 @@ impl Runner {
         }
     }
 
+    /// Writes the output that waited for the end of a run, and wakes those that wait for the place of its key.
+    pub(super) async fn note_run_end(&self) {
+        if let Some(order) = &self.keys.order {
+            // A paused reader of the output must not delay the end of the run.
+            tokio::select! {
+                released = order.release_due(&self.output) => self.report_unwritten(released).await,
+                () = self.stop.wait_for_level(Level::Killing) => {}
+            }
+        }
+        self.keys.notify_changed();
+    }
+
     /// Starts the slot with this number. The first number is 1. A slot starts the next slot when it takes its first
     /// key, and waits for the end of the next slot before it stops.
     fn start_slot(self: Arc<Self>, slot: usize) -> JoinHandle<()> {
@@ -280,14 +292,7 @@ impl Runner {
                     next = Some(Arc::clone(&self).start_slot(slot + 1));
                 }
                 self.run_attempt(job, slot).await;
-                if let Some(order) = &self.keys.order {
-                    // A paused reader of the output must not delay the end of the run.
-                    tokio::select! {
-                        released = order.release_due(&self.output) => self.report_unwritten(released).await,
-                        () = self.stop.wait_for_level(Level::Killing) => {}
-                    }
-                }
-                self.keys.notify_changed();
+                self.note_run_end().await;
             }
             if let Some(next) = next
                 && next.await.is_err()

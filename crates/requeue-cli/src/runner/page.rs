@@ -154,6 +154,7 @@ impl Control<Key> for RunControl {
             }
         };
         runner.end_run(Job { item, lease: None }, outcome, record).await;
+        runner.note_run_end().await;
     }
 
     /// Stops or resumes the starts of commands. A run that stops starts no commands.

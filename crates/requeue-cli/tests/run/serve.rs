@@ -527,6 +527,31 @@ fn a_worker_over_http_runs_keys_of_a_run() {
     assert_eq!(ended.text(), "first\n");
 }
 
+#[test]
+fn the_end_of_a_claim_makes_room_for_the_next_key() {
+    let dir = directory("the_end_of_a_claim_makes_room");
+    let mut gate = Gate::new(&dir);
+    let mut command = Command::new(env!("CARGO_BIN_EXE_requeue"));
+    command.current_dir(&dir).env("REQUEUE_TOKEN", TOKEN);
+    command.args(["run", "--serve", "0", "--serve-admin", "--max-keys", "2", "-j1"]);
+    command.args(["-c", "echo \"$1\"; read _ <gate"]);
+    let mut run = Live::spawn(&mut command);
+    let server = address(&mut run);
+    run.send("first\nsecond\nthird\n");
+    run.wait_for("first");
+    // The only slot is busy with the first key, and the reader waits for room for the third.
+    for key in ["second", "third"] {
+        let (_, answer) = act(server, "claim", &json!({ "worker": "w", "wait": 60 }));
+        let claimed = &answer["claims"][0];
+        assert_eq!(claimed["key"], json!(key), "{answer}");
+        let claim = json!({ "key": key, "token": claimed["token"] });
+        assert_eq!(act(server, "complete", &json!({ "claims": [claim] })).0, 200);
+    }
+    gate.open(1);
+    let ended = run.end();
+    assert_eq!((ended.code(), ended.text()), (Some(0), "first\n".to_owned()), "{}", ended.stderr);
+}
+
 #[cfg(feature = "sqlite")]
 #[test]
 fn a_worker_over_http_runs_keys_of_a_store() {

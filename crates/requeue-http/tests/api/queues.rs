@@ -8,7 +8,7 @@ use std::time::Duration;
 use axum::Router;
 use prometheus_client::registry::Registry;
 use requeue::metrics::Metrics;
-use requeue_http::Site;
+use requeue_http::{AccessToken, Role, Site};
 use requeue_servers::Redis;
 use requeue_store::{Add, Store};
 use serde_json::{Value, json};
@@ -341,5 +341,36 @@ fn a_large_queue_on_redis_is_walked_without_an_order() {
     for (cursor, status) in [("cwABMA", 200), ("cwAAeA", 400), ("cwA", 400), ("eA", 400)] {
         let answer = get(served.address, &format!("/api/v1/keys?cursor={cursor}"));
         assert_eq!(answer.status, status, "{cursor}: {}", answer.text());
+    }
+}
+
+#[test]
+fn a_client_without_a_token_opens_no_queue() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let runtime = Runtime::new().expect("a runtime");
+    let store = runtime.block_on(open_store(dir.path()));
+    let reader = AccessToken::new("read-0123456789abcdef").expect("it is long enough");
+    let site = Site::of_all_queues(store, |opening| opening);
+    let served = Served::within(runtime, site.admin(token()).token(Role::Read, reader));
+    let server = served.address;
+    // A queue that does not exist is looked up in the store only after the check, so the answer is not 404.
+    for (method, path, token, status) in [
+        ("GET", "", "wrong", 401),
+        ("GET", "/", "wrong", 401),
+        ("GET", "/api/v1/keys", "wrong", 401),
+        ("GET", "/api/v1/keys", "read-0123456789abcdef", 404),
+        ("GET", "/healthz", "", 404),
+        ("GET", "/api/v1/add", TOKEN, 405),
+        ("POST", "/api/v1/keys", TOKEN, 405),
+        ("POST", "/api/v1/add", "wrong", 401),
+        ("POST", "/api/v1/add", "read-0123456789abcdef", 403),
+        ("POST", "/api/v1/add", TOKEN, 404),
+    ] {
+        let head = format!(
+            "{method} /queues/none{path} HTTP/1.1\r\nHost: {server}\r\nAuthorization: Bearer {token}\r\n\
+             Content-Type: application/json"
+        );
+        let answer = send(server, &head, "{}");
+        assert_eq!(answer.status, status, "{method} {path} {token}: {}", answer.text());
     }
 }

@@ -377,8 +377,15 @@ fn a_token_permits_only_what_its_roles_do() {
                 assert_eq!(answer.status, 200, "{head} {text}: {}", answer.text());
                 continue;
             }
-            assert_eq!(answer.status, 403, "{head} {text}");
             let (role, _) = text.split_once('-').expect("a role");
+            if permitted == "read" {
+                // A browser asks for another password.
+                let challenge = answer.header("www-authenticate");
+                assert_eq!((answer.status, challenge), (401, "Basic realm=\"requeue\""), "{text}");
+                assert!(answer.text().contains(&format!("the role {role}")), "{}", answer.text());
+                continue;
+            }
+            assert_eq!(answer.status, 403, "{head} {text}");
             let path = head.split(' ').nth(1).expect("a path");
             let error = format!(
                 "the token has the role {role}, and {path} needs {permitted}; use a token with that role"
@@ -387,9 +394,13 @@ fn a_token_permits_only_what_its_roles_do() {
         }
     }
     // Reads need a token, and probes do not.
-    let refused = get(server, "/api/v1/keys");
-    let challenge = refused.header("www-authenticate");
-    assert_eq!((refused.status, challenge), (401, "Basic realm=\"requeue\""));
+    for refused in [
+        get(server, "/api/v1/keys"),
+        ask_with("GET /api/v1/keys", "wrong-0123456789abcdef", &json!({})),
+    ] {
+        let challenge = refused.header("www-authenticate");
+        assert_eq!((refused.status, challenge), (401, "Basic realm=\"requeue\""));
+    }
     for path in ["/", "/metrics", "/api/v1/openapi.json", "/api/v1/events"] {
         assert_eq!(get(server, path).status, 401, "{path}");
     }

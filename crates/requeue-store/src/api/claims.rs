@@ -8,7 +8,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::oneshot;
-use tokio::time::Instant;
+use tokio::task::JoinSet;
+use tokio::time::{Instant, timeout};
 
 use crate::api::queue::Queue;
 use crate::client::ahead::Unstarted;
@@ -16,8 +17,8 @@ use crate::client::claim_loop::{Holder, Waiter};
 use crate::client::item::Item;
 use crate::client::shared::Shared;
 use crate::engine::defaults::MAX_BATCH;
-use crate::engine::{Renewed, by_shard};
-use crate::types::error::{Failed, ReadError, UpdateError};
+use crate::engine::{Engine, Place, Renewed, by_shard};
+use crate::types::error::{Answer, EngineError, Failed, Kind, ReadError, UpdateError};
 use crate::types::inspect::Entry;
 use crate::types::key::Key;
 use crate::types::worker::invalid_worker;
@@ -67,7 +68,7 @@ impl Ticket {
 
 /// The answer to the renewal of a claim.
 #[doc(hidden)]
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Renewal {
     Renewed,
     /// The lease was renewed, and the worker should stop the run, because it was cancelled.
@@ -76,6 +77,8 @@ pub enum Renewal {
     Lost,
     /// Another transaction has locked the key, so the lease was not renewed.
     Locked,
+    /// The store has not answered in time, or has failed with this error. The lease may have been renewed.
+    Unknown(String),
 }
 
 /// The delivery of a [`Ticket`].
@@ -118,15 +121,15 @@ impl Queue {
         let until = Instant::now().checked_add(wait);
         let waiter = Waiter { max: max.max(1), holder: Some(holder), until, reply };
         let is_open = !self.shutting_down() && self.wait_for_keys(waiter);
-        let items = if is_open { passed.await.unwrap_or_default() } else { Unstarted::default() };
+        let mut items =
+            if is_open { passed.await.unwrap_or_default() } else { Unstarted::default() };
+        // A lease may have expired before this task ran.
+        items.remove_lost();
         Ok(Claims { items, shared: Arc::clone(&self.shared) })
     }
 
-    /// Extends leases to `lease` from now. The answers have the order of the tickets.
-    ///
-    /// # Errors
-    ///
-    /// Returns an error if the store cannot be reached, or the queue was dropped. Some leases may have been renewed.
+    /// Extends leases to `lease` from now. Waits up to `patience` for each shard of the store. The answers have the order
+    /// of the tickets. If the queue was dropped, all claims are lost.
     ///
     /// # Cancel safety
     ///
@@ -135,29 +138,37 @@ impl Queue {
         &self,
         tickets: &[Ticket],
         lease: Duration,
-    ) -> Result<Vec<Renewal>, UpdateError> {
+        patience: Duration,
+    ) -> Vec<Renewal> {
         let Shared { engine, place, .. } = &*self.shared;
         let mut answers = vec![Renewal::Lost; tickets.len()];
         let held = tickets.iter().enumerate();
         let held = held.filter_map(|(n, ticket)| Some((n, ticket.key.clone(), ticket.epoch()?)));
+        // A shard that does not answer must not delay the others.
+        let mut parts = JoinSet::new();
         for part in by_shard(&**engine, place, held.collect(), |(_, key, _)| key) {
             for part in part.chunks(MAX_BATCH) {
-                let held = part.iter().map(|(_, key, epoch)| (key.clone(), *epoch)).collect();
-                let renewed = engine.renew_leases(place, held, lease).await;
-                let renewed = renewed.map_err(|fault| {
-                    UpdateError::from_engine("not all leases were renewed", fault)
-                })?;
-                for ((n, ..), renewed) in part.iter().zip(renewed) {
-                    answers[*n] = match renewed {
-                        Renewed::Yes => Renewal::Renewed,
-                        Renewed::Cancelled => Renewal::Cancelled,
-                        Renewed::Lost => Renewal::Lost,
-                        Renewed::Busy => Renewal::Locked,
-                    };
-                }
+                let renewal =
+                    renew_part(Arc::clone(engine), Arc::clone(place), part.to_vec(), lease);
+                let numbers: Vec<_> = part.iter().map(|(n, ..)| *n).collect();
+                parts.spawn(async move {
+                    let renewed = timeout(patience, renewal).await;
+                    let renewed = renewed.unwrap_or_else(|_| Err(EngineError::late()));
+                    let renewed = renewed.unwrap_or_else(|fault| {
+                        let renewal = match fault.kind {
+                            Kind::Dropped => Renewal::Lost,
+                            _ => Renewal::Unknown(fault.source.to_string()),
+                        };
+                        vec![renewal; numbers.len()]
+                    });
+                    numbers.into_iter().zip(renewed).collect::<Vec<_>>()
+                });
             }
         }
-        Ok(answers)
+        for (n, renewal) in parts.join_all().await.into_iter().flatten() {
+            answers[n] = renewal;
+        }
+        answers
     }
 
     /// Returns the item of a claim, which completes it. An item that is dropped before its completion has failed.
@@ -185,6 +196,29 @@ impl Queue {
                 Ok(item.map_or(Resumed::Held, |item| Resumed::Item(Box::new(item))))
             }
             (found, _) => Ok(Resumed::Over(found.map(Box::new))),
+        }
+    }
+}
+
+/// Renews leases of one shard.
+async fn renew_part(
+    engine: Arc<dyn Engine>,
+    place: Arc<Place>,
+    part: Vec<(usize, Key, i64)>,
+    lease: Duration,
+) -> Answer<Vec<Renewal>> {
+    let held = part.into_iter().map(|(_, key, epoch)| (key, epoch)).collect();
+    let renewed = engine.renew_leases(&place, held, lease).await?;
+    Ok(renewed.into_iter().map(Renewal::from).collect())
+}
+
+impl From<Renewed> for Renewal {
+    fn from(renewed: Renewed) -> Self {
+        match renewed {
+            Renewed::Yes => Self::Renewed,
+            Renewed::Cancelled => Self::Cancelled,
+            Renewed::Lost => Self::Lost,
+            Renewed::Busy => Self::Locked,
         }
     }
 }

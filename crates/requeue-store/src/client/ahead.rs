@@ -44,6 +44,17 @@ impl Unstarted {
         Self(std::mem::replace(&mut self.0, rest))
     }
 
+    /// Removes the keys whose leases are lost.
+    pub(crate) fn remove_lost(&mut self) {
+        for item in std::mem::take(&mut self.0) {
+            if item.is_lost() {
+                item.return_unclaimed();
+            } else {
+                self.0.push_back(item);
+            }
+        }
+    }
+
     /// Leaves the keys to another program.
     pub(crate) fn hand_over(mut self) {
         self.0.drain(..).for_each(Item::hand_over);

@@ -12,6 +12,7 @@ use tokio::time::{Instant, sleep_until, timeout};
 
 use crate::client::ahead::{Ahead, Unstarted};
 use crate::client::item::Item;
+use crate::client::leases::Renewer;
 use crate::client::schedules::Timetable;
 use crate::client::shared::{Shared, Shutdown};
 use crate::engine::defaults::MAX_BATCH;
@@ -404,8 +405,9 @@ async fn claim(
         }
     };
     let place = &place;
-    // A later answer is useless, because the leases have expired.
-    let claimed = timeout(claim.lease, engine.claim_keys(place, claim)).await;
+    // The lease of a client is not the timeout, because all getters of this process wait for this claim.
+    let own_lease = shared.options.lease;
+    let claimed = timeout(own_lease, engine.claim_keys(place, claim)).await;
     let claimed = claimed.unwrap_or_else(|_| Err(EngineError::late()));
     let claimed = claimed.inspect_err(|fault| {
         if fault.kind == Kind::Dropped {
@@ -419,10 +421,19 @@ async fn claim(
     claimed.damaged.iter().for_each(|damaged| damaged.report_set_aside(&place.name));
     place.meters.count_parked(claimed.parked.len() as u64);
     claimed.parked.iter().for_each(|parked| place.report_parked(parked));
-    let deadline = since + claim.lease;
+    let Claimed { items, next, is_paused, schedule_in, is_rated, .. } = claimed;
+    let renewer = if holder.is_some() { Renewer::Client } else { Renewer::ThisProcess };
+    let is_late = since.elapsed() >= claim.lease;
+    // The engine decides whether the lease of a late key has expired. This deadline only limits the attempts to return
+    // the key.
+    let deadline = if is_late { Instant::now() + own_lease } else { since + claim.lease };
     // Each delivery has a new number, so this process cannot hold it already.
-    let hold = |out| Item::hold(Arc::clone(shared), out, deadline);
-    let items = claimed.items.into_iter().filter_map(hold).collect();
-    let Claimed { next, is_paused, schedule_in, is_rated, .. } = claimed;
+    let hold = |out| Item::hold(Arc::clone(shared), out, deadline, renewer);
+    let items = items.into_iter().filter_map(hold);
+    if is_late {
+        items.for_each(Item::return_unclaimed);
+        return Err(EngineError::late());
+    }
+    let items = items.collect();
     Ok(Found { items, next, is_paused, schedule_in, is_rated })
 }

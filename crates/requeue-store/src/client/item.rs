@@ -10,7 +10,7 @@ use tokio::sync::oneshot;
 use tokio::time::Instant;
 
 use crate::client::finishing::{Finishing, Reply};
-use crate::client::leases::{Ending, Signals};
+use crate::client::leases::{Ending, Renewer, Signals};
 use crate::client::shared::Shared;
 use crate::engine::{Asked, Delivery, End, Failure, Finish};
 use crate::types::add::Priority;
@@ -63,9 +63,14 @@ pub struct Item {
 impl Item {
     /// Creates the item of a key whose lease lasts until `deadline`. Returns `None` if this process already holds the
     /// delivery.
-    pub(crate) fn hold(shared: Arc<Shared>, out: Delivery, deadline: Instant) -> Option<Self> {
+    pub(crate) fn hold(
+        shared: Arc<Shared>,
+        out: Delivery,
+        deadline: Instant,
+        renewer: Renewer,
+    ) -> Option<Self> {
         // The lease is registered first, because the drop of an item ends a registered lease.
-        let signals = shared.leases.hold_key(out.key.clone(), out.epoch, deadline)?;
+        let signals = shared.leases.hold_key(out.key.clone(), out.epoch, deadline, renewer)?;
         let (place, since) = (out.queued, Instant::now());
         Some(Self {
             shared: Some(shared),
@@ -93,7 +98,7 @@ impl Item {
         let (queued, group) = (Duration::ZERO, group.map(Arc::from));
         let out =
             Delivery { key, epoch, asked, failures, queued, group, trace: None, failed: None };
-        let mut item = Self::hold(shared, out, deadline)?;
+        let mut item = Self::hold(shared, out, deadline, Renewer::Client)?;
         item.since = item.since.checked_sub(since.unwrap_or_default()).unwrap_or(item.since);
         if cancelled.is_some() {
             item.signals.cancelled.cancel();

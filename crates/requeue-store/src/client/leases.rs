@@ -22,10 +22,19 @@ const POLL: Duration = Duration::from_millis(500);
 /// The timeout of a poll for cancelled runs.
 const ANSWERING: Duration = Duration::from_secs(2);
 
+/// The program that renews a lease.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Renewer {
+    ThisProcess,
+    /// Another program, whose leases can last longer than those of this process. A renewal here would shorten them.
+    Client,
+}
+
 /// A claimed key.
 #[derive(Debug)]
 struct Held {
     key: Key,
+    renewer: Renewer,
     /// The time until which the process certainly has the lease. It is measured by the process's clock, from a reading
     /// before the request was sent.
     deadline: Instant,
@@ -108,10 +117,16 @@ impl Leases {
 
     /// Adds a key whose lease lasts until `deadline`. The tokens are cancelled when the lease is lost, and when the run
     /// is cancelled. Returns `None` if this process already holds the delivery.
-    pub(crate) fn hold_key(&self, key: Key, epoch: i64, deadline: Instant) -> Option<Signals> {
+    pub(crate) fn hold_key(
+        &self,
+        key: Key,
+        epoch: i64,
+        deadline: Instant,
+        renewer: Renewer,
+    ) -> Option<Signals> {
         let signals = Signals::default();
         let Signals { lost, cancelled } = signals.clone();
-        let held = Held { key, deadline, since: None, lost, cancelled, is_ending: false };
+        let held = Held { key, renewer, deadline, since: None, lost, cancelled, is_ending: false };
         let mut all = lock(&self.held);
         match all.entry(epoch) {
             Entry::Occupied(_) => return None,
@@ -127,7 +142,7 @@ impl Leases {
         Some(signals)
     }
 
-    /// Ends the renewal of a lease that another program holds from now on.
+    /// Removes a key whose lease another program holds from now on.
     pub(crate) fn hand_over(&self, epoch: i64) {
         lock(&self.held).remove(&epoch);
         self.over.notify_waiters();
@@ -192,8 +207,11 @@ impl Leases {
         all.values().map(|held| held.deadline).min()
     }
 
-    fn held_keys(&self) -> Vec<(Key, i64)> {
-        lock(&self.held).iter().map(|(&epoch, held)| (held.key.clone(), epoch)).collect()
+    /// Returns the keys whose leases this process renews.
+    fn renewed_keys(&self) -> Vec<(Key, i64)> {
+        let held = lock(&self.held);
+        let renewed = held.iter().filter(|(_, held)| held.renewer == Renewer::ThisProcess);
+        renewed.map(|(&epoch, held)| (held.key.clone(), epoch)).collect()
     }
 
     fn note_renewed(&self, held: &[(Key, i64)], answers: &[Renewed], since: Instant) {
@@ -256,7 +274,7 @@ async fn keep_leases(
             continue;
         }
         renewal = Instant::now() + every;
-        let Some(held) = leases.upgrade().map(|leases| leases.held_keys()) else { return };
+        let Some(held) = leases.upgrade().map(|leases| leases.renewed_keys()) else { return };
         let since = Instant::now();
         let mut parts = JoinSet::new();
         for part in by_shard(&*engine, &place, held, |(key, _)| key) {

@@ -110,8 +110,9 @@ async fn each_process_can_renew_and_complete_a_claim_once() {
     let claimed = ticket(&first).await;
     drop(first);
     let unknown = Ticket { fencing_token: u64::MAX, ..claimed.clone() };
-    let renewed = second.renew_claims(&[claimed.clone(), unknown.clone()], 60 * SECOND).await;
-    assert_eq!(renewed.expect("answered"), [Renewal::Renewed, Renewal::Lost]);
+    let renewed =
+        second.renew_claims(&[claimed.clone(), unknown.clone()], 60 * SECOND, SECOND).await;
+    assert_eq!(renewed, [Renewal::Renewed, Renewal::Lost]);
     tokio::time::advance(2 * LEASE).await;
 
     let mut item = resume(&second, &claimed).await.expect("the lease is held");
@@ -140,8 +141,8 @@ async fn a_claim_is_over_when_its_lease_expires() {
     queue.add("a").await.expect("added");
     let claimed = ticket(&queue).await;
     tokio::time::advance(LEASE).await;
-    let renewed = queue.renew_claims(std::slice::from_ref(&claimed), LEASE).await;
-    assert_eq!(renewed.expect("answered"), [Renewal::Lost]);
+    let renewed = queue.renew_claims(std::slice::from_ref(&claimed), LEASE, SECOND).await;
+    assert_eq!(renewed, [Renewal::Lost]);
     let item = resume(&queue, &claimed).await.expect("no claim has found the expired lease");
     assert!(matches!(item.succeed().await, Err(CompleteError::Lost)));
     let item = get(&queue).await;
@@ -156,10 +157,57 @@ async fn a_cancelled_run_is_known_from_the_renewal_and_at_the_end() {
     let claimed = ticket(&queue).await;
     let cancelled = queue.cancel_running("a").await.expect("answered");
     assert_eq!(cancelled, crate::CancelledRun::Cancelled);
-    let renewed = queue.renew_claims(std::slice::from_ref(&claimed), LEASE).await;
-    assert_eq!(renewed.expect("answered"), [Renewal::Cancelled]);
+    let renewed = queue.renew_claims(std::slice::from_ref(&claimed), LEASE, SECOND).await;
+    assert_eq!(renewed, [Renewal::Cancelled]);
     let item = resume(&queue, &claimed).await.expect("the lease is held");
     assert!(item.cancel_reason().is_some());
     item.complete(Completion::Cancelled).await.expect("the lease is held");
     assert_eq!(engine.row("a"), None);
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_lease_of_a_client_is_not_shortened() {
+    let (engine, queue) = queue();
+    queue.add("a").await.expect("added");
+    let lease = 3600 * SECOND;
+    let claims = queue.claim_for("w", lease, 1, SECOND).await.expect("valid");
+    let until = || engine.row("a").and_then(|row| row.run).map(|run| run.lease_until);
+    let before = until();
+    // The answer to the client takes longer than the renewals of this process.
+    tokio::time::sleep(60 * SECOND).await;
+    assert_eq!((until(), claims.items().len()), (before, 1));
+    claims.hand_over();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_claim_that_is_answered_too_late_returns_its_keys() {
+    let (engine, queue) = queue();
+    queue.add("a").await.expect("added");
+    let gate = engine.gate.lock().await;
+    let mut waiting = Box::pin(claim(&queue, "w", 1));
+    assert!(polled(&mut waiting).await.is_pending());
+    settle().await;
+    tokio::time::advance(LEASE + SECOND).await;
+    settle().await;
+    drop(gate);
+    let _ = waiting.await;
+    let item = get(&queue).await;
+    assert_eq!(
+        (item.attempt(), item.as_str()),
+        (1, Some("a")),
+        "the store was slow, not the worker"
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_renewal_that_the_store_does_not_answer_is_unknown() {
+    let (engine, queue) = queue();
+    queue.add("a").await.expect("added");
+    let claimed = ticket(&queue).await;
+    let gate = engine.gate.lock().await;
+    let unknown = Ticket { fencing_token: u64::MAX, ..claimed.clone() };
+    let renewed = queue.renew_claims(&[claimed, unknown], LEASE, SECOND).await;
+    let late = "the store did not answer in time".to_owned();
+    assert_eq!(renewed, [Renewal::Unknown(late), Renewal::Lost]);
+    drop(gate);
 }

@@ -86,7 +86,8 @@ impl<'a> Rest<'a> {
         };
         let asked = match how {
             Finish::Succeed | Finish::Cancelled => Asked::default(),
-            Finish::RequeueAfter(_, priority) => Asked { priority: *priority, ..Asked::default() },
+            // The completion itself is the add of the next run.
+            Finish::RequeueAfter(_, priority) => Asked { adds: 1, flags: 0, priority: *priority },
             Finish::Release(asked) | Finish::Unclaim(asked, _) => *asked,
             Finish::Retry(_, failure)
             | Finish::RetryAfter(_, _, failure)

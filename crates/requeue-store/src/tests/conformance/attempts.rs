@@ -7,7 +7,7 @@ use crate::engine::row::LEASE_EXPIRED;
 use crate::engine::time::micros;
 use crate::engine::{Ask, Claim, Delivery, End, Failure, Finish, Place, Settings};
 use crate::tests::Batches as _;
-use crate::types::add::{Add, Added, Merge};
+use crate::types::add::{Add, Added, Merge, Priority};
 use crate::types::inspect::{Attempt, State, StateCounts};
 use crate::types::key::Key;
 
@@ -169,9 +169,14 @@ async fn check_ends(keys: &mut Keys<'_>) {
 
     keys.fail("is requeued", "no").await;
     let out = keys.take().await;
-    keys.finish(&out, Finish::RequeueAfter(Duration::ZERO, out.asked.priority)).await;
+    keys.finish(&out, Finish::RequeueAfter(Duration::ZERO, Priority::High)).await;
     assert_eq!(keys.errors("is requeued").await, [""; 0]);
     let out = keys.take().await;
+    assert_eq!(
+        out.asked.priority,
+        Priority::High,
+        "the next run has the priority of the completion"
+    );
     keys.finish(&out, Finish::Succeed).await;
 
     keys.fail("is given up and runs again", "no").await;
