@@ -75,7 +75,7 @@ const SEEDS: &str = "REQUEUE_SEEDS";
 ///     // The process fails if its request fails, and is started again.
 ///     world.run_controller(|client| async move {
 ///         let maps = Api::<ConfigMap>::default_namespaced(client);
-///         let map = json!({ "apiVersion": "v1", "kind": "ConfigMap", "data": { "a": "b" } });
+///         let map = json!({ "apiVersion": "v1", "kind": "ConfigMap", "metadata": { "name": "a" } });
 ///         maps.patch("a", &PatchParams::apply("example"), &Patch::Apply(map)).await
 ///     });
 ///     let get = async |client| Api::<ConfigMap>::default_namespaced(client).get("a").await.map(drop);
