@@ -274,7 +274,7 @@ mod tests {
             state: RowState::Parked,
             failures: 2,
             error: Some(error),
-            first: Some(9.0),
+            first: Some(20_000.0),
             last,
         };
         assert!(failures.push(&failing("other", None)));
@@ -289,7 +289,8 @@ mod tests {
             (group.keys, group.failures),
             (MOST_FAILURES - 1, 2 * (MOST_FAILURES - 1) as u64)
         );
-        assert_eq!((&*group.error, group.first, group.last), ("busy", Some(9.0), Some(1.0)));
+        let times = (group.first, group.last);
+        assert_eq!((&*group.error, times), ("busy", (Some(20_000.0), Some(1.0))));
     }
 
     #[test]

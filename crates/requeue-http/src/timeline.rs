@@ -734,8 +734,11 @@ fn text_of_run(run: &PastRun) -> String {
 
 /// Adds a wait, unless it is very short.
 fn push_wait(events: &mut Vec<PastEvent>, at: f64, until: f64, cause: WaitCause, failures: u32) {
-    // Stores have times in milliseconds, of which `f64` has no exact multiples.
-    if ((until - at) * 1e3).round() >= SHORTEST.as_secs_f64() * 1e3 {
+    // A key that was added during a run is ready at its end. A store rounds both times to milliseconds, so that a delay
+    // of up to 2 ms may lie between them.
+    let shortest = if cause == WaitCause::Delay { 3 * SHORTEST } else { SHORTEST };
+    // `f64` has no exact multiples of a millisecond.
+    if ((until - at) * 1e3).round() >= shortest.as_secs_f64() * 1e3 {
         let (until, cause, text) = (Some(until), Some(cause), text_of_wait(cause, failures));
         events.push(PastEvent { until, cause, text, ..PastEvent::new(EventKind::Wait, at) });
     }
@@ -896,6 +899,20 @@ mod tests {
         // The last event does not depend on the requested period.
         let none = timeline.since(Some(Duration::ZERO));
         assert_eq!((told(&none).len(), none.last.as_deref()), (0, Some("attempt 1 failed")));
+    }
+
+    #[test]
+    fn a_delay_that_is_only_rounded_is_no_wait() {
+        for (cause, millis, is_shown) in [
+            (WaitCause::Delay, 2.0, false),
+            (WaitCause::Delay, 3.0, true),
+            (WaitCause::Backoff, 0.0, false),
+            (WaitCause::Backoff, 1.0, true),
+        ] {
+            let (mut events, at) = (Vec::new(), unix_time());
+            push_wait(&mut events, at, at + millis / 1e3, cause, 1);
+            assert_eq!(events.len(), usize::from(is_shown), "{cause:?} for {millis} ms");
+        }
     }
 
     #[test]
