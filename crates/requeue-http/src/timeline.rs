@@ -177,7 +177,7 @@ fn is_present(event: &PastEvent, now: f64) -> bool {
     is_long && event.until.is_none_or(|until| until > now)
 }
 
-/// What an operator pauses or resumes.
+/// The target of a pause or of its end.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Paused {
     Queue,
