@@ -213,7 +213,7 @@ done | awk 'NF && !/ \(\// { print $1 }' | sort -u |
     done
 if scripts/setup.sh deny; then
     cargo deny check bans licenses sources
-    cargo deny --manifest-path bindings/python/Cargo.toml check --config "$PWD/deny.toml" bans licenses sources
+    cargo deny --manifest-path bindings/python/Cargo.toml --config deny.toml check bans licenses sources
 else
     not_run 'cargo deny: it is not installed'
 fi
