@@ -59,7 +59,7 @@ impl Cluster {
 
         let mut metadata = json!({ "resourceVersion": version.to_string() });
         let last = found.last().filter(|_| found.len() == limit);
-        // Whether the selector fits what remains is found out by the next page.
+        // Only the next page shows if the selector fits the objects that remain.
         let last = last.filter(|(at, _)| at + 1 < candidates.len());
         let is_last = last.is_none();
         if let Some((_, (key, _))) = last {

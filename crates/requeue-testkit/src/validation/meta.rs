@@ -16,7 +16,7 @@ pub(super) enum Names {
     Label,
 }
 
-/// Whose rules for finalizers apply.
+/// The set of rules for the finalizers of a kind.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Finalizers {
     /// Those of all kinds.
