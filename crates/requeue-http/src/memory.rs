@@ -35,6 +35,8 @@ use crate::timeline::{KnownRun, Present};
 /// The number of keys that are read while the queue's lock is held once.
 const SLICE: usize = 256;
 
+/// The text for a key that is not in the queue, and whose last run failed.
+const CUT_SHORT: &str = "not in the queue: its pending run was cancelled";
 /// The part of the past that is known without a recording.
 const NOT_RECORDED: &str = "this process records no events (Builder::record_events, --record-events): only the last \
                             runs of keys that have failed are known";
@@ -117,7 +119,7 @@ impl<K: Key, S: BuildHasher + Send + Sync> Shown<K, S> {
     fn parked_row(&self, key: &[u8], past: &Past) -> Row {
         // The key may no longer be valid for the queue.
         let detail = (self.read)(key).map(|key| detail_of(&self.detail, &key));
-        Row::of_past(key, past, detail.unwrap_or_default())
+        Row::of_past(key, past, detail.unwrap_or_default(), CUT_SHORT)
     }
 
     async fn walk_queue(&self, walk: &Walk, cursor: Option<&str>) -> Result<Walked, Problem> {

@@ -126,8 +126,9 @@ impl PastRun {
 }
 
 impl Row {
-    /// Returns the row of a key that is not in the queue but has a known past.
-    pub(crate) fn of_past(bytes: &[u8], past: &Past, detail: Detail) -> Self {
+    /// Returns the row of a key that is not in the queue but has a known past. `cut_short` explains a key whose last run
+    /// failed and that is not parked.
+    pub(crate) fn of_past(bytes: &[u8], past: &Past, detail: Detail, cut_short: &str) -> Self {
         let (key, key_base64) = shown_key(bytes);
         let parked_for = past.parked_for();
         let failures = if past.has_succeeded() { 0 } else { past.attempts() };
@@ -135,7 +136,7 @@ impl Row {
             (Some(_), 1) => "parked after 1 attempt; an add or a revival runs it again".to_owned(),
             (Some(_), n) => format!("parked after {n} attempts; an add or a revival runs it again"),
             (None, 0) => "not in the queue: its last run succeeded".to_owned(),
-            (None, _) => "not in the queue: its pending run was cancelled".to_owned(),
+            (None, _) => cut_short.to_owned(),
         };
         let mut row = Self {
             key,

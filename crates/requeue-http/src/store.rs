@@ -132,7 +132,7 @@ impl From<ActionRecord> for PastAction {
 }
 
 /// The text for a key that is not in the queue, and whose last run in this process failed.
-const NOT_HERE: &str =
+const CUT_SHORT: &str =
     "not in the queue: it was cancelled, or another process has completed its last run";
 
 impl Timeline {
@@ -389,11 +389,7 @@ impl Source for Stored {
             }
             // Only the store knows whether a key is parked.
             (None, Some(past)) if past.parked_for().is_none() => {
-                let mut row = Row::of_past(key, past, detail_of(&self.detail, &Key::from(key)));
-                if !past.has_succeeded() {
-                    row.why = NOT_HERE.to_owned();
-                }
-                row
+                Row::of_past(key, past, detail_of(&self.detail, &Key::from(key)), CUT_SHORT)
             }
             (None, _) if schedule.is_some() => Row::of_missing(key),
             (None, _) => return Ok(Found::Nothing),
