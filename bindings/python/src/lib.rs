@@ -7,6 +7,7 @@ mod bridge;
 mod clock;
 mod convert;
 mod errors;
+mod held;
 mod log;
 mod memory;
 mod store;

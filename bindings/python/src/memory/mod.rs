@@ -14,7 +14,7 @@ use requeue_store::Key;
 
 pub(crate) use self::fields::DrainedFields;
 use self::fields::{CountFields, EntryFields};
-pub(crate) use self::item::{MemoryItem, completed};
+pub(crate) use self::item::MemoryItem;
 use crate::bridge::promise;
 use crate::clock::FakeClock;
 use crate::convert::{
