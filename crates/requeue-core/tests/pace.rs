@@ -118,7 +118,7 @@ fn a_start_is_taken_back_once_and_can_count_later() {
     let until =
         |queue: &Queue<u32>| queue.look_up(&1, 1).and_then(|entry| entry.around.paced_until);
     assert_eq!(until(&queue), Some(Time::ZERO + 10 * SECOND));
-    // A release would also take the start back.
+    // A release would also remove the start from the count.
     queue.uncount_start(&out.ticket);
     queue.uncount_start(&out.ticket);
     assert_eq!(until(&queue), Some(Time::ZERO));

@@ -187,7 +187,7 @@ impl Replay<'_> {
     fn step(&mut self, event: Event) -> Result<Step, Box<Difference>> {
         if self.skips(&event) {
             self.position += 1;
-            // The shutdown of a recording that begins in the middle ends its replay.
+            // After a shutdown, `skips` skips all events, so the replay ends here.
             if event.transition == Transition::ShutDown {
                 self.queue.end(Ending::ShutDown);
                 self.replayed = self.queue.events_count();

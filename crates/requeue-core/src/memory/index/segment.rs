@@ -242,7 +242,8 @@ impl Segment {
         self.left += 1;
     }
 
-    // The search is out of line, so most removals do not have to save registers for the search.
+    // This search is a separate function, so that a removal without the search saves no registers
+    // for it.
     #[cold]
     fn remove_overflowed(&mut self, hash: u32, slot: Slot) {
         self.take_slot(hash, |it| it == slot);
