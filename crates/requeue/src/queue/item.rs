@@ -176,8 +176,7 @@ impl<'q, K: Key> Item<'q, K> {
     #[must_use]
     pub fn queued(&self) -> Option<Duration> {
         let (owner, _) = self.live.as_ref()?;
-        // A queue that keeps times needs the time for every operation, so another queue keeps no
-        // times.
+        // Only a queue whose operations all need the time knows when a key became ready.
         if !owner.facts.always_needs_now {
             return None;
         }
@@ -719,7 +718,7 @@ impl<K: Key> Shared<K> {
         delivered: Option<&K>,
     ) -> bool {
         let Some(finished) = finished else {
-            // Due keys have become ready, although the delivery was completed before.
+            // The call has made due keys ready, although the delivery was already complete.
             self.release_lock(state);
             return false;
         };

@@ -272,7 +272,8 @@ where
                 Err(error) => {
                     self.workers.queue.note_panic();
                     drop_quietly(error);
-                    // If there was no item, taking a key has panicked. The worker tries again after a pause.
+                    // If the worker had no item, the call for the next key has panicked. The worker waits, and calls
+                    // again.
                     thread::park_timeout(panic_pause(panics));
                     panics = panics.saturating_add(1);
                 }
