@@ -201,7 +201,7 @@ pub use crate::api::store::{OpenOptions, Store};
 pub use crate::client::item::{Completed, Item};
 #[cfg(feature = "postgres")]
 pub use crate::engine::postgres;
-// For requeue-testkit, which simulates several processes with one database.
+// Only requeue-testkit needs this module: it simulates several processes with one database.
 #[cfg(all(feature = "sqlite", any(test, feature = "test-util")))]
 #[doc(hidden)]
 pub use crate::engine::sqlite::simulated;

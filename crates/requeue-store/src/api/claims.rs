@@ -144,7 +144,7 @@ impl Queue {
         let mut answers = vec![Renewal::Lost; tickets.len()];
         let held = tickets.iter().enumerate();
         let held = held.filter_map(|(n, ticket)| Some((n, ticket.key.clone(), ticket.epoch()?)));
-        // A shard that does not answer must not delay the others.
+        // A shard that does not answer must not delay the other shards.
         let mut parts = JoinSet::new();
         for part in by_shard(&**engine, place, held.collect(), |(_, key, _)| key) {
             for part in part.chunks(MAX_BATCH) {

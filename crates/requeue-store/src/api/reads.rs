@@ -232,7 +232,7 @@ impl Queue {
     /// # Cancel safety
     ///
     /// The future can be dropped: the call changes nothing.
-    #[doc(hidden)] // For `requeue-http`.
+    #[doc(hidden)] // Only `requeue-http` needs this item.
     pub async fn walk_entries(
         &self,
         state: Option<State>,
@@ -245,7 +245,7 @@ impl Queue {
             Some(from) => (Part::key_before(from), Part::place_in_scan(from)),
         };
         let scans = match from {
-            // Engines keep the keys in these states in small sets, or in order.
+            // Engines store the keys in these states in small sets, or in order.
             None if matches!(state, Some(State::InFlight | State::Parked)) => false,
             None => engine.scans() && self.recent_counts().await?.total() > SORTED_KEYS,
             Some(_) => place_in_scan.is_some() && engine.scans(),
@@ -302,7 +302,7 @@ impl Queue {
     /// # Cancel safety
     ///
     /// The future can be dropped: the call changes nothing.
-    #[doc(hidden)] // For `requeue-cli`, which also shows the times of the entry.
+    #[doc(hidden)] // Only `requeue-cli` shows the times of the entry.
     pub async fn explain_entry(&self, entry: &Entry) -> Result<String, ReadError> {
         let standing = match entry.state == State::Ready && !entry.paused {
             true => self.read_standing(entry.group.as_deref()).await?,
@@ -411,7 +411,7 @@ impl Queue {
     /// # Cancel safety
     ///
     /// As [`recent_counts`](Self::recent_counts).
-    #[doc(hidden)] // For `requeue-http`.
+    #[doc(hidden)] // Only `requeue-http` needs this item.
     pub async fn recent_activity(&self) -> Result<Activity, ReadError> {
         self.shared.recent_activity().await
     }
@@ -439,7 +439,7 @@ impl Queue {
     /// # Cancel safety
     ///
     /// A count continues even if its callers are dropped.
-    #[doc(hidden)] // For `requeue-http`.
+    #[doc(hidden)] // Only `requeue-http` needs this item.
     pub async fn recent_counts(&self) -> Result<StateCounts, ReadError> {
         self.shared.recent_counts().await
     }
@@ -456,11 +456,11 @@ impl Queue {
     /// # Cancel safety
     ///
     /// As [`recent_counts`](Self::recent_counts).
-    #[doc(hidden)] // For `requeue-http`.
+    #[doc(hidden)] // Only `requeue-http` needs this item.
     pub async fn recent_longest(&self) -> Result<Vec<Entry>, ReadError> {
         let Shared { engine, place, longest, .. } = &*self.shared;
         let (engine, place) = (Arc::clone(engine), Arc::clone(place));
-        // The future owns its handles, because the query continues if its caller is dropped.
+        // The query continues if its caller is dropped, so the future owns its handles.
         let look = async move {
             let running = engine.read_page(&place, Some(State::InFlight), None, RUNNING);
             let mut running = running.await?;
@@ -513,7 +513,7 @@ impl Queue {
     /// # })?;
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    #[doc(hidden)] // For `requeue-http`.
+    #[doc(hidden)] // Only `requeue-http` needs this item.
     #[must_use]
     pub fn sample(&self) -> Option<Sample> {
         self.shared.scrape()

@@ -128,7 +128,7 @@ impl Store {
     /// let error = Store::check("sqlite:jobs.db?sync=full").expect_err("a typing error");
     /// assert_eq!(error.to_string(), "sqlite: unknown option \"sync\"; the options are synchronous");
     /// ```
-    #[doc(hidden)] // For `requeue-cli`, which checks an address before it looks for its file.
+    #[doc(hidden)] // Only `requeue-cli` checks an address before it looks for the file.
     pub fn check(url: &str) -> Result<(), ConnectError> {
         Address::parse(url).map(drop)
     }
@@ -274,7 +274,7 @@ impl Store {
 
     /// Returns the names of queues that are similar to `name`.
     async fn similar_queues(&self, name: &str) -> Vec<String> {
-        // If the names cannot be read, the error is still correct without them.
+        // The error is also correct without the names of similar queues.
         let queues = self.engine.list_queues().await.unwrap_or_default();
         similar_names(name, queues.into_iter().map(|queue| queue.name).collect())
     }
@@ -796,7 +796,7 @@ impl OpenOptions {
         };
         let grouping = opening.check_stored(&place, grouping.as_ref()).map_err(|why| bad(&why))?;
         if let Some(rate) = opening.rate.filter(|_| place.rate.is_none()) {
-            // A producer, which need not know the rate, may have created the queue.
+            // A producer that does not know the rate may have created the queue.
             let set = store.engine.set_first_rate(&place, rate).await;
             let said = || format!("queue {name:?}: its rate was not set");
             let first = set.map_err(|fault| OpenError::from_engine(said(), fault))?;

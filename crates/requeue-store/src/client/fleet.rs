@@ -92,7 +92,7 @@ mod tests {
         for minutes in [
             &[(100, 10), (159, 7)][..],
             &[(100, 10), (159, 9), (160, 1)],
-            // Minute 100 is now in `past`. A read may still return this minute, and it must not be counted twice.
+            // Minute 100 is now in `past`. A later read may still return this minute, which must not be counted twice.
             &[(100, 10), (161, 2)],
             &[(100, 10), (161, 3)],
             // After a pause of hours, only the last hour is known.

@@ -233,7 +233,7 @@ impl Leases {
                         held.note_loss();
                     }
                 }
-                // The next renewal, before the lease expires, tries again.
+                // The next renewal, which comes before the lease expires, tries again.
                 Renewed::Busy => {}
             }
         }

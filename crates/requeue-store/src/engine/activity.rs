@@ -119,7 +119,7 @@ pub(crate) async fn merge_old(engine: &dyn Engine, queue: &Place) -> Answer<()> 
         merging.tally.merge(&tally);
     }
     for merging in by_minute.into_values() {
-        // A result of false needs no retry, because another process has merged the same rows.
+        // If the result is false, another process has merged the same rows, so no retry is needed.
         engine.merge_activity(queue, merging).await?;
     }
     Ok(())

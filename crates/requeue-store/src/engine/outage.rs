@@ -116,8 +116,8 @@ impl Place {
         let now = Instant::now();
         let mut state = lock(&self.outage.state);
         state.failing.insert(part, now);
-        // `Relaxed` suffices, because all writers hold the lock. A reader without the lock may miss this value once.
-        // The next answer then ends the outage.
+        // `Relaxed` suffices, because all writers hold the lock. If an answer misses this value, the next answer ends
+        // the outage.
         self.outage.is_on.store(true, Ordering::Relaxed);
         // Short failures in quick succession are one outage, and are not reported separately.
         let continues = state.ended.is_some_and(|ended| now - ended < SETTLED);
@@ -151,7 +151,7 @@ impl Place {
         let now = Instant::now();
         let mut state = lock(&self.outage.state);
         state.failing.remove(&part());
-        // Parts with older failures are no longer retried.
+        // Parts whose last failure is older are no longer retried.
         state.failing.retain(|_, failed| now - *failed < EVERY);
         if !state.failing.is_empty() {
             return;

@@ -73,7 +73,7 @@ pub(crate) fn append(past: Option<&[u8]>, ending: Ending) -> Arc<[u8]> {
 /// Returns the runs at the time `now`, the oldest first. Damaged runs, and those before them, are left out.
 pub(crate) fn read_runs(past: &[u8], now: Micros) -> Vec<CompletedRun> {
     let mut runs = Vec::new();
-    // Another program may have written more.
+    // Another program may have written a longer text.
     let Some((mut end, mut rest)) = split_start(&past[..past.len().min(MOST)]) else { return runs };
     let now = millis(now);
     while let Some(run) = take_run(&mut rest, now.saturating_sub(end)) {

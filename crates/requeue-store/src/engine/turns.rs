@@ -135,7 +135,7 @@ impl Band {
 
     fn note_visited(&mut self, visited: Visited) {
         let named = std::mem::take(&mut self.visited_named);
-        // A named group that the claim did not reach does not become the next group.
+        // A named group that the claim did not reach must not become the next group.
         let is_late = |turn: &Turn| turn.used == 0 && named.contains(&turn.group);
         let (late, next): (Vec<_>, Vec<_>) = visited.next.into_iter().partition(is_late);
         for turn in next.into_iter().rev() {
@@ -205,7 +205,7 @@ impl Turns {
         let band = Priority::ALL.iter().zip(&mut self.bands).find(|(band, _)| **band == priority);
         let Some((_, Band { named, .. })) = band else { return };
         if self.was_full || named.len() >= NAMED {
-            // A busy process has enough groups to visit.
+            // A busy process has enough groups to visit, and needs no search.
             self.forget_search();
         } else if !named.iter().any(|name| **name == *group) {
             named.push(group.into());
@@ -353,7 +353,7 @@ impl Turns {
         if self.is_searching {
             self.steps += 1;
         } else {
-            // The lookup of this claim does not count, because it may have preceded the request for wakes.
+            // A new search begins, because the lookup of this claim may have preceded the request for wakes.
             self.is_searching = true;
             self.bands.iter_mut().for_each(Band::begin_search);
         }

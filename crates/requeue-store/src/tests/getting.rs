@@ -62,7 +62,7 @@ async fn a_key_for_one_who_has_gone_is_put_back_and_has_not_failed() {
     add.await.expect("the task completes").expect("added");
     let item = get(&queue).await;
     assert_eq!((item.as_str(), item.attempt()), (Some("a"), 1));
-    // The same is true if the key has already been claimed.
+    // A key that was already claimed is not lost either.
     item.succeed().await.expect("the lease is held");
     let mut getter = Box::pin(queue.get());
     assert!(polled(&mut getter).await.is_pending());

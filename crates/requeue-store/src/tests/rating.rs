@@ -99,7 +99,7 @@ async fn an_explanation_names_the_rate_that_permits_the_next_start_last() {
     assert_eq!(held[0].group(), Some("a"));
     let said = explain(&queue).await;
     assert!(said.contains(of_group) && said.ends_with('s'), "{said}");
-    // The rate of the queue is slower.
+    // The rate of the queue is slower than the rate of the group.
     queue.set_rate(Some(Rate::new(1, 2 * HOUR))).await.expect("set");
     assert_eq!(timeout(LATEST, queue.get_many(1)).await.expect("claimed").len(), 1);
     let said = explain(&queue).await;

@@ -186,7 +186,7 @@ impl Cron {
                     after.to_timestamp(date).map(|early| self.next_change(early).unwrap_or(early))
                 }
             };
-            // While the clock shows an hour for the second time, its dates have already passed.
+            // If the clock shows this hour for the second time, the dates in this hour have already passed.
             let at = at.map_err(|error| error.to_string())?;
             if at > now {
                 return Ok(at);

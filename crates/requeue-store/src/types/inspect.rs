@@ -124,7 +124,7 @@ pub struct Attempt {
 }
 
 /// The entries of the next keys of a walk: see [`Queue::walk_entries`](crate::Queue::walk_entries).
-#[doc(hidden)] // For `requeue-http`.
+#[doc(hidden)] // Only `requeue-http` needs this item.
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct Part {

@@ -118,7 +118,7 @@ impl Watermark {
     pub(super) fn begin(&self, now: Instant) -> Begun {
         let lows = self.lower.map_or(self.lows, |below| lower_of(below, self.lows));
         let [open, newer] = self.next_open;
-        // Claims find the keys of transactions that began after a very recent claim, because of their slack.
+        // If the last claim is recent, the slack of the next claims covers transactions that began after it.
         let is_long_ago = newer.since.is_none_or(|since| now > since + SLACK / 2);
         let names_newest = self.was_empty || is_long_ago;
         Begun { lows, names_newest, at: now, lowered: self.lowered, open }
@@ -293,7 +293,7 @@ mod tests {
         mark.note_claim(&first, [100; 4], &none, false);
         assert!(!mark.note_scan([None; 4]));
         assert!(mark.note_scan([None, Some(50), None, None]));
-        // This claim is not recorded, as if it had failed.
+        // This claim is never recorded, as if it had failed.
         let failing = mark.begin(now);
         assert_eq!(failing.lows, [100, 50, 100, 100]);
         let second = mark.begin(now);

@@ -121,11 +121,12 @@ impl Redis {
         }
         self.nodes.run_script(shard.slot, &check).await?;
         if self.was_dropped(of).await? {
-            // The queue was dropped in the meantime. If this step fails, a tentative mark remains, which is harmless.
+            // The queue was dropped after the record was read. If this step fails, a tentative mark remains, which is
+            // harmless.
             let _ = self.complete_mark(shard, "forget").await;
             return Err(EngineError::dropped(&of.name));
         }
-        // If the mark is not completed, the caller's script finds no mark, and the caller restores it again.
+        // If the mark is not completed, the caller's script finds no mark, and the caller restores the mark again.
         self.complete_mark(shard, "confirm").await.map(drop)
     }
 
@@ -193,7 +194,7 @@ async fn seal_shards(
     let (mut all, mut schedules, mut last_epoch) = (StateCounts::default(), 0, 0);
     for (number, shard) in shards.iter().enumerate() {
         let answer = run_step(nodes, shard, "seal", name).await;
-        // The error need not be `Unsure`, because unsealing later shows whether the seal was set.
+        // The error need not be `Unsure`, because the later unseal shows whether the seal was set.
         let answer = answer.map_err(|fault| EngineError { kind: Kind::Absent, ..fault })?;
         let mut answer = Values::from_array(answer)?;
         if answer.number::<u8>()? == 0 {
@@ -216,7 +217,7 @@ async fn mark_record(
     raise.arg(last_epoch);
     let raised = nodes.run_script(names::slot(names::FLOOR), &raise);
     raised.await.map_err(|fault| EngineError { kind: Kind::Absent, ..fault })?;
-    // Another drop may have taken over the seals and removed them. Then adds may have succeeded.
+    // Another drop may have taken over and removed the seals. Adds may have succeeded since then.
     if began.elapsed() > LIMIT {
         return Err(EngineError::absent("the shards did not answer in time"));
     }

@@ -162,7 +162,7 @@ impl Node {
                 connection.send_packed_commands(&all, skipped, commands.len()).await?
             }
         };
-        // `Relaxed` suffices, because only the order of requests for the map depends on this flag.
+        // `Relaxed` suffices, because the flag only determines which server is first asked for the map.
         self.silent.store(false, Ordering::Relaxed);
         if let Some(first) = answers.first_mut() {
             *first = std::mem::replace(first, Value::Nil).extract_error()?;

@@ -103,7 +103,7 @@ impl Waiting {
     /// Wakes the claims of this process and returns true, if it still wants a token.
     fn wake_claims(&self, number: usize) -> bool {
         // The value changes to false with the first token, so that two tokens do not wake the same claim. A claim that
-        // no longer needs the token afterwards passes it on: see `Engine::pass_wake_on`.
+        // does not use its token passes the token on: see `Engine::pass_wake_on`.
         self.wanted.send_if_modified(|wanted| {
             let was_wanted = std::mem::take(wanted);
             if was_wanted {

@@ -54,7 +54,7 @@ impl Reserve {
         {
             let dir = self.file.parent().filter(|dir| !dir.as_os_str().is_empty());
             let found = rustix::fs::statvfs(dir.unwrap_or(Path::new(".")));
-            // If the free space is unknown, the attempt shows whether it suffices.
+            // If the free space is unknown, the attempt to write shows whether it suffices.
             found.map_or(true, |found| found.f_bavail.saturating_mul(found.f_frsize) >= size)
         }
         #[cfg(not(unix))]
@@ -86,7 +86,7 @@ impl Reserve {
         {
             use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 
-            // `NONBLOCK`: the opening of a FIFO would otherwise wait for a reader.
+            // Without `NONBLOCK`, opening a FIFO would wait for a reader.
             let flags = rustix::fs::OFlags::NOFOLLOW | rustix::fs::OFlags::NONBLOCK;
             let flags = flags.bits().cast_signed();
             let reserve = options.mode(0o600).custom_flags(flags).open(&self.reserve)?;
@@ -110,7 +110,7 @@ impl Reserve {
 
     /// Frees the reserved space for claims and completions.
     pub(super) fn release(&self) {
-        // A failure is ignored: either the reserve does not exist, or its removal would free no space.
+        // A failure is ignored, because it means that no space can be freed.
         let _ = fs::remove_file(&self.reserve);
     }
 }
