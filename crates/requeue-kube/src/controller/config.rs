@@ -88,7 +88,7 @@ impl Default for Config {
             rate_limiter: Arc::new(|| {
                 let (base, max) = (Duration::from_millis(5), Duration::from_secs(300));
                 let limiter = BackoffLimiter::with_hasher(base, max, RandomState::new());
-                // A test can seed the generator of this thread, and so repeat all delays.
+                // If a test seeds the random generator of this thread, all delays are repeatable.
                 Box::new(limiter.seed(fastrand::u64(..)))
             }),
             oldest_every: 10,
