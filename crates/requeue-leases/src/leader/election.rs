@@ -223,8 +223,8 @@ impl Election {
                 let mine = lease.holder() == self.identity;
                 let token = lease.fencing_token();
                 self.see_lease(lease, now);
-                // A late response gives no right to lead. This elector nevertheless holds the Lease, and can take it
-                // over.
+                // A late response gives no right to lead. The Lease nevertheless names this elector, which can take the
+                // Lease over without a wait.
                 if mine && now < sent.at + self.config.renew_deadline {
                     let held =
                         Held { token, renewed: sent.at, conflicted: false, write: Request::Hold };
@@ -271,9 +271,8 @@ impl Election {
                 self.role = Role::Ended(held.end_without_lease(LeadershipLost::Deleted));
             }
             (Request::Hold | Request::Release, Answer::Conflict | Answer::NotFound) => {
-                // The conflict is with a write of this elector, whose response was lost, or with
-                // another client's write of a label. After the first conflict, a read follows
-                // immediately.
+                // The conflicting write is either an earlier write of this elector, whose response was lost, or another
+                // client's change of a label. After the first conflict, a read follows immediately.
                 let at = if held.conflicted { later } else { now };
                 held.conflicted = !held.conflicted;
                 self.plan = Plan { request: Request::Read, at };

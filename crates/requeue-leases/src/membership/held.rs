@@ -141,7 +141,7 @@ impl HeldShard {
 
 impl Right for HeldShard {
     fn check(&self) -> Result<(), LeadershipLost> {
-        // The member Lease is checked first, because its loss is final and the more precise reason.
+        // The member Lease is checked first, because its loss is final, and is the more precise reason.
         self.leadership.check()?;
         if self.is_named() { Ok(()) } else { Err(LeadershipLost::Shard(self.index)) }
     }
