@@ -61,7 +61,8 @@ impl<K: Ord + Clone> Model<K> {
         let Some(pace) = self.pace else { return };
         let now = self.now;
         let starts = self.starts.entry(key.clone()).or_default();
-        // Only starts within the last window count, and of these only as many as the pace permits.
+        // Only starts within the last window count. The model keeps no more of them than the pace
+        // permits.
         starts.push(now);
         while starts.len() > pace.runs() as usize
             || starts.len() > 1 && later(starts[0], pace.per()) <= now
