@@ -17,7 +17,7 @@ local NOTHING = { __index = {
 local PENDING = '>ddI4I4b'
 local RUN, EXTRA = '>dddI4I4bBc0', '>I4I4ddbd'
 local RUNNING = PENDING .. string.sub(RUN, 2)
--- The row follows the group and a zero byte, or an empty string.
+-- In a queue with groups, the group and a zero byte precede the row.
 local STORED_RUNNING = '>c0' .. string.sub(RUNNING, 2)
 local PENDING_SIZE = struct.size(PENDING)
 -- The sizes do not include the worker's name.
@@ -229,7 +229,7 @@ end
 
 local ALL_PLACES = { BANDS[1], BANDS[2], BANDS[3], LEASES, AGAIN, PARKED }
 
--- Returns whether any key was set aside. Most shards contain no such key.
+-- Returns true if any key was set aside. Most shards contain no such key.
 local some_aside
 local function has_aside()
   if some_aside == nil then
@@ -263,7 +263,7 @@ if TURNS then
     return due
   end
 
-  -- Returns the member of TURNS of a ready key, whose order is the order of the turns.
+  -- Returns the member of TURNS of a ready key. The order of these members is the order of the turns.
   function turn_of(band, group, at, key)
     return DIGITS[band] .. group .. '\0' .. due_text(at) .. '\0' .. key
   end
@@ -322,7 +322,7 @@ local function replace(key)
   return row
 end
 
--- Prepares a row for several keys. It must no longer change.
+-- Prepares a row for several keys. The row must not change after this call.
 local function share(row)
   row.text = packed(row)
   row.set, row.score = place(row)
@@ -563,7 +563,7 @@ local function keep(keys, now)
     if ready == nil then
       ready = may_name_groups() and {}
       if not ready then
-        -- A search costs less than reading the settings of all these groups.
+        -- A search is faster than reading the settings of all these groups.
         append_member(put, FREED, '0', UNNAMED)
         soonest = now
       end
@@ -827,7 +827,7 @@ local function fail(row, how, failure, hold, now)
     row.not_before = math.max(row.not_before, at)
     at = row.not_before
     if at > now and row.at > 0 then
-      -- One run serves both as the retry and for the adds during the run.
+      -- One run serves both the retry and the adds during the run.
       row.at = math.max(row.at, at)
       row.since = row.at
       unbind(row)
@@ -836,7 +836,7 @@ local function fail(row, how, failure, hold, now)
   demand(row, at, 'earliest', now)
 end
 
--- True if completions add their runs to the past of a key that stays.
+-- True if a completion adds its run to the past of a key that remains in the queue.
 local keeps_past
 
 -- Reads the settings of completions: 1 if re-adds are held, and 2 more for `keeps_past`. Returns whether re-adds are held.
@@ -884,10 +884,10 @@ end
 local function finish(row, how, failure, hold, now)
   local place
   if how.adds == 0 then
-    -- The process that completes the delivery has not claimed it: see `Asked`.
+    -- The completing process is not the process that claimed the key: see `Asked`.
     how = setmetatable({ adds = row.run_adds, flags = row.run_flags, priority = row.run_priority }, { __index = how })
   end
-  -- A run that has not started is not part of the past.
+  -- An unclaimed run has not started, so it is not part of the past.
   local was = keeps_past and how.what ~= 'unclaim' and not how.is_unclaimed and {
     since = row.since, run_since = row.run_since, run_adds = row.run_adds, lease_until = row.lease_until,
   }
