@@ -17,8 +17,8 @@ const MAX_MOVES: usize = 4;
 const SCAN_LIMIT: usize = 64;
 /// The maximum number of freed slots in the list of spare slots.
 const MAX_SPARES: u32 = 64;
-/// The maximum number of empty chunks that one removal drops. In nearly all cases, there are fewer
-/// empty chunks than this.
+/// The maximum number of empty chunks that one removal drops. In nearly all cases, fewer chunks than this number are
+/// empty.
 const MAX_DROPS: usize = 4096;
 
 ids! {

@@ -14,7 +14,7 @@ use crate::types::Slot;
 pub(super) const BITS: u32 = 6;
 /// The average number of taken places per bucket, out of twelve, at which a small segment is full.
 pub(super) const FULL: u32 = 7;
-/// The average number for a segment of the usual size. Such a segment becomes so full only if many hashes have the same
+/// The same average for a segment of the usual size. Such a segment becomes this full only if many hashes have the same
 /// last bits.
 const CRAMMED: u32 = 10;
 

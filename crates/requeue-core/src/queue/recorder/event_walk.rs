@@ -15,8 +15,8 @@ pub(super) const STEP: u64 = 1024;
 
 /// A reading of the recorded events, the oldest first, for [`Queue::read_events`].
 ///
-/// It ends with the last event before its beginning. If new events replace old events that were not read, the reading
-/// begins again with the oldest event that is left, so it has no gaps.
+/// The reading ends with the last event that was recorded before it began. If new events replace old events that were
+/// not read, the reading begins again with the oldest event that is left. It therefore has no gaps.
 #[derive(Clone, Debug)]
 pub struct EventWalk {
     rules: Rules,
@@ -24,7 +24,7 @@ pub struct EventWalk {
     of: Option<(u32, Option<u64>)>,
     /// The place that is read next.
     next: u64,
-    /// The places from here on are not read, and the number of events before here.
+    /// The first place that is not read, and the number of events before this place.
     end: (u64, u64),
     /// The number of places that the next step reads.
     step: u64,
@@ -59,7 +59,7 @@ impl EventWalk {
         (self.events, begin)
     }
 
-    /// Returns the events as a recording. The reading must be one of all events.
+    /// Returns the events as a recording. The reading must include the events of all keys.
     #[must_use]
     pub fn into_recording(self) -> Recording {
         Recording::new(self.rules, self.lost(), self.events)
