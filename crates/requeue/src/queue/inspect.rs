@@ -488,9 +488,9 @@ impl<K: Key> Shared<K> {
         Some(walk)
     }
 
-    /// Reads all values under one hold of the lock, in constant time, after all due keys were made ready in batches. A
-    /// scrape does no extra work for a due key, because the next operation would otherwise make the key ready. Returns
-    /// `None` if the code of a key calls this method under the lock.
+    /// Reads all values under one hold of the lock, in constant time, after all due keys were made ready in batches.
+    /// This is no extra work, because the next operation would otherwise make these keys ready. Returns `None` if the
+    /// code of a key calls this method under the lock.
     pub(crate) fn read_sample(&self) -> Option<Sample> {
         // For a custom order, keys are cloned here. If a `clone` panics, the panic must not reach
         // the scrape. The due keys are then not made ready.

@@ -252,8 +252,8 @@ impl<'q, K: Key> Item<'q, K> {
         self.new_cancellation()
     }
 
-    /// Calls `f` when the run is cancelled, on the thread that cancels it, unless the returned
-    /// value is dropped before.
+    /// Calls `f` when the run is cancelled, on the thread that cancels it, unless the returned value is dropped
+    /// earlier.
     pub(crate) fn on_cancel(
         &self,
         f: impl Fn(CancelReason) + Send + Sync + 'static,
@@ -546,7 +546,7 @@ pub struct Ticket {
 /// of their drop is discarded.
 pub(super) struct Completed<'q, K: Key> {
     live: Option<(Owner<'q, K>, K)>,
-    /// The queue's copy of the key, if the queue no longer has a record of it.
+    /// The queue's copy of the key, if the queue no longer has a record of this key.
     unused: Option<K>,
 }
 
