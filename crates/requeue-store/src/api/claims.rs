@@ -85,9 +85,9 @@ pub enum Renewal {
 #[doc(hidden)]
 #[derive(Debug)]
 pub enum Resumed {
-    /// The lease is probably still valid.
+    /// The lease is probably valid.
     Item(Box<Item>),
-    /// The claim is over, or never existed. The entry is that of the key, if it is in the queue.
+    /// The claim is over, or never existed. Contains the entry of the key, if the key is in the queue.
     Over(Option<Box<Entry>>),
     /// This process itself holds the delivery now: its worker runs the key, or another call completes it.
     Held,

@@ -119,8 +119,7 @@ impl Queue {
     ///
     /// # Errors
     ///
-    /// Returns the error of the add if the key or the group is invalid, or if the add names a group that it must not
-    /// name.
+    /// Returns the error of the add if the key or the group is invalid, or if the add must not name this group.
     #[doc(hidden)] // Only `requeue-cli` refuses single records.
     pub fn check_add(&self, key: impl Into<Key>, group: Option<&str>) -> Result<(), AddError> {
         self.shared.check_key(key.into(), group).map(drop).map_err(AddError)

@@ -12,13 +12,13 @@ use tokio::time::Instant;
 use crate::client::item::Item;
 use crate::client::options::Options;
 
-/// The shortest and the longest horizon. With a shorter horizon, claims would cost the engine more than they save.
+/// The shortest and the longest horizon. With a shorter horizon, claims would cost the engine more time than they save.
 const HORIZON: (Duration, Duration) = (Duration::from_millis(10), Duration::from_millis(100));
 /// The number of horizons after which a key returns to the store.
 const OVERDUE: u32 = 10;
 /// The time over which the rate is averaged.
 const WINDOW: Duration = Duration::from_millis(250);
-/// The time for which nothing is claimed ahead after keys had to be returned.
+/// After keys had to be returned, no key is claimed ahead for this time.
 const PAUSE: Duration = Duration::from_secs(1);
 /// The number of consecutive full claims that shows a backlog. Without a backlog, no key is claimed ahead, so that the
 /// first worker that asks receives the key, in any process.

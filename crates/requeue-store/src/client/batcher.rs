@@ -1,4 +1,4 @@
-//! Batches concurrent requests per shard, without a linger delay.
+//! Batches concurrent requests per shard, without a delay that waits for further requests.
 //!
 //! A batch contains the requests that arrive while the previous batch is in flight. A batch also contains the requests
 //! of tasks that are ready to run before the batch is sent.

@@ -344,7 +344,7 @@ impl Desk {
         }
     }
 
-    /// Returns the time until which nothing can be claimed, or `None` to claim again immediately.
+    /// Returns the time until which no key can be claimed, or `None` to claim again immediately.
     fn answered(&mut self, answer: Answered) -> Option<Instant> {
         let Answered { found, shutdown: _, max, took, poll, holder } = answer;
         let wait = match found {

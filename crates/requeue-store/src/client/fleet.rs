@@ -19,7 +19,7 @@ const MINUTES: i64 = 60;
 pub(crate) struct Fleet {
     /// The sum of the first read, without the work of this process. `None` before that read.
     before: Option<Tally>,
-    /// The sum of the minutes before those in `minutes`.
+    /// The sum of all minutes that precede the minutes in `minutes`.
     past: Tally,
     minutes: BTreeMap<i64, Tally>,
     /// The first minute that is not in `past`.

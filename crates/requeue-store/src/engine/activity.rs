@@ -1,10 +1,11 @@
 //! The activity of a queue per minute, as engines store it.
 //!
-//! Each process has a row for each minute. Each write replaces the row with the current sums. So no two processes write
-//! the same row, and a repeated write counts once. Rows of earlier minutes are merged into one row per minute.
+//! Each process has a row for each minute. Each write replaces the row with the current sums. Therefore, no two
+//! processes write the same row, and a repeated write counts once. Rows of earlier minutes are merged into one row per
+//! minute.
 //!
 //! All minutes are minutes of the engine's clock. A row can be written until the end of the next minute. It is merged
-//! at least one minute later. So a process that was suspended cannot write a row that was merged.
+//! at least one minute later. Therefore, a process that was suspended cannot write a row that was merged.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

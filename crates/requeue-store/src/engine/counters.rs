@@ -16,7 +16,7 @@ pub(crate) struct Counters(Mutex<Counted>);
 
 #[derive(Clone, Copy, Debug, Default)]
 struct Counted {
-    /// The values that this process counts or measures. They do not include the number of keys.
+    /// The values that this process counts or measures. The number of keys is not among them.
     sample: Sample,
     successes: u64,
 }

@@ -18,8 +18,8 @@ const TARGET: &str = "requeue_store::outage";
 
 /// The interval of reports during an outage. A part without further attempts for this long no longer counts as failing.
 const EVERY: Duration = Duration::from_secs(60);
-/// If an outage begins within this time after the previous one, both count as one outage. Therefore, not every failure
-/// of a store that fails every second request is reported.
+/// If an outage begins within this time after the previous one, both count as one outage. If a store fails every second
+/// request, not every failure is therefore reported.
 const SETTLED: Duration = Duration::from_secs(10);
 
 /// The outages of one queue's store that this process has noticed.
@@ -32,7 +32,7 @@ pub(crate) struct Outage {
 
 #[derive(Debug, Default)]
 struct State {
-    /// The time of the last failure of each part that has not succeeded since.
+    /// For each part without a success since its last failure, the time of that failure.
     failing: HashMap<Part, Instant>,
     since: Option<Instant>,
     ended: Option<Instant>,

@@ -1,6 +1,6 @@
 //! The turns that the groups of a queue take in the claims of one process.
 //!
-//! The claims of a process visit groups, not keys, so that the keys of a group at its limit cost nothing. The *ring* of
+//! The claims of a process visit groups, not keys, so that the keys of a group at its limit cost no time. The *ring* of
 //! a priority contains the groups that still had keys after their last turn. A claim first visits groups of the ring.
 //! It then visits a few groups that follow the *cursor* in the order of their names. The claims thus find each group
 //! with ready keys within one cycle, at a cost that does not depend on the number of groups.
@@ -22,8 +22,8 @@ pub(crate) const LOOKED_UP: usize = 16;
 const LOOKUP_EVERY: u32 = 8;
 /// The number of groups that a step of a search looks up. A search follows a claim that has found no key.
 pub(crate) const LOOKED_UP_IF_EMPTY: usize = 1024;
-/// The number of steps of a search that follows a poll, if a search has visited all groups before. Since that search,
-/// wakes name the changed groups, so polls find only changes that wakes have missed.
+/// The number of steps of a search that follows a poll, if a search has visited all groups before. Since the end of
+/// that search, wakes name the changed groups, so polls find only changes that wakes have missed.
 const STEPS_PER_POLL: u32 = 8;
 /// The number of claims with keys after which a search is out of date, because a busy process receives no wakes.
 const CLAIMS_PER_SEARCH: u32 = 16;
@@ -301,7 +301,8 @@ impl Turns {
         })
     }
 
-    /// Puts the groups of a claim back that has visited no group, because the queue is paused or held back by its rate.
+    /// Puts the groups of a claim back. The claim has visited no group, because the queue is paused or its rate permits
+    /// no start.
     pub(crate) fn return_rounds(&mut self, rounds: Bands<Round>) {
         let mut fits = true;
         for (band, round) in self.bands.iter_mut().zip(rounds) {

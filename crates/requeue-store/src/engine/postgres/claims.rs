@@ -164,7 +164,7 @@ impl Claims {
     /// ended.
     ///
     /// An uncommitted completion still occupies its slot of the group, and does not see keys of other uncommitted adds.
-    /// So the add wakes a process that finds the group at its limit, and the completion wakes no process.
+    /// The add then wakes a process that finds the group at its limit, and the completion wakes no process.
     fn visit_named_again(&self, queue: &Place, was_named: bool, snapshot: &Snapshot) {
         let is_unaware = self.0.with_queue(queue.id, |known| {
             if was_named && !known.is_repeating {

@@ -16,7 +16,7 @@ use super::params::{Params, with_types};
 use crate::types::error::{Answer, EngineError, ErrorKind, Reason};
 
 /// The settings of a session, or of the current transaction, which override the settings of the role and the database.
-/// A statement that waits for a lock fails after 5 s. So does a commit that waits for other transactions with
+/// A statement that waits for a lock fails after 5 s, and so does a commit that waits for other transactions with
 /// notifications. The server checks every second that the client is still connected, and cancels the statements of a
 /// disconnected client. JIT compilation does not pay off for these statements.
 macro_rules! settings {

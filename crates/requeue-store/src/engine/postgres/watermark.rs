@@ -4,10 +4,10 @@
 //! transaction can see them, so a claim that began at the oldest entry would read all of them.
 //!
 //! Keys can appear below the watermark. An add reads the clock when it runs, but its key becomes visible when its
-//! transaction commits. A claim also skips locked keys, whose positions do not change. So each claim returns the
-//! transactions that were in progress when it began. A later claim may find that one of them took longer than the
-//! [slack](SLACK) of claims. Then the range that claims have passed since the transaction began is suspect. A
-//! [scan](super::claims) of that range follows.
+//! transaction commits. A claim also skips locked keys, whose positions do not change. Therefore, each claim returns
+//! the transactions that were in progress when it began. A later claim may find that one of these transactions took
+//! longer than the [slack](SLACK) of claims. Then the range that claims have passed since the transaction began is
+//! suspect. A [scan](super::claims) of that range follows.
 //!
 //! A snapshot names a transaction in progress only if a newer transaction has ended. A claim that takes a key is such a
 //! newer transaction, so the snapshot of the next claim names all transactions older than that claim. Other claims also

@@ -1,8 +1,8 @@
 //! Drops queues.
 //!
-//! Each queue has a generation, a number that is drawn when the queue is created. It is stored in the
-//! queue's record, and as a mark in each shard. Every script compares the mark with the generation that its caller has
-//! opened. So no script operates on a dropped queue, even if a new queue has the same name.
+//! Each queue has a generation, a number that is drawn when the queue is created. It is stored in the queue's record,
+//! and as a mark in each shard. Every script compares the mark with the generation that its caller has opened.
+//! Therefore, no script operates on a dropped queue, even if a new queue has the same name.
 //!
 //! No script can access all shards of a cluster. Therefore, a drop has these steps:
 //!
@@ -17,7 +17,7 @@
 //!
 //! If a process opens the queue and finds a shard without a mark, the process first writes a tentative mark. No script
 //! accepts this mark. The process then reads the record again. It completes the mark only if the tentative mark still
-//! exists. So a process that read the record before a drop cannot mark the shards after the drop.
+//! exists. Therefore, a process that read the record before a drop cannot mark the shards after the drop.
 //!
 //! A mark may be missing because the server has evicted it. The record then shows whether the queue was dropped. If the
 //! record is also missing, the floor shows it, because the floor has risen since the queue was opened if any queue was

@@ -19,10 +19,10 @@
 //!
 //! # Groups
 //!
-//! A claim counts the keys of a group in flight, and delivers further ones, in one script. So the limits are exact.
-//! After a failover, they are exact except for lost writes. All keys of a group must therefore be in one shard. If a
-//! pattern extracts the groups, the group of a key determines its shard. If adds name the groups, the queue has one
-//! shard, even if the address asks for more.
+//! A claim counts the keys of a group in flight, and delivers further ones, in one script. The limits are therefore
+//! exact. After a failover, they are exact except for lost writes. All keys of a group must therefore be in one shard.
+//! If a pattern extracts the groups, the group of a key determines its shard. If adds name the groups, the queue has
+//! one shard, even if the address asks for more.
 //!
 //! # Data loss in a failover
 //!
@@ -37,7 +37,7 @@
 //!
 //! An add that replicas do not confirm in time is sent again. The script recognizes the batch by its receipt, a Redis
 //! key with the answers of the batch. The receipt is written together with the rows, and expires when the batch can no
-//! longer be repeated. So a retried add counts once, even after a failover to a replica that has the receipt.
+//! longer be repeated. A retried add therefore counts once, even after a failover to a replica that has the receipt.
 //!
 //! Fencing tokens increase regardless of lost writes, because each is at least the time of its server in microseconds.
 //! The clocks of servers that replace each other must therefore differ by less than the time that a failover takes.

@@ -1,8 +1,8 @@
 //! Tracks the servers of a cluster and the slots that they serve.
 //!
-//! The driver's own cluster client resends a command when its connection breaks. A claim that runs twice
-//! would hold keys that no process knows of. So this module maintains the map of slots. This module resends a command
-//! only if the server reported that the command had no effect.
+//! The driver's own cluster client resends a command when its connection breaks. A claim that runs twice would hold
+//! keys that no process knows of. This module therefore maintains the map of slots. It resends a command only if the
+//! server reported that the command had no effect.
 
 use std::collections::HashMap;
 use std::pin::pin;

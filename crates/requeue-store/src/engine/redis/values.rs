@@ -360,7 +360,7 @@ fn read_parked(value: Value) -> Answer<Vec<ParkedKey>> {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Health {
     Good,
-    /// Parts of the shard are missing. The number is that of the dropped places without a row.
+    /// Parts of the shard are missing. Contains the number of dropped places without a row.
     Damaged(u64),
 }
 

@@ -1,8 +1,8 @@
 //! Wakes waiting processes by tokens in Redis lists.
 //!
-//! Only one of the waiting processes takes a token. If it leaves ready keys behind, it adds another token. If it no
-//! longer waits, it returns the token. Each shard has a list. Each queue that is open in this process has one
-//! connection per shard, which is opened when the process first waits.
+//! Only one of the waiting processes takes a token. If ready keys remain after its claim, the process adds another
+//! token. If the process no longer waits, it returns the token. Each shard has a list. Each queue that is open in this
+//! process has one connection per shard, which is opened when the process first waits.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};

@@ -1,7 +1,7 @@
 //! Reserves disk space for claims and completions, so that a queue on a full disk can drain.
 //!
-//! Each transaction needs space in the log, and each checkpoint needs space in the file for the pages that
-//! adds have appended. On a full disk, claims would also fail, and the log could never be freed. So a reserve file next
+//! Each transaction needs space in the log, and each checkpoint needs space in the file for the pages that adds have
+//! appended. On a full disk, claims would also fail, and the log could never be freed. Therefore, a reserve file next
 //! to the queue's file occupies the space that claims and completions need. When an operation finds the disk full, the
 //! reserve file is removed. From then on, adds can use only pages that are free within the queue's file, until the disk
 //! has space for a new reserve.

@@ -114,8 +114,8 @@ async fn woken(wakes: &mut watch::Receiver<u64>) {
     wakes.mark_unchanged();
 }
 
-/// An uncommitted completion still occupies its slot of the group. It does not see a key that an add makes ready, so it
-/// sends no wake for this key.
+/// An uncommitted completion still occupies its slot of the group. The completion does not see a key that an add makes
+/// ready, so it sends no wake for this key.
 #[tokio::test]
 async fn a_slot_that_is_freed_during_an_add_is_used_without_a_poll() {
     let Some(server) = Server::shared() else { return };
