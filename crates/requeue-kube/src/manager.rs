@@ -291,7 +291,7 @@ impl Manager {
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future stops all controllers, each run at an `await`. The lease then expires.
+    /// Dropping the future stops all controllers, and drops each run at an `await`. The lease then expires.
     ///
     /// # Examples
     ///

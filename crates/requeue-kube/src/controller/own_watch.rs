@@ -220,7 +220,7 @@ impl<E: Resource + Send + 'static> ShardedWatch<E> {
         watch
     }
 
-    /// Applies events and changes of the shards, until the controller needs neither of them.
+    /// Applies events and changes of the shards, until the controller needs neither events nor changes.
     ///
     /// # Errors
     ///
@@ -256,7 +256,7 @@ impl<E: Resource + Send + 'static> ShardedWatch<E> {
     }
 
     /// Returns true if all gained shards were listed. A stream that has ended still lists the shards that are gained
-    /// while other watches live. If the stream ends before the first gain, the objects that it has listed have not run
+    /// while other watches run. If the stream ends before the first gain, the objects that it has listed have not run
     /// yet.
     fn is_complete(&self) -> bool {
         self.list.gains != 0 && self.list.gains == *self.gains.borrow()

@@ -95,7 +95,7 @@ impl Observation {
     /// Sets the priorities of objects that this object concerns.
     ///
     /// All other objects have the priority of the [kind of the change](ChangeKind::priority). If an object has several
-    /// priorities, the highest one counts.
+    /// priorities, the highest priority counts.
     ///
     /// ```
     /// use k8s_openapi::api::core::v1::ConfigMap;

@@ -84,10 +84,10 @@ pub(super) enum Access {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Learned {
     NotHeld,
-    /// The shard is not held. Before, the name belonged to an object in another shard.
+    /// The shard is not held. The name previously belonged to an object in another shard.
     Left,
     Held,
-    /// The shard is held. Before, the name belonged to an object in another shard.
+    /// The shard is held. The name previously belonged to an object in another shard.
     Moved,
 }
 

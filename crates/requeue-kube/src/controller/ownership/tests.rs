@@ -342,7 +342,7 @@ async fn a_stream_of_the_user_lists_a_gained_shard_from_its_store() {
     assert_eq!(runs().await, [second.as_str()], "not even a deletion counts");
 }
 
-/// Runs a controller that gains one shard, and whose stream ends then. The watch of another kind continues until the
+/// Runs a controller that gains one shard, and whose stream then ends. The watch of another kind continues until the
 /// first part of the result is dropped. Also returns the names of two objects, in shards 4 and 5.
 async fn after_the_end_of(
     controller: Controller<ConfigMap>,
