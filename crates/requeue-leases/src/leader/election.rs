@@ -294,7 +294,7 @@ impl Election {
         self.seen = Some(Seen { lease, since });
     }
 
-    /// Returns true if the Lease that was last seen has no holder, or has expired.
+    /// Returns true if the last seen Lease has no holder, or has expired.
     fn is_free(&self, now: Time) -> bool {
         let Some(Seen { lease, since }) = &self.seen else { return true };
         let lease_duration =
@@ -305,8 +305,8 @@ impl Election {
         unheld || now >= *since + lease_duration
     }
 
-    /// Returns true if this elector may take the Lease that was last seen. A Lease with the highest number has no
-    /// further term, and must be deleted by hand. The object of a shard group is never taken.
+    /// Returns true if this elector may take the last seen Lease. A Lease with the highest number has no further term,
+    /// and must be deleted by hand. An elector never takes the object of a shard group.
     fn may_take(&self) -> bool {
         let is_last = |seen: &Seen| seen.lease.transitions() == i32::MAX;
         !self.is_of_group() && !self.seen.as_ref().is_some_and(is_last)

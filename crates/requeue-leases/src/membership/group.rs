@@ -39,7 +39,8 @@
 //! A member that knows that another member is dead writes the desired holders of the dead member's shards. It also
 //! writes the desired holders of shards without a holder.
 //!
-//! If its watch has not shown its own renewals for a whole renew deadline, a member lists the Leases again.
+//! If the watch of a member has not shown its own renewals for a whole renew deadline, the member lists the Leases
+//! again.
 
 mod local;
 mod requests;

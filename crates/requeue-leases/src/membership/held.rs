@@ -44,7 +44,7 @@ pub(super) enum Command {
 /// The state that the driver and the held shards share.
 #[derive(Debug, Default)]
 pub(super) struct View {
-    /// For each shard on which this process acts: the fencing token, and the time since which this process has acted on
+    /// For each shard on which this process acts: the fencing token, and the time at which this process began to act on
     /// the shard.
     pub(super) held: Vec<Option<(i32, Time)>>,
     /// The holders of all shards at the last read.
