@@ -71,7 +71,7 @@ impl<K: Ord + Clone> Model<K> {
         }
     }
 
-    /// Takes back the last start of `key`, which is in flight, if that start counts.
+    /// Removes the last start of `key`, which is in flight, from the count, if that start counts.
     pub(super) fn take_back_start(&mut self, key: &K) {
         let run = self.processing.get_mut(key);
         if run.is_some_and(|run| std::mem::take(&mut run.counts)) {
