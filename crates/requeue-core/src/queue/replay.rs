@@ -97,6 +97,8 @@ impl Recording {
     ///
     /// The keys of the replay are hashes of 32 bits. Two keys with the same hash are one key for the replay, which can
     /// then differ from a correct recording. Among 10,000 keys, two keys share a hash with a probability of about 1 %.
+    // A user replays a recording with the program, so the items of a replay are hidden.
+    #[doc(hidden)]
     #[must_use]
     pub fn replay(&self) -> Replay<'_> {
         Replay {
