@@ -197,6 +197,20 @@ local function runs_again(row)
   return row.epoch > 0 and row.at > 0 and row.at or nil
 end
 
+-- Returns a function that formats times. The texts are cached, because many keys have the same time.
+local function time_format(format)
+  local texts = {}
+  return function(time)
+    local text = texts[time]
+    if not text then
+      text = string.format(format, time)
+      texts[time] = text
+    end
+    return text
+  end
+end
+local text_of = time_format('%.0f')
+
 -- The groups of the keys that `skip_group` has read, and of new keys. Queues without groups need none of these
 -- variables.
 local group_of, prefix_of, due_text, turn_of
@@ -252,16 +266,8 @@ if TURNS then
     return known[group]
   end })
 
-  -- Returns a due time in the format of TURNS. The texts are cached, because many keys have the same time.
-  local due_as = {}
-  function due_text(at)
-    local due = due_as[at]
-    if not due then
-      due = string.format('%016.0f', at)
-      due_as[at] = due
-    end
-    return due
-  end
+  -- The format of due times in TURNS.
+  due_text = time_format('%016.0f')
 
   -- Returns the member of TURNS of a ready key. The order of these members is the order of the turns.
   function turn_of(band, group, at, key)
@@ -328,17 +334,6 @@ local function share(row)
   row.set, row.score = place(row)
 end
 
--- The texts of times are cached, because many keys have the same time.
-local written_as = {}
-local function text_of(time)
-  local text = written_as[time]
-  if not text then
-    text = string.format('%.0f', time)
-    written_as[time] = text
-  end
-  return text
-end
-
 local function append(lists, set, what)
   local list = lists[set]
   if not list then
@@ -357,6 +352,16 @@ local function append_member(lists, set, score, member)
   end
   local n = #list
   list[n + 1], list[n + 2] = score, member
+end
+
+-- Writes fields of a hash, each followed by its value, and removes other fields.
+local function change_hash(hash, written, gone)
+  if #written > 0 then
+    redis.call('HSET', hash, unpack(written))
+  end
+  if #gone > 0 then
+    redis.call('HDEL', hash, unpack(gone))
+  end
 end
 
 local BAND_OF, in_flight, settings_of, may_name_groups, wake_for_ready, change_in_flight, move_in_groups
@@ -474,12 +479,7 @@ if TURNS then
         written[#written + 1] = in_flight[group]
       end
     end
-    if #written > 0 then
-      redis.call('HSET', IN_FLIGHT, unpack(written))
-    end
-    if #gone > 0 then
-      redis.call('HDEL', IN_FLIGHT, unpack(gone))
-    end
+    change_hash(IN_FLIGHT, written, gone)
     for group, settings in pairs(#freed > 0 and settings_of(freed) or {}) do
       local limit = settings.limit
       if limit and limit > 0 and in_flight[group] - changes[group] >= limit then
@@ -647,17 +647,9 @@ local function keep(keys, now)
     end
   end
   local wakes = soonest <= now or soonest < NEVER and soonest < next_due()
-  if #written > 0 then
-    redis.call('HSET', ROWS, unpack(written))
-  end
-  if #gone > 0 then
-    redis.call('HDEL', ROWS, unpack(gone))
-  end
-  if #forgotten > 0 then
-    redis.call('HDEL', ATTEMPTS, unpack(forgotten))
-  end
+  change_hash(ROWS, written, gone)
+  change_hash(ATTEMPTS, failed, forgotten)
   if #failed > 0 then
-    redis.call('HSET', ATTEMPTS, unpack(failed))
     trim_attempts(now)
   end
   for set, list in pairs(taken) do
