@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use tempfile::TempDir;
 use tokio::time::timeout;
 
+use super::grouping::store_in;
 use crate::api::queue::Queue;
 use crate::api::store::{OpenOptions, Store};
 use crate::types::error::{ErrorKind, chain};
@@ -14,13 +14,6 @@ use crate::types::rate::Rate;
 const HOUR: Duration = Duration::from_secs(3600);
 /// The time limit of the tests.
 const LATEST: Duration = Duration::from_secs(900);
-
-async fn store_in(dir: &TempDir) -> Store {
-    let url = format!("sqlite:{}", dir.path().join("queues.db").display());
-    let store = Store::connect(&url).await.expect("the store opens");
-    store.migrate().await.expect("the schema is created");
-    store
-}
 
 fn options(store: &Store) -> OpenOptions {
     // No test waits for a poll or for the end of a lease.
