@@ -20,7 +20,7 @@ T = TypeVar("T")
 # Without a handler, `logging` prints each parked key.
 logging.getLogger("requeue").addHandler(logging.NullHandler())
 
-# A backoff that is over soon, and one that is never over in a test.
+# The first backoff expires soon, and the second never expires during a test.
 SHORT = (0.001, 0.001)
 LONG = (3600, 3600)
 
@@ -60,7 +60,7 @@ def server(name: str) -> str:
 class Case(unittest.IsolatedAsyncioTestCase):
     """A test with queues of one engine."""
 
-    # The address of the store, or the name of its server. None for a queue in memory.
+    # The address of the store, the name of its server, or None for a queue in memory.
     engine: str | None = None
 
     async def asyncSetUp(self) -> None:

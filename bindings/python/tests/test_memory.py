@@ -103,7 +103,7 @@ class FakeTime(Case):
             await asyncio.sleep(0)
         clock.advance(3600)
         item = await getter if getter.done() else None
-        # One of the two getters has the key.
+        # One of the two getters has received the key.
         done, _ = await asyncio.wait({getter, late}, return_when=asyncio.FIRST_COMPLETED)
         item = done.pop().result()
         assert item is not None

@@ -74,7 +74,7 @@ class Semantics:
         for attempt in range(1, 20):
             item = await queue.get()
             self.assertEqual(item.attempt, attempt)
-            # No native call follows that would release what the bridge still held.
+            # No native call follows, which would release an item that the bridge still holds.
             del item
         await now((await queue.get()).succeed())
 
@@ -252,7 +252,7 @@ class Semantics:
             if len(seen) == 3:
                 queue.shut_down()
             if len(seen) == 1:
-                # The loop must not keep an item that was dropped.
+                # The `async for` loop must not keep an item that its body has dropped.
                 del item
             else:
                 await now(item.succeed())

@@ -25,9 +25,11 @@ extern crate alloc;
 /// The recorded transitions.
 pub mod history {
     pub use crate::queue::{
-        AddKind, Difference, Ended, Event, InvalidRecording, Recording, Replay, Step, Subject,
-        Transition,
+        AddKind, Ended, Event, InvalidRecording, Recording, Subject, Transition,
     };
+    // Only the program and tests replay a recording.
+    #[doc(hidden)]
+    pub use crate::queue::{Difference, Replay, Step};
 }
 pub mod limiter;
 mod memory;

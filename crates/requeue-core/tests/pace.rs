@@ -106,8 +106,8 @@ fn the_copies_of_keys_are_given_back_at_the_end() {
     assert!(queue.into_keys().eq([1]));
 }
 
-/// A worker that has nothing to do takes its start back. If the worker begins later, the start
-/// counts from that time on.
+/// The start of a worker that has nothing to do is removed from the count. If the worker begins
+/// later, the start counts from that time.
 #[test]
 fn a_start_is_taken_back_once_and_can_count_later() {
     let mut queue = queue(Pace::new(2, 10 * SECOND));
@@ -118,7 +118,7 @@ fn a_start_is_taken_back_once_and_can_count_later() {
     let until =
         |queue: &Queue<u32>| queue.look_up(&1, 1).and_then(|entry| entry.around.paced_until);
     assert_eq!(until(&queue), Some(Time::ZERO + 10 * SECOND));
-    // A release would also take the start back.
+    // A release would also remove the start from the count.
     queue.uncount_start(&out.ticket);
     queue.uncount_start(&out.ticket);
     assert_eq!(until(&queue), Some(Time::ZERO));

@@ -59,11 +59,10 @@
 //!
 //! # Migrating from kube's controller
 //!
-//! To migrate from kube's controller, change the imports and the error policy. Replace
-//! `kube::runtime::{Controller, controller, finalizer}` by [`Controller`], [`controller`] and
-//! [`finalizer`], whose items have the same names. Replace an error policy that returns a fixed delay
-//! by [`policy::backoff`]. `Action::requeue` is [`requeue_after`](controller::Action::requeue_after)
-//! here.
+//! To migrate from kube's controller, change the imports and the error policy. Replace `kube::runtime::{Controller,
+//! controller, finalizer}` with [`Controller`], [`controller`] and [`finalizer`], whose items have the same names.
+//! Replace an error policy that returns a fixed delay with [`policy::backoff`]. `Action::requeue` is
+//! [`requeue_after`](controller::Action::requeue_after) here.
 //!
 //! The reconciler, its policy and their context run on tasks. All three must therefore be `'static`, and a closure that
 //! borrows must `move`. `docs/kube/migration.md` lists all differences from kube and from controller-runtime.

@@ -291,7 +291,7 @@ impl Manager {
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future stops all controllers, each run at an `await`. The lease then expires.
+    /// Dropping the future stops all controllers, and drops each run at an `await`. The lease then expires.
     ///
     /// # Examples
     ///
@@ -327,7 +327,7 @@ impl Manager {
         let pass_on_stops = async {
             let graceful = any_of(stops.graceful).map(|()| stop.cancel());
             let forced = any_of(stops.forced).map(|()| force.cancel());
-            // Both stops are awaited, because the forced stop must work during the graceful stop.
+            // The graceful stop is awaited together with the forced stop, which must work during the graceful stop.
             future::join(graceful, forced).await;
             future::pending::<Infallible>().await
         };

@@ -36,7 +36,7 @@ where
         let mut absence = None;
         loop {
             if let Some((changes, backoff)) = &mut absence {
-                // The backoff never ends.
+                // The backoff is infinite, so `next` always returns a delay.
                 let delay = Iterator::next(backoff).unwrap_or_default();
                 if timeout(delay, StreamExt::next(changes)).await.is_ok() {
                     // The API server serves the kind shortly after its definition has changed, so

@@ -59,7 +59,7 @@ fn lists(lists: Vec<Vec<Value>>) -> impl FnMut(&str) -> Value {
     let mut version = 0;
     move |query| {
         if query.contains("watch=true") {
-            // 410 Gone: the watcher must list again.
+            // After the status 410 Gone, the watcher must list again.
             let status = json!({ "kind": "Status", "apiVersion": "v1", "metadata": {},
                 "status": "Failure", "message": "too old", "reason": "Expired", "code": 410 });
             json!({ "type": "ERROR", "object": status })

@@ -54,8 +54,8 @@ impl Clock {
             if left.is_zero() {
                 return;
             }
-            // The runtime's timers stand still during a suspension, so this clock is read after each short sleep.
-            // A simulated machine is not suspended, and has much to do in little time.
+            // The runtime's timers stand still during a suspension, so this clock is read after each short sleep. A
+            // simulated machine is never suspended, and short sleeps would slow the simulation.
             let longest = if is_simulated() { left } else { MAX_SLEEP };
             tokio::time::sleep(left.min(longest)).await;
         }

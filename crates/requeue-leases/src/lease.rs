@@ -33,8 +33,8 @@ impl Lease {
             Value::Null => LeaseSpec::default(),
             spec => LeaseSpec::deserialize(spec)?,
         };
-        // The uid is required, because it is part of the fencing token and distinguishes two Leases
-        // with the same name.
+        // The uid is required, because it is part of the fencing token. It distinguishes a Lease
+        // from a deleted Lease of the same name.
         let uid = String::deserialize(&json["metadata"]["uid"])?;
         Ok(Self { json: Arc::new(json), record, uid })
     }

@@ -38,7 +38,7 @@ pub mod membership;
 mod metrics;
 pub mod range;
 mod requests;
-// For requeue-kube and requeue-testkit, which simulate several processes on one thread.
+// Only requeue-kube and requeue-testkit need this module: they simulate several processes on one thread.
 #[doc(hidden)]
 pub mod simulation;
 // The module is hidden and needs the feature `test-util`, because only the tests of this crate and

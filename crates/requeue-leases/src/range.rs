@@ -37,7 +37,7 @@ impl ShardBy {
 
 /// A part of the objects of a kind: the objects whose hashes are in one of equal ranges.
 ///
-/// A controller with a shard reconciles only these objects. Each object is in exactly one shard, which never changes.
+/// A controller with a shard reconciles only these objects. Each object is permanently in exactly one shard.
 ///
 /// ```
 /// use requeue_leases::range::{Shard, ShardBy};

@@ -7,7 +7,7 @@ use tokio::time::Instant;
 use uuid::Uuid;
 
 thread_local! {
-    /// The begin of the simulation: the time of day, and that of the runtime's clock.
+    /// The beginning of the simulation: the time of day, and the time of the runtime's clock.
     static BEGIN: Cell<Option<(Timestamp, Instant)>> = const { Cell::new(None) };
 }
 
@@ -19,8 +19,8 @@ pub struct Simulation {
 
 /// Begins a simulation of several processes on this thread, at this time of day.
 ///
-/// In it, elections and shard groups use the clock of the current runtime and the random numbers of `fastrand`, and
-/// several controllers can have the same name.
+/// During the simulation, elections and shard groups use the clock of the current runtime and the random numbers of
+/// `fastrand`, and several controllers can have the same name.
 #[must_use]
 pub fn simulate(begin: Timestamp) -> Simulation {
     Simulation { before: BEGIN.replace(Some((begin, Instant::now()))) }
@@ -34,8 +34,8 @@ pub fn is_simulated() -> bool {
 
 /// Returns the time of day, for fields of objects such as `lastTransitionTime`.
 ///
-/// It is [`Timestamp::now`], except under `explore` of requeue-testkit, on the thread of the test. There it is the time
-/// of the API server, so that two runs of one seed write the same objects.
+/// The result is [`Timestamp::now`], except on the thread of a test with `explore` of requeue-testkit. On that thread,
+/// the result is the time of the API server, so that two runs of one seed write the same objects.
 ///
 /// # Examples
 ///

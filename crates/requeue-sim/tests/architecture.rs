@@ -177,7 +177,7 @@ impl<'ast> Visit<'ast> for Imports {
         }
     }
 
-    // `pub(crate)` contains a path, but is no import.
+    // `pub(crate)` contains a path, but does not import anything.
     fn visit_visibility(&mut self, _: &'ast syn::Visibility) {}
 
     fn visit_path(&mut self, path: &'ast syn::Path) {

@@ -242,7 +242,8 @@ fn explore_restarts(re_add: ReaddPolicy) {
     }
 }
 
-/// A pace multiplies the states by those of the windows, and is explored with fewer operations.
+/// A pace multiplies the states by the states of its windows, and is explored with fewer
+/// operations.
 fn explore_paces(re_add: ReaddPolicy) {
     let mut ops = vec![Op::Get, Op::Advance(nanos(1)), Op::End(Ending::ShutDown)];
     let soon = AddRequest { when: When::After(nanos(1)), ..PLAIN };

@@ -22,7 +22,7 @@ fn files() -> Vec<PathBuf> {
         for entry in fs::read_dir(dir).expect("a directory of the repository") {
             let path = entry.expect("an entry").path();
             if path.is_symlink() {
-                continue; // Its target is checked.
+                continue; // The target of the link is checked.
             }
             let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
             if path.is_dir() {

@@ -5,7 +5,7 @@
 //!   worker takes it is delivered once. A key is in flight with one worker at a time, on any machine. A key that is
 //!   added again in flight is delivered once more. Failures back off.
 //! - **Durable**: an add that has returned survives a crash of all your processes. The add also survives a crash of the
-//!   engine, as far as the engine promises durability.
+//!   engine, if the engine promises durability.
 //! - **Leased and fenced**: a worker that dies or is cut off loses its key when the lease expires. After the expiry, no
 //!   action of this worker changes the store. [`Item::fencing_token`] is a number by which other systems can also
 //!   reject late writes of the worker.
@@ -201,7 +201,7 @@ pub use crate::api::store::{OpenOptions, Store};
 pub use crate::client::item::{Completed, Item};
 #[cfg(feature = "postgres")]
 pub use crate::engine::postgres;
-// For requeue-testkit, which simulates several processes with one database.
+// Only requeue-testkit needs this module: it simulates several processes with one database.
 #[cfg(all(feature = "sqlite", any(test, feature = "test-util")))]
 #[doc(hidden)]
 pub use crate::engine::sqlite::simulated;

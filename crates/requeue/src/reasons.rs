@@ -50,7 +50,7 @@ pub fn intern_reason(text: &str) -> Reason {
     if let Some(&reason) = texts.reasons.get(text) {
         return reason;
     }
-    // A text that was cleaned, or that has no number, must not acquire the write lock at each add.
+    // The cleaned text may be known. An add that repeats it must not acquire the write lock.
     let text = clean_text(text);
     if let Some(reason) = texts.find(&text) {
         return reason;

@@ -6,6 +6,7 @@
 mod common;
 
 use std::future::{pending, ready};
+use std::pin::Pin;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -15,6 +16,7 @@ use requeue::{CancelReason, CancelledRun, InFlightPolicy, Queue};
 use tokio::time::{Instant, sleep};
 
 type Reasons = Arc<Mutex<Vec<CancelReason>>>;
+type BoxFuture = Pin<Box<dyn Future<Output = Result<Action, Error>> + Send>>;
 
 /// Cancels the run of "a" after a second, and closes the queue.
 async fn cancel_and_close(queue: &Queue<&'static str>) {
@@ -23,22 +25,28 @@ async fn cancel_and_close(queue: &Queue<&'static str>) {
     queue.close();
 }
 
+/// Returns a handler that waits for its cancellation, records the reason, and returns the action.
+fn record_reasons(
+    reasons: &Reasons,
+    action: fn() -> Action,
+) -> impl Fn(&'static str, Context) -> BoxFuture + use<> {
+    let reasons = Arc::clone(reasons);
+    move |_, context| {
+        let reasons = Arc::clone(&reasons);
+        Box::pin(async move {
+            assert_eq!(context.cancel_reason(), None);
+            let reason = context.cancelled().await;
+            reasons.lock().unwrap().push(reason);
+            Ok(action())
+        })
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_cancelled_run_counts_neither_as_a_success_nor_as_a_failure() {
     let (queue, reasons) = (on_tokio(), Reasons::default());
     queue.add("a");
-    let handler = {
-        let reasons = Arc::clone(&reasons);
-        move |_, context: Context| {
-            let reasons = Arc::clone(&reasons);
-            async move {
-                assert_eq!(context.cancel_reason(), None);
-                let reason = context.cancelled().await;
-                reasons.lock().unwrap().push(reason);
-                Ok::<_, Error>(Action::cancelled())
-            }
-        }
-    };
+    let handler = record_reasons(&reasons, Action::cancelled);
     let workers = Workers::new(queue.clone(), handler).max_retries(0);
     tokio::join!(workers.run(), cancel_and_close(&queue));
     assert_eq!(*reasons.lock().unwrap(), [CancelReason::Cancelled]);
@@ -212,17 +220,7 @@ async fn the_reason_tells_a_timeout_from_a_shutdown() {
     {
         let (queue, reasons) = (on_tokio(), Reasons::default());
         queue.add("a");
-        let handler = {
-            let reasons = Arc::clone(&reasons);
-            move |_, context: Context| {
-                let reasons = Arc::clone(&reasons);
-                async move {
-                    let reason = context.cancelled().await;
-                    reasons.lock().unwrap().push(reason);
-                    Ok::<_, Error>(Action::succeed())
-                }
-            }
-        };
+        let handler = record_reasons(&reasons, Action::succeed);
         Workers::new(queue, handler)
             .timeout(timeout)
             .drain_timeout(Duration::from_secs(2))

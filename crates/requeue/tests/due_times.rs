@@ -165,8 +165,8 @@ fn an_earlier_delay_that_comes_later_reaches_a_thread_that_sleeps_longer() {
     });
 }
 
-/// The thread that waits for the deadline leaves with a key. From then on, another thread waits for
-/// it.
+/// The thread that waits for the deadline leaves with a key. Another thread then waits for the
+/// deadline.
 #[test]
 fn the_time_is_kept_on_when_the_thread_that_keeps_it_leaves_with_a_key() {
     for _ in 0..20 {

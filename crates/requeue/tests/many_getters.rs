@@ -197,7 +197,7 @@ fn a_task_that_waits_on_hundreds_of_queues_is_served_by_each() {
                 .await
             })
         };
-        // Yields until the task has checked all queues, and waits.
+        // Yields until the task has checked all queues and waits for keys.
         for _ in 0..10 {
             tokio::task::yield_now().await;
         }

@@ -327,7 +327,7 @@ fn names_are_escaped() {
     assert_eq!(value(&scrape(&registry), r#"workqueue_depth{name="a\"b\\c\nd"}"#), Some("0"));
 }
 
-/// A clock that delays a scrape until a build has ended, but not forever.
+/// A clock that delays a scrape until a build has ended, up to a time limit.
 #[derive(Clone)]
 struct Slow {
     asked: Sender<()>,

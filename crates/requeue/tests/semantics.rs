@@ -10,7 +10,7 @@ use std::pin::pin;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use common::{retry, timeless};
+use common::{retry, take_all, timeless, would_wait};
 use requeue::clock::FakeClock;
 use requeue::limiter::ExponentialFailure;
 use requeue::{
@@ -36,25 +36,9 @@ fn get<K: requeue::Key>(queue: &Queue<K>) -> Item<'_, K> {
     queue.try_get().unwrap()
 }
 
-/// Takes all ready keys, and completes each with success.
-fn run_all<K: requeue::Key>(queue: &Queue<K>) -> Vec<K> {
-    let mut keys = Vec::new();
-    while let Some(item) = queue.try_get() {
-        keys.push(item.key().clone());
-        item.succeed();
-    }
-    keys
-}
-
-/// Returns true if a getter would wait.
-fn would_wait(queue: &Queue<&'static str>) -> bool {
-    let polled = pin!(queue.get()).poll(&mut Context::from_waker(Waker::noop()));
-    matches!(polled, Poll::Pending)
-}
-
 #[test]
 fn every_worked_example_of_the_page_is_a_test() {
-    let examples: Vec<_> = include_str!("../../../docs/concepts/semantics.md")
+    let mut examples: Vec<_> = include_str!("../../../docs/concepts/semantics.md")
         .lines()
         .filter_map(|line| line.strip_prefix("### "))
         .map(|heading| {
@@ -62,13 +46,19 @@ fn every_worked_example_of_the_page_is_a_test() {
                 heading.replace('\'', "").replace(|c: char| c != '_' && !c.is_alphanumeric(), " ");
             words.split_whitespace().collect::<Vec<_>>().join("_").to_lowercase()
         })
-        .filter(|name| !name.starts_with("pace_") && !name.starts_with("group_"))
         .collect();
-    let tests: Vec<_> = include_str!("semantics.rs")
-        .split("#[test]\nfn ")
-        .skip(2)
-        .map(|test| &test[..test.find('(').unwrap()])
-        .collect();
+    let mut tests = Vec::new();
+    for (file, prefix, others) in [
+        (include_str!("semantics.rs"), "", 1), // This test has no heading.
+        (include_str!("semantics_groups.rs"), "group_", 0),
+        (include_str!("semantics_pace.rs"), "pace_", 0),
+    ] {
+        let begin = format!("#[test]\nfn {prefix}");
+        let found = file.split(&begin).skip(1 + others);
+        tests.extend(found.map(|test| format!("{prefix}{}", &test[..test.find('(').unwrap()])));
+    }
+    examples.sort();
+    tests.sort();
     assert_eq!(examples, tests);
 }
 
@@ -243,7 +233,7 @@ fn equal_deadlines_leave_in_order_of_arrival() {
     queue.add_after("b", 3 * S);
     clock.advance(2 * S);
     queue.add("added when all were due");
-    assert_eq!(run_all(&queue), ["b", "a", "late", "added when all were due"]);
+    assert_eq!(take_all(&queue), ["b", "a", "late", "added when all were due"]);
 }
 
 #[test]
@@ -255,7 +245,7 @@ fn an_operation_makes_256_due_keys_ready() {
     });
     clock.advance(S);
     queue.add(1000);
-    let keys = run_all(&queue);
+    let keys = take_all(&queue);
     assert_eq!(keys.iter().position(|&key| key == 1000), Some(256));
     assert_eq!(keys.len(), 301);
 }
@@ -519,7 +509,7 @@ fn release_is_no_failure() {
     queue.add("a");
     queue.add("b");
     get(&queue).complete(Completion::Release);
-    assert_eq!(run_all(&queue), ["b", "a"]);
+    assert_eq!(take_all(&queue), ["b", "a"]);
     assert_eq!(queue.totals().failures, 0);
 }
 
@@ -604,7 +594,7 @@ fn a_priority_is_the_keys_and_lifts_a_ready_one() {
     queue.add_all(["a", "b", "c", "d"]);
     queue.add_with("c", Add::now().priority(1));
     queue.add_with("b", Add::after(60 * S).priority(1));
-    assert_eq!(run_all(&queue), ["c", "b", "a", "d"]);
+    assert_eq!(take_all(&queue), ["c", "b", "a", "d"]);
 }
 
 // --- Items and tickets ----------------------------------------------------------------------------
@@ -765,7 +755,7 @@ fn priority_the_oldest_key_leaves_within_the_limit() {
         queue.add_with(key, Add::now().priority(1));
     }
     let expected = ["new 0", "new 1", "old 0", "new 2", "new 3", "old 1", "new 4"];
-    assert_eq!(run_all(&queue), expected);
+    assert_eq!(take_all(&queue), expected);
 }
 
 #[test]
@@ -776,7 +766,7 @@ fn fair_groups_take_turns_by_weight() {
         .build()
         .unwrap();
     queue.add_all([("big", 0), ("big", 1), ("big", 2), ("big", 3), ("small", 0), ("small", 1)]);
-    let order: Vec<_> = run_all(&queue).into_iter().map(|(group, _)| group).collect();
+    let order: Vec<_> = take_all(&queue).into_iter().map(|(group, _)| group).collect();
     assert_eq!(order, ["big", "big", "small", "big", "big", "small"]);
 }
 
@@ -855,10 +845,10 @@ fn close_what_waits_still_runs() {
     get(&queue).retry();
     assert!(would_wait(&queue));
     clock.advance(5 * S);
-    assert_eq!(run_all(&queue), ["a"]);
+    assert_eq!(take_all(&queue), ["a"]);
     assert_eq!(queue.add("a"), Added::Refused);
     clock.advance(5 * S);
-    assert_eq!(run_all(&queue), ["b"]);
+    assert_eq!(take_all(&queue), ["b"]);
     assert!(!would_wait(&queue));
 }
 
@@ -873,7 +863,7 @@ fn shut_down_drops_what_waits_and_delivers_what_is_ready() {
     clock.advance(S);
     assert_eq!(queue.shut_down(), ["waiting"]);
     assert_eq!(queue.add("ready"), Added::Refused);
-    assert_eq!(run_all(&queue), ["ready", "due"]);
+    assert_eq!(take_all(&queue), ["ready", "due"]);
     running.retry();
     assert_eq!(queue.take_dropped(), ["running"]);
     assert!(queue.shut_down().is_empty());
@@ -949,6 +939,6 @@ fn pause_then_close_waits_for_resume() {
     queue.close();
     assert!(would_wait(&queue));
     queue.resume();
-    assert_eq!(run_all(&queue), ["a"]);
+    assert_eq!(take_all(&queue), ["a"]);
     assert!(!would_wait(&queue));
 }

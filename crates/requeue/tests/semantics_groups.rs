@@ -6,10 +6,10 @@
 mod common;
 
 use std::pin::pin;
-use std::task::{Context, Poll, Waker};
+use std::task::{Context, Waker};
 use std::time::Duration;
 
-use common::{Wakes, take_all, timeless};
+use common::{Wakes, take_all, timeless, would_wait};
 use requeue::clock::FakeClock;
 use requeue::limiter::ExponentialFailure;
 use requeue::{Added, GroupHandle, GroupId, Item, NoGroups, Queue};
@@ -38,34 +38,10 @@ fn get(queue: &Queue<Key>) -> Item<'_, Key> {
     queue.try_get().unwrap()
 }
 
-/// Returns true if a getter would wait.
-fn would_wait(queue: &Queue<Key>) -> bool {
-    let polled = pin!(queue.get()).poll(&mut Context::from_waker(Waker::noop()));
-    matches!(polled, Poll::Pending)
-}
-
 /// Returns the numbers of keys that are ready, waiting, backing off, in flight and dirty.
 fn states(group: GroupHandle<'_, Key>) -> [usize; 5] {
     let states = group.states();
     [states.ready, states.waiting, states.backing_off, states.in_flight, states.dirty]
-}
-
-#[test]
-fn every_worked_example_of_groups_is_a_test() {
-    let examples: Vec<_> = include_str!("../../../docs/concepts/semantics.md")
-        .lines()
-        .filter_map(|line| line.strip_prefix("### Group: "))
-        .map(|heading| {
-            let words = heading.replace(|c: char| c != '_' && !c.is_alphanumeric(), " ");
-            words.split_whitespace().collect::<Vec<_>>().join("_").to_lowercase()
-        })
-        .collect();
-    let tests: Vec<_> = include_str!("semantics_groups.rs")
-        .split("#[test]\nfn group_")
-        .skip(1)
-        .map(|test| &test[..test.find('(').unwrap()])
-        .collect();
-    assert_eq!(examples, tests);
 }
 
 #[test]

@@ -44,24 +44,6 @@ fn waits(queue: &Queue<&'static str>, key: &'static str) -> Duration {
 }
 
 #[test]
-fn every_worked_example_of_the_pace_is_a_test() {
-    let examples: Vec<_> = include_str!("../../../docs/concepts/semantics.md")
-        .lines()
-        .filter_map(|line| line.strip_prefix("### Pace: "))
-        .map(|heading| {
-            let words = heading.replace(|c: char| c != '_' && !c.is_alphanumeric(), " ");
-            words.split_whitespace().collect::<Vec<_>>().join("_").to_lowercase()
-        })
-        .collect();
-    let tests: Vec<_> = include_str!("semantics_pace.rs")
-        .split("#[test]\nfn pace_")
-        .skip(1)
-        .map(|test| &test[..test.find('(').unwrap()])
-        .collect();
-    assert_eq!(examples, tests);
-}
-
-#[test]
 fn pace_an_add_above_the_pace_waits_and_coalesces() {
     let (clock, queue) = queue(ReaddPolicy::Hold, Pace::new(2, 10 * S));
     run(&queue, "a");

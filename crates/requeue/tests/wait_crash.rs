@@ -19,7 +19,7 @@ use requeue::wait::{
 };
 use wait_support::Stop;
 
-/// The handler of one test: the panics that it has handled, and a way to set `really_crash`.
+/// The handler of one test, with the panics that it has handled. It can set `really_crash`.
 struct Hook {
     handled: Arc<Mutex<Vec<Option<String>>>>,
     _handler: CrashHandler,

@@ -153,7 +153,7 @@ fn a_task_that_is_not_polled_keeps_no_key_from_a_thread() {
     let mut asleep = queue.get();
     assert!(poll(&mut asleep, Waker::noop()).is_pending());
     thread::scope(|scope| {
-        // The armed alarm of its deadline shows that the thread waits.
+        // The thread waits as soon as the alarm of its deadline is armed.
         let thread = scope.spawn(|| queue.get().timeout(secs(3600)).blocking().map(|item| *item));
         clock.wait_armed(1);
         queue.add("a");

@@ -167,7 +167,7 @@ fn past_the_drain_timeout_runs_are_cancelled_and_nothing_new_is_begun() {
             Ok(Action::succeed())
         }
     };
-    // The clock may pass any grace period before the handler's thread runs again.
+    // The clock may advance beyond any grace period before the handler's thread runs again.
     let workers = ThreadWorkers::new(queue.clone(), handler).drain_timeout(20 * S);
     let workers = workers.grace(Duration::MAX);
     let drained =

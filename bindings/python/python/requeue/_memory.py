@@ -187,7 +187,7 @@ class Queue:
         return self._native.len()
 
     def __bool__(self) -> bool:
-        # An empty queue is a queue.
+        # An empty queue must be true, although its length is 0.
         return True
 
     def waiting(self) -> int:
@@ -399,7 +399,7 @@ class Item:
         try:
             is_cancelled = self._native.cancel_reason() is not None
         except RuntimeError:
-            return  # Completed in the block.
+            return  # The item was completed in the `with` block.
         if error is None:
             self.succeed()
         else:

@@ -28,7 +28,7 @@ def choose_completion(
         return "give_up", None, describe_error(error)
     if isinstance(error, Exception):
         return "retry", None, describe_error(error)
-    # A cancelled task has not failed. Neither has a task that Ctrl-C interrupted.
+    # A task that was cancelled, or that Ctrl-C interrupted, has not failed.
     if isinstance(error, asyncio.CancelledError) and is_cancelled:
         return "cancelled", None, None
     return "release", None, None

@@ -519,7 +519,7 @@ class StoreItem:
         try:
             is_cancelled = self._native.cancel_reason() is not None
         except RuntimeError:
-            return  # Completed in the block.
+            return  # The item was completed in the `with` block.
         if error is None:
             await self.succeed()
         else:

@@ -153,7 +153,7 @@ class Workers:
         if self._is_shut_down:
             runs.shut_down()
         executor = None if self._is_async else ThreadPoolExecutor(self._concurrency, "requeue")
-        # The future is shielded, because events on their way must not be lost when the task is cancelled.
+        # The future is shielded, so that no event is lost if the task is cancelled.
         pending = runs.next()
         try:
             while True:
@@ -223,7 +223,7 @@ class Workers:
         try:
             result = await asyncio.shield(future)
         except asyncio.CancelledError:
-            # A thread cannot be stopped. Its result counts, as long as the worker waits for it.
+            # A thread cannot be stopped. Its result counts while the worker waits for the thread.
             result = await future
         return await result if inspect.isawaitable(result) else result
 

@@ -143,8 +143,8 @@ impl<K, S> BackoffLimiter<K, S> {
     /// ```
     #[must_use]
     pub fn with_hasher(base: Duration, max: Duration, hasher: S) -> Self {
-        // The seed of a hasher differs in each process and limiter. Keys that failed together in
-        // several processes therefore are not retried at the same time.
+        // Each limiter has a random seed. Keys that failed at the same time in several processes are therefore retried
+        // at different times.
         let source = JitterSource::new(RandomState::default().hash_one(0));
         let waits = KeyTable::with_hasher(hasher);
         Self { waits, base, max, source, hand: 0, now: Time::ZERO }

@@ -9,8 +9,8 @@
 //! | [`MaxOf`] | the longest delay of its members |
 //! | [`WithMaxWait`] | another limiter's delay, up to a maximum |
 //!
-//! All but the first come from client-go. [`default_controller`] and [`default_item_based`] are the defaults of
-//! client-go. The default of this crate is [`BackoffLimiter`].
+//! All limiters except the first come from client-go. [`default_controller`] and [`default_item_based`] are the
+//! defaults of client-go. The default of this crate is [`BackoffLimiter`].
 //!
 //! No parameters make a limiter panic or overflow, because sums and products saturate. If the clock
 //! goes back, a limiter acts as if the clock stood still, unless the limiter's docs say otherwise.

@@ -60,7 +60,7 @@ impl<K: Hash + Eq, V, S: BuildHasher> KeyTable<K, V, S> {
         K: Clone,
         V: Default,
     {
-        // The `Hash` of a key is user code. The hash is computed first, so a panic allocates no table.
+        // The `Hash` of a key is user code. The hash is computed first, so that a panic leaves no new table.
         let hash = self.hash_key(key);
         let noted = self.noted.get_or_insert_with(|| Box::new(KeyMap::new()));
         let slot = noted.find_or_insert(key, hash);

@@ -126,7 +126,7 @@ mod tests {
         *ours.get_mut(CHUNK + 1) -= 1;
         for i in (0..3 * CHUNK).rev() {
             assert_eq!((ours.pop(), ours.len()), (Some(i), i));
-            // One empty chunk is kept, for a length that repeatedly crosses a boundary.
+            // One empty chunk is kept, because the length may repeatedly cross the same boundary.
             let chunks = if i == 0 { 0 } else { (i.div_ceil(CHUNK) + 1).min(3) };
             assert_eq!(ours.chunks.len(), chunks);
         }

@@ -17,8 +17,8 @@ const MAX_MOVES: usize = 4;
 const SCAN_LIMIT: usize = 64;
 /// The maximum number of freed slots in the list of spare slots.
 const MAX_SPARES: u32 = 64;
-/// The maximum number of empty chunks that one removal drops. In nearly all cases, there are fewer
-/// empty chunks than this.
+/// The maximum number of empty chunks that one removal drops. In nearly all cases, fewer chunks than this number are
+/// empty.
 const MAX_DROPS: usize = 4096;
 
 ids! {
@@ -181,7 +181,7 @@ impl<T, I: Id> Slab<T, I> {
             self.spare = next;
         }
         *entry = Entry::Live(make());
-        // The chunk counts a spare slot as live already.
+        // The chunk already counts the spare slot as live.
         self.spares -= 1;
         self.live += 1;
         slot
@@ -379,7 +379,7 @@ impl<T, I: Id> Slab<T, I> {
     /// Puts a chunk with vacant slots at the head of the list, and returns its number.
     #[cold]
     fn add_roomy_chunk(&mut self) -> usize {
-        // Growth stops compaction, and the chunk that was being emptied is filled again.
+        // A slab that grows stops the compaction. The chunk that the compaction was emptying receives entries again.
         let source = self.source.take().map(Id::index);
         let source = source.filter(|&source| (self.chunks[source].live as usize) < CHUNK);
         let number = source.unwrap_or_else(|| {
@@ -553,7 +553,7 @@ mod tests {
             let empty = |slab: &mut Slab<usize>| {
                 (3 * CHUNK..4 * CHUNK).for_each(|slot| _ = slab.remove(at(slot as u32)));
             };
-            // Apart from the last chunk, these are the only vacant slots.
+            // All other vacant slots are in the last chunk.
             if emptied_first {
                 empty(&mut slab);
             }

@@ -106,11 +106,11 @@ impl TimerHeap {
         let end = self.heap.len();
         self.positions.insert(slot, Id::new(end));
         self.heap.push(entry);
-        // The deadline of a new key is often the latest, and the entry stays at the end.
+        // A new deadline is often the latest deadline. Its entry then stays at the end.
         if end > 0 && entry.is_before(self.heap.get(end / ARITY)) {
             self.move_up(end, entry);
         }
-        // The copy saves each operation that asks for due keys a read of the heap.
+        // Operations that ask for due keys read this copy, and not the heap.
         self.next = self.next.min(at);
     }
 
@@ -298,7 +298,7 @@ impl TimerHeap {
         let earlier = |a: usize, b: usize| if group[b].is_before(&group[a]) { b } else { a };
         let least = match group.len() {
             ARITY.. if position > 0 => earlier(earlier(0, 1), earlier(2, 3)),
-            // The root is not a child of itself.
+            // The first position of the first group is the root, which is no child.
             len => (usize::from(position == 0)..len.min(ARITY)).reduce(earlier)?,
         };
         Some((first + least, group[least]))

@@ -406,7 +406,7 @@ impl Fair {
         let was_first = lane.keys.head() == Some(slot);
         lane.keys.remove(&mut InLane(&mut self.places), slot);
         let is_empty = lane.keys.is_empty();
-        // Lanes that take turns do not depend on their first keys.
+        // The position of a lane that takes turns does not depend on its first key.
         if is_empty || (was_first && !self.policy.fair) {
             self.update_lane(id);
         }
@@ -425,7 +425,7 @@ impl Fair {
         let since = first.map(|slot| self.places.get(slot.index()).entered);
         let was = core::mem::replace(&mut lane.eligible_since, since);
         if since.is_none() {
-            // A lane that returns gets a full turn.
+            // A lane that returns to the order gets a full turn.
             lane.credit = weight;
         }
         self.eligible_lanes.update(&mut self.groups, id, was, since);
@@ -447,7 +447,7 @@ impl Fair {
         let first = state.by_age.head();
         let age = first.map(|slot| Age { ready: self.places.get(slot.index()).ready, standing });
         let old = core::mem::replace(&mut state.age, age);
-        // Most changes change neither the oldest key nor the standing, and therefore no tree.
+        // After most calls, the oldest key and the standing are the same, so no tree changes.
         if old == age {
             return;
         }
@@ -466,7 +466,7 @@ impl Fair {
     pub(crate) fn set_paused(&mut self, group: GroupId, paused: bool) {
         let id = match self.by_id.get(&group.id) {
             Some(&id) => id,
-            // The group must exist, so that it stays paused until it has keys.
+            // The entry of the group stores the pause until the group has keys.
             None if paused => self.group_id(group),
             None => return,
         };

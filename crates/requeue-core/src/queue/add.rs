@@ -164,7 +164,7 @@ impl<K: Eq + Clone> Queue<K> {
             Phase::Ready => is_cancelled,
             Phase::InFlight | Phase::InFlightDirty => false,
         };
-        // A cancel comes first. It ends the backoff that the rule would otherwise respect.
+        // The cancelled run has no backoff, so `permit`, which respects a backoff, is not called.
         let due = match is_cancelled {
             true => add.due(now),
             false => {

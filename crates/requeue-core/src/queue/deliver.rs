@@ -65,7 +65,8 @@ impl<K: Eq + Clone> Queue<K> {
                     popped.item = Some(self.deliver(slot, Some(key), now));
                     return popped;
                 }
-                // The order no longer contains this key. It receives the key again when a run of the group completes.
+                // The order no longer contains this key. The key is pushed to the order again when a run of the group
+                // completes.
                 groups.skip_key(slot);
             }
             popped.dropped.push(key);

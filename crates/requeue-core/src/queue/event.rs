@@ -62,6 +62,8 @@ impl Event {
     }
 
     /// Returns the event for [`Display`](fmt::Display), with `text` as the text of its [reason](Self::reason).
+    // Only requeue-http and the program need this method. Users print the event itself.
+    #[doc(hidden)]
     pub const fn with_reason_text<'t>(&'t self, text: Option<&'t str>) -> impl fmt::Display + 't {
         Described { event: self, text }
     }

@@ -22,8 +22,7 @@ struct Starts {
     last: Option<Time>,
     /// The starts before `last`, the oldest first.
     earlier: VecDeque<Time>,
-    /// The number of the delivery that started at `last`, or 0 if that start can no longer be taken
-    /// back.
+    /// The number of the delivery that started at `last`, or 0 if that start can no longer be removed from the count.
     epoch: u64,
 }
 
@@ -178,7 +177,7 @@ impl<K: Eq + Clone> Queue<K> {
         }
     }
 
-    /// Takes back the start of the delivery of the key in `slot`, which is in flight.
+    /// Removes the start of the delivery of the key in `slot`, which is in flight, from the count.
     #[cold]
     #[inline(never)]
     pub(super) fn take_back_start(&mut self, slot: Slot) {

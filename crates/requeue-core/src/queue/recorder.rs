@@ -520,7 +520,7 @@ mod tests {
         let Transition::Added { kind, group, .. } = events[3].transition else { panic!("an add") };
         assert_eq!(kind, AddKind::Debounced { at_most: Duration::from_secs(9) });
         assert_eq!(group, Some(GroupId::new(7).weight(2)));
-        // The continuation of an event whose first place was overwritten is no event.
+        // A continuation does not count as an event if the first place of its event was overwritten.
         let _ = queue.cancel(&0, 0);
         assert_eq!(queue.events_after(0).len(), 4);
     }

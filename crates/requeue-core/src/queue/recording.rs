@@ -20,7 +20,7 @@ use crate::types::{Added, CancelReason, InFlightPolicy, Merge, Pace, ReaddPolicy
 /// The first line of a recording. The number is the version of the format.
 const HEADER: &str = "requeue-recording 1";
 
-/// The events of a queue with its settings, which [`replay`](Self::replay) checks against the state machine.
+/// The events of a queue with its settings, which `requeue replay` checks against the state machine.
 ///
 /// A recording contains the names of keys only if they were [added](Self::insert_name). Otherwise, it contains only the
 /// hashes of keys, which have a different random seed in each queue.
@@ -165,12 +165,16 @@ impl Recording {
     }
 
     /// Returns the number of events that happened before the first event of the recording.
+    // Only the program and tests need this method.
+    #[doc(hidden)]
     #[must_use]
     pub const fn lost_events(&self) -> u64 {
         self.lost
     }
 
     /// Returns the number of keys that have a name.
+    // Only the program and tests need this method.
+    #[doc(hidden)]
     #[must_use]
     pub fn names(&self) -> usize {
         self.names.len()
@@ -185,6 +189,8 @@ impl Recording {
 
     /// Returns the name of the key with this hash, if the recording contains the name, and
     /// otherwise the hash.
+    // Only the program needs this method, which prints a recording.
+    #[doc(hidden)]
     #[must_use]
     pub fn name_of(&self, key: u32) -> String {
         self.names.get(&key).filter(|name| !name.is_empty()).cloned().unwrap_or_else(|| hex(key))
@@ -198,6 +204,8 @@ impl Recording {
     }
 
     /// Returns the text of a reason, if the recording has it.
+    // Only the program needs this method, which prints a recording.
+    #[doc(hidden)]
     #[must_use]
     pub fn reason_text(&self, reason: Reason) -> Option<&str> {
         self.reasons.get(&reason).map(String::as_str).filter(|text| !text.is_empty())

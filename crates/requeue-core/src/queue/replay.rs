@@ -97,6 +97,8 @@ impl Recording {
     ///
     /// The keys of the replay are hashes of 32 bits. Two keys with the same hash are one key for the replay, which can
     /// then differ from a correct recording. Among 10,000 keys, two keys share a hash with a probability of about 1 %.
+    // A user replays a recording with the program, so the items of a replay are hidden.
+    #[doc(hidden)]
     #[must_use]
     pub fn replay(&self) -> Replay<'_> {
         Replay {
@@ -187,7 +189,7 @@ impl Replay<'_> {
     fn step(&mut self, event: Event) -> Result<Step, Box<Difference>> {
         if self.skips(&event) {
             self.position += 1;
-            // The shutdown of a recording that begins in the middle ends its replay.
+            // After a shutdown, `skips` skips all events, so the replay ends here.
             if event.transition == Transition::ShutDown {
                 self.queue.end(Ending::ShutDown);
                 self.replayed = self.queue.events_count();

@@ -5,7 +5,7 @@ use core::ops::Add;
 use core::time::Duration;
 
 /// Shows a duration to a person: `0.0ns`, `1.5s`, `29m 14s`, `3h 5m`, `41d`.
-#[doc(hidden)] // Only the texts of the other crates need it.
+#[doc(hidden)] // Only messages of the other crates need this type.
 #[derive(Clone, Copy, Debug)]
 pub struct Shown(pub Duration);
 
@@ -13,7 +13,7 @@ impl fmt::Display for Shown {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let seconds = self.0.as_secs();
         let (first, second) = match seconds {
-            // Up to here, a person reads the seconds alone.
+            // Below two minutes, the seconds alone are easier to read.
             0..120 => return write!(f, "{:.1?}", self.0),
             120..3_600 => ((seconds / 60, "m"), (seconds % 60, "s")),
             3_600..172_800 => ((seconds / 3_600, "h"), (seconds / 60 % 60, "m")),

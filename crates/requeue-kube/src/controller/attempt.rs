@@ -140,7 +140,7 @@ impl<K: OwnKind, R: Reconcile<K>> Attempts<K, R> {
             return Ok(workers::Action::succeed());
         };
         if self.held.has_expired(&key) {
-            // This check is for the membership in a group. The loss of the shard then cancels this run.
+            // The membership in the shard group has ended. The loss of the shard cancels this run.
             return future::pending().await;
         }
         let attempt = match self.begin_attempt(&key, &run) {
@@ -151,7 +151,7 @@ impl<K: OwnKind, R: Reconcile<K>> Attempts<K, R> {
         // The store is read again, because it may have been stale before.
         let found = self.store.get(&object);
         if !in_flight.is_for(|| uid_of(found.as_deref())) {
-            // The store has another object. The event that shows it adds the key.
+            // The store has a different object. The event that reports this object adds the key.
             return Ok(workers::Action::succeed());
         }
         let generations = self.config.clear_on_new_generation;

@@ -667,7 +667,8 @@ where
                 let key = ObjectKey::new(namespace, &owner.name);
                 let object = enqueuer.scope.normalize(key.clone());
                 let may_be_ours = enqueuer.ownership.learn_owner(&object, &owner.uid, meta);
-                // The watch compares targets, which must not change when the scope becomes known.
+                // The key has no namespace here. The watch compares targets, so a target must not change when the scope
+                // becomes known.
                 may_be_ours.then_some((key, None))
             };
             owners.filter_map(target).collect()

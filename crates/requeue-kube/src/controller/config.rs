@@ -14,9 +14,9 @@ use super::error::RunnerError;
 use super::ownership::Places;
 use crate::ObjectKey;
 
-/// The memory for events by default, in bytes. A successful run has an add of 64 bytes, and two other events of 32 bytes,
-/// so these are the last 2,000 runs. An add is debounced even if the debounce is zero, and therefore takes 64 bytes. A
-/// manager with 20 controllers takes 5 MiB for events.
+/// The memory for events by default, in bytes. A successful run has an add of 64 bytes, and two other events of 32
+/// bytes, so this memory suffices for the last 2,000 runs. An add is debounced even if the debounce is zero, and
+/// therefore takes 64 bytes. A manager with 20 controllers takes 5 MiB for events.
 const EVENTS: usize = 256 << 10;
 
 type MakeLimiter = Arc<dyn Fn() -> Box<dyn RateLimiter<ObjectKey>> + Send + Sync>;
@@ -88,7 +88,7 @@ impl Default for Config {
             rate_limiter: Arc::new(|| {
                 let (base, max) = (Duration::from_millis(5), Duration::from_secs(300));
                 let limiter = BackoffLimiter::with_hasher(base, max, RandomState::new());
-                // A test can seed the generator of this thread, and so repeat all delays.
+                // If a test seeds the random generator of this thread, all delays are repeatable.
                 Box::new(limiter.seed(fastrand::u64(..)))
             }),
             oldest_every: 10,
@@ -181,9 +181,9 @@ impl Config {
     /// No object is reconciled before the first lists. If a watch has not received its list in time, the controller
     /// ends with [`RunnerError::CacheSync`](super::RunnerError::CacheSync), which names the watch.
     ///
-    /// In a [shard group](crate::Controller::shard_group), the objects of a gained shard must be listed
-    /// within the same time. Otherwise the controller hands its shards over, leaves the group, and
-    /// ends with the same error.
+    /// In a [shard group](crate::Controller::shard_group), the objects of a shard that the process receives must be
+    /// listed within the same time. Otherwise the controller hands its shards over, leaves the group, and ends with the
+    /// same error.
     pub const fn cache_sync_timeout(mut self, timeout: Duration) -> Self {
         self.cache_sync_timeout = timeout;
         self

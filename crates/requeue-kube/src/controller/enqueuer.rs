@@ -211,7 +211,7 @@ impl Enqueuer {
             self.queue.look_up(key).is_none()
         });
         if has_moved && self.ownership.is_held(key) {
-            // The key had a pending run, or now has another object, which has not run yet.
+            // The key had a pending run, or its name now belongs to a new object that needs its first run.
             let reason = Reason::Object(intern_reason("moved to another shard"), cause.take());
             self.add(key.clone(), ChangeKind::Created.priority(), reason, None);
         } else if has_moved {
@@ -340,8 +340,7 @@ impl Enqueuer {
 
     /// Returns true in standby. A key that is not in the store is then remembered.
     fn waits_for_start(&self, key: &ObjectKey) -> bool {
-        // The lock is held until the key is remembered. Otherwise the end of the standby could miss
-        // it.
+        // The lock is held until the key is stored in `standby`. Otherwise, the end of the standby could miss the key.
         let mut standby = self.standby.lock();
         let Some(gone) = &mut *standby else { return false };
         // Keys of all other objects are in the store.

@@ -74,10 +74,9 @@ impl<R: StdError + 'static, Q: StdError + 'static> StdError for Error<R, Q> {
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum RunnerError {
-    /// These watches, named as in `ConfigMap.v1 (owned)`, did not list their objects, or the
-    /// objects of a gained shard, within this [time limit](super::Config::cache_sync_timeout). The
-    /// API server cannot be reached, does not know the kind, or does not permit a list of this
-    /// kind.
+    /// These watches, named as in `ConfigMap.v1 (owned)`, did not list their objects, or the objects of a received
+    /// shard, within this [time limit](super::Config::cache_sync_timeout). The API server cannot be reached, does not
+    /// know the kind, or does not permit a list of this kind.
     #[error(
         "no first list within {timeout:?} of {}; check the connection to the API server, the kind, and the \
          permission to list it",
@@ -147,8 +146,8 @@ fn join_keys(keys: &[ObjectKey]) -> String {
     keys.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
 }
 
-/// Returns the beginning of a message. It comes first, because the advice at the end of a reason
-/// must stay at the end of the message.
+/// Returns the beginning of a message. The names come first, because the advice at the end of a reason must stay at the
+/// end of the message.
 fn describe_interrupted(keys: &[ObjectKey]) -> String {
     match keys {
         [] => String::new(),

@@ -75,14 +75,14 @@ impl<E: Resource> OwnWatch<E> {
             return filter.moved.drain(..).for_each(|key| enqueuer.regroup(&key));
         }
         if matches!(event, Event::Init) && enqueuer.ownership.changing_shards().is_some() {
-            // All other objects are in shards that were gained or that have left.
+            // All other objects are in shards that this process no longer holds, or has just received.
             watch.forget_objects(|key| !enqueuer.ownership.is_listed(key));
         }
-        // The scope is learned first, because it must be known before the object is in the store.
+        // The scope must be known before the object is in the store, so it is learned first.
         if let Event::Apply(object) | Event::InitApply(object) | Event::Delete(object) = &event {
             enqueuer.scope.learn_from(object);
         }
-        // The store comes before the queue, so that it has every object that is delivered.
+        // The store is updated before the queue, so that the store contains the object of each delivered key.
         (objects.write)(&event);
         if !matches!(event, Event::Init | Event::InitApply(_)) {
             // The store now contains the objects, so their keys can move to their new groups.
@@ -125,7 +125,7 @@ impl KeyFilter {
             return true;
         };
         let meta = object.meta();
-        // The shard is learned first, because an add for an object in an unknown shard is dropped.
+        // An add for an object in an unknown shard is dropped, so the shard is learned first.
         let learned = ownership.learn_object(meta);
         if matches!(learned, Learned::Left | Learned::Moved) {
             self.moved.push(ObjectKey::from_meta(meta));
@@ -186,7 +186,7 @@ impl<E: Resource + Send + 'static> ShardedWatch<E> {
         shards: ChangingShards,
         events: MakeEvents<E>,
     ) -> Self {
-        // The gains are read first, so that the list of the watch includes them.
+        // The number of the last gain is read first, so that the watch's list contains all shards up to this number.
         let gains = shards.gains();
         let drops = shards.drops();
         let first_gains = *gains.borrow();
@@ -220,7 +220,7 @@ impl<E: Resource + Send + 'static> ShardedWatch<E> {
         watch
     }
 
-    /// Applies events and changes of the shards, until the controller needs neither of them.
+    /// Applies events and changes of the shards, until the controller needs neither events nor changes.
     ///
     /// # Errors
     ///
@@ -228,11 +228,11 @@ impl<E: Resource + Send + 'static> ShardedWatch<E> {
     /// process reconciles its objects until the controller leaves the group.
     async fn follow_shards(mut self) -> Result<(), RunnerError> {
         while !self.has_ended || !self.following.others.is_closed() || !self.is_complete() {
-            // A list in progress is not needed if all of its shards have left.
+            // A list in progress is useless if this process holds none of its shards.
             if self.has_dropped && (!self.is_listing || self.shards.held().is_empty()) {
                 self.drop_released();
             }
-            // A list in progress is completed. Otherwise its shards would wait for the next list.
+            // A list in progress is not interrupted, because its shards would have to wait for the next list.
             if *self.gains.borrow() != self.list.gains && !self.is_listing {
                 self.list_gained();
                 continue;
@@ -242,7 +242,7 @@ impl<E: Resource + Send + 'static> ShardedWatch<E> {
                 biased;
                 Ok(()) = self.gains.changed() => self.list_by = self.list_deadline(),
                 Ok(()) = self.drops.changed(), if self.restart.is_some() => self.has_dropped = true,
-                // The controller may still gain shards for the watches of the other kinds.
+                // The controller may still receive shards, whose objects the watches of the other kinds must report.
                 () = self.following.others.closed(), if self.has_ended && self.is_complete() => {}
                 event = self.events.next(), if !self.has_ended => match event {
                     Some(event) => self.handle_event(event).await?,
@@ -256,7 +256,7 @@ impl<E: Resource + Send + 'static> ShardedWatch<E> {
     }
 
     /// Returns true if all gained shards were listed. A stream that has ended still lists the shards that are gained
-    /// while other watches live. If the stream ends before the first gain, the objects that it has listed have not run
+    /// while other watches run. If the stream ends before the first gain, the objects that it has listed have not run
     /// yet.
     fn is_complete(&self) -> bool {
         self.list.gains != 0 && self.list.gains == *self.gains.borrow()

@@ -97,7 +97,7 @@ impl Lists {
     }
 
     pub(super) fn mark_listed(&self, number: usize) {
-        // A later list of the same watch has no effect, and must wake no task.
+        // The first list of the watch removed the number. A later list must wake no task.
         self.0.send_if_modified(|waiting| waiting.remove(&number).is_some());
     }
 }

@@ -111,7 +111,7 @@ impl Parts {
 
 impl ShardedWork for Parts {
     fn gain(&self, gained: &[HeldShard]) {
-        // The handles show the shards as held before a run in these shards begins.
+        // A handle must show its shards as held before the first run in these shards begins.
         for held in &self.0 {
             let gained = gained.iter().map(|it| (it.index(), it.clone()));
             held.0.held.write().extend(gained);

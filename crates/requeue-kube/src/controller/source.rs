@@ -82,7 +82,7 @@ impl Selected {
     pub(super) fn list_config(&self, wc: watcher::Config) -> watcher::Config {
         match self {
             Self::All | Self::Probe | Self::Shard(_) => wc,
-            // A streaming list could also begin with the state of a cache.
+            // A streaming list could begin with the outdated state of a cache.
             Self::Held(_) => watcher::Config {
                 list_semantic: watcher::ListSemantic::MostRecent,
                 initial_list_strategy: watcher::InitialListStrategy::ListWatch,

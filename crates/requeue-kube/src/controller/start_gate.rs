@@ -55,7 +55,7 @@ impl Start {
 /// The right of this process to run a controller, or the controllers of a manager.
 #[derive(Default)]
 pub(crate) enum Right {
-    /// Neither an election nor a group restricts the process.
+    /// The process needs neither an election nor a group.
     #[default]
     Free,
     Term(Term),

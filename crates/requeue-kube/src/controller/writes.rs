@@ -354,7 +354,7 @@ impl Writes {
                 let details = status.details.as_ref();
                 if let Some(uid) = details.map(|it| &it.uid).filter(|uid| !uid.is_empty()) {
                     let name = details.map_or("", |it| &it.name);
-                    // The response does not contain the namespace.
+                    // The response of a completed delete does not contain the namespace.
                     let object = ObjectKey::new(None, name);
                     self.open_write(key, &kind, (object, hash(&Some(uid))), None);
                 }
@@ -504,7 +504,7 @@ impl Writes {
         let mut state = self.0.lock();
         // Without watched kinds, no write delays a run.
         state.kinds.clear();
-        // From now on, no add is held, because no event would end its wait.
+        // No event would end the wait of a held add, so no add is held from this line on.
         state.suppresses = false;
         let in_flight = std::mem::take(&mut state.in_flight).into_iter();
         let held =
@@ -544,8 +544,8 @@ impl State {
                 // run.
                 held.retain(|held| held.kind != *kind || !held.shown.is_version(&write));
             }
-            // The event may come late, so the write is remembered for longer than its run waits. The event may also
-            // never come, so there is a limit.
+            // The event may come after the run's wait for it, so the write is remembered for longer. The limit is for
+            // events that never come.
             self.limits.push_back((until.max(now + SUPPRESSED), kind.clone(), write.clone()));
         }
         // The event can arrive before the response does.
@@ -631,7 +631,8 @@ impl State {
                 if watched.recent.len() > RECENT {
                     watched.recent.pop_front();
                 }
-                // With one watch, the version that it has reached is enough, and needs no search.
+                // If the kind has only one watch, the version that this watch has reached answers the question without
+                // a search.
                 if watched.watches.len() > 1 || event.is_deleted {
                     watched.take_shown(|write| event.shows_write(write), &mut shown);
                 }
@@ -686,8 +687,8 @@ impl Watched {
         while let Some(entry) = self.versions.first_entry().filter(|it| *it.key() <= reached) {
             shown.extend(entry.remove());
         }
-        // Writes of the version that was just reached are kept, because its event may still be
-        // compared with these writes.
+        // Writes of exactly the reached version are kept, because the event of this version may not be compared with
+        // them yet.
         while let Some(entry) = self.own.first_entry().filter(|it| *it.key() < reached) {
             entry.remove();
         }

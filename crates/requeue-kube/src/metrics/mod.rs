@@ -126,12 +126,12 @@ impl Series {
 
     /// Returns the depth for each value of the label `priority`. `total` is the depth of all priorities.
     fn depths_by_priority(&self, total: usize) -> Vec<(String, usize)> {
-        // One more priority than the limit is read, so that an exceeded limit is detected.
+        // The call returns one priority more than the limit permits, so that an exceeded limit is detected.
         let depths: BTreeMap<_, _> =
             self.queue.ready_and_dirty_by_priority(MOST_PRIORITIES + 1).into_iter().collect();
         let mut priorities = self.priorities.lock();
         priorities.seen.extend(depths.keys());
-        // Once exceeded, the limit stays exceeded, because series must not appear and disappear
+        // After the limit was exceeded once, the series stay omitted, because they must not appear and disappear
         // repeatedly.
         priorities.exceeded |= priorities.seen.len() > MOST_PRIORITIES;
         if priorities.exceeded {

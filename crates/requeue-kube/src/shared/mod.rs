@@ -504,7 +504,7 @@ impl<K: ObjectKind> Fanout<K> {
         (self.numbers, wake)
     }
 
-    /// Returns the next events of a subscriber, or no events if it has read all of them.
+    /// Returns the next events of a subscriber, or no events if the subscriber has read all events.
     fn take_events(&mut self, number: u64) -> Vec<watcher::Result<Event<Object<K>>>> {
         let Some(subscriber) = self.subscribers.get_mut(&number) else { return Vec::new() };
         // An error is passed on first, even before a list that the subscriber has not read.

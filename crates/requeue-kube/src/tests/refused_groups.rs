@@ -25,7 +25,7 @@ fn group() -> ShardGroup {
 #[tokio::test]
 async fn a_controller_and_a_manager_that_are_refused_name_the_cause_and_the_next_step() {
     let fake = Fake::default();
-    // The group has another number of shards.
+    // The existing group has a different number of shards.
     drop(group().join(fake.client()).await.unwrap());
     let shards = || group().count(32).with_client(fake.client());
     let controller = |name: &str| {

@@ -95,7 +95,7 @@ impl Observation {
     /// Sets the priorities of objects that this object concerns.
     ///
     /// All other objects have the priority of the [kind of the change](ChangeKind::priority). If an object has several
-    /// priorities, the highest one counts.
+    /// priorities, the highest priority counts.
     ///
     /// ```
     /// use k8s_openapi::api::core::v1::ConfigMap;
@@ -396,7 +396,7 @@ impl Watch {
         let is_older = |(key, now): (&_, &Seen)| {
             before.get(key).is_some_and(|before| now.is_older_than(before))
         };
-        // The objects that are missing in an old list were created after it.
+        // An old list lacks the objects that were created after it, so a missing object does not count as deleted.
         let missing: Vec<_> = match self.seen.iter().any(is_older) {
             true => before.extract_if(|key, _| !self.seen.contains_key(key)).collect(),
             false => Vec::new(),

@@ -212,7 +212,7 @@ fn a_target_keeps_its_priority_until_the_object_is_gone() {
     assert_eq!(changes(&mut watch, vec![Event::Apply(at(2))]), [(7, 0)]);
     // The watch has missed the deletion.
     assert_eq!(changes(&mut watch, list([])), [(7, 0)]);
-    // The latest state counts.
+    // Only the latest state of the object counts.
     assert_eq!(changes(&mut watch, list([at(3)])), [(7, 0)]);
     assert_eq!(changes(&mut watch, vec![Event::Apply(observation("a", 1, 4))]), [(0, 0)]);
 }

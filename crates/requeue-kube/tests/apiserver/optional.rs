@@ -123,7 +123,7 @@ async fn a_kind_that_is_installed_later_is_watched_and_again_after_its_removal()
             assert!(world.run().await < Duration::from_secs(2), "{way:?}, round {round}");
             world.thing("b");
             assert!(world.run().await < Duration::from_secs(1), "{way:?}, round {round}");
-            // No label has changed.
+            // This update changes no label, so the filter drops it.
             let runs = world.count();
             world.thing("b");
             sleep(Duration::from_secs(60)).await;

@@ -134,7 +134,7 @@ async fn what_is_debounced_when_no_watch_is_left_still_runs() {
     drop(feed);
     // Changed objects go first.
     assert_eq!(reading.end().await, ["ok c", "ok a", "ok b"]);
-    // The end of a wait does not count as another add.
+    // The add was counted when its wait began, and is not counted again when the wait ends.
     let counts = queue.await.unwrap().totals();
     assert_eq!((counts.adds, counts.enqueued, counts.coalesced), (3, 3, 0));
 }
@@ -176,7 +176,7 @@ async fn ended_during_a_write(
 #[tokio::test(start_paused = true)]
 async fn an_object_that_waits_for_its_own_write_when_no_watch_is_left_still_runs() {
     let change = |feed: &Feed<ConfigMap>, _: &Feed<Secret>| feed.apply(&map("a", 2));
-    // The change comes after the run, or during it.
+    // The object changes after its run, and then during its run.
     for during in [2 * SECOND, SECOND / 2] {
         let items = ended_during_a_write(config(), change, during).await;
         assert_eq!(items, ["ok a", "ok a"], "{during:?}");

@@ -175,7 +175,7 @@ async fn too_many_priorities_are_told_as_one() {
         if log.names().len() > 30 {
             return std::future::pending().await;
         }
-        // The priority is lower than the priority of the objects that have not run yet.
+        // The requested priority is lower than the priorities of the objects that have not run yet.
         let number: i32 = name(&*map).parse().unwrap();
         Ok::<_, OnPurpose>(Action::requeue_after(Duration::ZERO).priority(-200 - number))
     };

@@ -237,8 +237,7 @@ async fn a_relist_of_every_watch_runs_each_changed_object_once_and_no_other() {
     a_moment().await;
     assert_eq!(log.names(), NAMES);
 
-    // Nothing has changed. All watches list again, first one after the other, then at the same
-    // time.
+    // All watches list again without a change, first one after the other, then at the same time.
     log.clear();
     for list in &lists {
         list(&first);

@@ -71,7 +71,7 @@ impl Config {
         self
     }
 
-    /// Lets the elector make more attempts, as a planted bug.
+    /// Permits further attempts, as a planted bug.
     #[cfg(test)]
     pub(crate) fn allow_retries(mut self) -> Self {
         self.only_create = false;

@@ -223,8 +223,8 @@ impl Election {
                 let mine = lease.holder() == self.identity;
                 let token = lease.fencing_token();
                 self.see_lease(lease, now);
-                // A late response gives no right to lead. This elector nevertheless holds the Lease, and can take it
-                // over.
+                // A late response gives no right to lead. The Lease nevertheless names this elector, which can take the
+                // Lease over without a wait.
                 if mine && now < sent.at + self.config.renew_deadline {
                     let held =
                         Held { token, renewed: sent.at, conflicted: false, write: Request::Hold };
@@ -271,9 +271,8 @@ impl Election {
                 self.role = Role::Ended(held.end_without_lease(LeadershipLost::Deleted));
             }
             (Request::Hold | Request::Release, Answer::Conflict | Answer::NotFound) => {
-                // The conflict is with a write of this elector, whose response was lost, or with
-                // another client's write of a label. After the first conflict, a read follows
-                // immediately.
+                // The conflicting write is either an earlier write of this elector, whose response was lost, or another
+                // client's change of a label. After the first conflict, a read follows immediately.
                 let at = if held.conflicted { later } else { now };
                 held.conflicted = !held.conflicted;
                 self.plan = Plan { request: Request::Read, at };
@@ -295,7 +294,7 @@ impl Election {
         self.seen = Some(Seen { lease, since });
     }
 
-    /// Returns true if the Lease that was last seen has no holder, or has expired.
+    /// Returns true if the last seen Lease has no holder, or has expired.
     fn is_free(&self, now: Time) -> bool {
         let Some(Seen { lease, since }) = &self.seen else { return true };
         let lease_duration =
@@ -306,8 +305,8 @@ impl Election {
         unheld || now >= *since + lease_duration
     }
 
-    /// Returns true if this elector may take the Lease that was last seen. A Lease with the highest number has no
-    /// further term, and must be deleted by hand. The object of a shard group is never taken.
+    /// Returns true if this elector may take the last seen Lease. A Lease with the highest number has no further term,
+    /// and must be deleted by hand. An elector never takes the object of a shard group.
     fn may_take(&self) -> bool {
         let is_last = |seen: &Seen| seen.lease.transitions() == i32::MAX;
         !self.is_of_group() && !self.seen.as_ref().is_some_and(is_last)

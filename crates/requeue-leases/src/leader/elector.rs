@@ -139,7 +139,7 @@ impl LeaderElector {
             .has_events
             .then(|| Events::new(client.clone(), namespace, name, &shared.identity));
         let now = shared.clock.now();
-        // A test can seed the generator of this thread, and so repeat all delays.
+        // If a test seeds the random generator of this thread, all delays are repeatable.
         let jitter = JitterSource::new(fastrand::u64(..));
         let election = Election::new(config, shared.identity.clone(), jitter, now);
         let requests = Requests::new(client, namespace, "leader election", name);
@@ -156,13 +156,13 @@ impl LeaderElector {
         tracing::info!(lease = shared.lease, identity = shared.identity, %token, "became leader");
         shared.show_leading(true);
         if let Some(events) = &events {
-            // Does not wait, because the Event is published in a separate task.
+            // The future is dropped, because the Event is published in a separate task.
             drop(events.publish("became leader", token.uid()));
         }
         let leadership = Leadership {
             token: Arc::clone(&token),
             shared: Arc::clone(&shared),
-            // The drop of the last clone cancels `let_go`, for which the release waits.
+            // The drop of the last clone cancels `let_go`. The release of the Lease waits for this cancellation.
             _hold: Arc::new(shared.let_go.clone().drop_guard()),
         };
         // The renewals run in a separate task, because work that is busy between two `await`s must

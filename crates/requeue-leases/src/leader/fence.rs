@@ -171,8 +171,8 @@ impl Fence {
                         return Err(LeadershipLost::Fenced(term));
                     }
                 }
-                // Terms of two Leases have no order. However, a process that can renew its lease now was also the
-                // leader when the annotation was read.
+                // Terms of two Leases cannot be compared. However, a process that can renew its lease now was also the
+                // leader when it read the annotation.
                 Some(_) | None => self.right.confirm().await?,
             }
         }

@@ -98,7 +98,8 @@ impl Shared {
     pub(super) fn end_term(&self, end: &End) {
         let mut first = false;
         self.change_term(|led| {
-            // The task that renews the lease and the drop of the term both report the end.
+            // Two callers report the end of a term: the task that renews the lease, and the drop of
+            // the term.
             first = !led.ended;
             led.ended = true;
             match end {

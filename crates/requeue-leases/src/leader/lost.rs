@@ -28,7 +28,7 @@ pub enum LeadershipLost {
     /// This later term has claimed an object: see [`Fence::claim`](super::Fence::claim).
     #[error("the later term {0} has claimed the object")]
     Fenced(FencingToken),
-    /// Some work was still running when this time had passed since the leader had to stop: at the end of the [drain
+    /// Some work was still running this long after the leader had to stop: at the end of the [drain
     /// timeout](super::Config::drain_timeout), or [long after](super::Status::check) the end of the lease. The lease is
     /// not released, but expires.
     #[error("work was still running {0:?} after the leader had to stop")]

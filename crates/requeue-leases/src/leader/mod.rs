@@ -52,9 +52,9 @@
 //! poll. Measured from the last renewal, the takeover takes at most **the lease's duration and 4.4 retry periods**,
 //! which is 23.8 s by default.
 //!
-//! Add the response times of the API server for these polls and for the write. A request without a response counts as
-//! failed after half a renew deadline, and is repeated by the next poll. The algorithm is client-go's. The standbys
-//! poll at different times.
+//! The response times of the API server for these polls and for the write are added. A request without a response
+//! counts as failed after half a renew deadline, and is repeated by the next poll. The algorithm is client-go's. The
+//! standbys poll at different times.
 //!
 //! # Differences from client-go
 //!

@@ -65,7 +65,7 @@ impl Status {
     pub fn check(&self) -> Result<(), LeadershipLost> {
         let view = self.0.view.borrow();
         let Some(led) = &view.led else { return Ok(()) };
-        // One lease duration after the last renewal, another replica may lead.
+        // Another replica may lead one lease duration after the last renewal.
         let since = self.0.clock.now().since(led.renewed + self.0.config.lease_duration);
         if self.0.let_go.is_cancelled() || since <= TOLERANCE {
             return Ok(());

@@ -47,7 +47,8 @@ impl Term {
     /// Asks the work to stop, unless it was asked before. Returns the deadline for the stop.
     pub(super) fn drained_by(&self) -> Time {
         let mut stopping_since = self.shared.clock.now();
-        // The first request counts, because a second request must not extend the time.
+        // The time of the first request is kept, because a second request must not extend the
+        // limit.
         self.shared.change_term(|led| stopping_since = *led.stopping.get_or_insert(stopping_since));
         stopping_since + self.shared.config.drain_timeout
     }

@@ -12,8 +12,8 @@ pub(super) const LABEL: &str = "requeue/shard-group";
 pub(super) const JOINED: &str = "requeue/shard-group-uid";
 /// In a member Lease: the member is about to stop, and receives no shards.
 pub(super) const STOPPING: &str = "requeue/shard-stopping";
-/// The member that wrote the assignment. If another member than its former holder has moved a shard, the former holder
-/// is dead.
+/// The member that wrote the assignment. If the writer that moved a shard is not the shard's former holder, the former
+/// holder is dead.
 const WRITER: &str = "requeue/shard-writer";
 const BY: &str = "requeue/shard-by";
 const OBJECTS: &str = "requeue/shard-objects";

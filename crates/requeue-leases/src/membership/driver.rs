@@ -51,8 +51,8 @@ pub(super) async fn run_membership(
     let clock = &config.clock;
     let mut joined = Some(joined);
     loop {
-        // Each attempt uses another name, because a request of the previous attempt may have created its Lease after
-        // all.
+        // Each attempt uses a new name, because a late request of the previous attempt may still create a Lease with
+        // the old name.
         let mut driver = Driver::new(&config, &client, &outputs);
         if let Some(result) = driver.take_part(&mut received, &mut joined).await {
             return result;
@@ -327,7 +327,8 @@ impl<'a> Driver<'a> {
     async fn leave_group(&mut self) {
         let Some((term, leadership)) = self.term.take() else { return };
         let uid = leadership.fencing_token().uid().to_owned();
-        // The release comes before the delete, so that other members take over immediately even if the delete fails.
+        // The Lease is released before its deletion, so that other members take over immediately even if the deletion
+        // fails.
         match term.release().await {
             Ok(()) | Err(LeadershipLost::Undrained(_)) => {}
             Err(error) => {

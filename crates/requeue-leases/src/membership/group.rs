@@ -39,7 +39,8 @@
 //! A member that knows that another member is dead writes the desired holders of the dead member's shards. It also
 //! writes the desired holders of shards without a holder.
 //!
-//! If its watch has not shown its own renewals for a whole renew deadline, a member lists the Leases again.
+//! If the watch of a member has not shown its own renewals for a whole renew deadline, the member lists the Leases
+//! again.
 
 mod local;
 mod requests;
@@ -138,9 +139,8 @@ impl Group {
                 self.group = Some(group);
             }
         }
-        // Rule 1 is enforced here. The check comes before all other steps, and its result is final.
-        // As soon as the right has ended, other members may have taken the shards over, even if the
-        // watch does not show the takeover yet.
+        // Rule 1 is enforced here. The check precedes all other steps, and its result is final. Other members may take
+        // the shards over as soon as the right has ended, before the watch of this member shows the takeover.
         if self.is_member() && right.is_none_or(|right| now >= right) {
             self.phase = Phase::Ended(End::Lost);
         }
@@ -335,7 +335,7 @@ impl Group {
         self.idle_until = Time::ZERO;
         let slots = before.iter().flat_map(|before| before.assignment.slots());
         for (old, new) in slots.zip(group.assignment.slots()) {
-            // A writer that is not the former holder reassigns a shard only if the former holder is
+            // Only the holder itself hands a shard over. If another member wrote the new holder, the former holder is
             // dead.
             if let Some(holder) = old.holder.as_deref()
                 && new.holder != old.holder

@@ -59,7 +59,7 @@ pub(super) fn spawn_until_dropped(
     part: impl Future<Output = Result<(), MembershipError>> + Send + 'static,
 ) -> Ended {
     let task = AbortOnDropHandle::new(tokio::spawn(part));
-    // The join fails if the runtime is shutting down, or if the task has panicked.
+    // Awaiting the task fails if the runtime is shutting down, or if the task has panicked.
     let lost = |_| Err(MembershipError::Lost(LeadershipLost::Abandoned));
     task.map(move |ended| ended.unwrap_or_else(lost)).boxed().shared()
 }

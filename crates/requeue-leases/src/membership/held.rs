@@ -44,7 +44,7 @@ pub(super) enum Command {
 /// The state that the driver and the held shards share.
 #[derive(Debug, Default)]
 pub(super) struct View {
-    /// For each shard on which this process acts: the fencing token, and the time since which this process has acted on
+    /// For each shard on which this process acts: the fencing token, and the time at which this process began to act on
     /// the shard.
     pub(super) held: Vec<Option<(i32, Time)>>,
     /// The holders of all shards at the last read.
@@ -141,7 +141,7 @@ impl HeldShard {
 
 impl Right for HeldShard {
     fn check(&self) -> Result<(), LeadershipLost> {
-        // The member Lease is checked first, because its loss is final and the more precise reason.
+        // The member Lease is checked first, because its loss is final, and is the more precise reason.
         self.leadership.check()?;
         if self.is_named() { Ok(()) } else { Err(LeadershipLost::Shard(self.index)) }
     }

@@ -216,8 +216,7 @@ impl Members {
     pub(super) fn end_list(&mut self, now: Time) -> bool {
         let unlisted = self.seen.iter().filter(|(_, member)| member.unlisted);
         let unlisted: Vec<_> = unlisted.map(|(name, _)| Arc::clone(name)).collect();
-        // The loop must visit all members, so it does not use `any`, which would stop at the first
-        // change.
+        // All members must be visited. `any` would stop at the first change.
         unlisted.iter().fold(false, |changed, name| self.mark_absent(name, now) | changed)
     }
 

@@ -22,7 +22,7 @@ const LEAVE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The work on the objects of shards, such as the work of controllers.
 pub trait ShardedWork: Send + Sync {
-    /// Takes these shards over, so that their objects may run from now on.
+    /// Takes these shards over. Their objects may then run.
     fn gain(&self, gained: &[HeldShard]);
 
     /// Returns true if no run of the shard is in flight.

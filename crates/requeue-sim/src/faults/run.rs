@@ -141,8 +141,8 @@ impl Simulation {
             10 => world.done(key),
             11 | 12 => self.advance(Duration::from_millis(world.pick(5_000).into())),
             13 => self.advance(Duration::from_secs(world.pick(400).into())),
-            // In a queue with a pace, the clock must not go back, because the queue has forgotten
-            // starts that would count again.
+            // In a queue with a pace, the clock must not go back: the queue has forgotten old
+            // starts, which would then count again.
             14 if !world.has_pace => {
                 let back = Duration::from_millis(world.pick(3_000).into());
                 world.set_clock(Time::ZERO + world.now().since(Time::ZERO + back));
@@ -165,7 +165,8 @@ impl Simulation {
             }
             22 if self.crowds > 0 && world.pick(20) == 0 => {
                 self.crowds -= 1;
-                // After this line, no other task waits for keys. The team may be at its limit.
+                // After this line, no other task waits for keys, although the team may be at its
+                // limit.
                 self.tasks.retain(|task| !task.waits());
                 let team = world.pick(world.teams);
                 for _ in 0..world.pick(3) {

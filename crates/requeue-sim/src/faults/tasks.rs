@@ -194,7 +194,8 @@ impl Held {
         let key = *item;
         let next = if waits {
             let mut next = pin!(world.queue.succeed_and_get(item));
-            // The first poll completes the delivery, so the model completes it afterwards.
+            // The first poll completes the delivery in the queue. The model then completes the same
+            // delivery.
             let first = poll_fn(|cx| Poll::Ready(next.as_mut().poll(cx))).await;
             succeeded(key);
             match first {

@@ -58,8 +58,8 @@ const CROWD: u32 = 1_000;
 
 impl World {
     pub(super) fn new(rules: Rules, keys: u32, teams: u32, mut rng: fastrand::Rng) -> Self {
-        // A key waits for its pace from the first operation that finds the key due. The queue and the model must find
-        // the key due at the same time.
+        // A key waits for its pace from the first operation that finds the key due. The queue and the model must
+        // therefore check for due keys at the same times.
         let sparing = rng.bool() && rules.pace.is_none();
         // The bound of restarts counts from the time at which a key becomes ready, and the queue and the model make due
         // keys ready at different times.

@@ -15,8 +15,8 @@ impl Lockstep {
         let (how_core, now) = (finish(how, asked), self.now);
         let (core, model) = match self.attempt(|queue| queue.finish(&ticket, how_core, now)) {
             Some(core) => (core, self.model.finish(ticket.epoch(), how, asked, now)),
-            // The worker tries again later, or drops its item. The drop then completes the delivery
-            // without copies.
+            // The worker completes the delivery later, or drops its item. The drop completes the
+            // delivery without copies.
             None if which.is_multiple_of(2) => return,
             None => {
                 let core = inside(|| self.queue.finish_without_copies(&ticket, how_core, now));

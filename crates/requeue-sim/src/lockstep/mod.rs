@@ -236,7 +236,8 @@ impl Lockstep {
             }
             Op::End(ending) => self.end(ending),
             Op::Page(limit) => self.page(limit),
-            // A custom order may lose a key if the copy of the key for the pace panics.
+            // With a custom order and a pace, a copy that panics may lose a key, so no copy panics
+            // here.
             Op::Break(_) if self.setup.rules.pace.is_some() && self.has_order() => {}
             Op::Break(after) => self.fuse = Some(after),
         }
@@ -267,7 +268,7 @@ impl Lockstep {
             }
         });
         let Some(((core, back), was_known)) = added else { return };
-        // An add by reference of a known key has no cause.
+        // If the key is known, an add by reference stores no cause.
         let why = request.why.map(|why| Why { cause: why.cause.filter(|_| !was_known), ..why });
         let request = AddRequest { why, ..*request };
         let model = self.model.add(&key, team, &request, self.now);
@@ -317,8 +318,8 @@ impl Lockstep {
             }
         });
         let Some((core, dropped)) = taken else {
-            // If every due key is ready, the clone of the delivered key has failed. Before that,
-            // the order has returned all its keys, and none of them could be delivered.
+            // If every due key is ready, the clone of the delivered key has panicked. The order had
+            // returned all its keys before, and the queue could deliver none of them.
             if has_order && self.queue.next_due().is_none_or(|due| due > self.now) {
                 self.model.ask_order_in_vain();
             }
@@ -373,8 +374,8 @@ impl Lockstep {
             let lazy = self.setup.mode == Mode::Lazy;
             assert!(self.lost[0].insert(key.0) || lazy, "{key:?} was dropped twice");
             if lazy && self.queue.look_up(&key, self.setup.hash(key.0)).is_none() {
-                // The key was also ready, and that run took place. The failures of the key are
-                // removed with the delayed run.
+                // The key was also ready, and its ready run has completed. The failures of the key
+                // are removed with the delayed run.
                 assert!(!self.model.is_pending(&key.0) && !self.model.is_in_flight(&key.0));
                 self.model.forget(&key.0);
                 self.walk.iter_mut().for_each(|walk| _ = walk.expected.remove(&key.0));
@@ -394,7 +395,7 @@ impl Lockstep {
         let walk = self.walk.get_or_insert_with(|| Walk { expected: known(), ..Walk::default() });
         let cursor = walk.cursor;
         let fuse = self.fuse.take().unwrap_or(u32::MAX);
-        // A copy that fails affects only the caller.
+        // A copy that panics affects only the caller, and not the queue.
         let Some(page) = Key::with_fuse(fuse, || self.queue.page(cursor, limit)) else { return };
         assert!(self.setup.hashes.is_some() || page.entries.len() <= limit.max(1), "limit");
         for entry in &page.entries {

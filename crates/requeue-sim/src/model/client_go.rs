@@ -10,7 +10,7 @@ impl<K: Ord + Clone> Model<K> {
         if self.is_idle(key) && self.is_paced(key) {
             return self.wait_for_pace(key);
         }
-        // The delay that remains has no bound.
+        // The remaining delay has no bound.
         self.bounds.remove(key);
         if self.dirty.contains(key) {
             self.tally.coalesced += 1;

@@ -17,7 +17,7 @@ impl<K: Ord + Clone> Model<K> {
             self.hold(key, now);
         }
         if self.dirty.contains(key) {
-            // The add is part of the pending run.
+            // The add becomes part of the pending run.
             self.tally.coalesced += 1;
             if !self.processing.contains_key(key) {
                 self.queue.touch(key);

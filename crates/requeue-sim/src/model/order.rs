@@ -326,8 +326,8 @@ impl<K: Clone + Ord> ReadyKeys<K> {
         if *n == 0 {
             self.in_work.remove(&team.id);
         }
-        // The team may have one more key in flight. A key that the custom order returned while the
-        // team was at its limit is pushed to it again.
+        // The team may have one more key in flight. A key that the custom order returned while the team was at its
+        // limit is now pushed to the order again.
         let gives = self.gives_copies && !self.is_paused(team.id);
         let shown = |c: &&mut Candidate<K>| c.skipped && c.team.id == team.id;
         if let Some(c) = self.keys.iter_mut().find(shown).filter(|_| gives) {

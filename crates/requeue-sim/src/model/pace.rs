@@ -61,7 +61,8 @@ impl<K: Ord + Clone> Model<K> {
         let Some(pace) = self.pace else { return };
         let now = self.now;
         let starts = self.starts.entry(key.clone()).or_default();
-        // Only starts within the last window count, and of these only as many as the pace permits.
+        // Only starts within the last window count. The model keeps no more of them than the pace
+        // permits.
         starts.push(now);
         while starts.len() > pace.runs() as usize
             || starts.len() > 1 && later(starts[0], pace.per()) <= now
@@ -70,7 +71,7 @@ impl<K: Ord + Clone> Model<K> {
         }
     }
 
-    /// Takes back the last start of `key`, which is in flight, if that start counts.
+    /// Removes the last start of `key`, which is in flight, from the count, if that start counts.
     pub(super) fn take_back_start(&mut self, key: &K) {
         let run = self.processing.get_mut(key);
         if run.is_some_and(|run| std::mem::take(&mut run.counts)) {

@@ -187,8 +187,7 @@ mod tests {
         };
         assert!(!check(&groups, 0, &[("b", 1), ("a", 1)]));
         assert!(check(&groups, 1, &[("a", 1)]));
-        // The claim has not found the group, or has found only keys of the group with another
-        // priority.
+        // In these cases, the claim has found no key of the group, or only keys of another priority.
         assert!(check(&groups, 0, &[("b", 1), ("a", 0)]));
         groups.settings_mut("a").limit = Some(1);
         assert!(check(&groups, 0, &[("a", 1)]));

@@ -105,7 +105,7 @@ fn life(kind: Kind, seed: u64, minutes: usize) -> Result<Hour, String> {
     drop(controller);
     ensure(clock.armed() == 0, || format!("{} alarms are armed at the end", clock.armed()))?;
     drop(clock);
-    // The memory that this function itself has allocated.
+    // Only the name in `hour.kind` is still allocated, because this function returns it.
     let own = hour.kind.capacity();
     let left = Memory::now().since(start);
     ensure(left == Memory { bytes: own, pieces: 1 }, || format!("dropped, it left {left}"))?;

@@ -231,8 +231,8 @@ fn block_on<F: Future>(future: F) -> F::Output {
 
 // --- Tasks ---------------------------------------------------------------------------------------
 
-/// Each queue gets a separate runtime. After the runtime is dropped, no memory of the queue is held
-/// by it.
+/// Each queue gets a separate runtime. After the drop of the runtime, the runtime holds no memory
+/// of the queue.
 fn with_tasks(rng: &mut fastrand::Rng) -> Result<u64, String> {
     let runtime = runtime::Builder::new_multi_thread()
         .worker_threads(2)

@@ -153,7 +153,7 @@ impl Queue {
     /// # })?;
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    #[doc(hidden)] // For `requeue-http` and `requeue-cli`, whose requests name many keys.
+    #[doc(hidden)] // Only `requeue-http` and `requeue-cli` change many named keys.
     pub async fn revive_keys<K: Into<Key>>(
         &self,
         keys: impl IntoIterator<Item = K>,
@@ -194,7 +194,7 @@ impl Queue {
     /// # })?;
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    #[doc(hidden)] // For `requeue-http` and `requeue-cli`, whose requests name many keys.
+    #[doc(hidden)] // Only `requeue-http` and `requeue-cli` change many named keys.
     pub async fn run_now_keys<K: Into<Key>>(
         &self,
         keys: impl IntoIterator<Item = K>,
@@ -214,7 +214,7 @@ impl Queue {
     /// # Cancel safety
     ///
     /// If the future is dropped, some of the keys may have been cancelled.
-    #[doc(hidden)] // For `requeue-http` and `requeue-cli`, whose requests name many keys.
+    #[doc(hidden)] // Only `requeue-http` and `requeue-cli` change many named keys.
     pub async fn cancel_keys<K: Into<Key>>(
         &self,
         keys: impl IntoIterator<Item = K>,
@@ -314,7 +314,8 @@ impl Queue {
                     }
                 }
                 for (n, key) in locked {
-                    // The key is sent alone, because a request for a single key waits for its lock.
+                    // The key is sent in a separate request, because only a request for a single key waits for the
+                    // key's lock.
                     changed[n] = apply(vec![key], &changed).await? == [Some(true)];
                 }
             }
@@ -440,7 +441,7 @@ impl Bulk {
             Some(next) => Stage::Walk(Some(next)),
             None if self.locked.is_empty() => Stage::Over,
             None => {
-                // A repeated step has found some of the keys twice.
+                // A step that was repeated may have found a key twice.
                 self.locked.sort_unstable();
                 self.locked.dedup();
                 Stage::Locked
@@ -462,13 +463,13 @@ impl Bulk {
                 self.changed += count_changed(&answers);
                 Ok(())
             }
-            // This call has already waited 5 s for one lock. It does not wait 5 s for each of the other locks.
+            // This call has already waited 5 s for one lock, and does not wait again for each of the other locks.
             Err(fault) if fault.kind == Kind::Locked => {
                 let Shared { engine, place, .. } = &*self.shared;
                 let mut left = 0;
                 for keys in by_shard(&**engine, place, self.locked.clone(), |key| key) {
                     let answers = match keys.len() {
-                        // A single key is skipped, because its request would wait for the lock again.
+                        // A request for a single key would wait for the lock again, so the key is skipped.
                         1 => vec![None],
                         _ => self.change.apply_to(&self.shared, keys).await?,
                     };

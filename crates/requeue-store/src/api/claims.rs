@@ -85,9 +85,9 @@ pub enum Renewal {
 #[doc(hidden)]
 #[derive(Debug)]
 pub enum Resumed {
-    /// The lease is probably still valid.
+    /// The lease is probably valid.
     Item(Box<Item>),
-    /// The claim is over, or never existed. The entry is that of the key, if it is in the queue.
+    /// The claim is over, or never existed. Contains the entry of the key, if the key is in the queue.
     Over(Option<Box<Entry>>),
     /// This process itself holds the delivery now: its worker runs the key, or another call completes it.
     Held,
@@ -144,7 +144,7 @@ impl Queue {
         let mut answers = vec![Renewal::Lost; tickets.len()];
         let held = tickets.iter().enumerate();
         let held = held.filter_map(|(n, ticket)| Some((n, ticket.key.clone(), ticket.epoch()?)));
-        // A shard that does not answer must not delay the others.
+        // A shard that does not answer must not delay the other shards.
         let mut parts = JoinSet::new();
         for part in by_shard(&**engine, place, held.collect(), |(_, key, _)| key) {
             for part in part.chunks(MAX_BATCH) {

@@ -48,7 +48,7 @@ impl Queue {
     }
 
     /// Returns true if the keys of the queue have [groups](crate::OpenOptions::group_by).
-    #[doc(hidden)] // For `requeue-http`.
+    #[doc(hidden)] // Only `requeue-http` needs this item.
     #[must_use]
     pub fn has_groups(&self) -> bool {
         self.shared.grouping.is_some()

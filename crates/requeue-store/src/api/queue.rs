@@ -119,9 +119,8 @@ impl Queue {
     ///
     /// # Errors
     ///
-    /// Returns the error of the add if the key or the group is invalid, or if the add names a group that it must not
-    /// name.
-    #[doc(hidden)] // For `requeue-cli`, which refuses one record and adds the others.
+    /// Returns the error of the add if the key or the group is invalid, or if the add must not name this group.
+    #[doc(hidden)] // Only `requeue-cli` refuses single records.
     pub fn check_add(&self, key: impl Into<Key>, group: Option<&str>) -> Result<(), AddError> {
         self.shared.check_key(key.into(), group).map(drop).map_err(AddError)
     }
@@ -208,7 +207,7 @@ impl Queue {
             }
             let added = self.shared.add_keys(part, add).await;
             answers.extend(added.map_err(|fault| {
-                // If there are answers, the store has added the keys of earlier batches.
+                // Earlier batches with answers were added, so this failure concerns only a part of the keys.
                 let fault = if answers.is_empty() { fault } else { fault.after_a_part() };
                 AddError::from_engine("not all keys were added", fault)
             })?);
@@ -254,7 +253,7 @@ impl Queue {
     ///
     /// As [`get`](Self::get).
     pub async fn get_many(&self, max: usize) -> Vec<Item> {
-        // A getter receives no keys if their leases were lost before the answer.
+        // If all leases were lost before the answer, the getter receives no keys, and asks again.
         while max > 0 && !self.shutting_down() {
             let (reply, passed) = oneshot::channel();
             if !self.wait_for_keys(Waiter { max, holder: None, until: None, reply }) {

@@ -222,7 +222,8 @@ impl Queue {
     /// key is in the state throughout the walk.
     ///
     /// A large queue on Redis does not keep its keys in order, so the walk scans them. Each part has about 500 keys,
-    /// and costs the same at each position. In other queues, the keys are in order, and a part has up to `limit` keys.
+    /// and takes the same time at each position. In other queues, the keys are in order, and a part has up to `limit`
+    /// keys.
     ///
     /// # Errors
     ///
@@ -232,7 +233,7 @@ impl Queue {
     /// # Cancel safety
     ///
     /// The future can be dropped: the call changes nothing.
-    #[doc(hidden)] // For `requeue-http`.
+    #[doc(hidden)] // Only `requeue-http` needs this item.
     pub async fn walk_entries(
         &self,
         state: Option<State>,
@@ -245,7 +246,7 @@ impl Queue {
             Some(from) => (Part::key_before(from), Part::place_in_scan(from)),
         };
         let scans = match from {
-            // Engines keep the keys in these states in small sets, or in order.
+            // Engines store the keys in these states in small sets, or in order.
             None if matches!(state, Some(State::InFlight | State::Parked)) => false,
             None => engine.scans() && self.recent_counts().await?.total() > SORTED_KEYS,
             Some(_) => place_in_scan.is_some() && engine.scans(),
@@ -302,7 +303,7 @@ impl Queue {
     /// # Cancel safety
     ///
     /// The future can be dropped: the call changes nothing.
-    #[doc(hidden)] // For `requeue-cli`, which also shows the times of the entry.
+    #[doc(hidden)] // Only `requeue-cli` shows the times of the entry.
     pub async fn explain_entry(&self, entry: &Entry) -> Result<String, ReadError> {
         let standing = match entry.state == State::Ready && !entry.paused {
             true => self.read_standing(entry.group.as_deref()).await?,
@@ -355,7 +356,8 @@ impl Queue {
     ///   last handle of the queue. A process that is killed loses the numbers since its last write. The numbers of this
     ///   process are written before they are read.
     /// - Work counts in the minute of the engine's clock in which it is written, or in the minute before.
-    /// - A worker writes a sign of life about every 10 seconds. It counts as alive for 30 seconds after the last sign.
+    /// - A worker records about every 10 seconds that it is alive. It counts as alive for 30 seconds after the last
+    ///   record.
     /// - Adds made in SQL, and the work of processes of earlier versions, are not counted.
     ///
     /// # Errors
@@ -411,7 +413,7 @@ impl Queue {
     /// # Cancel safety
     ///
     /// As [`recent_counts`](Self::recent_counts).
-    #[doc(hidden)] // For `requeue-http`.
+    #[doc(hidden)] // Only `requeue-http` needs this item.
     pub async fn recent_activity(&self) -> Result<Activity, ReadError> {
         self.shared.recent_activity().await
     }
@@ -423,23 +425,23 @@ impl Queue {
     /// - Up to 7.5 s: the pause is 30 s.
     /// - Over 7.5 s: the pause is four times the duration.
     ///
-    /// If their durations are similar, counts therefore use at most a fifth of the engine's time, and at most a
-    /// fiftieth if each takes up to 0.6 s. The number of callers has no influence. Counts with very different
-    /// durations, or that reach their time limit, can use more of the engine's time.
+    /// If the durations of counts are similar, counts therefore use at most a fifth of the engine's time, for any
+    /// number of callers. If each count takes up to 0.6 s, they use at most a fiftieth. Counts with very different
+    /// durations, and counts that reach their time limit, can use more of the engine's time.
     ///
     /// Callers that arrive during a count wait for it. [`sample`](Self::sample) returns the last counts
     /// without waiting, and their age.
     ///
     /// # Errors
     ///
-    /// Returns an error if the last count failed, now or recently. A count that takes over a minute fails. After a
+    /// Returns an error if this count, or the last count, failed. A count that takes over a minute fails. After a
     /// failure, the engine is not queried again for 1 s to 10 s. If several consecutive counts take too long, the
     /// pauses are one minute, two and then four. On SQLite, a count that takes too long still completes.
     ///
     /// # Cancel safety
     ///
     /// A count continues even if its callers are dropped.
-    #[doc(hidden)] // For `requeue-http`.
+    #[doc(hidden)] // Only `requeue-http` needs this item.
     pub async fn recent_counts(&self) -> Result<StateCounts, ReadError> {
         self.shared.recent_counts().await
     }
@@ -456,11 +458,11 @@ impl Queue {
     /// # Cancel safety
     ///
     /// As [`recent_counts`](Self::recent_counts).
-    #[doc(hidden)] // For `requeue-http`.
+    #[doc(hidden)] // Only `requeue-http` needs this item.
     pub async fn recent_longest(&self) -> Result<Vec<Entry>, ReadError> {
         let Shared { engine, place, longest, .. } = &*self.shared;
         let (engine, place) = (Arc::clone(engine), Arc::clone(place));
-        // The future owns its handles, because the query continues if its caller is dropped.
+        // The query continues if its caller is dropped, so the future owns its handles.
         let look = async move {
             let running = engine.read_page(&place, Some(State::InFlight), None, RUNNING);
             let mut running = running.await?;
@@ -513,7 +515,7 @@ impl Queue {
     /// # })?;
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    #[doc(hidden)] // For `requeue-http`.
+    #[doc(hidden)] // Only `requeue-http` needs this item.
     #[must_use]
     pub fn sample(&self) -> Option<Sample> {
         self.shared.scrape()

@@ -128,7 +128,7 @@ impl Store {
     /// let error = Store::check("sqlite:jobs.db?sync=full").expect_err("a typing error");
     /// assert_eq!(error.to_string(), "sqlite: unknown option \"sync\"; the options are synchronous");
     /// ```
-    #[doc(hidden)] // For `requeue-cli`, which checks an address before it looks for its file.
+    #[doc(hidden)] // Only `requeue-cli` checks an address before it looks for the file.
     pub fn check(url: &str) -> Result<(), ConnectError> {
         Address::parse(url).map(drop)
     }
@@ -153,8 +153,8 @@ impl Store {
         })
     }
 
-    /// Returns all queues of the store, sorted by name, with their settings. The result also says whether each queue
-    /// has keys..
+    /// Returns all queues of the store, sorted by name, with their settings. The result also states whether a queue has
+    /// keys.
     ///
     /// The cost does not depend on the number of keys.
     ///
@@ -248,7 +248,7 @@ impl Store {
     /// completion of such a run changes nothing, and fails with
     /// [`CompleteError::Dropped`](crate::CompleteError::Dropped).
     ///
-    /// In all other respects, the call behaves as [`drop_queue`](Self::drop_queue).
+    /// Otherwise, the call behaves as [`drop_queue`](Self::drop_queue).
     ///
     /// # Errors
     ///
@@ -274,17 +274,17 @@ impl Store {
 
     /// Returns the names of queues that are similar to `name`.
     async fn similar_queues(&self, name: &str) -> Vec<String> {
-        // If the names cannot be read, the error is still correct without them.
+        // The error is also correct without the names of similar queues.
         let queues = self.engine.list_queues().await.unwrap_or_default();
         similar_names(name, queues.into_iter().map(|queue| queue.name).collect())
     }
 
     /// Closes the store for all its handles, and for the handles of its queues. Call it before the process exits.
     ///
-    /// With a file, it completes earlier requests and closes the file. If no other process has the file open,
-    /// `FILE` alone then contains all queues, and can be copied. If a process exits without this call, or
+    /// If the store is a file, the call completes earlier requests and closes the file. If no other process has the
+    /// file open, `FILE` alone then contains all queues, and can be copied. If a process exits without this call, or
     /// other processes have the file open, `FILE-wal` contains the last changes, and is a part of the store.
-    /// Connections to servers need no closing, and stay open.
+    /// Connections to servers stay open, because they need not be closed.
     ///
     /// After this call, all calls on a queue of a file fail, and this process loses its keys when their leases expire.
     /// Before this call, [shut down](Queue::shut_down) the queues, and wait until they are [settled](Queue::settled).
@@ -433,8 +433,8 @@ impl OpenOptions {
     /// no rate.
     ///
     /// The first process that opens the queue with a rate chooses it, and the rate is stored. If a later process asks
-    /// for another rate, [`open`](Self::open) fails. This is also true if both processes open the queue simultaneously.
-    /// A process without this option uses the stored rate. [`Queue::set_rate`] changes or removes the rate. After a
+    /// for another rate, [`open`](Self::open) fails. It also fails if both processes open the queue at the same time. A
+    /// process without this option uses the stored rate. [`Queue::set_rate`] changes or removes the rate. After a
     /// removal, the next process with this option sets the rate again.
     /// [`GroupHandle::set_rate`](crate::GroupHandle::set_rate) sets a further rate for a group.
     ///
@@ -547,10 +547,10 @@ impl OpenOptions {
     /// wait for the commits of their claims. The default is 256. With 0, the process does not claim ahead.
     ///
     /// The process claims ahead as many keys as its workers would take within 10 ms at their recent rate. If two claims
-    /// take longer than 10 ms, their duration replaces the 10 ms, up to 100 ms or a thirtieth of the lease, whichever
-    /// is shorter. If runs are long, workers take less than one key in that period, and no key is claimed ahead. Only
-    /// [`Queue::get`] and [`Workers`](requeue::workers::Workers) count towards the rate. Calls of [`Queue::get_many`]
-    /// for several keys do not.
+    /// take longer than 10 ms, their duration replaces the 10 ms. The upper limit is 100 ms, or a thirtieth of the
+    /// lease if that is shorter. If runs are long, workers take less than one key in that period, and no key is claimed
+    /// ahead. Only [`Queue::get`] and [`Workers`](requeue::workers::Workers) count towards the rate. Calls of
+    /// [`Queue::get_many`] for several keys do not.
     ///
     /// If no worker takes a key within ten times that period, the key returns to its place in the order, and no failure
     /// is counted. A shutdown returns all such keys. Until its return, the key is not delivered to other processes. A
@@ -637,9 +637,9 @@ impl OpenOptions {
         self
     }
 
-    /// Adds no completed runs to the [past](crate::Entry::past_runs) of keys in this process. By default, the store keeps the
-    /// last runs with the row of a key that fails or is added again, in at most 64 bytes. A key whose first run succeeds
-    /// costs nothing.
+    /// Prevents this process from adding completed runs to the [past](crate::Entry::past_runs) of keys. By default, the
+    /// store keeps the last runs with the row of a key that fails or is added again, in at most 64 bytes. For a key
+    /// whose first run succeeds, nothing is stored.
     ///
     /// # Examples
     ///
@@ -796,7 +796,7 @@ impl OpenOptions {
         };
         let grouping = opening.check_stored(&place, grouping.as_ref()).map_err(|why| bad(&why))?;
         if let Some(rate) = opening.rate.filter(|_| place.rate.is_none()) {
-            // A producer, which need not know the rate, may have created the queue.
+            // A producer that does not know the rate may have created the queue.
             let set = store.engine.set_first_rate(&place, rate).await;
             let said = || format!("queue {name:?}: its rate was not set");
             let first = set.map_err(|fault| OpenError::from_engine(said(), fault))?;

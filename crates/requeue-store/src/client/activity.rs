@@ -1,4 +1,4 @@
-//! Writes the activity of this process, and a sign of life of its worker, to the store.
+//! Writes the activity of this process, and that its worker is alive, to the store.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

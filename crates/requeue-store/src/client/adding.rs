@@ -55,13 +55,13 @@ impl Wish for Adding {
         let mut locked = Vec::new();
         while !batch.is_empty() {
             let mut asks: Vec<Ask> = Vec::with_capacity(batch.len());
-            // The adds that each request combines.
+            // At each position, the adds that the request at this position in `asks` combines.
             let mut askers: Vec<Vec<Self>> = Vec::with_capacity(batch.len());
             let mut found: HashMap<Key, usize> = HashMap::with_capacity(batch.len());
             let mut left = Vec::new();
             let mut deadline = None;
             for adding in batch {
-                // The request lasts as long as its most patient caller waits. The other callers have separate timeouts.
+                // The request lasts until the latest deadline of its callers. Each caller also has a separate timeout.
                 deadline = deadline.max(Some(adding.deadline));
                 match found.get(&adding.ask.key) {
                     None => {
@@ -155,14 +155,14 @@ async fn try_add(
                 place.meters.count_adds(&asks, &answers);
                 return Ok(Free { answers, unsure });
             }
-            // One locked key must not delay the other keys of its batch, so the next request skips the locked key.
+            // The next request skips the locked keys, which must not delay the other keys of the batch.
             Err(fault) if fault.kind == Kind::Locked && tried == Tried::No => {
                 tried = Tried::InVain;
                 continue;
             }
             Err(fault) => fault,
         };
-        // After an attempt that may have taken effect, no later refusal proves that the keys were not added.
+        // If one attempt may have taken effect, a later refusal does not prove that the keys were not added.
         unsure |= fault.kind.may_have_happened();
         let wait = delay.wait();
         if fault.kind.is_final() || Instant::now() + wait >= deadline {

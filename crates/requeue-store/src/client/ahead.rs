@@ -12,13 +12,13 @@ use tokio::time::Instant;
 use crate::client::item::Item;
 use crate::client::options::Options;
 
-/// The shortest and the longest horizon. With a shorter horizon, claims would cost the engine more than they save.
+/// The shortest and the longest horizon. With a shorter horizon, claims would cost the engine more time than they save.
 const HORIZON: (Duration, Duration) = (Duration::from_millis(10), Duration::from_millis(100));
 /// The number of horizons after which a key returns to the store.
 const OVERDUE: u32 = 10;
 /// The time over which the rate is averaged.
 const WINDOW: Duration = Duration::from_millis(250);
-/// The time for which nothing is claimed ahead after keys had to be returned.
+/// After keys had to be returned, no key is claimed ahead for this time.
 const PAUSE: Duration = Duration::from_secs(1);
 /// The number of consecutive full claims that shows a backlog. Without a backlog, no key is claimed ahead, so that the
 /// first worker that asks receives the key, in any process.
@@ -107,8 +107,8 @@ impl Ahead {
         Self {
             items: Unstarted::default(),
             most: options.claim_ahead,
-            // A key returns after ten horizons. Ten horizons are at most a third of the lease duration, after which the
-            // first renewal is due.
+            // An unused key is returned after ten horizons. This is at most a third of the lease duration, after which
+            // the first renewal is due.
             longest: (options.lease / (3 * OVERDUE)).min(HORIZON.1),
             latency: Duration::ZERO,
             rate: 0.0,
@@ -132,9 +132,8 @@ impl Ahead {
         }
         let expected = (self.rate_at(now) * self.horizon().as_secs_f64()) as usize;
         let there = self.items.0.len();
-        // The claim asks for the keys of a whole horizon, in addition to the keys that are left. Workers that wait for
-        // claims take fewer keys than they could, so the measured rate would be too low. With keys for two horizons,
-        // workers do not wait, and the rate is correct.
+        // The claim asks for the keys of a whole horizon, in addition to the keys that are left. Workers then rarely
+        // wait for a claim. If they waited, they would take fewer keys, and the measured rate would be too low.
         if 2 * there > expected { 0 } else { expected.min(self.most.saturating_sub(there)) }
     }
 
@@ -163,7 +162,7 @@ impl Ahead {
     ) {
         // The latency is an average over about four claims, so that a single slow commit hardly enlarges the horizon.
         self.latency = if self.latency.is_zero() { took } else { (3 * self.latency + took) / 4 };
-        // One claim that finds fewer keys than requested ends the backlog, because other processes may be waiting for
+        // One claim that finds fewer keys than requested resets the count, because other processes may be waiting for
         // keys.
         self.full = if is_rated || items.len() < of { 0 } else { self.full.saturating_add(1) };
         self.items.0.extend(items);

@@ -1,4 +1,4 @@
-//! Batches concurrent requests per shard, without a linger delay.
+//! Batches concurrent requests per shard, without a delay that waits for further requests.
 //!
 //! A batch contains the requests that arrive while the previous batch is in flight. A batch also contains the requests
 //! of tasks that are ready to run before the batch is sent.
@@ -70,7 +70,7 @@ impl<T: Wish> Batcher<T> {
         let turns = Arc::new(Semaphore::new(engine.max_batches()));
         tokio::spawn(async move {
             let mut batch = Vec::new();
-            // The number of consecutive batches of one request.
+            // The number of consecutive batches with a single request.
             let mut lone = 0;
             loop {
                 // The semaphore is never closed.
@@ -102,7 +102,8 @@ impl<T: Wish> Batcher<T> {
                     tokio::spawn(submitting);
                     continue;
                 }
-                // This task sends the batch until another request arrives, to avoid waking a second task.
+                // This task itself sends the batch until another request arrives, so that no second task is woken for
+                // it.
                 let mut submitting = Box::pin(submitting);
                 tokio::select! {
                     // The batch is polled first, because a new request must not delay the sending of the batch.

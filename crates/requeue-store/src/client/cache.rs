@@ -89,12 +89,11 @@ impl<T: Clone + Send + 'static> Cache<T> {
         turn.timeouts = if found.is_ok() { 0 } else { turn.timeouts.saturating_add(1) };
         let pause = match found.unwrap_or_else(|_| Err(EngineError::late())) {
             Ok(found) => {
-                // The age counts from the answer. The engine took its snapshot earlier, by the duration of
-                // the query at most.
+                // The age counts from the answer. The engine's snapshot is older by at most the duration of the query.
                 *lock(&self.found) = Some((found, Instant::now()));
                 turn.faults = 0;
-                // The shorter duration counts: a large queue makes every query slow, but a stall makes only one query
-                // slow.
+                // The pause follows the shorter of the last two durations: a large queue makes every query slow, but a
+                // stall makes only one query slow.
                 let usual = took.min(std::mem::replace(&mut turn.took, took));
                 (usual * SHARE).min(LONG_PAUSE.max(usual * LONG_SHARE))
             }
@@ -112,7 +111,8 @@ impl<T: Clone + Send + 'static> Cache<T> {
                 short.min(took * SHARE).max(long)
             }
         };
-        // The pause begins after the query. Otherwise, a query longer than its pause would repeat without a break.
+        // The pause begins after the query. Otherwise, a query that takes longer than the pause would repeat without a
+        // break.
         turn.until = Instant::now() + pause.max(FRESH);
     }
 }

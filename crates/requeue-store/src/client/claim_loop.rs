@@ -66,7 +66,7 @@ pub(crate) struct Holder {
 /// Claims keys for the getters that arrive through `come`, until the queue is shut down or its last handle is
 /// dropped.
 pub(crate) async fn serve_getters(shared: Weak<Shared>, mut come: mpsc::UnboundedReceiver<Waiter>) {
-    // The task has only a weak handle, because it must not keep a queue alive after its last handle was dropped.
+    // The task has only a weak handle, so that the queue closes when its user drops the last handle.
     let Some((mut wakes, mut shutdown, mut desk)) = shared.upgrade().map(|shared| {
         let (wakes, shutdown) =
             (shared.engine.subscribe_wakes(&shared.place), shared.shutdown.subscribe());
@@ -96,7 +96,7 @@ pub(crate) async fn serve_getters(shared: Weak<Shared>, mut come: mpsc::Unbounde
         desk.timetable.begin(|| shared.upgrade());
         if claiming.is_none() && pause.is_none() {
             desk.is_woken |= wakes.has_changed().unwrap_or(false);
-            // Keys that are added from now on may be missing from this claim.
+            // This claim may miss keys that are added after this line. Their wakes cause another claim.
             wakes.mark_unchanged();
             let Some(shared) = shared.upgrade() else { return };
             claiming = desk.claim(&shared, now);
@@ -135,7 +135,7 @@ pub(crate) async fn serve_getters(shared: Weak<Shared>, mut come: mpsc::Unbounde
             () = desk.timetable.changed() => {}
         }
     }
-    // The keys of an abandoned claim would be held until their leases expire.
+    // The keys of an abandoned claim would stay in flight until their leases expire.
     if claiming.is_some() {
         let answer = answered(&mut claiming).await;
         desk.answered(answer);
@@ -303,8 +303,8 @@ impl Desk {
         shared.recorder.set_claims(true);
         self.has_newcomers = false;
         let options = &shared.options;
-        // The limit is the lease, because another process may die while it holds keys that this process does not know.
-        // The next poll finds them.
+        // The pause is at most a lease, because another process may die with keys in flight of which this process does
+        // not know. The next poll finds these keys.
         let poll = options.poll.min(options.lease).mul_f64(0.9 + fastrand::f64() / 5.0);
         // The number of rounds of `every` that the next `max` keys complete.
         let oldest = ((u64::from(self.round) + max as u64) / u64::from(self.every)) as usize;
@@ -321,8 +321,8 @@ impl Desk {
             let since = Instant::now();
             let found = self::claim(&shared, claim, holder.as_ref(), since).await;
             let took = since.elapsed();
-            // The query for remaining work costs a request. It is made only if the claim has found no key and expects
-            // none.
+            // The query for remaining work costs a request, so it is sent only if the claim has found no key and
+            // expects none.
             if may_end
                 && let Ok(Found { items, next: None, schedule_in, .. }) = &found
                 && items.is_empty()
@@ -344,7 +344,7 @@ impl Desk {
         }
     }
 
-    /// Returns the time until which nothing can be claimed, or `None` to claim again immediately.
+    /// Returns the time until which no key can be claimed, or `None` to claim again immediately.
     fn answered(&mut self, answer: Answered) -> Option<Instant> {
         let Answered { found, shutdown: _, max, took, poll, holder } = answer;
         let wait = match found {
@@ -405,7 +405,7 @@ async fn claim(
         }
     };
     let place = &place;
-    // The lease of a client is not the timeout, because all getters of this process wait for this claim.
+    // The lease that a client requested is not the timeout, because all getters of this process wait for this claim.
     let own_lease = shared.options.lease;
     let claimed = timeout(own_lease, engine.claim_keys(place, claim)).await;
     let claimed = claimed.unwrap_or_else(|_| Err(EngineError::late()));

@@ -43,7 +43,7 @@ impl Finishing {
         let is_parked = match self.lease.send_deadline() {
             Some(deadline) => match timeout_at(deadline, engine.look_up(&place, key)).await {
                 Ok(Ok(found)) => found.is_some_and(|entry| entry.state == State::Parked),
-                // The completion has taken effect, and has most likely parked the key.
+                // The completion has taken effect. The lookup has failed, but the key is most likely parked.
                 Ok(Err(_)) | Err(_) => true,
             },
             None => true,
@@ -98,7 +98,7 @@ impl Wish for Finishing {
         mut batch: Vec<Self>,
         mut tried: Tried,
     ) -> Vec<Self> {
-        // A completion has no timeout from its caller. It is repeated while its lease lasts.
+        // The caller of a completion sets no timeout. The completion is repeated until its lease expires.
         let mut delay = RetryDelay::new();
         let mut fault = None;
         // All keys are in one shard.

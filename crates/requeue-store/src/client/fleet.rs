@@ -19,7 +19,7 @@ const MINUTES: i64 = 60;
 pub(crate) struct Fleet {
     /// The sum of the first read, without the work of this process. `None` before that read.
     before: Option<Tally>,
-    /// The sum of the minutes before those in `minutes`.
+    /// The sum of all minutes that precede the minutes in `minutes`.
     past: Tally,
     minutes: BTreeMap<i64, Tally>,
     /// The first minute that is not in `past`.
@@ -92,7 +92,7 @@ mod tests {
         for minutes in [
             &[(100, 10), (159, 7)][..],
             &[(100, 10), (159, 9), (160, 1)],
-            // Minute 100 is now in `past`. A read may still return this minute, and it must not be counted twice.
+            // Minute 100 is now in `past`. A later read may still return this minute, which must not be counted twice.
             &[(100, 10), (161, 2)],
             &[(100, 10), (161, 3)],
             // After a pause of hours, only the last hour is known.

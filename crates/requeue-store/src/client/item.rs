@@ -93,7 +93,7 @@ impl Item {
         deadline: Instant,
     ) -> Option<Self> {
         let Entry { key, failures, group, since, cancelled, .. } = entry;
-        // With these parameters, the engine uses those that it has stored with the delivery.
+        // These parameters mean that the engine uses the parameters that it has stored with the delivery.
         let asked = Asked { adds: 0, ..Asked::default() };
         let (queued, group) = (Duration::ZERO, group.map(Arc::from));
         let out =
@@ -268,7 +268,7 @@ impl Item {
             adds: self.adds(),
             queued: Some(self.queued()),
         };
-        // The time is relative to the claim, so the wait in this process is added.
+        // The engine's duration ends at the claim, so the wait in this process is added.
         let failed = self.out.failed.map(|ago| ago + self.queued().saturating_sub(self.place));
         let trace = self.out.trace.as_deref();
         Some(requeue::trace::RunSpan::start_stored(delivered, trace, failed))

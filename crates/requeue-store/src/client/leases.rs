@@ -26,7 +26,8 @@ const ANSWERING: Duration = Duration::from_secs(2);
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Renewer {
     ThisProcess,
-    /// Another program, whose leases can last longer than those of this process. A renewal here would shorten them.
+    /// Another program, whose leases can last longer than the leases of this process. A renewal by this process would
+    /// shorten them.
     Client,
 }
 
@@ -233,7 +234,7 @@ impl Leases {
                         held.note_loss();
                     }
                 }
-                // The next renewal, before the lease expires, tries again.
+                // The next renewal, which comes before the lease expires, tries again.
                 Renewed::Busy => {}
             }
         }

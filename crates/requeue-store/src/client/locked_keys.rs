@@ -91,7 +91,7 @@ impl<T: Wish> LockedKeys<T> {
                 return;
             }
             drop(all);
-            // The transaction that has ended may have locked several of the keys.
+            // The transaction that held the lock has ended, and may have locked several of the keys.
             if freed {
                 delay = RetryDelay::up_to(LAST);
             }
@@ -108,7 +108,7 @@ impl<T: Wish> LockedKeys<T> {
     /// Puts the requests in `left` back, before later requests. Returns true if a key is no longer locked.
     fn return_keys(&self, keys: &[Key], left: Vec<T>) -> bool {
         let all = &mut lock(&self.waiting).by_key;
-        // Requests for these keys may have arrived meanwhile. They come after the requests in `left`.
+        // Requests that arrived during the attempt follow the requests in `left`.
         let come: Vec<T> = keys.iter().filter_map(|key| all.remove(key)).flatten().collect();
         let others = all.len();
         let mut put = |what: T| all.entry(what.key().clone()).or_default().push(what);

@@ -38,7 +38,7 @@ pub(crate) async fn read_look(
     keys: u64,
 ) -> Answer<Look> {
     let is_paused = engine.is_paused(place).await?;
-    // Listing the groups costs a read of all keys. In most engines, counting the keys costs as much.
+    // A list of the groups needs a read of all keys. In most engines, a count of the keys is as expensive.
     let is_cheap = !engine.scans() || keys <= SORTED_KEYS;
     let at_group_limit = match has_groups && is_cheap {
         true => match engine.list_groups(place, None, GROUPS).await {

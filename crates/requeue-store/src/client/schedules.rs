@@ -125,7 +125,7 @@ impl Timetable {
             self.quiet_until = Instant::now().checked_add(PAUSES.0);
         }
         let shard = &mut self.shards[number];
-        // During the look, claims may have named the schedule that has failed.
+        // During the query, a claim may have reported the time of the schedule that has failed.
         let due_at = shard.due_at.map(|at| failing.delay(at).max(self.quiet_until.unwrap_or(at)));
         // The future is removed, because a completed future must not be polled again.
         shard.looking = None;
@@ -183,7 +183,7 @@ async fn look(shared: &Shared, number: usize, mut failing: Failing) -> Looked {
     if !failing.is_silent && failing.held.is_empty() {
         failing = Failing::default();
     } else if is_retry && !failing.is_silent && failing.held.len() == held_before {
-        // The cause of the failures may be gone, so the next retry is immediate.
+        // The cause of the failures may have ended, so the next retry is immediate.
         failing.retry_at = Some(Instant::now());
         failing.pause = Duration::ZERO;
     } else if is_retry || failing.is_silent {
@@ -230,7 +230,7 @@ async fn fire_page(
         }
     }
     if is_full && held.len() > held_before.len() {
-        // The page may be full of failed schedules, and later ones may also be due.
+        // All schedules of this page may have failed, and schedules of later pages may also be due.
         sooner(Some(began));
     }
     Ok(next)
@@ -272,8 +272,8 @@ mod tests {
             let start = Instant::now();
             assert!(timetable.shards[0].looking.is_none());
             timeout(2 * SOON, timetable.changed()).await.expect("the schedule is due");
-            // An earlier claim does not know this schedule. Recording the time here ensures that its answer does not
-            // hide the schedule.
+            // A claim that began earlier does not know this schedule. With the time recorded here, the answer of that
+            // claim does not hide the schedule.
             timetable.note_due(read);
             assert_eq!(timetable.shards[0].due_at, Some(start + SOON));
         }

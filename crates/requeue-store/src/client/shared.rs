@@ -150,7 +150,7 @@ impl Shared {
     pub(crate) async fn add_keys(&self, keys: Vec<Member>, add: Add) -> Answer<Vec<Added>> {
         let Shared { engine, place, adding, options, .. } = self;
         let deadline = Instant::now() + options.add_timeout;
-        // Batches are answered in any order, but the caller receives the answers in the order of its keys.
+        // Answers arrive in any order, and `added` restores the order of the caller's keys.
         let mut added = vec![None; keys.len()];
         // Engines insert sorted keys faster.
         let mut keys: Vec<(Member, usize)> = keys.into_iter().zip(0..).collect();
@@ -299,7 +299,7 @@ pub(crate) async fn keep_counting(shared: std::sync::Weak<Shared>) {
     };
     while let Some((place, counting)) = shared.upgrade().map(begin) {
         if let Err(error) = counting.await {
-            // The level is low, because other calls on the queue report an outage.
+            // The log level is `debug`, because other calls on the queue report an outage.
             let error = crate::types::error::chain(&error);
             tracing::debug!(queue = place.name, error, "the metrics were not updated");
         }

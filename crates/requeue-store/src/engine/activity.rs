@@ -1,10 +1,11 @@
 //! The activity of a queue per minute, as engines store it.
 //!
-//! Each process has a row for each minute. Each write replaces the row with the current sums. So no two processes write
-//! the same row, and a repeated write counts once. Rows of earlier minutes are merged into one row per minute.
+//! Each process has a row for each minute. Each write replaces the row with the current sums. Therefore, no two
+//! processes write the same row, and a repeated write counts once. Rows of earlier minutes are merged into one row per
+//! minute.
 //!
 //! All minutes are minutes of the engine's clock. A row can be written until the end of the next minute. It is merged
-//! at least one minute later. So a process that was suspended cannot write a row that was merged.
+//! at least one minute later. Therefore, a process that was suspended cannot write a row that was merged.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -119,7 +120,7 @@ pub(crate) async fn merge_old(engine: &dyn Engine, queue: &Place) -> Answer<()> 
         merging.tally.merge(&tally);
     }
     for merging in by_minute.into_values() {
-        // A result of false needs no retry, because another process has merged the same rows.
+        // If the result is false, another process has merged the same rows, so no retry is needed.
         engine.merge_activity(queue, merging).await?;
     }
     Ok(())

@@ -16,7 +16,7 @@ pub(crate) struct Counters(Mutex<Counted>);
 
 #[derive(Clone, Copy, Debug, Default)]
 struct Counted {
-    /// The values that this process counts or measures. They do not include the number of keys.
+    /// The values that this process counts or measures. The number of keys is not among them.
     sample: Sample,
     successes: u64,
 }
@@ -118,7 +118,7 @@ impl Counters {
     /// Returns a sample that includes the keys of the store, which were counted `ago` before now. `held`
     /// contains the time for which this process has held each of its keys.
     pub(crate) fn sample(&self, counts: StateCounts, ago: Duration, held: Vec<Duration>) -> Sample {
-        // The sample is copied, so that the lock is released before the keys in flight are summed up.
+        // The lock is released before the loop over the keys in flight, so the sample is copied.
         let mut sample = lock(&self.0).sample;
         let number = |keys: u64| usize::try_from(keys).unwrap_or(usize::MAX);
         sample.depth = number(counts.ready + counts.dirty);

@@ -19,7 +19,7 @@ impl Gate {
     /// than one interval ahead, the clock was set back, or the rate was changed. Then the gate permits the next start
     /// after one interval.
     pub(crate) fn new(rate: Rate, next_at: Micros, now: Micros) -> Self {
-        // Rounding may have put the time one microsecond further ahead.
+        // Because of rounding, a valid time can be one microsecond later.
         Self { rate, next_at: next_at.min(now.saturating_add(rate.time_of(1)).saturating_add(1)) }
     }
 

@@ -18,8 +18,8 @@ const TARGET: &str = "requeue_store::outage";
 
 /// The interval of reports during an outage. A part without further attempts for this long no longer counts as failing.
 const EVERY: Duration = Duration::from_secs(60);
-/// If an outage begins within this time after the previous one, both count as one outage. Therefore, not every failure
-/// of a store that fails every second request is reported.
+/// If an outage begins within this time after the previous one, both count as one outage. If a store fails every second
+/// request, not every failure is therefore reported.
 const SETTLED: Duration = Duration::from_secs(10);
 
 /// The outages of one queue's store that this process has noticed.
@@ -32,7 +32,7 @@ pub(crate) struct Outage {
 
 #[derive(Debug, Default)]
 struct State {
-    /// The time of the last failure of each part that has not succeeded since.
+    /// For each part without a success since its last failure, the time of that failure.
     failing: HashMap<Part, Instant>,
     since: Option<Instant>,
     ended: Option<Instant>,
@@ -116,8 +116,8 @@ impl Place {
         let now = Instant::now();
         let mut state = lock(&self.outage.state);
         state.failing.insert(part, now);
-        // `Relaxed` suffices, because all writers hold the lock. A reader without the lock may miss this value once.
-        // The next answer then ends the outage.
+        // `Relaxed` suffices, because all writers hold the lock. If an answer misses this value, the next answer ends
+        // the outage.
         self.outage.is_on.store(true, Ordering::Relaxed);
         // Short failures in quick succession are one outage, and are not reported separately.
         let continues = state.ended.is_some_and(|ended| now - ended < SETTLED);
@@ -151,7 +151,7 @@ impl Place {
         let now = Instant::now();
         let mut state = lock(&self.outage.state);
         state.failing.remove(&part());
-        // Parts with older failures are no longer retried.
+        // Parts whose last failure is older are no longer retried.
         state.failing.retain(|_, failed| now - *failed < EVERY);
         if !state.failing.is_empty() {
             return;

@@ -21,12 +21,12 @@ use requeue::history::Ended;
 use crate::engine::time::Micros;
 use crate::types::inspect::CompletedRun;
 
-/// The maximum length, in bytes. It keeps the runs below a tenth of the write-ahead log of a key that is retried.
-/// `rows.sql` and `rows.lua` repeat it.
+/// The maximum length, in bytes. With this limit, the runs take less than a tenth of the write-ahead log of a key that
+/// is retried. `rows.sql` and `rows.lua` repeat it.
 pub(crate) const MOST: usize = 64;
 /// The length of the time at the start.
 const START: usize = 6;
-/// Is added to the digit of a run whose lease expired.
+/// The number that is added to the digit of a run whose lease expired.
 const EXPIRED: u64 = 8;
 
 /// The ways to end a run, by their digits.
@@ -70,10 +70,10 @@ pub(crate) fn append(past: Option<&[u8]>, ending: Ending) -> Arc<[u8]> {
     bytes.into()
 }
 
-/// Returns the runs at the time `now`, the oldest first. Damaged runs, and those before them, are left out.
+/// Returns the runs at the time `now`, the oldest first. Omits damaged runs and all runs before them.
 pub(crate) fn read_runs(past: &[u8], now: Micros) -> Vec<CompletedRun> {
     let mut runs = Vec::new();
-    // Another program may have written more.
+    // Another program may have written a longer text.
     let Some((mut end, mut rest)) = split_start(&past[..past.len().min(MOST)]) else { return runs };
     let now = millis(now);
     while let Some(run) = take_run(&mut rest, now.saturating_sub(end)) {

@@ -156,7 +156,7 @@ async fn connect_any(host: &str, port: u16) -> Result<TcpStream, Unconnected> {
     Err(last)
 }
 
-/// Sends several greetings, each on a new connection, because each kind of server answers a different one.
+/// Sends several greetings, each on a new connection, because each kind of server answers a different greeting.
 async fn identify_peer(host: &str, port: u16) -> Result<Peer, Unconnected> {
     /// An HTTP request, which Redis reads as a command with too few arguments.
     const GET: &[u8] = b"GET / HTTP/1.0\r\n\r\n";

@@ -185,7 +185,7 @@ impl Row {
         if was_parked && !queue.revives(&add) {
             return (row, Added::Parked);
         }
-        // A revived key starts over. So does a key whose due time is set exactly.
+        // A revived key has no failures, and neither has a key whose due time is set exactly.
         if was_parked || add.merge == Merge::Exactly {
             row.take_back();
         }
@@ -238,7 +238,7 @@ impl Row {
     pub(crate) fn finish(mut self, how: Finish, queue: &Place, now: Micros) -> Option<Self> {
         let readd_policy = queue.readd_policy;
         let is_cancelled = self.run.is_some_and(|run| run.is_cancelled);
-        // A run that has not started is not part of the past.
+        // An unclaimed run has not started, so it is not part of the past.
         let keeps_past = queue.keeps_past && !matches!(how, Finish::Unclaim(..));
         let ending = self.run.filter(|_| keeps_past).map(|run| self.end_run(run, &how, now));
         let (how, asked) = match how {
@@ -330,7 +330,8 @@ impl Row {
     fn unclaim(mut self, asked: Asked, queued: Duration, now: Micros) -> Self {
         self.note_adds(asked);
         self.trace = join_traces(self.run_trace.take(), self.trace.take());
-        // The place of the key is the time at which it became ready. An unclaim must not put the key after later keys.
+        // The place of a key is the time at which the key became ready. An unclaim must not put the key behind later
+        // keys.
         let claimed_at = self.run.map_or(now, |run| run.since);
         let place = claimed_at.saturating_sub(micros(queued)).max(0);
         (self.run, self.worker) = (None, None);

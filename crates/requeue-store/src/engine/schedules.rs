@@ -1,8 +1,8 @@
 //! The representation of schedules in engines.
 //!
 //! Each process fires the schedules that are due: see `client/schedules.rs`. An engine changes a schedule only if the
-//! schedule is the same as when the process read it, and adds the key in the same transaction. So only one of the
-//! processes that find a schedule due adds its key.
+//! schedule is the same as when the process read it, and adds the key in the same transaction. Therefore, only one of
+//! the processes that find a schedule due adds its key.
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};

@@ -1,6 +1,6 @@
 //! The turns that the groups of a queue take in the claims of one process.
 //!
-//! The claims of a process visit groups, not keys, so that the keys of a group at its limit cost nothing. The *ring* of
+//! The claims of a process visit groups, not keys, so that the keys of a group at its limit cost no time. The *ring* of
 //! a priority contains the groups that still had keys after their last turn. A claim first visits groups of the ring.
 //! It then visits a few groups that follow the *cursor* in the order of their names. The claims thus find each group
 //! with ready keys within one cycle, at a cost that does not depend on the number of groups.
@@ -22,8 +22,8 @@ pub(crate) const LOOKED_UP: usize = 16;
 const LOOKUP_EVERY: u32 = 8;
 /// The number of groups that a step of a search looks up. A search follows a claim that has found no key.
 pub(crate) const LOOKED_UP_IF_EMPTY: usize = 1024;
-/// The number of steps of a search that follows a poll, if a search has visited all groups before. Since that search,
-/// wakes name the changed groups, so polls find only changes that wakes have missed.
+/// The number of steps of a search that follows a poll, if a search has visited all groups before. Since the end of
+/// that search, wakes name the changed groups, so polls find only changes that wakes have missed.
 const STEPS_PER_POLL: u32 = 8;
 /// The number of claims with keys after which a search is out of date, because a busy process receives no wakes.
 const CLAIMS_PER_SEARCH: u32 = 16;
@@ -135,7 +135,7 @@ impl Band {
 
     fn note_visited(&mut self, visited: Visited) {
         let named = std::mem::take(&mut self.visited_named);
-        // A named group that the claim did not reach does not become the next group.
+        // A named group that the claim did not reach must not become the next group.
         let is_late = |turn: &Turn| turn.used == 0 && named.contains(&turn.group);
         let (late, next): (Vec<_>, Vec<_>) = visited.next.into_iter().partition(is_late);
         for turn in next.into_iter().rev() {
@@ -205,7 +205,7 @@ impl Turns {
         let band = Priority::ALL.iter().zip(&mut self.bands).find(|(band, _)| **band == priority);
         let Some((_, Band { named, .. })) = band else { return };
         if self.was_full || named.len() >= NAMED {
-            // A busy process has enough groups to visit.
+            // A busy process has enough groups to visit, and needs no search.
             self.forget_search();
         } else if !named.iter().any(|name| **name == *group) {
             named.push(group.into());
@@ -301,7 +301,8 @@ impl Turns {
         })
     }
 
-    /// Puts the groups of a claim back that has visited no group, because the queue is paused or held back by its rate.
+    /// Puts the groups of a claim back. The claim has visited no group, because the queue is paused or its rate permits
+    /// no start.
     pub(crate) fn return_rounds(&mut self, rounds: Bands<Round>) {
         let mut fits = true;
         for (band, round) in self.bands.iter_mut().zip(rounds) {
@@ -353,7 +354,7 @@ impl Turns {
         if self.is_searching {
             self.steps += 1;
         } else {
-            // The lookup of this claim does not count, because it may have preceded the request for wakes.
+            // A new search begins, because the lookup of this claim may have preceded the request for wakes.
             self.is_searching = true;
             self.bands.iter_mut().for_each(Band::begin_search);
         }

@@ -52,7 +52,8 @@ impl Wakes {
     /// Wakes the getters, after `note` has changed the turns of each handle of a queue with groups.
     pub(crate) fn wake_after(&self, queue: i64, note: impl Fn(&mut Turns)) {
         if let Some(QueueWakes { sender, turns }) = lock(&self.0).get(&queue) {
-            // The groups are recorded first, because a claim that follows the wake must know them.
+            // The groups are recorded before the wake, because the claim that follows the wake must
+            // know the groups.
             turns.iter().filter_map(Weak::upgrade).for_each(|turns| note(&mut lock(&turns)));
             sender.send_modify(|wakes| *wakes += 1);
         }

@@ -201,8 +201,7 @@ proptest! {
                 queue.add_all((0..number).map(|n| n.to_string())).await.expect("added");
                 adds += number;
                 if matches!(mishap, Mishap::Lost | Mishap::Unheard) {
-                    // These adds are lost if the row was not written, and can no longer be written because its minute
-                    // is over.
+                    // If the row was not written, these adds are lost: the minute of the row is over.
                     abandoned += adds - stored_adds(&engine);
                 }
                 numbers(&engine).mishaps = [mishap].into();

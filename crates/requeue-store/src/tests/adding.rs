@@ -50,7 +50,7 @@ async fn an_add_is_tried_until_its_time_is_over() {
     let (engine, queue) = queue();
     engine.fail([Mishap::Absent, Mishap::Lost, Mishap::Absent]);
     assert_eq!(queue.add("a").await.expect("added at last"), Added::New);
-    // The add took effect, and the answer to the retry is that of a second add.
+    // The first attempt took effect, so the retry gets the answer of a second add.
     engine.fail([Mishap::Unheard]);
     assert_eq!(queue.add("b").await.expect("added"), Added::Coalesced);
 

@@ -39,7 +39,7 @@ async fn keys_are_claimed_ahead_of_a_quick_worker_and_of_no_slow_one() {
     let ahead = in_flight(&queue).await - 1;
     assert!((1..=40).contains(&ahead), "{ahead}");
     item.succeed().await.expect("the lease is held");
-    // This call forgets the batches so far. One claim serves many getters.
+    // This call resets the list of batches. One claim then serves many getters.
     engine.batches();
     for _ in 0..20 {
         get(&queue).await.succeed().await.expect("the lease is held");

@@ -44,7 +44,7 @@ pub(crate) async fn check_cancels(worker: &Store, other: &Store, name: &str) {
     let cancelled = other.cancel_running("again").await.expect("answered");
     assert_eq!(cancelled, CancelledRun::Cancelled);
     timeout(LATEST, item.cancelled()).await.expect("the worker learns of it");
-    // The drop of a cancelled item is no failure.
+    // The drop of a cancelled item does not count as a failure.
     drop(item);
     let item = queue.get().await.expect("the queue is open");
     assert_eq!((item.attempt(), item.cancel_reason()), (1, None));

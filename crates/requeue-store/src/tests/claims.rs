@@ -78,7 +78,7 @@ async fn a_claim_waits_for_a_key_and_makes_at_least_one_request() {
     queue.add("a").await.expect("added");
     assert_eq!(waiting.await.expect("no panic").items().len(), 1);
 
-    // Without a key, the claim returns after its time, also if other claims wait longer.
+    // If no key comes, the claim returns after its timeout, even if other claims wait longer.
     settle().await;
     let item = get(&queue).await;
     let mut longer = Box::pin(queue.claim_for("other", LEASE, 1, 60 * SECOND));

@@ -226,7 +226,8 @@ async fn check_races(one: &Store, other: &Store, name: &str) {
                 added += 1;
             }
             (Ok(()), Err(error)) => assert!(error.kind() == ErrorKind::Dropped, "{error:?}"),
-            // Both succeeded or both failed, because only some of the shards received the keys in time.
+            // Add and drop both succeed, or both fail, only if some shards receive the keys before the drop, and other
+            // shards after it.
             (dropped, added) => panic!("round {round}: {dropped:?}, {added:?}"),
         }
     }

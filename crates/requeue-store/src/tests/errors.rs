@@ -101,7 +101,7 @@ async fn a_change_that_fails_after_its_first_part_may_have_happened() {
         assert!(error.may_have_happened(), "{mishap:?}");
         assert_eq!(error.kind().is_temporary(), is_temporary, "{mishap:?}");
         assert!(queue.counts().await.expect("counted").ready <= 1, "{mishap:?}");
-        // The batch has no earlier part.
+        // No earlier part of the batch was changed.
         engine.fail([mishap]);
         let error = queue.cancel_keys(["1000"]).await.expect_err("the only part fails");
         let is_unsure = matches!(mishap, Mishap::Lost | Mishap::Unheard);

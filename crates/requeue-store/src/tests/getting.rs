@@ -1,18 +1,21 @@
 //! Tests of getters: which keys they get, when they are woken or poll, and when they return `None`.
 
+use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
 use super::*;
 use crate::engine::Claim;
 
+fn getting(queue: &Queue) -> JoinHandle<Item> {
+    let queue = queue.clone();
+    tokio::spawn(async move { get(&queue).await })
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_getter_is_woken_when_a_key_comes_and_when_one_is_due() {
     let (_, queue) = queue();
     let start = Instant::now();
-    let getter = {
-        let queue = queue.clone();
-        tokio::spawn(async move { get(&queue).await })
-    };
+    let getter = getting(&queue);
     settle().await;
     queue.add("a").await.expect("added");
     let item = getter.await.expect("the task completes");
@@ -31,10 +34,7 @@ async fn a_message_that_is_lost_costs_a_poll() {
     engine.tells = false;
     let (_, queue) = queue_with(engine, Options::default());
     let start = Instant::now();
-    let getter = {
-        let queue = queue.clone();
-        tokio::spawn(async move { get(&queue).await })
-    };
+    let getter = getting(&queue);
     settle().await;
     queue.add("a").await.expect("added");
     let item = getter.await.expect("the task completes");
@@ -47,10 +47,7 @@ async fn a_message_that_is_lost_costs_a_poll() {
 async fn a_key_for_one_who_has_gone_is_put_back_and_has_not_failed() {
     let (engine, queue) = queue();
     let gate = engine.gate.lock().await;
-    let getter = {
-        let queue = queue.clone();
-        tokio::spawn(async move { get(&queue).await })
-    };
+    let getter = getting(&queue);
     settle().await;
     getter.abort();
     let add = {
@@ -62,7 +59,7 @@ async fn a_key_for_one_who_has_gone_is_put_back_and_has_not_failed() {
     add.await.expect("the task completes").expect("added");
     let item = get(&queue).await;
     assert_eq!((item.as_str(), item.attempt()), (Some("a"), 1));
-    // The same is true if the key has already been claimed.
+    // A key that was already claimed is not lost either.
     item.succeed().await.expect("the lease is held");
     let mut getter = Box::pin(queue.get());
     assert!(polled(&mut getter).await.is_pending());

@@ -20,7 +20,7 @@ const NEVER: Duration = Duration::from_secs(3600);
 const LATEST: Duration = Duration::from_secs(900);
 const PATTERN: &str = "^[^/]*";
 
-async fn store_in(dir: &TempDir) -> Store {
+pub(super) async fn store_in(dir: &TempDir) -> Store {
     let url = format!("sqlite:{}", dir.path().join("queues.db").display());
     let store = Store::connect(&url).await.expect("the store opens");
     store.migrate().await.expect("the schema is created");

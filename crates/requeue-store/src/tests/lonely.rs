@@ -1,4 +1,4 @@
-//! Tests of requests that come one at a time, without concurrent ones.
+//! Tests of requests that come one at a time, without concurrent requests.
 
 use super::*;
 

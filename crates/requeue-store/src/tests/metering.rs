@@ -145,7 +145,7 @@ async fn rests(engine: &Memory, queue: &Queue, pause: Duration) {
 #[tokio::test(start_paused = true)]
 async fn a_stall_makes_no_long_pause_and_long_counts_take_a_fifth_of_the_time() {
     let (engine, queue) = queue();
-    // The first count may be slow once. So may any later count.
+    // Any count, including the first, may be slow once.
     count_in(&engine, &queue, 40 * SECOND).await;
     rests(&engine, &queue, 30 * SECOND).await;
     count_in(&engine, &queue, SECOND / 10).await;

@@ -298,7 +298,7 @@ async fn a_locked_key_holds_up_no_other_and_is_told() {
     while reviving.changed() < 1_497 {
         assert!(reviving.step().await.expect("revived"));
     }
-    // The key is unlocked after the other keys have been revived.
+    // All other keys have been revived. This key is now unlocked.
     engine.set_locked("0008", false);
     let error = loop {
         match reviving.step().await {

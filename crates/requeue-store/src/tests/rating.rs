@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use tempfile::TempDir;
 use tokio::time::timeout;
 
+use super::grouping::store_in;
 use crate::api::queue::Queue;
 use crate::api::store::{OpenOptions, Store};
 use crate::types::error::{ErrorKind, chain};
@@ -14,13 +14,6 @@ use crate::types::rate::Rate;
 const HOUR: Duration = Duration::from_secs(3600);
 /// The time limit of the tests.
 const LATEST: Duration = Duration::from_secs(900);
-
-async fn store_in(dir: &TempDir) -> Store {
-    let url = format!("sqlite:{}", dir.path().join("queues.db").display());
-    let store = Store::connect(&url).await.expect("the store opens");
-    store.migrate().await.expect("the schema is created");
-    store
-}
 
 fn options(store: &Store) -> OpenOptions {
     // No test waits for a poll or for the end of a lease.
@@ -99,7 +92,7 @@ async fn an_explanation_names_the_rate_that_permits_the_next_start_last() {
     assert_eq!(held[0].group(), Some("a"));
     let said = explain(&queue).await;
     assert!(said.contains(of_group) && said.ends_with('s'), "{said}");
-    // The rate of the queue is slower.
+    // The rate of the queue is slower than the rate of the group.
     queue.set_rate(Some(Rate::new(1, 2 * HOUR))).await.expect("set");
     assert_eq!(timeout(LATEST, queue.get_many(1)).await.expect("claimed").len(), 1);
     let said = explain(&queue).await;

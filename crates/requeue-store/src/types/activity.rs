@@ -82,13 +82,13 @@ pub struct Minute {
     pub tally: Tally,
 }
 
-/// A worker with a sign of life in the last 30 seconds.
+/// A worker that has recorded in the last 30 seconds that it is alive.
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct LiveWorker {
     /// The worker's [name](crate::OpenOptions::worker).
     pub name: String,
-    /// The time since the last sign of life, which a worker writes every 10 seconds.
+    /// The time since this record, which a worker writes every 10 seconds.
     pub seen: Duration,
     /// The worker's keys in flight, among the first 256 keys in flight of the queue.
     pub running: Vec<Entry>,

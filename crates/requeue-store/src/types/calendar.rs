@@ -1,8 +1,8 @@
 //! The calendar of schedules: cron expressions with a time zone, and periods.
 //!
 //! The crate `cronexpr` finds dates, and this module maps them to instants with `jiff`. Each cron crate was tested with
-//! 26 cases, and none handles all of them. In Berlin, 02:30 should run at 03:00 on the day when the clock skips it (the
-//! gap), and once on the day when the clock shows it twice (the fold):
+//! 26 cases, and none handles all of them. In Berlin, a schedule for 02:30 should run at 03:00 on the day when the
+//! clock skips 02:30 (the gap), and once on the day when the clock shows 02:30 twice (the fold):
 //!
 //! | | `30 2` in the gap | `0,30 2` in the gap | `30 2` in the fold | a day without midnight (Cairo) | Apia's skipped day |
 //! |---|---|---|---|---|---|
@@ -11,7 +11,7 @@
 //! | `jiff-cron` 0.3 | 03:30 | 03:00 | once | 01:00 | skipped |
 //! | this module | 03:00 | 03:00 once | once | 01:00 | the next midnight |
 //!
-//! Therefore, this module uses a crate only for dates in UTC, for which `cronexpr` is the best. `cronexpr` depends only
+//! Therefore, this module uses a crate only for dates in UTC, for which `cronexpr` fits best. `cronexpr` depends only
 //! on `jiff`, its errors name the wrong field, and a search without a result stops after four years. `croner` needs two
 //! families of proc macros. `jiff-cron` requires a field for seconds, and combines the two fields for days differently
 //! from all other crons.
@@ -186,7 +186,7 @@ impl Cron {
                     after.to_timestamp(date).map(|early| self.next_change(early).unwrap_or(early))
                 }
             };
-            // While the clock shows an hour for the second time, its dates have already passed.
+            // If the clock shows this hour for the second time, the dates in this hour have already passed.
             let at = at.map_err(|error| error.to_string())?;
             if at > now {
                 return Ok(at);

@@ -354,7 +354,7 @@ error! {
 error! {
     /// The error of [`OpenOptions::open`](crate::OpenOptions::open).
     ///
-    /// The request was [invalid](ErrorKind::Invalid), or there is [no such queue](ErrorKind::Missing) and the options
+    /// The request was [invalid](ErrorKind::Invalid), or the queue [does not exist](ErrorKind::Missing) and the options
     /// [do not create it](crate::OpenOptions::must_exist). Otherwise the error has a source: the store cannot be
     /// reached, or has no schema of this version.
     OpenError, "", {}

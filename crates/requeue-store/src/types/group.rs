@@ -39,7 +39,7 @@ pub enum GroupBy {
 
 impl GroupBy {
     /// Returns the reason why a queue with this setting refuses an add of `key` that names `group`.
-    #[doc(hidden)] // For `requeue-cli`, which checks an add before it creates the queue.
+    #[doc(hidden)] // Only `requeue-cli` checks an add before it creates the queue.
     pub fn check_add(&self, key: &Key, named: Option<&str>) -> Result<(), String> {
         Grouping::new(self)?.group_of(key, named).map(drop)
     }

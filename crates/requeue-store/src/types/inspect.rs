@@ -94,10 +94,11 @@ pub struct CompletedRun {
     pub adds: u32,
     /// The time since the end of the run. The store measures it.
     pub ended: Duration,
-    /// How long the run took. For a failure, the worker measures it. Otherwise it is the time since the claim of the key.
+    /// How long the run took. For a failure, the worker measures this duration. Otherwise, the duration counts from the
+    /// claim of the key.
     pub took: Duration,
-    /// How long the key was ready before the run. `None`: the store does not know it, because the key was added again
-    /// during the run.
+    /// How long the key was ready before the run. `None` if the store does not know this time, because the key was
+    /// added again during the run.
     pub queued: Option<Duration>,
 }
 
@@ -124,7 +125,7 @@ pub struct Attempt {
 }
 
 /// The entries of the next keys of a walk: see [`Queue::walk_entries`](crate::Queue::walk_entries).
-#[doc(hidden)] // For `requeue-http`.
+#[doc(hidden)] // Only `requeue-http` needs this item.
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct Part {

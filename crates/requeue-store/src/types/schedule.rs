@@ -38,8 +38,8 @@ impl Schedule {
     /// restricted, a day needs to match only one of them. The names from `@hourly` to `@yearly` are also expressions.
     ///
     /// A time of day that a change of the clocks skips is replaced by the first instant after it. A time of day that
-    /// the clock shows twice is used once. With `*` for the hours, the expression instead means each hour that passes,
-    /// without omissions or repetitions.
+    /// the clock shows twice is used once. With `*` for the hours, the expression means each hour that passes, and no
+    /// hour is skipped or repeated.
     ///
     /// Time zones come from the system. If the system has no time zones, as in many containers, they come from this
     /// program.

@@ -117,8 +117,7 @@ impl FakeClock {
 
     /// Blocks this thread until at least `n` alarms are armed. Other threads arm the alarms.
     ///
-    /// A test calls this to wait, without a sleep, until the threads or tasks that it started are
-    /// waiting.
+    /// With this method, a test waits without a sleep until the threads or tasks that it started are waiting.
     ///
     /// # Examples
     ///

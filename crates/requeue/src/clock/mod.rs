@@ -89,9 +89,9 @@ pub trait Clock: Send + Sync + 'static {
     /// Returns true if this clock follows real time: while a thread parks for a duration, the clock
     /// advances by that duration.
     ///
-    /// A queue asks once, when it is built. If the result is true, a blocked thread may keep its deadline itself.
-    /// Otherwise, an alarm must wake the thread. A small difference is allowed, because a thread that wakes too early
-    /// waits again. [`SystemClock`] returns true, and so does the clock that reads the processor's counter.
+    /// A queue calls this method once, when it is built. If the result is true, a blocked thread may keep its deadline
+    /// itself. Otherwise, an alarm must wake the thread. A small difference is allowed, because a thread that wakes too
+    /// early waits again. [`SystemClock`] returns true, and so does the clock that reads the processor's counter.
     fn is_real_time(&self) -> bool {
         false
     }

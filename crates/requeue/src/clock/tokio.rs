@@ -30,8 +30,8 @@ use crate::sync::{quietly, waker_fn};
 /// If there is no timer driver, because the runtime has shut down or was built without one, the thread of
 /// [`SystemClock`] wakes the wakers, so waiting callers are not forgotten. If the time was paused when its runtime shut
 /// down, the time no longer changes. Alarms that were armed at that moment detect the shutdown without a panic.
-/// Otherwise the first alarm detects it by a panic in tokio, which is caught. Only the message of the panic hook is
-/// visible.
+/// Otherwise, the first alarm detects the shutdown by a panic in tokio, which is caught. Only the message of the panic
+/// hook is visible.
 ///
 /// # Examples
 ///

@@ -9,16 +9,15 @@ use crate::Time;
 
 /// The processor's time-stamp counter, which is read without a system call.
 ///
-/// Reading it takes less than half the time of reading [`SystemClock`]. A queue with metrics reads
-/// the clock in each operation, so reading the clock is a considerable part of the operation's
-/// cost. A queue with neither metrics nor delays reads the clock so rarely that this clock saves no
-/// noticeable time.
+/// Reading the counter takes less than half the time of reading [`SystemClock`]. A queue with metrics reads the clock
+/// in each operation, so reading the clock is a considerable part of the operation's cost. A queue with neither metrics
+/// nor delays reads the clock so rarely that this clock saves no noticeable time.
 ///
 /// **Accuracy.** The first [`TscClock::new`] measures the counter's rate once, by the system's clock. The error of this
 /// measurement is permanent. It was 1 to 15 parts per million on the tested machines, which is up to 55 ms per hour.
-/// NTP corrects the system's clock, but does not correct this error. By the system's clock, delays are longer or
-/// shorter by that error. By this clock, no wait is too short, because a caller that is woken early reads the clock,
-/// and continues to wait.
+/// NTP corrects the system's clock, but does not correct this error. Measured by the system's clock, delays are longer
+/// or shorter by that error. Measured by this clock, no wait is too short, because a caller that is woken early reads
+/// the clock, and continues to wait.
 ///
 /// **Between threads.** All clocks of this type count from the same moment soon after the start of the process. This
 /// moment is time 1 (in nanoseconds). In each thread, time never goes back. The times that two threads read at the same

@@ -103,8 +103,8 @@ impl<K: Key> Cancellation<K> {
         Self { shared, ticket, listed: None }
     }
 
-    /// Calls `f` when the delivery is cancelled, on the thread that cancels it, unless the returned
-    /// value is dropped before.
+    /// Calls `f` when the delivery is cancelled, on the thread that cancels it, unless the returned value is dropped
+    /// earlier.
     pub(super) fn call_on_cancel(
         mut self,
         f: impl Fn(CancelReason) + Send + Sync + 'static,

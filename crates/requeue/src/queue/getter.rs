@@ -202,8 +202,8 @@ impl<K: Key> Shared<K> {
         };
         let (unused, worked) = state.keep_dropped(finished);
         completed.take_contents(&mut item, unused);
-        // Unless every operation needs the time, the clock may have been read only for the completion. A drain must
-        // notice the moment in which no key is in flight.
+        // The completion may have needed a time that `get` does not need, so `time_for` decides again. With a drain, no
+        // next key is taken here, because the drain must notice that no key is in flight.
         let next = state.time_for(Operation::Get, self.facts.always_needs_now.then_some(now));
         let taken = match next.filter(|_| state.drainers.is_empty()) {
             Some(now) => state.core.get(now),
@@ -313,7 +313,8 @@ impl<'q, K: Key, S: BuildHasher> Getter<'q, K, S> {
         let mut fresh = None;
         let (mut state, old) = loop {
             let Ok((mut state, taken)) = self.queue.lock_and_take() else {
-                // The caller is the code of a key, which runs under the lock. If it waited, it could wait forever.
+                // The caller is user code of a key, which runs under the lock. A wait for a key could then last
+                // forever.
                 return Ok(None);
             };
             let core = &state.core;

@@ -327,8 +327,8 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
         Some(self.shared.read_events(|core| core.walk_events_of(hash, group))?.into_events())
     }
 
-    /// Returns the recorded events of all keys with the settings of the queue, to save and to replay them. Returns `None`
-    /// unless events are [recorded](super::Builder::record_events).
+    /// Returns the recorded events of all keys with the settings of the queue, to save them for `requeue replay`.
+    /// Returns `None` unless events are [recorded](super::Builder::record_events).
     ///
     /// A recording contains the hashes of keys instead of the keys. The seed of the hashes is random, unless the queue
     /// has another [hasher](super::Builder::hasher). The numbers of groups are recorded unchanged: see
@@ -344,8 +344,8 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
     /// let saved = queue.recording().expect("events are recorded").to_string();
     ///
     /// let recording: Recording = saved.parse()?;
-    /// for step in recording.replay() {
-    ///     println!("{}", step?.events[0]);
+    /// for event in recording.events() {
+    ///     println!("{event}");
     /// }
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
@@ -361,6 +361,8 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
 
     /// Like [`recording`](Self::recording), with the names of the keys that the queue still has. `name` returns the
     /// name of a key. The recorded keys that the queue no longer has get no names.
+    // Only tests of the program need this method, so it is hidden.
+    #[doc(hidden)]
     #[must_use]
     pub fn recording_with_names(&self, name: impl FnMut(&K) -> String) -> Option<Recording> {
         self.recording_with_names_of([], name)
@@ -488,9 +490,9 @@ impl<K: Key> Shared<K> {
         Some(walk)
     }
 
-    /// Reads all values under one hold of the lock, in constant time, after all due keys were made ready in batches. A
-    /// scrape does no extra work for a due key, because the next operation would otherwise make the key ready. Returns
-    /// `None` if the code of a key calls this method under the lock.
+    /// Reads all values under one hold of the lock, in constant time, after all due keys were made ready in batches.
+    /// This is no extra work, because the next operation would otherwise make these keys ready. Returns `None` if the
+    /// code of a key calls this method under the lock.
     pub(crate) fn read_sample(&self) -> Option<Sample> {
         // For a custom order, keys are cloned here. If a `clone` panics, the panic must not reach
         // the scrape. The due keys are then not made ready.

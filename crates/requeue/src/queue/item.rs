@@ -176,8 +176,7 @@ impl<'q, K: Key> Item<'q, K> {
     #[must_use]
     pub fn queued(&self) -> Option<Duration> {
         let (owner, _) = self.live.as_ref()?;
-        // A queue that keeps times needs the time for every operation, so another queue keeps no
-        // times.
+        // Only a queue whose operations all need the time knows when a key became ready.
         if !owner.facts.always_needs_now {
             return None;
         }
@@ -253,8 +252,8 @@ impl<'q, K: Key> Item<'q, K> {
         self.new_cancellation()
     }
 
-    /// Calls `f` when the run is cancelled, on the thread that cancels it, unless the returned
-    /// value is dropped before.
+    /// Calls `f` when the run is cancelled, on the thread that cancels it, unless the returned value is dropped
+    /// earlier.
     pub(crate) fn on_cancel(
         &self,
         f: impl Fn(CancelReason) + Send + Sync + 'static,
@@ -547,7 +546,7 @@ pub struct Ticket {
 /// of their drop is discarded.
 pub(super) struct Completed<'q, K: Key> {
     live: Option<(Owner<'q, K>, K)>,
-    /// The queue's copy of the key, if the queue no longer has a record of it.
+    /// The queue's copy of the key, if the queue no longer has a record of this key.
     unused: Option<K>,
 }
 
@@ -719,7 +718,7 @@ impl<K: Key> Shared<K> {
         delivered: Option<&K>,
     ) -> bool {
         let Some(finished) = finished else {
-            // Due keys have become ready, although the delivery was completed before.
+            // The call has made due keys ready, although the delivery was already complete.
             self.release_lock(state);
             return false;
         };

@@ -19,7 +19,7 @@ pub(crate) struct LockedLimiter<K> {
     longest: Duration,
     /// True if the limiter has nothing to forget. A success then does not have to acquire the limiter's lock. The flag
     /// is written under the limiter's lock. A thread that may forget a failure has received the key after the failure
-    /// was counted. It therefore reads the value that was written when the failure was counted.
+    /// was counted. The thread therefore reads the value that was written with that count.
     idle: AtomicBool,
 }
 

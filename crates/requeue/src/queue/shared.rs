@@ -97,13 +97,12 @@ pub(crate) struct Shared<K: Key> {
     /// Distinguishes the queues of a process.
     pub(super) number: u64,
     state: RankedMutex<State<K>>,
-    /// A hint: true if an add needs the time, so that the caller reads the clock before it acquires
-    /// the lock.
+    /// A hint: if true, an add needs the time, so its caller reads the clock before it acquires the lock.
     hint: AtomicBool,
     /// A hint: true if there is a key for the spinning thread.
     pub(super) go: AtomicBool,
-    /// True if an add had a reason. It is set before the lock of this add is taken, so that a run sees it. This is not
-    /// one of loom's primitives, because the lock orders it.
+    /// True if an add had a reason. The flag is set before the lock for this add is acquired, so that a run sees it.
+    /// The type is not one of loom's primitives, because the lock orders the accesses.
     has_reasons: std::sync::atomic::AtomicBool,
     pub(super) facts: Facts,
     pub(crate) clock: Arc<dyn Clock>,

@@ -46,8 +46,8 @@ pub(crate) struct Waiters {
     threads: u32,
     /// The number of wakes that were given so far.
     given: u64,
-    /// The number of the latest wake that was returned. Earlier wakes that getters still hold no longer count, because
-    /// a getter that was overtaken may never check, and must not block other getters.
+    /// The number of the latest wake that was returned. Getters may still hold earlier wakes, which no longer count: a
+    /// getter that was overtaken may never check, and must not block other getters.
     returned: u64,
     /// The number of the latest wake that was given to a task.
     to_task: u64,

@@ -32,7 +32,7 @@ impl Watcher {
         Arc::new(Self { waker, is_woken: AtomicBool::new(false) })
     }
 
-    /// Returns true if `waker` will be woken, and has not been yet.
+    /// Returns true if `waker` was not woken yet, and will be woken.
     pub(super) fn will_wake(&self, waker: &Waker) -> bool {
         // The flag is read without the lock. A poll that misses the change of the flag has begun
         // before the waker is called, so the waker polls the task again.

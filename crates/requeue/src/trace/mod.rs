@@ -157,7 +157,7 @@ impl RunSpan {
             };
             let ready = now.checked_sub(queued.unwrap_or_default()).unwrap_or(now);
             let mut from = since;
-            // The add may have become part of a run whose key was ready before.
+            // The key may have been ready before the add, which then became part of the pending run.
             if let Some(cause) = cause.filter(|_| ready >= since) {
                 wait(from, ready, cause);
                 from = ready;

@@ -44,7 +44,7 @@ impl Operation {
     pub(super) fn attributes(self, queue: Option<&str>) -> Vec<KeyValue> {
         let mut attributes =
             vec![KeyValue::new(SYSTEM, "requeue"), KeyValue::new(OPERATION_NAME, self.as_str())];
-        // The conventions have no type for a wait.
+        // OpenTelemetry's conventions have no operation type for the wait of a key.
         if self == Self::Process {
             attributes.push(KeyValue::new(OPERATION_TYPE, "process"));
         }

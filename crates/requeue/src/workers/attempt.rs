@@ -46,8 +46,9 @@ where
                 Err(error) => {
                     self.workers.queue.note_panic();
                     quietly(|| tracing::error!(%error, "a worker panicked"));
-                    // A panic while an item existed has failed the run, and its key is retried with backoff. Without an
-                    // item, taking a key has panicked. In both cases, the worker continues after a pause.
+                    // If the worker had an item, the run has failed, and its key is retried with backoff. If the worker
+                    // had no item, the call for the next key has panicked. In both cases, the worker waits before its
+                    // next call.
                     tokio::task::yield_now().await;
                     let mut pause = pin!(Some(self.pause_after_panic(panics)));
                     _ = poll_fn(|cx| poll_caught(pause.as_mut(), cx)).await;
@@ -132,7 +133,7 @@ where
         let (mut future, mut stopped) = (pin!(Some(future)), pin!(stopped));
         let (timeout, is_stopped) = tokio::select! {
             biased;
-            // The handler is polled first, because a run that has returned was not stopped.
+            // The handler is polled first, because a handler that has returned counts as completed, not as stopped.
             ended = poll_fn(|cx| poll_caught(future.as_mut(), cx)) => return Ended::from(ended),
             () = self.stop.cancelled() => (None, false),
             reason = &mut stopped => {

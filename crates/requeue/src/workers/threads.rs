@@ -147,8 +147,8 @@ where
     /// Waiting keys are dropped. Ready keys are still delivered, and runs in flight complete,
     /// within the [drain timeout](Self::drain_timeout).
     ///
-    /// `shutdown` runs on a separate thread and can block, for example on a channel. If the queue delivers no more keys
-    /// before, `shutdown` does not have to return.
+    /// `shutdown` runs on a separate thread and can block, for example on a channel. If the queue stops delivering keys
+    /// earlier, `shutdown` does not have to return.
     ///
     /// A thread cannot be stopped from outside. A handler that ignores its cancellation for longer
     /// than the grace period continues after this method has returned, and then completes its
@@ -272,7 +272,8 @@ where
                 Err(error) => {
                     self.workers.queue.note_panic();
                     drop_quietly(error);
-                    // If there was no item, taking a key has panicked. The worker tries again after a pause.
+                    // If the worker had no item, the call for the next key has panicked. The worker waits, and calls
+                    // again.
                     thread::park_timeout(panic_pause(panics));
                     panics = panics.saturating_add(1);
                 }

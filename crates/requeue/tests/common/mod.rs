@@ -120,6 +120,11 @@ impl Wake for Wakes {
     }
 }
 
+/// Returns true if a getter would wait.
+pub(crate) fn would_wait<K: Key>(queue: &Queue<K>) -> bool {
+    poll(&mut queue.get(), Waker::noop()).is_pending()
+}
+
 /// Polls `future` once.
 pub(crate) fn poll<F: Future + Unpin>(future: &mut F, waker: &Waker) -> Poll<F::Output> {
     Pin::new(future).poll(&mut Context::from_waker(waker))

@@ -43,7 +43,7 @@ fn triggers_do_not_drive_a_key_to_its_longest_delay() {
         limiter.delay(&1, now);
         now = now + Duration::from_millis(10);
     }
-    // Waits of at least 0.5, 1, 2 and 4 s fit in 10 s. A fifth wait begins.
+    // The first four waits take at least 0.5, 1, 2 and 4 s. The fifth wait outlasts the 10 s.
     assert!(limiter.num_requeues(&1) <= 5, "{}", limiter.num_requeues(&1));
     assert!(limiter.num_requeues(&1) >= 4);
 }
@@ -108,7 +108,7 @@ fn a_stream_of_new_keys_takes_no_more_memory_than_those_that_count() {
     let mut limiter = limiter(NANO, 100 * NANO);
     for key in 0..100_000_u32 {
         limiter.delay(&key, at(key.into()));
-        // About 201 of the entries have not expired.
+        // About 201 entries have not expired yet.
         assert!(limiter.waits.len() <= 600, "{} at {key}", limiter.waits.len());
     }
 }

@@ -177,7 +177,7 @@ fn a_bucket_refills_but_holds_no_more_than_its_burst() {
     let mut bucket = Bucket::new(10.0, 2);
     let empty = |bucket: &mut Bucket, now| [(); 3].map(|()| delay(bucket, now));
     assert_eq!(empty(&mut bucket, 0), [0, 0, 100_000_000]);
-    // The first 100 ms added the token of the third failure, and the other 50 ms half of the next
+    // The third failure took the token of the first 100 ms. The other 50 ms added half of the next
     // token.
     assert_eq!(delay(&mut bucket, 150_000_000), 50_000_000);
     let hour_later = 3_600_000_000_000;

@@ -199,7 +199,7 @@ fn a_sweep_in_steps_comes_to_all() {
 #[test]
 fn a_step_of_a_sweep_passes_a_few_chunks_at_most() {
     let mut table = with_keys(0..20_000);
-    // Whole chunks are empty, but enough entries are left that none is moved.
+    // Whole chunks are empty, but the table has too many entries for a compaction.
     table.retain(|&key, _| usize::from(key) < CHUNK || usize::from(key) >= 37 * CHUNK);
     let (mut hand, mut steps) = (CHUNK, 0);
     while hand < 37 * CHUNK {
@@ -296,7 +296,7 @@ fn len_after(
 
 #[test]
 fn a_key_that_panics_leaves_the_table_whole() {
-    // A bucket with a free place, an index that must grow, and an index that has grown.
+    // In turn, the bucket has a free place, the index must grow, and the index has grown.
     for count in [10_u16, 64 * 7, 2000] {
         let mut table = TouchyTable::with_hasher(RandomState::default());
         (0..count).for_each(|number| *table.get_or_default(&Touchy(number)) = 1);
@@ -307,7 +307,7 @@ fn a_key_that_panics_leaves_the_table_whole() {
         assert_eq!(len_after(table, "clone", |table| _ = table.get_or_default(&new)), all);
         assert_eq!(len_after(table, "eq", |table| _ = table.get_or_default(&old)), all);
         assert_eq!(len_after(table, "eq", |table| _ = table.remove(&old)), all);
-        // A key whose drop panics has already been removed.
+        // The table removes the key before the drop of the key panics.
         assert_eq!(len_after(table, "drop", |table| _ = table.remove(&old)), all - 1);
         assert_eq!(len_after(table, "drop", |table| _ = table.retain(|key, _| key.0 > 1)), all - 2);
         let sweep = |table: &mut TouchyTable| _ = table.sweep(0, all, |key, _| key.0 > 2);

@@ -61,7 +61,7 @@ impl Index {
     #[inline]
     const fn segment_of(&self, hash: u32) -> usize {
         let at = hash & (self.half * 2 - 1);
-        // The segment may not have been split yet.
+        // If segment `at` does not exist yet, its keys are still in the segment that will be split.
         if at as usize >= self.segments.len() { (at ^ self.half) as usize } else { at as usize }
     }
 
@@ -225,8 +225,8 @@ impl Index {
                 seen += 1;
                 visit(slot);
             }
-            // If a segment has been split, its hashes have one more bit in common. It then covers
-            // half as many ranks.
+            // The hashes of a segment that was split have one more bit in common, so the segment covers half as many
+            // ranks.
             let split = at >= self.half as usize || at + (self.half as usize) < self.segments.len();
             let shift = 32 - (self.half.ilog2() + u32::from(split));
             let end = ((u64::from(from) >> shift) + 1) << shift;

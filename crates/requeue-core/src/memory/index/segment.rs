@@ -14,7 +14,7 @@ use crate::types::Slot;
 pub(super) const BITS: u32 = 6;
 /// The average number of taken places per bucket, out of twelve, at which a small segment is full.
 pub(super) const FULL: u32 = 7;
-/// The average number for a segment of the usual size. Such a segment becomes so full only if many hashes have the same
+/// The same average for a segment of the usual size. Such a segment becomes this full only if many hashes have the same
 /// last bits.
 const CRAMMED: u32 = 10;
 
@@ -242,7 +242,8 @@ impl Segment {
         self.left += 1;
     }
 
-    // The search is out of line, so most removals do not have to save registers for the search.
+    // This search is a separate function, so that a removal without the search saves no registers
+    // for it.
     #[cold]
     fn remove_overflowed(&mut self, hash: u32, slot: Slot) {
         self.take_slot(hash, |it| it == slot);

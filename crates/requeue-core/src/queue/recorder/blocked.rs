@@ -10,7 +10,8 @@ use crate::types::{Ticket, Time};
 
 /// The largest number of times that are returned.
 const MOST: usize = 16;
-/// Between two times of the same cause, a shorter gap is left out: a group at its limit delivers a key at each completion.
+/// A shorter gap between two times of the same cause is ignored, because a group at its limit delivers a key at each
+/// completion.
 const SHORTEST: Duration = Duration::from_millis(1);
 
 /// A time in which a ready key could not be delivered.
@@ -29,7 +30,8 @@ pub struct Blocked {
 struct Causes([(Transition, bool); 3]);
 
 impl Causes {
-    /// Returns true if `transition` begins or ends a cause, which was then in the other position before.
+    /// Returns true if `transition` begins or ends a cause. The state of the cause was the opposite before
+    /// `transition`.
     fn go_back(&mut self, transition: Transition) -> bool {
         let (began, begins) = match transition {
             Transition::Paused => (Transition::Paused, true),

@@ -15,8 +15,8 @@ pub(super) const STEP: u64 = 1024;
 
 /// A reading of the recorded events, the oldest first, for [`Queue::read_events`].
 ///
-/// It ends with the last event before its beginning. If new events replace old events that were not read, the reading
-/// begins again with the oldest event that is left, so it has no gaps.
+/// The reading ends with the last event that was recorded before it began. If new events replace old events that were
+/// not read, the reading begins again with the oldest event that is left. It therefore has no gaps.
 #[derive(Clone, Debug)]
 pub struct EventWalk {
     rules: Rules,
@@ -24,7 +24,7 @@ pub struct EventWalk {
     of: Option<(u32, Option<u64>)>,
     /// The place that is read next.
     next: u64,
-    /// The places from here on are not read, and the number of events before here.
+    /// The first place that is not read, and the number of events before this place.
     end: (u64, u64),
     /// The number of places that the next step reads.
     step: u64,
@@ -59,7 +59,7 @@ impl EventWalk {
         (self.events, begin)
     }
 
-    /// Returns the events as a recording. The reading must be one of all events.
+    /// Returns the events as a recording. The reading must include the events of all keys.
     #[must_use]
     pub fn into_recording(self) -> Recording {
         Recording::new(self.rules, self.lost(), self.events)
@@ -78,7 +78,7 @@ impl EventWalk {
     fn restart(&mut self, recorder: &Recorder) {
         (self.next, self.read, self.begin) = (recorder.oldest(), 0, None);
         self.events.clear();
-        // A reader that is slower than the writers reaches the end, because at last one step reads all.
+        // The steps double, so that even a reader that is slower than the writers reaches the end.
         self.step = self.step.saturating_mul(2);
         if self.is_over() {
             self.end = (recorder.filled(), recorder.count());
@@ -205,7 +205,7 @@ mod tests {
         queue.read_events(&mut walk);
         queue.read_events(&mut of_key);
         assert!(!walk.is_over(), "a step does not read all");
-        // These events replace those that were read, and some that were not.
+        // These events overwrite all events that were read, and some events that were not read.
         add(&mut queue, PLACES + 10..PLACES + 20 + STEP);
         for walk in [&mut walk, &mut of_key] {
             while !walk.is_over() {
@@ -219,7 +219,7 @@ mod tests {
         let (events, begin) = walk.into_events();
         assert_eq!(begin.map(Time::as_nanos), Some(first));
         assert_eq!(numbers(&events), (first..PLACES + 10).collect::<Vec<_>>());
-        // All that a reading was to read is gone: it reads the events since.
+        // If all events that a walk would read are overwritten, the walk continues with the newer events.
         let mut walk = queue.walk_events().expect("events are recorded");
         add(&mut queue, 2 * PLACES..4 * PLACES);
         while !walk.is_over() {

@@ -200,8 +200,8 @@ impl ChangingShards {
 
     /// Returns true if no run of the shard is in flight.
     pub(crate) fn is_idle(&self, shard: u32) -> bool {
-        // Both counts are needed, because a key is in flight before its run is counted here, and
-        // after the count ends.
+        // A key is in flight in the queue before its run is counted here, and after the run is no longer counted. Both
+        // counts are therefore needed.
         self.0.runs.keys_of(&[shard]).is_empty()
             && self.group_of_shard(shard).is_none_or(|group| group.states().in_flight == 0)
     }
@@ -331,7 +331,7 @@ impl ChangingShards {
             for &shard in &left {
                 shards.states[shard as usize] = State::Dropping { gained: false };
             }
-            // The walk runs without the lock. `Dropping` records a gain that arrives during the walk, and the gain
+            // The walk runs without the lock. If the shard is gained during the walk, `Dropping` stores the gain, which
             // takes effect after the walk.
             drop(shards);
             // The rate limiter may be user code, which may panic.
@@ -387,7 +387,7 @@ impl Ownership for ChangingShards {
     fn attach_controller(&self, controller: Attached) {
         let shards = self.0.shards.write();
         let attached = self.0.controller.set(controller);
-        // A release would not wait for the runs of a second controller.
+        // A release waits only for the runs of one controller.
         assert!(attached.is_ok(), "two controllers have one handle of their shards");
         // The states are locked, so no gain or release comes between the attachment and these
         // pauses.
@@ -425,7 +425,7 @@ impl Ownership for ChangingShards {
         let field = match self.selectable_field() {
             Some(ShardBy::Uid) => &meta.uid,
             Some(ShardBy::Namespace) => &meta.namespace,
-            // The watch requested all objects.
+            // Without a selector, the watch requested all objects.
             None => return true,
         };
         let shard = index_of(field.as_deref().unwrap_or_default(), self.count());
@@ -445,7 +445,7 @@ impl Ownership for ChangingShards {
             !shards.is_disjoint(&held) && !shards.is_subset(&held)
         };
         if is_outdated {
-            // The lock of the requested shards is released before, because the watch acquires it for its next request.
+            // The lock of `requested` has been released, because the watch acquires it for its next request.
             self.0.narrowed.send_replace(());
         }
     }
@@ -486,8 +486,8 @@ impl Ownership for ChangingShards {
         });
         let (shard, is_held) = shard?;
         if matches!(shards.states[shard as usize], State::Gained(_)) {
-            // The group of a gained shard is paused. The key was delivered anyway, because it is still in the group
-            // of another shard, or because it was delivered before the pause.
+            // The group of a gained shard is paused. The key was delivered because it is still in the group of its
+            // former shard, or because it was taken before the pause.
             places.mark_moved(key);
         }
         let counted = || CountedRun { inner: Arc::clone(&self.0), key: key.clone(), uid };
@@ -532,7 +532,7 @@ impl ChangingShards {
         access: Access,
     ) -> Option<Learned> {
         let is_held = |shard: u32| shards.states[shard as usize].admits_keys();
-        // A run in flight may be for a former object.
+        // A run in flight may be for a former object of the same name.
         let new = |shard| self.0.runs.count_for(key, shard);
         self.0.places.learn_shard(key, uid, is_held, new, access)
     }

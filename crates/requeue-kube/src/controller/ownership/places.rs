@@ -84,10 +84,10 @@ pub(super) enum Access {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Learned {
     NotHeld,
-    /// The shard is not held. Before, the name belonged to an object in another shard.
+    /// The shard is not held. The name previously belonged to an object in another shard.
     Left,
     Held,
-    /// The shard is held. Before, the name belonged to an object in another shard.
+    /// The shard is held. The name previously belonged to an object in another shard.
     Moved,
 }
 
@@ -97,8 +97,7 @@ impl Places {
         Self {
             count,
             rule,
-            // The hasher is random, so that users cannot choose names that all share one part and
-            // its lock.
+            // The hasher is random, so that users cannot choose names whose keys are all in one part, under one lock.
             known: Known { parts, hasher: RandomState::new() },
             moved: Mutex::default(),
             forgetting: Mutex::default(),
@@ -121,8 +120,7 @@ impl Places {
                     }
                     Err(panic) => format!("it panicked: {}", panic_message(&*panic)),
                 };
-                // The first error is kept. Because of this error, the watch ends the controller after the present
-                // event.
+                // The first error is kept. The watch reads this error after the current event, and ends the controller.
                 self.failure.lock().get_or_insert_with(|| (key.clone(), cause));
                 None
             }

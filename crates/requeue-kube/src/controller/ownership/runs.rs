@@ -24,7 +24,7 @@ impl Runs {
 
     pub(super) fn end_run(&self, key: &ObjectKey) {
         self.shards.lock().remove(key);
-        // The notification comes after the removal, because a waiter that is woken must not find the run.
+        // The run is removed before the notification, because a woken waiter must not find the run.
         self.ended.notify_waiters();
     }
 

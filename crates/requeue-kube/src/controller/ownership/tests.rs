@@ -218,13 +218,14 @@ async fn a_lost_shard_stops_its_runs_at_once() {
 async fn a_shard_that_comes_back_runs_again_although_nothing_has_changed() {
     let name = name_in(3);
     let api = FakeApi::new(true, [map(&name, 1)]);
-    // The controller has a filter, and the filter finds no change either.
+    // The controller has a filter, which finds no change either.
     let replica = Replica::of(&api, by_uid(), QUICK, config(), |controller| {
         controller.filter(predicates::generation)
     });
     replica.ownership.gain([3]);
     assert_eq!(replica.runs().await, [name.as_str()]);
-    // The watch has no time for a list between the two changes.
+    // The watch cannot list between the release and the gain, because nothing is awaited between
+    // them.
     let release = replica.ownership.release([3]);
     replica.ownership.gain([3]);
     release.await;
@@ -341,7 +342,7 @@ async fn a_stream_of_the_user_lists_a_gained_shard_from_its_store() {
     assert_eq!(runs().await, [second.as_str()], "not even a deletion counts");
 }
 
-/// Runs a controller that gains one shard, and whose stream ends then. The watch of another kind continues until the
+/// Runs a controller that gains one shard, and whose stream then ends. The watch of another kind continues until the
 /// first part of the result is dropped. Also returns the names of two objects, in shards 4 and 5.
 async fn after_the_end_of(
     controller: Controller<ConfigMap>,

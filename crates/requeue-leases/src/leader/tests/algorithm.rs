@@ -178,8 +178,7 @@ fn an_answer_after_the_renew_deadline_does_not_make_a_leader() {
     it.answer(answer);
     assert!(it.election.fencing_token().is_none());
 
-    // The candidate recognizes its own Lease. It takes the Lease over without waiting, with another
-    // number.
+    // The candidate recognizes its own Lease, and takes it over without waiting, with a new number.
     it.answers();
     it.answers();
     assert_eq!(it.election.fencing_token().unwrap().to_string(), "uid-1/1");

@@ -256,7 +256,7 @@ async fn healthz_fails_when_leadership_is_held_past_its_lease_and_20_seconds() {
     sleep(seconds(34.0)).await;
     assert_eq!(it.status.check(), Ok(()));
     advance(seconds(2.0)).await;
-    // At 36 s after the last renewal, the lease of 15 s has been over for 21 s.
+    // The last renewal was 36 s ago, so the lease of 15 s expired 21 s ago.
     assert_eq!(it.status.check(), Err(LeadershipLost::Undrained(seconds(21.0))));
     drop(it.leadership);
     assert_eq!(it.status.check(), Ok(()));

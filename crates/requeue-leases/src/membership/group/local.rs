@@ -43,7 +43,8 @@ impl Group {
         shards: impl IntoIterator<Item = usize>,
     ) {
         for shard in shards {
-            // Reports may be late. A shard that was lost and gained again in the meantime must not count as drained.
+            // Reports may be late. A shard that was lost and received again since the report was sent must not count as
+            // drained.
             if let Some(local) = self.local.get_mut(shard)
                 && let Local::Releasing { number, .. } = *local
             {
@@ -120,7 +121,7 @@ impl Group {
             let local = self.local[shard];
             let next = match (local, mine) {
                 (Local::Elsewhere, false) => Local::Elsewhere,
-                // The write that names another holder can no longer succeed, because its precondition is an earlier
+                // This replica's write of another holder can no longer succeed, because its precondition is an earlier
                 // version.
                 (Local::Given { number, since }, true) if number == slot.number => {
                     Local::Drained { number, since }
@@ -131,9 +132,8 @@ impl Group {
                     | Local::Drained { number, .. },
                     true,
                 ) if number == slot.number => local,
-                // The number differs, because another replica has taken the shard in the meantime, and it was given
-                // back. Another replica may have acted on the shard since then, so the runs of the former number must
-                // end.
+                // The number differs, so another replica held the shard for a time and gave it back. That replica may
+                // have acted on the shard, so the runs of the former number must end.
                 (_, true) => {
                     if matches!(local, Local::Held { .. } | Local::Releasing { .. }) {
                         lost.push(shard);
@@ -155,8 +155,8 @@ impl Group {
             };
             self.local[shard] = next;
         }
-        // Losses are reported first, so that the runs of a shard that was given back are cancelled
-        // before the shard is gained again.
+        // Losses are reported first. If a shard was lost and given back, its old runs are then
+        // cancelled before the shard is reported as gained.
         self.report_change(lost, Change::Lost);
         self.report_change(moved, Change::Moved);
         self.report_change(gained, Change::Gained);

@@ -114,8 +114,8 @@ impl Group {
             let read = Call::Read(suspect.to_string());
             return Some(self.send_call(now, Sending::ReadMember(suspect), read));
         }
-        // Handovers and takeovers come before the reads that readers request, because these
-        // requests may never stop. A write also updates `confirmed`.
+        // Handovers and takeovers precede the reads for readers, because readers may ask without
+        // end. A write also updates `confirmed`.
         if self.requests.read {
             return Some(self.read_group(now));
         }

@@ -40,9 +40,9 @@ create or replace function requeue.trim_activity(in_queue integer, t bigint) ret
     delete from requeue.activity a where a.queue = in_queue and a.minute < t / 60000000 - 7 * 24 * 60
 $$;
 
--- Replaces rows of a minute, given with the times of their last writes, with a merged row. Without times, no row
--- remains. Returns false if a row was written after it was read, is being written, or was merged by another process.
--- Also removes the rows that are older than seven days.
+-- Replaces rows of a minute with a merged row. The arguments name the rows and the times of their last writes. Without
+-- times, no row remains. Returns false if a row was written after it was read, is being written, or was merged by
+-- another process. Also removes the rows that are older than seven days.
 create or replace function requeue.merge_activity(
     in_queue integer, in_minute bigint, in_instances text[], in_ats bigint[], in_counts bigint[], in_times bytea
 ) returns boolean

@@ -2,12 +2,12 @@
 
 -- A process that finds no key records with `wait` that it waits. Until `waited_until`, each add notifies the process
 -- with `wake`. No notification is needed for a key that is due after the `horizon`, because each waiting process polls
--- before that time. Most processes poll again within 1.5 s. `wait` ensures that the others poll at least 10 s before
--- `waited_until`. `horizon` is the later of these two times.
+-- before that time. Most processes poll again within 1.5 s. `wait` ensures that all other processes poll at least 10 s
+-- before `waited_until`. `horizon` is the later one of these two times.
 
--- Records that a process waits for a key of the queue and polls again within `in_time` microseconds. The
--- process need not call this again for polls within that time. For a process that polls within 1.5 s, `in_time` is at
--- most 5.5 s: see `SAID`.
+-- Records that a process waits for a key of the queue and polls again within `in_time` microseconds. For polls within
+-- that time, the process need not call `wait` again. For a process that polls within 1.5 s, `in_time` is at most 5.5 s:
+-- see `SAID`.
 create or replace function requeue.wait(in_queue integer, in_time bigint) returns void
 language plpgsql {definer} set lock_timeout = '5s' as $$
 declare
@@ -62,7 +62,7 @@ language plpgsql immutable as $$
 declare
     wrong text;
 begin
-    -- One search in all names costs less than one in each.
+    -- One search in all names is faster than one search in each name.
     if group_by is null or array_to_string(in_groups, '') ~ '[\u0001-\u001f\u007f-\u009f]'
         or (select max(octet_length(g)) from unnest(in_groups) g) > 100
     then

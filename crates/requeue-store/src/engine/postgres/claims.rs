@@ -98,7 +98,8 @@ impl Claims {
             self.visit_named_again(queue, was_named, &snapshot);
         }
         if claimed.items.is_empty() && self.say_waiting(queue, claim.poll).await? {
-            // Keys that were added before the server knew that this process waits did not cause a notification.
+            // Adds that ran before the server knew of this waiting process sent no notification, so the claim is
+            // repeated.
             let (again, snapshot) = self.claim_once(queue, claim).await?;
             let next = claimed.next.into_iter().chain(again.next).min();
             let parked = [claimed.parked, again.parked].concat();
@@ -163,7 +164,7 @@ impl Claims {
     /// ended.
     ///
     /// An uncommitted completion still occupies its slot of the group, and does not see keys of other uncommitted adds.
-    /// So the add wakes a process that finds the group at its limit, and the completion wakes no process.
+    /// The add then wakes a process that finds the group at its limit, and the completion wakes no process.
     fn visit_named_again(&self, queue: &Place, was_named: bool, snapshot: &Snapshot) {
         let is_unaware = self.0.with_queue(queue.id, |known| {
             if was_named && !known.is_repeating {
@@ -195,8 +196,7 @@ impl Claims {
         }
         // The server keeps the record for longer than one poll, so most claims need not write it again.
         self.0.sessions.announce_wait(queue, poll + SAID).await?;
-        // The time counts from before the request. The server counts from a later time, so it forgets the record later
-        // than this process assumes.
+        // The time counts from before the request, so the server keeps the record for longer than this process assumes.
         self.0.with_queue(queue.id, |known| known.said_until = now + poll + SAID);
         Ok(true)
     }
@@ -277,7 +277,7 @@ impl Scan {
             Err(fault) => {
                 let error = fault.source;
                 tracing::warn!(%error, "a scan for late keys failed, and is tried again");
-                // Without this mark, the keys of the range would wait for the next scan of all keys.
+                // Without this call, only the next scan of all keys would find the keys of this range.
                 known.watermark.mark_suspect(floors);
                 // After a failure, the next scan waits, so that the server can recover.
                 known.scan_at = began + Duration::from_secs(1);

@@ -1,8 +1,8 @@
 -- Drops queues, and makes other operations fail on a dropped queue. The id of a queue is never reused. Therefore, a
 -- process that has a dropped queue open finds no queue, even if a new queue has the same name.
 
--- Fails if the queue was dropped. Functions call this check only if they neither change nor find a key, so that the
--- check costs nothing in the common case.
+-- Fails if the queue was dropped. Functions call this check only if they neither change nor find a key, so most calls
+-- do not need the check.
 create or replace function requeue.check_queue(in_queue integer) returns void
 language plpgsql stable set search_path = pg_catalog, pg_temp as $$
 begin
@@ -12,8 +12,8 @@ begin
 end $$;
 
 -- Prevents a drop of the queue until the transaction ends. Waits for a drop in progress. Many transactions can hold the
--- lock at the same time. Adds and recorded actions need it. Completions also insert rows, but they hold the lock of a
--- key, for which a drop waits.
+-- lock at the same time. Adds and recorded actions need it. Completions also insert rows, but do not need this lock:
+-- they hold the lock of a key, for which a drop waits.
 create or replace function requeue.keep_queue(in_queue integer) returns void
 language plpgsql set search_path = pg_catalog, pg_temp as $$
 begin
@@ -63,7 +63,7 @@ begin
         if not dropped then
             return;
         end if;
-        -- All keys that were found are deleted. Without the lock, adds in progress can insert further keys.
+        -- Without the lock, adds in progress could insert further keys after this count.
         exit when is_locked;
         is_locked := true;
     end loop;

@@ -1,4 +1,4 @@
-//! Classifies the driver's errors: the operation has taken effect, has not, or may have.
+//! Classifies the driver's errors: the operation has taken effect, has not taken effect, or may have taken effect.
 
 use std::error::Error as _;
 use std::io;

@@ -1,8 +1,8 @@
--- Operations that do not wait for locks of other transactions. The plain operations wait. In a transaction of the
--- caller, `requeue.add` waits for as long as that transaction allows.
+-- Operations that do not wait for locks of other transactions, unlike the plain operations. In a transaction of the
+-- caller, `requeue.add` waits for as long as the timeouts of that transaction permit.
 
--- Adds keys as `add_all` does, if they are not expected to stay locked. After 100 ms, the function gives up and
--- releases its locks, so that the other keys of the batch can be processed.
+-- Adds keys as `add_all` does. The caller does not expect the keys to stay locked. After 100 ms, the function gives up
+-- and releases its locks, so that the other keys of the batch can be processed.
 create or replace function requeue.add_all_soon(
     in_queue integer, in_keys bytea[], in_afters bigint[], in_hows smallint[],
     in_priorities smallint[], in_flags integer[], in_adds integer[], in_mosts bigint[],

@@ -56,7 +56,7 @@ pub(super) fn is_local(config: &Config) -> bool {
     };
     let hosts = config.get_hosts();
     (0..hosts.len().max(addresses.len())).all(|n| match (addresses.get(n), hosts.get(n)) {
-        // With an address, the host name is used only for the certificate.
+        // If `hostaddr` is set, the host name is used only to verify the certificate.
         (Some(address), _) => address.to_canonical().is_loopback(),
         (None, Some(Host::Tcp(host))) => is_loopback(host),
         (None, Some(Host::Unix(_))) => true,
@@ -113,7 +113,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send + 'static> TlsConnect<S> for Conne
             let Self { tls, server, negotiation } = self;
             let is_encrypted = match negotiation {
                 Some(negotiation) => negotiate_tls(&mut stream, negotiation).await?,
-                // Without these options, the driver has already negotiated TLS.
+                // If `negotiation` is absent, the driver has already negotiated TLS.
                 None => true,
             };
             let inner = if is_encrypted {
@@ -144,7 +144,7 @@ async fn negotiate_tls<S: AsyncRead + AsyncWrite + Unpin>(
     match (answer, mode) {
         ([b'S'], _) => Ok(true),
         (_, SslMode::Prefer) => Ok(false),
-        // An error of this kind is classified as an error of TLS.
+        // `InvalidData` is reported as a TLS error.
         _ => Err(io::Error::new(io::ErrorKind::InvalidData, "the server does not support TLS")),
     }
 }
@@ -258,7 +258,7 @@ impl Filter {
                     break;
                 };
                 match u32::from_be_bytes(number) {
-                    // The later bytes are answers to statements, and can contain any bytes.
+                    // After the authentication, the server sends answers to statements, which can contain any bytes.
                     0 => self.is_in = true,
                     3 => return Err(self.refuse_request("the password in clear text")),
                     5 => return Err(self.refuse_request("an MD5 hash of the password")),

@@ -129,8 +129,8 @@ fn group(line: &str) -> Option<(Priority, &str)> {
 
 async fn run_listener(wakes: Weak<QueueWakes>, config: Config, tls: Connector) {
     let mut delay = RetryDelay::new();
-    // The time of the last report of the missing connection. Before the first report, this is the time at which the
-    // loss was noticed.
+    // The time of the last warning about the lost connection. Before the first warning, the time at which the loss was
+    // noticed.
     let mut told_at = None;
     while wakes.strong_count() > 0 {
         match config.connect(tls.clone()).await {
@@ -151,7 +151,7 @@ async fn run_listener(wakes: Weak<QueueWakes>, config: Config, tls: Connector) {
                             }
                             Ok(_) => {}
                             Err(error) => {
-                                // The level is low, because the loop reconnects and claims report an outage.
+                                // The log level is `debug`, because the loop reconnects, and claims report an outage.
                                 tracing::debug!(%error, "the connection for notifications was closed");
                                 return;
                             }

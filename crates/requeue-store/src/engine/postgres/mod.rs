@@ -13,14 +13,13 @@
 //!   `verify-ca`, a trusted authority must have signed the server's certificate. With `verify-full`, the
 //!   certificate must also name the host. The trusted authorities are those in `sslrootcert=FILE`, or those
 //!   of the system. With the authorities of the system, `verify-ca` means `verify-full`.
-//! - `sslrootcert=system` without `sslmode` implies `verify-full`, and `sslrootcert=FILE` implies
-//!   `verify-ca`. A weaker `sslmode` with either of them is refused, with one exception: `require` with a
-//!   file means `verify-ca`.
+//! - `sslrootcert=system` without `sslmode` implies `verify-full`, and `sslrootcert=FILE` implies `verify-ca`. A weaker
+//!   `sslmode` with either option is refused, with one exception: `require` with a file means `verify-ca`.
 //! - A password is sent in clear text, or as an MD5 hash, only to a server that TLS has verified, or over
 //!   loopback and Unix sockets. Elsewhere such a request fails the connection. Passwords for
 //!   `scram-sha-256`, the default of servers, are used on any connection: SCRAM does not reveal them.
-//! - `channel_binding=require` prevents a server in the middle from forwarding SCRAM messages. It needs TLS.
-//!   It also authenticates a server whose certificate no authority has signed.
+//! - `channel_binding=require` needs TLS, and prevents a server in the middle from forwarding SCRAM messages. The
+//!   option also authenticates a server whose certificate no authority has signed.
 //! - `connections=N` is the maximum number of connections, 12 by default. Two more connections renew leases and listen
 //!   for notifications. The other settings of a session are those of the role or the database, with two exceptions:
 //!   commits are always durable, and the isolation level is fixed.

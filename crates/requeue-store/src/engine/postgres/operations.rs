@@ -304,8 +304,8 @@ impl Engine for Postgres {
         let params = [&of_all[..], &of_others[..], &of_failures[..]].concat();
         let row = self.query_row(queue, sql, &params).await;
         if ends.iter().any(|end| matches!(end.how, Finish::Unclaim(..))) {
-            // Unclaimed keys return to their old places, which may be below the start of the next claim. This may also
-            // be true if the answer was lost.
+            // Unclaimed keys return to their old places, which may precede the start of the next claim. The scan is
+            // also needed if the answer was lost, because the keys may have returned.
             self.claims.scan_soon(queue);
         }
         Ok(changed(&row?, ends.len()))
@@ -324,7 +324,7 @@ impl Engine for Postgres {
         while !left.is_empty() {
             let keys: Vec<&[u8]> = left.iter().map(|&n| &*held[n].0).collect();
             let epochs: Vec<i64> = left.iter().map(|&n| held[n].1).collect();
-            // All other connections may wait for locks while leases expire, so renewals have separate connections.
+            // Renewals have separate connections, because all other connections may be waiting for locks.
             let row = self.renewals.query_row(sql, &[&id, &keys, &epochs, &lease]).await;
             let row = name_dropped(queue, row)?;
             read_indexes(&row, 0).into_iter().for_each(|n| renewed[left[n]] = Renewed::Yes);
@@ -423,7 +423,7 @@ impl Engine for Postgres {
         let row = self.query_row(queue, &sql, &[&number(queue)]).await?;
         let oldest_ready = until(0, row.get::<_, Option<i64>>(5).unwrap_or(0));
         let counts = StateCounts { oldest_ready, ..read_counts(&row)? };
-        // A dropped queue also has no keys. With any other counts, the queue exists.
+        // Counts of zero can also mean that the queue was dropped. Any other counts show that the queue exists.
         if counts == StateCounts::default() {
             self.check_queue(queue).await?;
         }
@@ -439,7 +439,7 @@ impl Engine for Postgres {
     }
 
     fn max_batches(&self) -> usize {
-        // With more concurrent batches, each batch would be smaller, and the server would need more time per key.
+        // More concurrent batches would be smaller, and the server would need more time per key.
         2
     }
 }
@@ -543,7 +543,7 @@ impl Sessions {
         lows: &Lows,
         names_newest: bool,
     ) -> Answer<(Claimed, Lows, Snapshot)> {
-        // The same statement reads the time of the next schedule, which costs a search in an index.
+        // The same statement reads the time of the next schedule, with one search in an index.
         let plain = "select keys, epochs, priorities, adds, flags, failures, queued, parked, \
                      parked_failures, next_due, lows, snapshot, is_paused, is_rated, traces, failed, \
                      (select s.due_at - requeue.now() from requeue.schedules s \

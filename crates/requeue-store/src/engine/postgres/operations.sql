@@ -9,8 +9,8 @@ begin
     return pg_try_advisory_xact_lock(1920036197, (epoch % 2147483647)::integer);
 end $$;
 
--- The maximum number of leases that one transaction decides on. Each takes an entry in the lock table of the whole
--- server.
+-- The maximum number of leases that one transaction decides on. Each lease takes an entry in the lock table of the
+-- whole server.
 create or replace function requeue.most_decisions() returns integer language sql immutable return 64;
 
 -- Returns whether a row in `renewals` extends the lease: see `renew`.
@@ -19,19 +19,19 @@ create or replace function requeue.is_renewed(in_epoch bigint, t bigint) returns
         select from requeue.renewals r where r.epoch = in_epoch and r.lease_until > t
     );
 
--- Raises the next fencing tokens to the time in microseconds since 1970, if they are less than that.
+-- Raises the next fencing tokens to the time in microseconds since 1970, if the tokens are lower.
 --
 -- The sequence makes tokens increase, even if the clock is set back. But the sequence itself falls back when a replica
 -- is promoted without the last transactions, when a backup is restored, and after `setval`. In these cases, the time is
 -- later than all lost tokens.
 --
--- Most claims only read the sequence. A claim that finds it behind the clock by more than `slack` sets it,
--- which happens at most 20 times per second. The slack is shorter than a failover. It also makes `setval` safe although
--- the sequence is read in an earlier step: between the two steps, other claims would have to draw 50,000 tokens to
--- exceed the new value.
+-- Most claims only read the sequence. A claim sets the sequence if it is behind the clock by more than `slack`, which
+-- happens at most 20 times per second. The slack is shorter than a failover. Because of the slack, `setval` is safe
+-- although the sequence was read in an earlier step: between the two steps, other claims would have to draw 50,000
+-- tokens to exceed the new value.
 --
 -- A lock prevents two claims from setting the sequence simultaneously. A lock until the commit would make claims wait
--- for each other's commits. A session lock would remain after a cancelled statement. So the lock is taken in a
+-- for each other's commits. A session lock would remain after a cancelled statement. The lock is therefore taken in a
 -- subtransaction that is rolled back immediately. The rollback does not undo `setval`.
 create or replace function requeue.raise_epochs() returns void
 language plpgsql set search_path = pg_catalog, pg_temp as $$
@@ -53,9 +53,9 @@ begin
     end;
 end $$;
 
--- Returns the transactions in progress that no snapshot names. Their numbers are `first` or greater, and they are newer
--- than every transaction that has ended. A transaction holds a lock on its number. The lock shows the lower 32 bits of
--- that number.
+-- Returns the transactions in progress that no snapshot names. The numbers of these transactions are `first` or
+-- greater, and greater than the number of every transaction that has ended. A transaction holds a lock on its number.
+-- The lock shows the lower 32 bits of that number.
 create or replace function requeue.newest(first bigint) returns text language sql volatile as $$
     select coalesce(string_agg((first + n.after)::text, ','), '')
     from pg_locks l, lateral (
@@ -64,7 +64,7 @@ create or replace function requeue.newest(first bigint) returns text language sq
     where l.locktype = 'transactionid' and l.mode = 'ExclusiveLock' and n.after < 2147483648
 $$;
 
--- Claims find a key below their lower bounds if the transaction that has added the key is at most this old, in
+-- A claim finds a key below its lower bounds if the transaction that added the key is at most this old, in
 -- microseconds.
 create or replace function requeue.slack() returns bigint language sql immutable return 200000;
 
@@ -96,7 +96,8 @@ declare
     renewed_until bigint;
     expired integer := 0;
     is_trimmed boolean := false;
-    -- The step of the jitter. Keys that fail simultaneously must not become ready at the same time: see `Failing::nth`.
+    -- The step of the jitter. Keys that fail at the same time must not become ready at the same time: see
+    -- `Failing::nth`.
     step double precision;
 begin
     parked := '{}';
@@ -189,8 +190,8 @@ end $$;
 -- Returns one row. Arrays contain the claimed keys, their fencing tokens, the parameters of their runs, and the times
 -- for which they were ready. Two more arrays contain the keys that the claim has parked, because the expiry of their
 -- lease was their last permitted failure. `next_due` is the time until the next key may be ready. `snapshot` names the
--- transactions that were in progress: see `watermark.rs`. With `in_newest`, it names all of them. In a paused queue,
--- the claim handles only the expired leases.
+-- transactions that were in progress: see `watermark.rs`. With `in_newest`, `snapshot` names all of them. In a paused
+-- queue, the claim handles only the expired leases.
 create or replace function requeue.claim(
     in_queue integer, in_hold boolean, in_max integer, in_oldest integer, in_lease bigint,
     in_base bigint, in_cap bigint, in_share double precision, in_most integer, in_lows bigint[],
@@ -313,11 +314,11 @@ end $$;
 
 -- Finds keys that claims have skipped, because a transaction in progress had added or locked them. Returns the earliest
 -- ready key of each priority, and the earliest expired lease, between `in_floors` (included) and `in_lows` (excluded).
--- Null means that there is none.
+-- Null means that there is no such key or lease.
 --
 -- With floors of -2^63, the function scans everything below `in_lows`, clears `renewals`, and returns the time until
 -- the next lease expires. The scan reads the index entries of past deliveries, which claims skip, so it does not run
--- within a claim. It locks no key, because claims skip locked keys.
+-- within a claim. The scan locks no key, because claims skip locked keys.
 create or replace function requeue.passed_over(
     in_queue integer, in_floors bigint[], in_lows bigint[], out passed bigint[], out next_lease bigint
 )
@@ -377,9 +378,9 @@ begin
     -- The commit does not wait for the disk. If a crash of the server undoes a completion, the effect is that of an
     -- expired lease.
     perform set_config('synchronous_commit', 'off', true);
-    -- One statement locks the keys, and another one changes them. The second statement sees the changes of an add that
-    -- was in progress when the first began. (The query looks up one key at a time, without `state = 1`. Otherwise, a
-    -- plan from the time when the table was small would scan the whole table, or the index of leases.)
+    -- One statement locks the keys, and a second statement changes them. The second statement sees the changes of an
+    -- add that was in progress when the first statement began. (The query looks up one key at a time, without `state =
+    -- 1`. Otherwise, a plan from the time when the table was small would scan the whole table, or the index of leases.)
     select array_agg(f.n),
         array_agg(f.id) filter (where f.how = 0 and f.at is null),
         array_agg(f.id) filter (where f.how = 0 and f.at is not null),
@@ -437,7 +438,7 @@ begin
             first_at := least(first_at, case when k.state = 0 then k.at end);
         end loop;
     end if;
-    -- This step is the last, so that the call waits for no key while it holds these locks.
+    -- This is the last step, so that the function does not wait for a key while it holds these locks.
     if is_trimmed then
         perform requeue.trim_attempts(in_queue);
     end if;
@@ -453,8 +454,8 @@ end $$;
 
 -- Renews leases. Returns four lists of positions in the batch: the renewed leases; the leases on which another
 -- transaction is currently deciding; the leases that need another transaction; and the renewed leases whose runs were
--- cancelled. A wait for one locked key could let all other leases expire. So the renewal of a locked key is stored
--- separately, in `renewals`.
+-- cancelled. During a wait for one locked key, all other leases could expire. The renewal of a locked key is therefore
+-- stored separately, in `renewals`.
 create or replace function requeue.renew(
     in_queue integer, in_keys bytea[], in_epochs bigint[], in_lease bigint,
     out renewed integer[], out busy integer[], out rest integer[], out cancelled integer[]
@@ -501,7 +502,8 @@ begin
             busy := busy || n;
             continue;
         end if;
-        -- An earlier holder of the lock may have ended the lease. From this point, no other transaction can end it.
+        -- An earlier holder of the lock may have ended the lease. From this point on, no other transaction can end the
+        -- lease.
         select x.cancel_epoch = x.epoch into is_cancelled from requeue.keys x
         where x.queue = in_queue and x.key = in_keys[n] and x.epoch = in_epochs[n]
             and (x.lease_until > t or requeue.is_renewed(x.epoch, t));

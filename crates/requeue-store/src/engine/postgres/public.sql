@@ -43,7 +43,7 @@ begin
     end loop;
 end $$;
 
--- Returns the row of the queue with this name. Fails if there is none.
+-- Returns the row of the queue with this name. Fails if there is no such queue.
 create or replace function requeue.known_queue(name text) returns requeue.queues
 language plpgsql stable as $$
 declare

@@ -1,10 +1,10 @@
 -- The rates of a queue and of its groups, by the generic cell rate algorithm: `Gate` in engine/gate.rs is the reference.
 --
 -- `rates` contains the time from which each rate permits the next start. The row of the queue itself has a control
--- character as its name, which no group can have. Only one claim at a time uses a rate, and it holds a lock until it
+-- character as its name, which no group can have. Only one claim at a time uses a rate, and holds a lock until it
 -- commits. A claim that cannot get the lock does not wait, so that claims never wait for each other's commits. Each
--- function here reads the time with a statement that begins after the lock was acquired. So the statement sees the
--- writes of all earlier holders of the lock.
+-- function here reads the time with a statement that begins after the lock was acquired. The statement therefore sees
+-- the writes of all earlier holders of the lock.
 
 -- Returns the number of starts that a rate permits at the time `t`, or null without a rate.
 create or replace function requeue.permitted(in_rate bigint[], next_at bigint, t bigint) returns integer
@@ -21,8 +21,8 @@ create or replace function requeue.time_of_starts(in_rate bigint[], starts integ
 language sql immutable
     return ceil(starts * in_rate[2]::numeric / in_rate[1])::bigint;
 
--- Returns the time from which a rate permits the next start. If the stored time is further ahead than one interval,
--- then the clock was set back, or the rate was changed.
+-- Returns the time from which a rate permits the next start. If the stored time is more than one interval ahead, the
+-- clock was set back, or the rate was changed.
 create or replace function requeue.next_start(in_rate bigint[], next_at bigint, t bigint) returns bigint
 language sql immutable
     return least(coalesce(next_at, 0), t + requeue.time_of_starts(in_rate, 1) + 1);
@@ -47,7 +47,7 @@ end $$;
 
 -- Returns how many of `in_max` keys a claim may deliver by the rate of the queue, and the time of the next start.
 -- Without the right to use the rate, the number is 0, and the process claims again soon. The keys must be delivered at
--- a later time than that of this call, which is later than the times of all claims that have had the right.
+-- a later time than the time of this call, which is later than the times of all claims that have had the right.
 create or replace function requeue.begin_rate(
     in_queue integer, in_rate bigint[], in_max integer, out most integer, out next_at bigint
 )
@@ -75,7 +75,7 @@ begin
     end if;
 end $$;
 
--- Stores the time of the next start, unless it is stored already.
+-- Stores the time of the next start, unless the same time is already stored.
 create or replace function requeue.keep_rate(in_queue integer, in_name text, in_at bigint) returns void
 language plpgsql as $$
 begin
@@ -177,7 +177,7 @@ end $$;
 create or replace function requeue.set_first_rate(in_queue integer, in_rate bigint[]) returns bigint[]
 language plpgsql {definer} set lock_timeout = '5s' as $$
 begin
-    -- A second process waits here for the first, and then finds the rate that the first has set.
+    -- If two processes set a first rate, the second process waits here, and then finds the rate of the first process.
     update requeue.queues q set rate = in_rate where q.id = in_queue and q.rate is null;
     perform requeue.check_queue(in_queue);
     perform requeue.wake(in_queue);
@@ -190,7 +190,7 @@ language plpgsql {definer} set lock_timeout = '5s' as $$
 begin
     perform requeue.keep_queue(in_queue);
     perform requeue.check_queue(in_queue);
-    -- `change_group` locks the rows in this order too.
+    -- `change_group` locks the rows in the same order.
     update requeue.queues q set has_group_rates = true where q.id = in_queue and not q.has_group_rates;
     insert into requeue.groups as g (queue, name, rate) values (in_queue, in_name, in_rate)
     on conflict (queue, name) do update set rate = excluded.rate;

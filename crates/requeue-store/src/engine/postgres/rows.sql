@@ -1,6 +1,6 @@
 -- The effect of each operation on a row. `row.rs` is the reference.
 
--- The only source of the time.
+-- All functions read the time from this function.
 create or replace function requeue.now() returns bigint language sql volatile
     return (extract(epoch from clock_timestamp()) * 1000000)::bigint;
 
@@ -55,10 +55,10 @@ begin
     return k;
 end $$;
 
--- Returns the key after the completion of its delivery. `how`: 0 succeed, 1 requeue_after, 2 retry, 3
--- retry_after, 4 give_up, 5 release, 6 unclaim, 7 cancelled. An unclaimed key, whose run was not started, returns to
--- its place before the claim. `delay` is the time for which the key had been ready before the claim. If its run was
--- cancelled meanwhile, the cancellation takes effect immediately.
+-- Returns the key after the completion of its delivery. `how`: 0 succeed, 1 requeue_after, 2 retry, 3 retry_after, 4
+-- give_up, 5 release, 6 unclaim, 7 cancelled. An unclaimed key, whose run was not started, returns to its place before
+-- the claim. `delay` is the time for which the key had been ready before the claim. If the run of the key was cancelled
+-- since the claim, the cancellation takes effect immediately.
 create or replace function requeue.ended(
     k requeue.keys, t bigint, hold boolean, how smallint, delay bigint, in_priority smallint,
     in_adds integer, in_flags integer, in_error text, base bigint, cap bigint,
@@ -70,7 +70,7 @@ declare
     wanted bigint;
     place bigint := greatest(k.run_since - delay, 0);
 begin
-    -- The process that completes the delivery has not claimed it: see `Asked`.
+    -- The completing process is not the process that claimed the key: see `Asked`.
     if in_adds = 0 then
         in_priority := k.run_priority;
         in_adds := k.run_adds;
@@ -180,7 +180,7 @@ declare
     ended constant bytea := substring(int8send(t / 1000) from 3);
     last constant bigint := ('x' || encode(substring(was.past from 1 for 6), 'hex'))::bit(48)::bigint;
 begin
-    -- A run that has not started is not part of the past.
+    -- An unclaimed run has not started, so it is not part of the past.
     if how = 6 then
         return k.past;
     end if;

@@ -110,7 +110,8 @@ pub(super) async fn check_version(sessions: &Sessions, steps: &[&str]) -> Answer
         session.put_back();
         return Err(EngineError::refused(crate::types::error::UNPREPARED));
     };
-    // The error for a role without this right must say who can upgrade. The error of the first statement would not.
+    // If this role may not upgrade, the error must name a role that may. An error of the first statement would not name
+    // that role.
     let may_upgrade = missing_steps(found, VERSION, steps).is_some() && owns_schema(client).await?;
     session.put_back();
     match found {
@@ -196,10 +197,10 @@ async fn try_migrate(sessions: &Sessions, steps: &[&str]) -> Answer<()> {
         return Err(EngineError::refused(said));
     }
     // If this function returns early, the session is closed, which rolls the transaction back. Processes that start
-    // together migrate one after the other. Each process waits until the migration of the previous process is complete,
-    // however long it takes.
+    // together migrate one after the other. Each process waits without a limit for the migration of the previous
+    // process.
     run_batch(client, &format!("{BEGIN}; set local lock_timeout = 0; {LOCK}")).await?;
-    // Another process may have migrated in the meantime.
+    // Another process may have migrated before this process acquired the lock.
     match read_version(client).await? {
         None => {
             let record = format!("insert into requeue.version values ({VERSION})");

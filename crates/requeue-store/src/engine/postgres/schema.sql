@@ -6,7 +6,7 @@ create table requeue.queues (
     name text collate "C" not null unique,
     -- If true, no key runs before its backoff is over. If false, an add replaces a delayed run.
     hold boolean not null,
-    -- If true, each add revives a parked key. If false, only an add that requests the revival does.
+    -- If true, each add revives a parked key. If false, only an add that requests the revival revives the key.
     revive boolean not null default true,
     -- The time until which a process may be waiting. After that time, adds send no notification.
     waited_until bigint not null default 0 check (waited_until >= 0),

@@ -16,7 +16,7 @@ use super::params::{Params, with_types};
 use crate::types::error::{Answer, EngineError, ErrorKind, Reason};
 
 /// The settings of a session, or of the current transaction, which override the settings of the role and the database.
-/// A statement that waits for a lock fails after 5 s. So does a commit that waits for other transactions with
+/// A statement that waits for a lock fails after 5 s, and so does a commit that waits for other transactions with
 /// notifications. The server checks every second that the client is still connected, and cancels the statements of a
 /// disconnected client. JIT compilation does not pay off for these statements.
 macro_rules! settings {
@@ -105,7 +105,7 @@ impl Sessions {
                         .try_collect()
                         .await
                 }
-                // The statements are sent in this order, and none of them waits for the result of another.
+                // The statements are sent in this order, without a wait for a result between them.
                 Pooling::Transactions => {
                     let (begun, rows, committed) = tokio::join!(
                         biased;
@@ -181,7 +181,7 @@ pub(super) async fn check_server(some: &Sessions, others: &Sessions) -> Answer<(
     {
         let pids = (backend_pid(one.client()).await?, backend_pid(other.client()).await?);
         if pids.0 == pids.1 {
-            // The settings must not remain for the next client of this session.
+            // The pooler gives this session to other clients, which must not inherit the settings.
             let _ = run_batch(one.client(), "reset all").await;
             return Err(EngineError::refused(faults::POOLED));
         }

@@ -119,8 +119,8 @@ end $$;
 -- group until this transaction ends. Null means that another claim is visiting the group.
 --
 -- A claim that cannot get the lock does not wait, so that claims never wait for each other's commits. A group that
--- permits no key is not locked, because each lock takes an entry in the lock table of the whole server. The statements
--- after the lock see the writes of all earlier holders.
+-- permits no key is not locked, because each lock takes an entry in the lock table of the whole server. Statements that
+-- begin after the lock was acquired see the writes of all earlier holders.
 create or replace function requeue.try_group(
     in_queue integer, c requeue.turn, in_had integer, in_wanted bigint
 ) returns bigint
@@ -152,10 +152,10 @@ begin
 end $$;
 
 -- Chooses and locks up to `in_wanted` ready keys of one priority from the groups `in_turns`, by their turns. The number
--- of keys in a turn is the weight of the group, times a factor with which 8 groups fill the claim, less the keys that
--- the group has already received in this turn. `taken` contains the keys that this claim has chosen, and `taken_groups`
--- the groups of those keys whose groups have a limit or a rate. Also returns the groups that may have more keys, the
--- groups that had fewer keys than permitted, and whether another claim was visiting a group.
+-- of keys in a turn is the weight of the group times a factor, less the keys that the group has already received in
+-- this turn. With this factor, 8 groups fill the claim. `taken` contains the keys that this claim has chosen, and
+-- `taken_groups` the groups of those keys whose groups have a limit or a rate. Also returns the groups that may have
+-- more keys, the groups that had fewer keys than permitted, and whether another claim was visiting a group.
 create or replace function requeue.take_turns(
     in_queue integer, in_turns requeue.turn[], in_wanted integer,
     inout taken tid[], inout taken_groups text[], inout short requeue.turn[], inout is_busy boolean,
@@ -171,7 +171,8 @@ declare
     room bigint;
     visited integer;
     locked integer;
-    -- The groups whose keys the next statement locks: the number of the last one, their rooms, and their turns.
+    -- The groups whose keys the next statement locks: the number of the last group, and for each group its room and its
+    -- turn.
     last integer;
     rooms bigint[];
     turns bigint[];
@@ -180,7 +181,7 @@ declare
     -- For each key, the number of its group among these groups.
     numbers bigint[];
     many integer;
-    -- The groups whose turns are over. They are visited in the next pass.
+    -- The groups whose turns are over. The next pass visits these groups.
     over requeue.turn[];
     -- The keys of this pass in the order of the groups, and for each group the number of its keys, the number of keys
     -- that it has already received in its turn, and its weight.
@@ -224,7 +225,7 @@ begin
                 rooms := rooms || room;
                 filled := filled + coalesce(room, 0);
             end loop;
-            -- One statement for all these groups: each statement costs as much as several keys.
+            -- One statement serves all these groups, because each statement takes as long as several keys.
             select array_agg(k.id), array_agg(k.n) into here, numbers from (
                 select h.id, g.n
                 from unnest(in_turns[visited + 1 : last], rooms) with ordinality
@@ -263,7 +264,7 @@ begin
             end loop;
             visited := last;
         end loop;
-        -- Workers take the keys of a claim in order, which must be the order of the turns.
+        -- Workers take the keys of a claim in this order, so it must be the order of the turns.
         if cardinality(counts) > 1 then
             select array_agg(found[g.first + k] order by (g.used + k - 1) / g.weight, g.n) into found
             from (
@@ -329,7 +330,7 @@ end $$;
 
 -- Wakes the processes that wait for a key, after runs were completed. `first_at` is the earliest time at which a key of
 -- these runs is due again, or null. `in_groups` contains the groups of the keys, because groups with limits permit runs
--- again. It is null if the queue has no groups.
+-- again. `in_groups` is null if the queue has no groups.
 create or replace function requeue.wake_for_ended(
     in_queue integer, first_at bigint, in_groups text[], t bigint
 ) returns void
@@ -550,10 +551,10 @@ end $$;
 -- Marks the keys in flight of a queue that gets its first limit, so that they count. Without limits, keys have no mark
 -- and no entry in the index `keys_of_group`, which would make each claim more expensive.
 --
--- A claim that does not mark its keys shares a lock. This function waits until it has this lock alone, and then sees the
--- keys of these claims. Meanwhile, claims mark their keys, and wait for nothing. If another transaction keeps a key in
--- flight locked, this function fails, and changes nothing. It fails before the server looks for deadlocks, because that
--- transaction can be the one that waits for a key of this function. The client calls it again.
+-- A claim that does not mark its keys shares a lock. This function waits until it has this lock alone, and then sees
+-- the keys of these claims. While this function waits, claims mark their keys, and do not wait. If another transaction
+-- keeps a key in flight locked, this function fails without a change, and the client calls it again. The function fails
+-- before the server looks for deadlocks, because that transaction may itself wait for a key of this function.
 create or replace function requeue.begin_limits(in_queue integer) returns void
 language plpgsql set search_path = pg_catalog, pg_temp set lock_timeout = '200ms' as $$
 begin
@@ -569,11 +570,12 @@ begin
     perform from requeue.keys x where x.queue = in_queue and x.state = 1 order by x.key for update;
     update requeue.keys x set is_counted = true
     where x.queue = in_queue and x.state = 1 and not x.is_counted;
-    -- Last, so that processes that call `wait` do not wait for the keys.
+    -- This row is locked last, so that processes that call `wait` do not wait for the keys.
     update requeue.queues q set has_group_limits = true where q.id = in_queue;
 end $$;
 
--- Returns whether a claim must mark its keys. Otherwise, no limit begins before its transaction ends.
+-- Returns true if a claim must mark its keys. If the result is false, no limit begins before the transaction of the
+-- claim ends.
 create or replace function requeue.must_count(in_queue integer) returns boolean
 language plpgsql as $$
 begin
@@ -581,7 +583,7 @@ begin
     if not pg_try_advisory_xact_lock_shared(1920035945, in_queue) then
         return true;
     end if;
-    -- This statement sees a limit that began before the lock was taken.
+    -- This statement sees a limit that began before this transaction acquired the lock.
     return (select q.has_group_limits from requeue.queues q where q.id = in_queue);
 end $$;
 

@@ -26,7 +26,7 @@ pub(super) fn entry_columns() -> String {
              (select r.lease_until from requeue.renewals r where r.epoch = k.epoch))"
             .to_owned(),
         name @ ("error" | "trace" | "run_trace") => format!("left(k.{name}, 4096)"),
-        // (The constraint of the table limits it.)
+        // (The constraint of the table limits the length.)
         name if column.column_type != ColumnType::Number => format!("k.{name}"),
         // All numbers are read as one type, so that the decoder need not know the type of each column.
         name => format!("k.{name}::bigint"),
@@ -62,7 +62,7 @@ pub(super) struct Rest<'a> {
     pub(super) caps: Vec<Option<i64>>,
     pub(super) shares: Vec<Option<f64>>,
     pub(super) mosts: Vec<Option<i32>>,
-    // The parameters of failures.
+    // The next fields are the parameters of failures.
     pub(super) tooks: Vec<Option<i64>>,
     pub(super) statuses: Vec<Option<i32>>,
     pub(super) outputs: Vec<Option<Cow<'a, str>>>,
@@ -86,7 +86,7 @@ impl<'a> Rest<'a> {
         };
         let asked = match how {
             Finish::Succeed | Finish::Cancelled => Asked::default(),
-            // The completion itself is the add of the next run.
+            // The completion itself counts as the add of the next run.
             Finish::RequeueAfter(_, priority) => Asked { adds: 1, flags: 0, priority: *priority },
             Finish::Release(asked) | Finish::Unclaim(asked, _) => *asked,
             Finish::Retry(_, failure)

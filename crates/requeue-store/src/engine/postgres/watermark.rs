@@ -4,10 +4,10 @@
 //! transaction can see them, so a claim that began at the oldest entry would read all of them.
 //!
 //! Keys can appear below the watermark. An add reads the clock when it runs, but its key becomes visible when its
-//! transaction commits. A claim also skips locked keys, whose positions do not change. So each claim returns the
-//! transactions that were in progress when it began. A later claim may find that one of them took longer than the
-//! [slack](SLACK) of claims. Then the range that claims have passed since the transaction began is suspect. A
-//! [scan](super::claims) of that range follows.
+//! transaction commits. A claim also skips locked keys, whose positions do not change. Therefore, each claim returns
+//! the transactions that were in progress when it began. A later claim may find that one of these transactions took
+//! longer than the [slack](SLACK) of claims. Then the range that claims have passed since the transaction began is
+//! suspect. A [scan](super::claims) of that range follows.
 //!
 //! A snapshot names a transaction in progress only if a newer transaction has ended. A claim that takes a key is such a
 //! newer transaction, so the snapshot of the next claim names all transactions older than that claim. Other claims also
@@ -118,7 +118,7 @@ impl Watermark {
     pub(super) fn begin(&self, now: Instant) -> Begun {
         let lows = self.lower.map_or(self.lows, |below| lower_of(below, self.lows));
         let [open, newer] = self.next_open;
-        // Claims find the keys of transactions that began after a very recent claim, because of their slack.
+        // If the last claim is recent, the slack of the next claims covers transactions that began after it.
         let is_long_ago = newer.since.is_none_or(|since| now > since + SLACK / 2);
         let names_newest = self.was_empty || is_long_ago;
         Begun { lows, names_newest, at: now, lowered: self.lowered, open }
@@ -293,7 +293,7 @@ mod tests {
         mark.note_claim(&first, [100; 4], &none, false);
         assert!(!mark.note_scan([None; 4]));
         assert!(mark.note_scan([None, Some(50), None, None]));
-        // This claim is not recorded, as if it had failed.
+        // This claim is never recorded, as if it had failed.
         let failing = mark.begin(now);
         assert_eq!(failing.lows, [100, 50, 100, 100]);
         let second = mark.begin(now);

@@ -1,8 +1,9 @@
 -- Claims and completions for programs in other languages. Each function checks its arguments, and then calls the
 -- function that Rust processes call.
 --
--- A session is like a Rust process: between two claims of a queue, it remembers the turns of the groups, and times. These
--- values are in a setting of the session, as JSON. If a transaction is rolled back, the server restores the setting.
+-- A session is like a Rust process: between two claims of a queue, it remembers the turns of the groups, and some
+-- times. A setting of the session contains these values as JSON. If a transaction is rolled back, the server restores
+-- the setting.
 
 -- Returns the values that this session remembers about a queue.
 create or replace function requeue.recall(in_queue integer) returns jsonb language sql stable
@@ -47,8 +48,9 @@ begin
     end if;
 end $$;
 
--- Counts work in the activity of the current minute. The row belongs to this session alone, so that no transaction waits
--- for another one. The caller holds the lock of a key, or that of `keep_queue`, so that the queue is not dropped.
+-- Counts work in the activity of the current minute. The row belongs to this session alone, so that no transaction
+-- waits for another one. The caller holds the lock of a key, or the lock of `keep_queue`, so that the queue is not
+-- dropped.
 create or replace function requeue.count_work(in_queue integer, in_worker text, in_counts bigint[]) returns void
 language plpgsql as $$
 declare
@@ -66,9 +68,9 @@ begin
         );
 end $$;
 
--- Claims keys as `claim` does, or as `claim_turns` does in a queue with groups. The session remembers, for each priority,
--- the last group that has received its turn, and the groups whose turns were cut short. A new session begins with a
--- random group, so that sessions of one claim are fair, too.
+-- Claims keys as `claim` does, or as `claim_turns` does in a queue with groups. The session remembers, for each
+-- priority, the last group that has received its turn, and the groups whose turns were cut short. A new session begins
+-- with a random group, so that sessions with only one claim are also fair.
 create or replace function requeue.claim_for_session(
     place requeue.queues, in_max integer, in_lease bigint, in_base bigint, in_cap bigint, in_most integer,
     in_worker text,
@@ -153,7 +155,7 @@ language plpgsql {definer} as $$
 declare
     place constant requeue.queues := requeue.known_queue(queue);
     t constant bigint := requeue.now();
-    -- True if the worker must give a sign of life.
+    -- True if the worker must be recorded as alive.
     signs constant boolean := coalesce((requeue.recall(place.id) ->> 'sign')::bigint + {sign} <= t, true);
     c record;
     found_keys integer;
@@ -176,7 +178,7 @@ begin
         perform set_config('synchronous_commit', 'on', true);
     end if;
     if signs then
-        -- This lock comes before those of keys, as in an add.
+        -- As in an add, this lock is acquired before the locks of keys.
         perform requeue.keep_queue(place.id);
     end if;
     c := requeue.claim_for_session(place, keys, requeue.checked_duration('lease', lease, 1000),
@@ -202,8 +204,9 @@ begin
         as k (key, epoch, failures, adds, flags, priority, grp, queued);
 end $$;
 
--- Makes this session listen to notifications of the queue. Returns the time for which it may wait for one before its
--- next claim: at most `poll`, and 0 if it must claim first, because adds did not notify this session before.
+-- Makes this session listen to notifications of the queue. Returns the time for which the session may wait for a
+-- notification before its next claim, which is at most `poll`. The result is 0 if the session must claim first, because
+-- earlier adds did not notify it.
 create or replace function requeue.listen(queue text, poll interval default '{poll}') returns interval
 language plpgsql {definer} as $$
 declare
@@ -325,7 +328,7 @@ begin
     if held = '{}' then
         return false;
     end if;
-    -- As `count_completion` of `engine/counters.rs` does.
+    -- The same rule as in `count_completion` of `engine/counters.rs`.
     perform requeue.count_work(place.id, coalesce(k.worker, ''), array[
         (in_how = 1)::integer, 0, 0, (in_how < 2)::integer, fails::integer,
         coalesce(in_how = 4 or fails and k.failures + 1 >= in_most, false)::integer

@@ -137,7 +137,7 @@ impl Redis {
             let claims = self.claim_others_by_turns(queue, &shards, &others, peeked, claim, all);
             return claims.await;
         }
-        // The shards together must not deliver more keys than the getters want.
+        // The shards together must not deliver more keys than the claim requests.
         let (mut left, mut oldest) = (claim.max - all.claimed.items.len(), claim.oldest);
         oldest = oldest.saturating_sub(all.claimed.items.len());
         let mut claims = Vec::new();
@@ -274,7 +274,7 @@ async fn in_time<T>(
 ) -> Answer<T> {
     let ran = timeout(limit, ran).await;
     let ran = ran.unwrap_or_else(|_| Err(EngineError::late()));
-    // The value is the time of the last failure. The next request to the shard follows after a pause.
+    // The value is the time of the last failure. After a pause from this time, the shard is asked again.
     *lock(&shard.silent) = ran.is_err().then(Instant::now);
     ran
 }

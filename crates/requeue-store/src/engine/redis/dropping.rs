@@ -1,8 +1,8 @@
 //! Drops queues.
 //!
-//! Each queue has a generation, a number that is drawn when the queue is created. It is stored in the
-//! queue's record, and as a mark in each shard. Every script compares the mark with the generation that its caller has
-//! opened. So no script operates on a dropped queue, even if a new queue has the same name.
+//! Each queue has a generation, a number that is drawn when the queue is created. It is stored in the queue's record,
+//! and as a mark in each shard. Every script compares the mark with the generation that its caller has opened.
+//! Therefore, no script operates on a dropped queue, even if a new queue has the same name.
 //!
 //! No script can access all shards of a cluster. Therefore, a drop has these steps:
 //!
@@ -17,7 +17,7 @@
 //!
 //! If a process opens the queue and finds a shard without a mark, the process first writes a tentative mark. No script
 //! accepts this mark. The process then reads the record again. It completes the mark only if the tentative mark still
-//! exists. So a process that read the record before a drop cannot mark the shards after the drop.
+//! exists. Therefore, a process that read the record before a drop cannot mark the shards after the drop.
 //!
 //! A mark may be missing because the server has evicted it. The record then shows whether the queue was dropped. If the
 //! record is also missing, the floor shows it, because the floor has risen since the queue was opened if any queue was
@@ -121,11 +121,12 @@ impl Redis {
         }
         self.nodes.run_script(shard.slot, &check).await?;
         if self.was_dropped(of).await? {
-            // The queue was dropped in the meantime. If this step fails, a tentative mark remains, which is harmless.
+            // The queue was dropped after the record was read. If this step fails, a tentative mark remains, which is
+            // harmless.
             let _ = self.complete_mark(shard, "forget").await;
             return Err(EngineError::dropped(&of.name));
         }
-        // If the mark is not completed, the caller's script finds no mark, and the caller restores it again.
+        // If the mark is not completed, the caller's script finds no mark, and the caller restores the mark again.
         self.complete_mark(shard, "confirm").await.map(drop)
     }
 
@@ -193,7 +194,7 @@ async fn seal_shards(
     let (mut all, mut schedules, mut last_epoch) = (StateCounts::default(), 0, 0);
     for (number, shard) in shards.iter().enumerate() {
         let answer = run_step(nodes, shard, "seal", name).await;
-        // The error need not be `Unsure`, because unsealing later shows whether the seal was set.
+        // The error need not be `Unsure`, because the later unseal shows whether the seal was set.
         let answer = answer.map_err(|fault| EngineError { kind: Kind::Absent, ..fault })?;
         let mut answer = Values::from_array(answer)?;
         if answer.number::<u8>()? == 0 {
@@ -216,7 +217,7 @@ async fn mark_record(
     raise.arg(last_epoch);
     let raised = nodes.run_script(names::slot(names::FLOOR), &raise);
     raised.await.map_err(|fault| EngineError { kind: Kind::Absent, ..fault })?;
-    // Another drop may have taken over the seals and removed them. Then adds may have succeeded.
+    // Another drop may have taken over and removed the seals. Adds may have succeeded since then.
     if began.elapsed() > LIMIT {
         return Err(EngineError::absent("the shards did not answer in time"));
     }

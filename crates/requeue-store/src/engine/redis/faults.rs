@@ -38,7 +38,7 @@ fn to_fault(kind: Kind, address: &str, error: &RedisError) -> EngineError {
         // The error code comes from the server.
         (Some(_), _) if kind == Kind::Refused => Reason::new(ErrorKind::Refused, text).into(),
         (Some(_), _) => Reason::new(ErrorKind::Unreachable, text).into(),
-        // An example is a certificate that is not trusted.
+        // An untrusted certificate, for example, has this error kind.
         _ if has_invalid_data(error) => Reason::new(ErrorKind::Tls, text).into(),
         _ => text.into(),
     };
@@ -62,8 +62,8 @@ pub(super) fn unknown_format() -> EngineError {
 /// Returns the kind of an error that the server itself has reported. The failed command had no effect, because scripts
 /// begin to write only when no step can fail any longer.
 fn reported_kind(error: &RedisError) -> Option<Kind> {
-    // Older servers report the codes of scripts in the text. These codes mean that another server serves the clients,
-    // or that this server currently serves no client.
+    // Older servers report the codes of scripts in the text. With these codes, either another server has the data, or
+    // this server currently serves no client.
     const ABSENT: [&str; 8] = [
         "LOADING",
         "CLUSTERDOWN",

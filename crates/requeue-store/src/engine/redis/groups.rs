@@ -1,7 +1,7 @@
 //! The settings of groups, and the list of groups.
 //!
 //! All shards of a queue contain the settings of all its groups. If a pattern extracts the groups, all keys of a group
-//! are in one shard. Otherwise, the queue has one shard. So one script can enforce the limits in a claim.
+//! are in one shard. Otherwise, the queue has one shard. One script can therefore enforce the limits in a claim.
 //!
 //! A server that evicts keys can lose the settings of groups. The next process that opens the queue restores the limit
 //! of the queue. The groups then have the default weight and no separate limits, until these are set again.

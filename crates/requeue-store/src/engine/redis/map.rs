@@ -33,8 +33,8 @@ impl Map {
             return Err(sentinel_error(node).await);
         }
         if !says("mode", "cluster") {
-            // The map of a replica is not used, because a replica refuses writes. After a failover, the address may
-            // lead to the new master again.
+            // A replica refuses writes, so its map is not used. After the failover, the same address may lead to the
+            // new master.
             if says("role", "replica") {
                 return Err(EngineError::absent(format!(
                     "{}: the server is a replica at the moment",

@@ -19,10 +19,10 @@
 //!
 //! # Groups
 //!
-//! A claim counts the keys of a group in flight, and delivers further ones, in one script. So the limits are exact.
-//! After a failover, they are exact except for lost writes. All keys of a group must therefore be in one shard. If a
-//! pattern extracts the groups, the group of a key determines its shard. If adds name the groups, the queue has one
-//! shard, even if the address asks for more.
+//! A claim counts the keys of a group in flight, and delivers further ones, in one script. The limits are therefore
+//! exact. After a failover, they are exact except for lost writes. All keys of a group must therefore be in one shard.
+//! If a pattern extracts the groups, the group of a key determines its shard. If adds name the groups, the queue has
+//! one shard, even if the address asks for more.
 //!
 //! # Data loss in a failover
 //!
@@ -37,7 +37,7 @@
 //!
 //! An add that replicas do not confirm in time is sent again. The script recognizes the batch by its receipt, a Redis
 //! key with the answers of the batch. The receipt is written together with the rows, and expires when the batch can no
-//! longer be repeated. So a retried add counts once, even after a failover to a replica that has the receipt.
+//! longer be repeated. A retried add therefore counts once, even after a failover to a replica that has the receipt.
 //!
 //! Fencing tokens increase regardless of lost writes, because each is at least the time of its server in microseconds.
 //! The clocks of servers that replace each other must therefore differ by less than the time that a failover takes.
@@ -158,8 +158,8 @@ impl Redis {
 
     /// Connects with a custom clock. `clock` defines a Lua function `now`.
     async fn connect_with(options: Options, clock: &str) -> Answer<Self> {
-        // The driver chooses no TLS provider. `install_default` fails if the program has already installed a provider,
-        // which is then used.
+        // The driver chooses no TLS provider. If the program has already installed a provider, `install_default` fails,
+        // and that provider is used.
         let _ = rustls::crypto::ring::default_provider().install_default();
         let Options { seeds, wait, shards, accepts_eviction } = options;
         let addresses: Vec<_> = seeds.iter().map(|seed| seed.addr().to_string()).collect();
@@ -277,7 +277,7 @@ impl Engine for Redis {
         }
         let line = (Line::WaitingAdds, WAIT);
         let (answer, replicas) = self.run_and_wait(shard, &command, line).await?;
-        // The master has the write, but a failover may lose it. The caller sends the batch again.
+        // The master has the write, but a failover may lose the write. The caller sends the batch again.
         if replicas < self.wait {
             let wanted = self.wait;
             let source = format!("only {replicas} of {wanted} replicas have confirmed it").into();
@@ -475,8 +475,8 @@ impl Engine for Redis {
         let mut set = redis::cmd("SET");
         set.arg(signal).arg(fastrand::u64(1..=i64::MAX.unsigned_abs())).arg("EX").arg(60);
         if let Err(fault) = self.nodes.run_command(slot, &set).await {
-            // A server whose memory is full refuses the value. The run is cancelled nevertheless, but its worker learns
-            // of it later.
+            // A server whose memory is full refuses the value. The run is cancelled nevertheless, but its worker is
+            // notified later.
             let (queue, error) = (&queue.name, fault.source);
             tracing::warn!(queue, %error, "a run was cancelled, and its worker learns of it only \
                     by the next renewal of its lease");

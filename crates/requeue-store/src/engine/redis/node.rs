@@ -24,9 +24,9 @@ const GREETING: Duration = Duration::from_secs(1);
 /// The number of connections for commands that wait for replicas, per kind.
 const WAITING: usize = 4;
 
-/// The kind of connection that a command uses. `WAIT` blocks all later commands on its connection. So commands with
-/// `WAIT` must not share a connection with commands that are answered immediately, such as renewals. Claims must not
-/// wait for adds.
+/// The kind of connection that a command uses. `WAIT` blocks all later commands on its connection. Therefore, commands
+/// with `WAIT` must not share a connection with commands that are answered immediately, such as renewals. Claims must
+/// not wait for adds.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Line {
     Quick,
@@ -162,7 +162,7 @@ impl Node {
                 connection.send_packed_commands(&all, skipped, commands.len()).await?
             }
         };
-        // `Relaxed` suffices, because only the order of requests for the map depends on this flag.
+        // `Relaxed` suffices, because the flag only determines which server is first asked for the map.
         self.silent.store(false, Ordering::Relaxed);
         if let Some(first) = answers.first_mut() {
             *first = std::mem::replace(first, Value::Nil).extract_error()?;
@@ -188,8 +188,8 @@ impl Node {
 
     /// Checks that the server answers. Returns `None` if another task is already checking.
     ///
-    /// A `WAIT` delays all later commands on its connection. So a connection for adds is not checked itself. Instead,
-    /// another connection is checked, and the connection for adds is replaced, because it may be broken.
+    /// A `WAIT` delays all later commands on its connection. A connection for adds is therefore not checked itself.
+    /// Another connection is checked, and the connection for adds is replaced, because it may be broken.
     pub(super) async fn is_there(&self, wire: usize) -> Option<bool> {
         // Only one task sees `false`. The flag publishes no other data, so a relaxed order suffices.
         if self.doubted.swap(true, Ordering::Relaxed) {

@@ -1,8 +1,8 @@
 //! Tracks the servers of a cluster and the slots that they serve.
 //!
-//! The driver's own cluster client resends a command when its connection breaks. A claim that runs twice
-//! would hold keys that no process knows of. So this module maintains the map of slots. This module resends a command
-//! only if the server reported that the command had no effect.
+//! The driver's own cluster client resends a command when its connection breaks. A claim that runs twice would hold
+//! keys that no process knows of. This module therefore maintains the map of slots. It resends a command only if the
+//! server reported that the command had no effect.
 
 use std::collections::HashMap;
 use std::pin::pin;
@@ -118,7 +118,7 @@ impl Nodes {
             while let Ok(Some(said)) = timeout_at(limit, asking.next()).await {
                 match said {
                     Ok(map) if best.as_ref().is_none_or(|best| map.is_better_than(best)) => {
-                        // One map has arrived. The other servers have a little more time, because their maps may be
+                        // After the first map, the other servers have a little more time, because their maps may be
                         // newer.
                         limit = limit.min(Instant::now() + begun.elapsed().max(OTHERS));
                         best = Some(map);
@@ -136,7 +136,7 @@ impl Nodes {
         match best {
             Some(map) => {
                 if map.is_whole {
-                    // A server that is permanently gone must not delay every update.
+                    // A server that never returns must not delay every update.
                     let stays =
                         |node: &Arc<Node>| is_seed(node) || map.has_node(node) || !node.is_silent();
                     lock(&self.known).retain(|_, node| stays(node));
@@ -144,7 +144,7 @@ impl Nodes {
                 *lock(&self.map) = Arc::new(map);
                 Ok(())
             }
-            // The request changes nothing, so its outcome is not in doubt.
+            // The request changes nothing, so it cannot have taken effect.
             None if fault.kind.may_have_happened() => {
                 Err(EngineError { kind: Kind::Absent, ..fault })
             }

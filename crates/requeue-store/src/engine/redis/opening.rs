@@ -194,7 +194,8 @@ impl Redis {
                 continue;
             }
             if is_new {
-                // The name is listed again, because a drop of the previous queue may have removed it in the meantime.
+                // The name is listed again, because a drop of the previous queue may have removed the name since the
+                // first step.
                 dropping::list_name(&self.nodes, name).await?;
                 if let Some(mark) = self.other_mark(&shards).await? {
                     // The record was lost, but the shards were not. Their generation is adopted before any shard is
@@ -256,7 +257,7 @@ impl Redis {
         }
         let incomplete = Ok(Marked { had_data, is_complete: false, rate: None });
         if let Some(other) = others {
-            // In a new queue, another process has marked the shard in the meantime.
+            // In a new queue, another process has marked the shard at the same time.
             if !record.is_new {
                 let now = self.read_record(name, None).await?;
                 if now.is_some_and(|now| now.generation == record.generation && !now.is_new) {
@@ -270,7 +271,7 @@ impl Redis {
             }
             return incomplete;
         }
-        // The record is read again, because a drop in the meantime may have removed the record or the marks.
+        // The record is read again, because a concurrent drop may have removed the record or the marks.
         let now = self.read_record(name, None).await?;
         let is_there = |now: Record| now.generation == record.generation && !now.is_dropping;
         if !now.is_some_and(is_there) {

@@ -36,8 +36,8 @@ impl Redis {
         let nodes = Arc::clone(&self.nodes);
         let (queue, shards) = (queue.name.clone(), Arc::clone(shards));
         report_repair(&queue, 0, dropped);
-        // At most one task of this process repairs a shard. Concurrent repairs by other processes are harmless, but
-        // cost time.
+        // At most one task of this process repairs a shard. Repairs by several processes at the same time are harmless,
+        // but slow.
         if !shards[number].is_repaired.swap(true, Ordering::Relaxed) {
             tokio::spawn(async move {
                 let shard = &shards[number];

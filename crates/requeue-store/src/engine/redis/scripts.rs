@@ -122,7 +122,7 @@ macro_rules! scripts {
 
 scripts! { clock:
     [EVEN_IF_FULL] => list open record floor;
-    // These scripts also operate on shards without the mark of the queue.
+    // The next scripts also change shards without the mark of the queue.
     [EVEN_IF_FULL, clock, SHARD] => drop check mark;
     [EVEN_IF_FULL, ALIVE, clock, SHARD] => wake;
     [EVEN_IF_FULL, ALIVE, clock, SHARD, RATES] => pause set_rate;
@@ -134,7 +134,7 @@ scripts! { clock:
     [UNLESS_FULL, ALIVE, clock, SHARD, ROWS, ADD_KEYS, SCHEDULES] => fire_schedule;
     [UNLESS_FULL, clock, ACTIVITY] => record_activity;
     [EVEN_IF_FULL, clock, ACTIVITY] => merge_activity record_action;
-    // These scripts only read.
+    // The next scripts only read.
     [clock, ACTIVITY] => read_activity last_actions;
     [ALIVE, clock, SHARD] => peek look_up read_attempts walk parked counts is_paused read_rate list_settings;
     [ALIVE, clock, SHARD, SCHEDULES] => scan_schedules look_up_schedule;

@@ -319,7 +319,7 @@ fn read_delivered(value: Value, has_groups: bool) -> Answer<Vec<Delivery>> {
                 failures: fields.take_u32()?,
                 queued: until(0, fields.take_time("queued")?),
                 group,
-                // Most keys have neither.
+                // The data of a key that has never failed ends here.
                 failed: match fields.0 {
                     [] => None,
                     _ => none_if_zero(fields.take_time("failed")?).map(|time| until(1, time)),
@@ -360,7 +360,7 @@ fn read_parked(value: Value) -> Answer<Vec<ParkedKey>> {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Health {
     Good,
-    /// Parts of the shard are missing. The number is that of the dropped places without a row.
+    /// Parts of the shard are missing. Contains the number of dropped places without a row.
     Damaged(u64),
 }
 

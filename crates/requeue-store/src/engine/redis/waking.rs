@@ -1,8 +1,8 @@
 //! Wakes waiting processes by tokens in Redis lists.
 //!
-//! Only one of the waiting processes takes a token. If it leaves ready keys behind, it adds another token. If it no
-//! longer waits, it returns the token. Each shard has a list. Each queue that is open in this process has one
-//! connection per shard, which is opened when the process first waits.
+//! Only one of the waiting processes takes a token. If ready keys remain after its claim, the process adds another
+//! token. If the process no longer waits, it returns the token. Each shard has a list. Each queue that is open in this
+//! process has one connection per shard, which is opened when the process first waits.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -103,7 +103,7 @@ impl Waiting {
     /// Wakes the claims of this process and returns true, if it still wants a token.
     fn wake_claims(&self, number: usize) -> bool {
         // The value changes to false with the first token, so that two tokens do not wake the same claim. A claim that
-        // no longer needs the token afterwards passes it on: see `Engine::pass_wake_on`.
+        // does not use its token passes the token on: see `Engine::pass_wake_on`.
         self.wanted.send_if_modified(|wanted| {
             let was_wanted = std::mem::take(wanted);
             if was_wanted {

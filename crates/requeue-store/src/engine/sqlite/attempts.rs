@@ -32,7 +32,7 @@ impl Work<'_> {
         let failed = how.failure().map(|failure| Failed::of_run(&row, failure, self.now));
         let row = row.finish(how, queue, self.now);
         keep_row(self.connection, queue.id, key, row.as_ref(), self.now)?;
-        // An add during the run of a key that is given up has reset its failures.
+        // If the key was added during the run that was given up, the add has reset the failures.
         match failed.filter(|failed| row.as_ref().is_some_and(|row| row.failures == failed.number))
         {
             Some(failed) => {

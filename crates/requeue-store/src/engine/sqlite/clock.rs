@@ -98,7 +98,7 @@ impl Time {
         if kept.now(reading) > reading.clock.saturating_add(AHEAD) {
             return Ok(ignored);
         }
-        // With a later value, the time would stand still until the machine has run for that long.
+        // With a later start value, the time would stand still until the machine's clock has reached that value.
         let latest = kept.latest.max(0);
         let is_known = *kept.start == *reading.start;
         let since = kept.began.saturating_add(reading.running);

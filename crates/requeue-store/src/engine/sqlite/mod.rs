@@ -162,7 +162,7 @@ impl Sqlite {
 
     /// Removes the keys of dropped queues, in short transactions that do not block other processes for long.
     async fn sweep(&self) -> Answer<()> {
-        // In most cases, no keys are left, and a read suffices.
+        // In most cases, no keys are left, so the check only reads.
         while let Some(queue) = self.slow_reader().call(|at| at.left_over()).await? {
             let sweep = move || self.thread.call(move |at| at.sweep_keys(queue, SWEPT));
             retry_patiently(move || Box::pin(sweep())).await?;
@@ -423,7 +423,7 @@ impl Engine for Sqlite {
     }
 
     async fn cancel_signal(&self, queue: &Place) -> Answer<u64> {
-        // A poll is needed, because other processes do not send wakes.
+        // Other processes do not send wakes, so this value is polled.
         self.with_rows(self.quick_reader(), queue, |at, queue| at.cancel_sum(&queue)).await
     }
 

@@ -171,7 +171,7 @@ impl Work<'_> {
     ) -> Result<Claimed> {
         let &Standing { is_paused, schedule_at, gate, has_group_rates } = standing;
         let schedule_in = schedule_at.map(|at| until(self.now, at));
-        // Leases expire first, so that this claim can deliver their keys if the backoff is zero.
+        // Leases expire before the search, so that this claim can deliver their keys if the backoff is zero.
         let (parked, freed) = self.expire_leases(queue, claim)?;
         if is_paused {
             let next = self.next_lease(queue)?.map(|at| until(self.now, at));
@@ -218,8 +218,8 @@ impl Work<'_> {
         mut row: Row,
         lease: Duration,
     ) -> Result<Delivery> {
-        // The token uses the clock of the machine, not the time of the file. A copy of the file that is restored after
-        // a reboot, or on another machine, shares only the machine's clock with the original.
+        // The token uses the clock of the machine, not the time of the file. If a copy of the file is restored after a
+        // reboot or on another machine, only the clock of the machine continues from the original.
         let sql = "update epochs set last = max(last + 1, ?1) returning last";
         let mut statement = self.connection.prepare_cached(sql)?;
         let epoch = statement.query_row([self.clock], |row| row.get(0))?;
@@ -463,8 +463,8 @@ fn settings(row: &rusqlite::Row<'_>) -> Result<Settings> {
 /// Returns the query of a page. Its parameters `?1` to `?4` are the queue, the limit, the time, and the key
 /// before the page.
 pub(super) fn page_sql(state: Option<State>, is_next: bool) -> String {
-    // Few keys are in flight, and the index of parked keys contains no others. Keys in the other states are common, so
-    // a scan in key order soon finds some of them.
+    // Few keys are in flight, and the index of parked keys contains only parked keys. Keys in the other states are
+    // common, so a scan in key order soon finds enough.
     let (index, which) = match state {
         None => ("", ""),
         Some(State::Ready) => ("not indexed", "and state = 0 and at <= ?3"),

@@ -1,7 +1,7 @@
 //! Reserves disk space for claims and completions, so that a queue on a full disk can drain.
 //!
-//! Each transaction needs space in the log, and each checkpoint needs space in the file for the pages that
-//! adds have appended. On a full disk, claims would also fail, and the log could never be freed. So a reserve file next
+//! Each transaction needs space in the log, and each checkpoint needs space in the file for the pages that adds have
+//! appended. On a full disk, claims would also fail, and the log could never be freed. Therefore, a reserve file next
 //! to the queue's file occupies the space that claims and completions need. When an operation finds the disk full, the
 //! reserve file is removed. From then on, adds can use only pages that are free within the queue's file, until the disk
 //! has space for a new reserve.
@@ -54,7 +54,7 @@ impl Reserve {
         {
             let dir = self.file.parent().filter(|dir| !dir.as_os_str().is_empty());
             let found = rustix::fs::statvfs(dir.unwrap_or(Path::new(".")));
-            // If the free space is unknown, the attempt shows whether it suffices.
+            // If the free space is unknown, the attempt to write shows whether it suffices.
             found.map_or(true, |found| found.f_bavail.saturating_mul(found.f_frsize) >= size)
         }
         #[cfg(not(unix))]
@@ -86,7 +86,7 @@ impl Reserve {
         {
             use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 
-            // `NONBLOCK`: the opening of a FIFO would otherwise wait for a reader.
+            // Without `NONBLOCK`, opening a FIFO would wait for a reader.
             let flags = rustix::fs::OFlags::NOFOLLOW | rustix::fs::OFlags::NONBLOCK;
             let flags = flags.bits().cast_signed();
             let reserve = options.mode(0o600).custom_flags(flags).open(&self.reserve)?;
@@ -110,7 +110,7 @@ impl Reserve {
 
     /// Frees the reserved space for claims and completions.
     pub(super) fn release(&self) {
-        // A failure is ignored: either the reserve does not exist, or its removal would free no space.
+        // A failure is ignored, because it means that no space can be freed.
         let _ = fs::remove_file(&self.reserve);
     }
 }

@@ -10,12 +10,13 @@ create table queues (
     paused integer not null default 0 check (paused in (0, 1))
 ) strict;
 
--- The last fencing token. The next one is greater, and at least the time in microseconds since 1970, so that tokens
+-- The last fencing token. The next token is greater, and at least the time in microseconds since 1970, so that tokens
 -- increase even after a backup was restored.
 create table epochs (last integer not null) strict;
 insert into epochs values (0);
 
--- The state of the time, in one row: the last start of the machine, its time, and the latest time.
+-- The state of the clock, in one row: the last start of the machine, the time of this start, and
+-- the latest time.
 create table clock (
     id integer primary key,
     start text not null,

@@ -223,7 +223,7 @@ async fn a_claim_that_nobody_waits_for_shares_the_commit_of_a_completion() {
     assert_eq!(next.expect("claimed").items.len(), 1);
     assert_eq!(held.expect("finished"), [true]);
     assert_eq!(commits.load(Ordering::SeqCst) - before, 1);
-    // The claim is answered even without another operation.
+    // The claim is answered although no other operation follows.
     assert_eq!(engine.claim_keys(&queue, ahead).await.expect("claimed").items, []);
 }
 
@@ -653,13 +653,13 @@ async fn a_start_of_the_machine_that_no_clock_explains_does_not_stop_time() {
         assert_eq!(claimed(&process).await.len(), 1);
         let file = rusqlite::Connection::open(at(&machine.dir)).expect("the file opens");
         file.execute("update clock set began = ?1", [value]).expect("updated");
-        // After a read and a write, the lease is still valid.
+        // The lease is still valid after a read and a write.
         let counts = process.0.count_keys(&process.1).await.expect("counted");
         assert_eq!(counts.in_flight, 1, "{value}");
         assert_eq!(claimed(&process).await, [], "{value}");
         let later = crate::Add::after(LEASE);
         process.0.add_keys(&process.1, ask("later", later)).await.expect("added");
-        // After this step, the machine's clock has no effect.
+        // From now on, a change of the machine's clock has no effect.
         machine.set_clock(-HOUR);
         machine.pass(29 * SECOND);
         assert_eq!(claimed(&process).await, [], "{value}");

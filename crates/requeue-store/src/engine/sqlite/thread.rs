@@ -302,8 +302,8 @@ impl Server {
                 Job::Operation(operation) => {
                     let mut operations = vec![operation];
                     let until = Instant::now() + self.patient_wait();
-                    // All operations that have arrived share one commit. The limit on their number limits the time for
-                    // which other processes wait for the lock.
+                    // All operations that have arrived share one commit. Their number is limited, so that other
+                    // processes do not wait long for the lock.
                     while operations.len() < MAX_OPERATIONS {
                         // The transaction begins as soon as one caller waits for its result.
                         let waits = self.syncs
@@ -336,7 +336,7 @@ impl Server {
 
     /// Runs a job alone. The connection stays open.
     pub(super) fn run_job(&mut self, job: Job) {
-        // The callers may have gone.
+        // The callers may have been dropped.
         match job {
             Job::Operation(operation) => self.commit_apart(vec![operation]),
             Job::Migrate(steps, answer) => _ = answer.send(self.migrate(steps)),
@@ -379,7 +379,7 @@ impl Server {
         let grows = operations.iter().any(|operation| operation.kind == Kind::Grows);
         let mut replies = Vec::with_capacity(operations.len());
         let mut operations = operations.into_iter();
-        // The duration includes the wait for the lock, which a shared commit also saves.
+        // The duration includes the wait for the lock, because a shared commit also saves this wait.
         let began = Instant::now();
         let committed = in_transaction(&mut self.connection, behaviour, |transaction| {
             // The clock is read after the lock is acquired, because another process may have held the lock for long.

@@ -57,7 +57,7 @@ impl Work<'_> {
         let aging = if oldest > 0 { self.oldest_band(queue, &candidates)? } else { None };
         let bands = (0..candidates.len()).rev().map(|band| (band, claim.max));
         for (band, most) in aging.map(|band| (band, oldest)).into_iter().chain(bands) {
-            // A lower priority waits until no visited group can deliver another key of this priority.
+            // The claim visits a lower priority only after no visited group can deliver another key of this priority.
             let mut is_found = true;
             while is_found && items.len() < most && !candidates[band].is_empty() {
                 let groups = std::mem::take(&mut candidates[band]);
@@ -252,7 +252,7 @@ impl Work<'_> {
         }
         // If a claim visits a priority again, no group may have two consecutive turns.
         open.append(&mut over);
-        // Workers take the keys of a claim in order, which must be the order of the turns.
+        // Workers take the keys of a claim in this order, so it must be the order of the turns.
         found.sort_by_key(|&(turn, place, _)| (turn, place));
         for (_, _, (key, row)) in found {
             items.push(self.deliver_key(queue, &key, row, claim.lease)?);

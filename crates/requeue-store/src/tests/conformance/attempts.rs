@@ -127,7 +127,8 @@ pub(crate) async fn check_attempts_with(rig: &dyn Rig, queue: &str, settings: Se
     assert_eq!(keys.errors("a").await, ["fifth", "fourth", "third"]);
     let numbers: Vec<_> = keys.attempts("a").await.iter().map(|attempt| attempt.number).collect();
     assert_eq!(numbers, [5, 4, 3]);
-    // A key that starts over has no attempts, and its next failures replace the earlier rows.
+    // An add has reset the failures of the key, so the key has no attempts. Its next failures
+    // replace the earlier rows.
     keys.fail("a", "first again").await;
     assert_eq!(keys.errors("a").await, ["first again"]);
     keys.fail_again("second again").await;

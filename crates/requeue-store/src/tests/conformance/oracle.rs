@@ -377,7 +377,7 @@ impl Pair {
                 let parked = self.parked.remove(&which);
                 assert_eq!(revived, Some(parked.is_some()), "whether {which} was parked");
                 let Some(Parked { asked, .. }) = parked else { continue };
-                // The key has the adds, flags and priority that it had when it was parked.
+                // The key keeps the adds, flags and priority that it had when it was parked.
                 self.make_ready(which, asked.adds, asked.flags);
             }
         }
@@ -699,7 +699,7 @@ impl Pair {
         for ((held, ending), was_held) in endings.into_iter().zip(held) {
             assert_eq!(was_held, held.lease_until > self.now, "held: {held:?}");
             if !was_held {
-                // The next claim counts it as failed.
+                // The next claim counts the expired delivery as failed.
                 self.held.push(held);
                 continue;
             }

@@ -56,13 +56,14 @@ pub(crate) async fn check_past(rig: &dyn Rig, queue: &str, settings: Settings) {
     keys.end(&out, Finish::Succeed).await;
     assert_eq!(keys.runs().await, []);
 
-    // A run that has not started is not known.
+    // The past does not contain a run that has not started.
     keys.add(KEY, Add::now()).await;
     let out = keys.take().await;
     keys.finish(&out, Finish::Unclaim(out.asked, out.queued)).await;
     assert_eq!(keys.runs().await, []);
 
-    // The worker knows better when the run began.
+    // The worker reports the duration of the run, which is more precise than the time since the
+    // claim.
     keys.add(KEY, Add::now()).await;
     let out = keys.take().await;
     let took = Some(Duration::from_micros(100));
@@ -115,7 +116,7 @@ pub(crate) async fn check_past(rig: &dyn Rig, queue: &str, settings: Settings) {
     keys.end(&out, Finish::Cancelled).await;
     assert_eq!(keys.runs().await.pop().map(|run| run.0), Some(Ended::Cancelled));
 
-    // The oldest runs give way.
+    // New runs replace the oldest runs.
     for _ in 0..20 {
         let out = keys.take().await;
         keys.end(&out, Finish::Retry(failing(), failure(&out, None))).await;
@@ -124,7 +125,7 @@ pub(crate) async fn check_past(rig: &dyn Rig, queue: &str, settings: Settings) {
     assert!((5..12).contains(&known.len()), "{known:?}");
     assert!(known.iter().all(|run| run.0 == Ended::Retried), "{known:?}");
 
-    // A process that keeps no past leaves the past of a key as it is.
+    // A process that keeps no past does not change the past of a key.
     keys.place.keeps_past = false;
     let before = keys.past().await.len();
     for how in [Finish::Release(out.asked), Finish::Retry(failing(), failure(&out, None))] {

@@ -180,7 +180,7 @@ fn step(key: BoxedStrategy<u32>) -> impl Strategy<Value = Step> {
         1 => keys().prop_map(Step::Revive),
         1 => keys().prop_map(Step::RunNow),
         1 => (states(), 1usize..4).prop_map(|(state, limit)| Step::Walk(state, limit)),
-        // A queue is not paused most of the time.
+        // A queue is paused for only a small part of the steps.
         1 => Just(Step::SetPaused(true)),
         2 => Just(Step::SetPaused(false)),
         1 => any::<bool>().prop_map(|keys_too| Step::Drop { keys_too }),

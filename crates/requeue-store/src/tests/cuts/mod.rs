@@ -217,7 +217,7 @@ async fn held_up(
     mishap
 }
 
-/// Cuts or holds up a renewal, and checks that the next one keeps the lease.
+/// Cuts or holds up a renewal, and checks that the next renewal keeps the lease.
 async fn renewed(server: &'static Server, store: Store, point: Point, is_cut: bool) -> Mishap {
     let mut rig = Rig::new(server, &store, Duration::from_secs(9)).await;
     rig.prepare(Operation::Renew).await;

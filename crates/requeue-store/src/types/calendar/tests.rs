@@ -41,14 +41,14 @@ fn a_change_of_daylight_saving_time_neither_skips_nor_doubles_a_time() {
         ("45 2 * * *", BERLIN, "2026-10-25T01:15:00Z", "26.02:45+01"),
         ("0 1-3 * * *", BERLIN, autumn, "25.01:00+02 25.02:00+02 25.03:00+01"),
         ("0 */2 * * *", BERLIN, "2026-10-24T21:30:00Z", "25.00:00+02 25.02:00+02 25.04:00+01"),
-        // A run in each hour that passes.
+        // The schedule runs in each hour that passes.
         ("0 * * * *", BERLIN, "2026-10-24T23:30:00Z", "25.02:00+02 25.02:00+01 25.03:00+01"),
         ("30 * * * *", BERLIN, "2026-03-29T00:00:00Z", "29.01:30+01 29.03:30+02"),
         ("*/30 * * * *", BERLIN, "2026-03-29T00:00:00Z", "29.01:30+01 29.03:00+02"),
         // The hour after midnight is missing.
         ("0 0 * * *", "Africa/Cairo", "2026-04-23T12:00:00Z", "24.01:00+03 25.00:00+03"),
         ("30 0 * * *", "Asia/Beirut", "2026-03-28T12:00:00Z", "29.01:00+03 30.00:30+03"),
-        // A change of half an hour.
+        // The clock changes by half an hour.
         ("15 2 * * *", "Australia/Lord_Howe", "2026-10-03T00:00:00Z", "04.02:30+11 05.02:15+11"),
         ("45 1 * * *", "Australia/Lord_Howe", "2026-04-04T00:00:00Z", "05.01:45+11 06.01:45+10:30"),
         // A whole day is missing.

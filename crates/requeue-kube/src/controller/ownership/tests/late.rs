@@ -17,7 +17,7 @@ async fn a_gained_shard_that_is_not_listed_in_time_ends_the_controller() {
     let begun = Instant::now();
     replica.ownership.gain([2]);
     sleep(limit / 2).await;
-    // Another list begins. The time limit does not begin again.
+    // A second list begins, but the time limit still counts from the first list.
     replica.ownership.gain([3]);
     let items = replica.reading.end().await;
     assert_eq!(begun.elapsed().as_secs(), limit.as_secs());

@@ -224,7 +224,8 @@ async fn a_key_leaves_its_group_if_its_object_is_replaced_in_a_shard_that_is_not
     ownership.gain([1]);
     assert_eq!(ownership.learn_shard(&key, &uid_in(1)), Learned::Held);
     assert_eq!(ownership.learn_shard(&key, &uid_in(2)), Learned::Left);
-    // A run is in flight, so the key stays in the queue, and is regrouped again at its end.
+    // A run is in flight, so the key stays in the queue, and is regrouped again at the end of the
+    // run.
     assert!(ownership.places().regroup(&key, || false));
     ownership.gain([2]);
     assert_eq!(ownership.learn_shard(&key, &uid_in(2)), Learned::Held);

@@ -116,8 +116,7 @@ impl World {
         }
     }
 
-    /// Starts another replica repeatedly. Each time, the replica crashes before it has renewed its
-    /// Lease.
+    /// Repeatedly starts another replica, which crashes each time before it has renewed its Lease.
     pub(super) fn crash_loop(&mut self) {
         let who = self.replicas.len();
         self.replicas.push(None);

@@ -289,7 +289,8 @@ impl World {
                     self.at(at, Event::Drained { who, epoch, shards });
                 }
                 Change::Gained(gained) => {
-                    // A holder that keeps a shard after a release has not received the shard.
+                    // A holder that stopped a release and kept its shard has not received the
+                    // shard.
                     let received = gained.iter().filter(|gain| gain.from != Source::Itself);
                     self.moves += received.count() as u64;
                 }

@@ -77,8 +77,8 @@ async fn nobody_has_a_key_that_another_has_and_none_is_lost() {
     let (engine, _) = engine(server, WHOLE).await;
     let engine = Arc::new(engine);
     let queue = engine.open_queue("q", Settings::default()).await.expect("the queue opens");
-    // The current holder of each key, a number drawn before the last add of the key, and a number drawn after its last
-    // delivery. All numbers come from one sequence.
+    // For each key: its current holder, a number from before its last add, and a number from after its last delivery.
+    // All numbers come from one sequence.
     let holders: Arc<[AtomicUsize; KEYS]> = Arc::new([const { AtomicUsize::new(0) }; KEYS]);
     let added: Arc<[AtomicUsize; KEYS]> = Arc::new([const { AtomicUsize::new(0) }; KEYS]);
     let taken: Arc<[AtomicUsize; KEYS]> = Arc::new([const { AtomicUsize::new(0) }; KEYS]);

@@ -228,7 +228,8 @@ async fn a_server_that_goes_comes_back() {
             server.stop()
         }
         let asks = vec![Ask::new("b", crate::Add::now())];
-        // The connection may not have noticed yet that it was closed. The next connection cannot be made.
+        // The pool may still contain the closed connection. Either this connection fails, or a new connection cannot be
+        // opened.
         let first = engine.add_keys(&place, asks.clone()).await.expect_err("the server is stopped");
         assert_ne!(first.kind, Kind::Refused, "{}", first.source);
         let second = engine.add_keys(&place, asks).await.expect_err("the server is stopped");
@@ -246,7 +247,7 @@ async fn a_server_that_goes_comes_back() {
             getting.await.expect("the task does not panic").expect("the queue is not shut down");
         assert_eq!(got.as_str(), Some("a"));
         got.succeed().await.expect("the lease is valid");
-        // After a later operation is committed, the completion is certainly committed too.
+        // Commits are ordered, so after this add the completion is also committed.
         queue.add("b").await.expect("added");
         queue.cancel("b").await.expect("cancelled");
     }
@@ -279,7 +280,7 @@ async fn a_server_that_answers_with_an_error_of_the_moment_is_not_absent() {
     let queue = engine.open_queue("q", ReaddPolicy::Replace.into()).await.expect("the queue opens");
     let ask = || vec![Ask::new("a", crate::Add::now())];
     engine.add_keys(&queue, ask()).await.expect("added");
-    // A count that waits for the lock exceeds the statement timeout.
+    // The count waits for the lock until the statement timeout.
     let database = name(&url);
     server.psql(database, &format!("alter database \"{database}\" set statement_timeout = '2s'"));
     let hasty = at(&url, Duration::ZERO);

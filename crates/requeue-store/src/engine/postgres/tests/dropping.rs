@@ -220,7 +220,7 @@ async fn a_drop_beside_the_open_transaction_of_any_operation_leaves_all_or_nothi
             overlap.first.batch_execute(&format!("begin; {sql}")).await.expect(&how);
             let drop = format!("select dropped from requeue.drop_queue('q', {forces})");
             let dropping = overlap.beside(&drop);
-            // A drop that may not remove keys finds keys immediately, and blocks no other transaction.
+            // A drop without force finds the keys immediately, and blocks no other transaction.
             assert_eq!(overlap.waits(&dropping).await, forces, "{how}");
             overlap.first.batch_execute(ending).await.expect(&how);
             let dropped = dropping.await.expect("the task does not panic").expect(&how);
@@ -262,8 +262,8 @@ async fn an_operation_beside_the_open_transaction_of_a_drop_waits_or_changes_not
             } else {
                 let error = done.expect_err(&how);
                 let code = error.code().map(|code| code.code().to_owned());
-                // A function that uses the name reports a missing queue, and a function that uses the id a dropped
-                // queue.
+                // A function that uses the queue's name reports a missing queue. A function that uses its id reports a
+                // dropped queue.
                 let expected =
                     if operation.starts_with("add") { ["RQ001", "42704"] } else { ["RQ001"; 2] };
                 assert!(expected.contains(&code.as_deref().unwrap_or("")), "{how}: {error:?}");

@@ -89,7 +89,7 @@ async fn epochs_rise_when_the_sequence_is_reset_and_while_the_clock_is_set_back(
         }
         all.push(claimed);
     }
-    // (The last time is not later than the tokens of the first delivery, except those that were lost.)
+    // (The last time is not later than the tokens of the first delivery, apart from lost tokens.)
     all[..3].windows(2).for_each(|two| rise(&two[0], &two[1]));
     assert!(all[3].iter().all(|out| out.epoch > 50 * year), "{all:?}");
 }

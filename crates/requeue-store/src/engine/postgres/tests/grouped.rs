@@ -114,8 +114,8 @@ async fn woken(wakes: &mut watch::Receiver<u64>) {
     wakes.mark_unchanged();
 }
 
-/// An uncommitted completion still occupies its slot of the group. It does not see a key that an add makes ready, so it
-/// sends no wake for this key.
+/// An uncommitted completion still occupies its slot of the group. The completion does not see a key that an add makes
+/// ready, so it sends no wake for this key.
 #[tokio::test]
 async fn a_slot_that_is_freed_during_an_add_is_used_without_a_poll() {
     let Some(server) = Server::shared() else { return };
@@ -168,8 +168,8 @@ async fn what_frees_a_slot_wakes_another_process() {
     woken(&mut others).await;
     let client = other(&url).await;
     let notify = format!("notify requeue_{}", another.id);
-    // Waits like a process that has no key. Notifications arrive in order. When the next one arrives, all earlier ones
-    // have also arrived.
+    // Waits like a process that has no key. Notifications arrive in order, so when the next notification arrives, all
+    // earlier notifications have arrived.
     let mut wait_again = async |wakes: &mut watch::Receiver<u64>| {
         wait(&waiter, &place).await;
         client.batch_execute(&notify).await.expect("notified");
@@ -186,7 +186,8 @@ async fn what_frees_a_slot_wakes_another_process() {
         assert_eq!(ended.expect("finished"), [true]);
         woken(&mut wakes).await;
     }
-    // The process that finds an expired lease wakes the others. This expiry parks the key, which is then not ready.
+    // The process that finds an expired lease wakes the other processes. Here, the expiry parks the key, which is then
+    // not ready.
     let out = claim_some(&holder, &queue, 1).await;
     wait_again(&mut wakes).await;
     set_time(&holder, 120_000_000).await;
@@ -289,7 +290,7 @@ async fn a_claim_names_when_to_come_back() {
     other.batch_execute("rollback").await.expect("rolled back");
     assert_eq!(claim_some(&one, &queue, 9).await.len(), 1);
     assert_eq!(next().await, None);
-    // A key that was added before it was due.
+    // The key is added before it is due.
     let later = Ask { group: Some("a".into()), ..Ask::new("2", Add::after(MINUTE)) };
     one.add_keys(&queue, vec![later]).await.expect("added");
     assert_eq!(next().await, Some(MINUTE));

@@ -181,7 +181,7 @@ async fn who_waits_finds_what_the_only_transaction_of_all_commits_late() {
         if is_new {
             rig.engine = at(&rig.url, HOUR);
         }
-        // No transaction ends in the meantime, so snapshots do not name the adder's transaction.
+        // No transaction ends during the wait, so snapshots do not name the transaction of the add.
         rig.waits_until_passed().await;
         rig.work_during(commit(&adders)).await;
     }

@@ -143,7 +143,7 @@ async fn who_takes_a_lease_away_and_who_renews_it_do_not_both() {
     run("commit").await;
     assert_eq!(renewed(&a).await, [Renewed::Lost]);
 
-    // In the reverse case, another transaction keeps the key locked until after the renewal has begun.
+    // Now the order is reversed: another transaction keeps the key locked until the renewal has begun.
     set_time(&engine, 200 * SECOND).await;
     let a = one(&engine, &queue).await;
     adder.batch_execute("begin; select requeue.add('q', 'a')").await.expect("added");
@@ -184,7 +184,7 @@ async fn leases_of_many_locked_keys_are_renewed_a_few_at_a_time() {
     let renewed = engine.renew_leases(&queue, held, MINUTE).await.expect("renewed");
     assert_eq!(renewed, vec![Renewed::Yes; MANY]);
 
-    // One statement takes few entries of the server's shared lock table.
+    // One statement uses few entries of the server's shared lock table.
     third.batch_execute("begin").await.expect("begun");
     let renewing = "select cardinality((requeue.renew(1, array_agg(key), array_agg(epoch), 1)).rest) \
                     from requeue.keys";

@@ -33,7 +33,7 @@ async fn who_waits_is_told_when_a_key_is_ready_and_only_then() {
     stop_time(&engine).await;
     let queue = engine.open_queue("q", Settings::default()).await.expect("the queue opens");
     let another = engine.open_queue("another", Settings::default()).await.expect("the queue opens");
-    // The engine of a process that claims no keys, so that only adds wake it.
+    // This engine belongs to a process that claims no keys, so only adds wake the process.
     let ears = at(&url, WHOLE);
     let mut wakes = ears.subscribe_wakes(&queue);
     // Wait until the process listens.
@@ -160,7 +160,7 @@ async fn who_waits_is_told_of_all_that_is_due_before_they_look_again() {
         adder.batch_execute(&add).await.expect("added");
         let cancelled = engine.cancel_keys(&queue, vec!["a".into()], None).await;
         assert!(cancelled.expect("cancelled")[0] == Some(true));
-        // Notifications arrive in order. When the next one arrives, all earlier ones have also arrived.
+        // Notifications arrive in order, so when this notification arrives, all earlier notifications have arrived.
         adder.batch_execute(&format!("notify requeue_{}", another.id)).await.expect("notified");
         woken(&mut others).await;
         *wakes.borrow() > before
@@ -169,8 +169,8 @@ async fn who_waits_is_told_of_all_that_is_due_before_they_look_again() {
     looks(&engine, 0, 1).await;
     assert!(is_told(SECOND, "1 s").await);
     assert!(!is_told(SECOND, "2 s").await);
-    // The first process has already recorded its wait, does not record it again, and sleeps until 113.9 s. A second
-    // process, which relies on the first one's record, sleeps until 114.9 s.
+    // The first process has already recorded its wait, and does not record the wait again. It sleeps until 113.9 s. The
+    // second process relies on this record, and sleeps until 114.9 s.
     let second = at(&url, WHOLE);
     looks(&engine, 100 * SECOND, 10).await;
     looks(&engine, 103_900_000, 10).await;

@@ -197,7 +197,7 @@ async fn an_expired_lease_is_taken_over_and_its_token_is_refused() {
     }
     assert_eq!(call::<String>(&client, "renew_lease", &old, "").await, "lost");
 
-    // The other way round, SQL takes over the lease of an engine.
+    // Now SQL takes over the expired lease of an engine.
     set_time(&engine, 100 * SECOND).await;
     assert_eq!(claim_keys(&client, "q", "backoff => '1 ms', max_failures => 3").await, []);
     set_time(&engine, 101 * SECOND).await;
@@ -276,7 +276,7 @@ async fn failures_by_sql_are_those_of_the_library() {
     assert!(call::<bool>(&client, "fail", &held, ", null, max_failures => 3").await);
     assert_eq!((entry().await.state, entry().await.failures), (State::Parked, 3));
 
-    // An add during the run prevents that the key is parked.
+    // Because of an add during the run, the key is not parked.
     assert!(queue.revive("a").await.expect("revived"));
     let held = claim_keys(&client, "q", "1").await.pop().expect("claimed");
     run("select requeue.add('q', 'a')").await;
@@ -345,7 +345,7 @@ async fn a_session_that_waits_is_told_of_adds_and_knows_the_next_due_time() {
     assert_eq!(claim_keys(&client, "q", "2").await, []);
     assert_eq!(listen(&client, "").await, 800_000);
     assert_eq!(listen(&client, "").await, SECOND, "the due time counts once");
-    // After a longer poll than before, adds would not notify the session.
+    // If a session announced a longer poll than before, adds would not notify it.
     assert_eq!(listen(&client, ", '1 hour'").await, 0);
 }
 

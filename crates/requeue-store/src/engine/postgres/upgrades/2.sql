@@ -13,7 +13,7 @@ alter table requeue.queues
     ),
     -- True if a group has or had a rate.
     add has_group_rates boolean not null default false,
-    -- True: a group has or had a limit. See `begin_limits`.
+    -- True if a group has or had a limit. See `begin_limits`.
     add has_group_limits boolean not null default false;
 
 -- One row for each group that has settings.
@@ -153,6 +153,6 @@ create table requeue.actions (
 -- The trace contexts of the adds of the pending run, one per line, and those of the run in flight.
 alter table requeue.keys add trace text, add run_trace text;
 
--- The last completed runs: see `engine/past.rs`. The last column, because the server logs only the changed part of a row
--- that stays on its page.
+-- The last completed runs: see `engine/past.rs`. This is the last column, because the server logs only the changed part
+-- of a row that stays on its page.
 alter table requeue.keys add past bytea check (octet_length(past) <= 64);

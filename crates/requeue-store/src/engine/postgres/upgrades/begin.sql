@@ -3,8 +3,8 @@
 select pg_catalog.set_config('role', pg_catalog.pg_get_userbyid(n.nspowner), true)
 from pg_catalog.pg_namespace n where n.nspname = 'requeue';
 
--- Waits until no other transaction uses the keys, so that the functions and the
--- tables change at the same time for all others.
+-- Waits until no other transaction uses the keys, so that all other transactions see the functions
+-- and the tables change at the same time.
 lock table requeue.keys in access exclusive mode;
 
 -- The upgrade drops and creates all functions. A dropped function loses its grants: see `end.sql`.

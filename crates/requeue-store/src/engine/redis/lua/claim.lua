@@ -61,7 +61,7 @@ if #expired > 0 then
       local n = #failed + 1
       local how = setmetatable({
         adds = row.run_adds, flags = row.run_flags, priority = row.run_priority,
-        -- Keys that fail simultaneously must not become ready simultaneously: see `Failing::nth`.
+        -- Keys that fail at the same time must not become ready at the same time: see `Failing::nth`.
         share = 1 - (1 - failing.share) * n % 1,
         what = cancelled[key] and 'cancelled' or nil,
       }, { __index = failing })
@@ -134,9 +134,9 @@ end
 local delivered = {}
 if #keys > 0 then
   -- Each fencing token is greater than the last token. If the last token was lost, the clock makes the next one
-  -- greater. The queue's token is the shard's token times the number of shards. So the unit of the shard's token is
-  -- that number of microseconds. In microseconds, the queue's token could exceed 2^53, the limit of exact integers in a
-  -- double.
+  -- greater. The queue's token is the shard's token times the number of shards. The unit of the shard's token is
+  -- therefore that number of microseconds. With a unit of one microsecond, the queue's token could exceed 2^53, the
+  -- limit of exact integers in a double.
   local epoch = last_epoch()
   local least = math.ceil(at / tonumber(ARGV[6]))
   local written, leased, taken, changed, started = {}, {}, {}, {}, {}
@@ -145,7 +145,7 @@ if #keys > 0 then
   local byte, larger, pack, sub = string.byte, math.max, struct.pack, string.sub
   -- A key that is in several sets is delivered once.
   local given = (TURNS or #some > 1) and {}
-  -- Removes a place of a key that is not ready there.
+  -- Removes the place of a key that is not ready at this place.
   local function remove_place(key, member)
     if member then
       is_odd, removed = true, removed + 1
@@ -210,7 +210,7 @@ if #keys > 0 then
         put_aside(key, unreadable[key])
       elseif row.epoch > 0 or row.parked == 1
         or member and is_misplaced(member, group, row.priority, row.at) then
-        -- The key is not ready, and this place remains from an old row.
+        -- The key is not ready. This place is a remainder of an old row.
         remove_place(key, member)
       else
         epoch = math.max(epoch + 1, least)
@@ -279,7 +279,7 @@ if gate and not is_stalled and count == max and max < asked then
   if redis.call('HLEN', ROWS) > redis.call('ZCARD', PARKED) + redis.call('ZCARD', ASIDE) then
     next_in = math.max(gate.next_at - at, 0)
     if max > 0 then
-      -- The worker may not ask for more keys now, so another worker must claim the next key.
+      -- This worker may ask for no more keys at present, so another worker must claim the next key.
       wake()
     end
   end

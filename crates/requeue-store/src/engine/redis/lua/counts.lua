@@ -15,7 +15,8 @@ for _, set in ipairs(BANDS) do
     since = math.min(since, ready_since(head[1], tonumber(head[2])))
   end
 end
--- In a queue with groups, only the heads of the first groups are read, because the number of groups is not limited.
+-- In a queue with groups, only the first keys of the first groups are read, because the number of groups is not
+-- limited.
 local GROUPS = 256
 for band = 1, TURNS and 3 or 0 do
   local head = next_turn(band)

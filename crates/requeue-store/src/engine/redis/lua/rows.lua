@@ -17,7 +17,7 @@ local NOTHING = { __index = {
 local PENDING = '>ddI4I4b'
 local RUN, EXTRA = '>dddI4I4bBc0', '>I4I4ddbd'
 local RUNNING = PENDING .. string.sub(RUN, 2)
--- The row follows the group and a zero byte, or an empty string.
+-- In a queue with groups, the group and a zero byte precede the row.
 local STORED_RUNNING = '>c0' .. string.sub(RUNNING, 2)
 local PENDING_SIZE = struct.size(PENDING)
 -- The sizes do not include the worker's name.
@@ -197,6 +197,20 @@ local function runs_again(row)
   return row.epoch > 0 and row.at > 0 and row.at or nil
 end
 
+-- Returns a function that formats times. The texts are cached, because many keys have the same time.
+local function time_format(format)
+  local texts = {}
+  return function(time)
+    local text = texts[time]
+    if not text then
+      text = string.format(format, time)
+      texts[time] = text
+    end
+    return text
+  end
+end
+local text_of = time_format('%.0f')
+
 -- The groups of the keys that `skip_group` has read, and of new keys. Queues without groups need none of these
 -- variables.
 local group_of, prefix_of, due_text, turn_of
@@ -229,7 +243,7 @@ end
 
 local ALL_PLACES = { BANDS[1], BANDS[2], BANDS[3], LEASES, AGAIN, PARKED }
 
--- Returns whether any key was set aside. Most shards contain no such key.
+-- Returns true if any key was set aside. Most shards contain no such key.
 local some_aside
 local function has_aside()
   if some_aside == nil then
@@ -252,18 +266,10 @@ if TURNS then
     return known[group]
   end })
 
-  -- Returns a due time in the format of TURNS. The texts are cached, because many keys have the same time.
-  local due_as = {}
-  function due_text(at)
-    local due = due_as[at]
-    if not due then
-      due = string.format('%016.0f', at)
-      due_as[at] = due
-    end
-    return due
-  end
+  -- The format of due times in TURNS.
+  due_text = time_format('%016.0f')
 
-  -- Returns the member of TURNS of a ready key, whose order is the order of the turns.
+  -- Returns the member of TURNS of a ready key. The order of these members is the order of the turns.
   function turn_of(band, group, at, key)
     return DIGITS[band] .. group .. '\0' .. due_text(at) .. '\0' .. key
   end
@@ -322,21 +328,10 @@ local function replace(key)
   return row
 end
 
--- Prepares a row for several keys. It must no longer change.
+-- Prepares a row for several keys. The row must not change after this call.
 local function share(row)
   row.text = packed(row)
   row.set, row.score = place(row)
-end
-
--- The texts of times are cached, because many keys have the same time.
-local written_as = {}
-local function text_of(time)
-  local text = written_as[time]
-  if not text then
-    text = string.format('%.0f', time)
-    written_as[time] = text
-  end
-  return text
 end
 
 local function append(lists, set, what)
@@ -357,6 +352,16 @@ local function append_member(lists, set, score, member)
   end
   local n = #list
   list[n + 1], list[n + 2] = score, member
+end
+
+-- Writes fields of a hash, each followed by its value, and removes other fields.
+local function change_hash(hash, written, gone)
+  if #written > 0 then
+    redis.call('HSET', hash, unpack(written))
+  end
+  if #gone > 0 then
+    redis.call('HDEL', hash, unpack(gone))
+  end
 end
 
 local BAND_OF, in_flight, settings_of, may_name_groups, wake_for_ready, change_in_flight, move_in_groups
@@ -474,12 +479,7 @@ if TURNS then
         written[#written + 1] = in_flight[group]
       end
     end
-    if #written > 0 then
-      redis.call('HSET', IN_FLIGHT, unpack(written))
-    end
-    if #gone > 0 then
-      redis.call('HDEL', IN_FLIGHT, unpack(gone))
-    end
+    change_hash(IN_FLIGHT, written, gone)
     for group, settings in pairs(#freed > 0 and settings_of(freed) or {}) do
       local limit = settings.limit
       if limit and limit > 0 and in_flight[group] - changes[group] >= limit then
@@ -563,7 +563,7 @@ local function keep(keys, now)
     if ready == nil then
       ready = may_name_groups() and {}
       if not ready then
-        -- A search costs less than reading the settings of all these groups.
+        -- A search is faster than reading the settings of all these groups.
         append_member(put, FREED, '0', UNNAMED)
         soonest = now
       end
@@ -647,17 +647,9 @@ local function keep(keys, now)
     end
   end
   local wakes = soonest <= now or soonest < NEVER and soonest < next_due()
-  if #written > 0 then
-    redis.call('HSET', ROWS, unpack(written))
-  end
-  if #gone > 0 then
-    redis.call('HDEL', ROWS, unpack(gone))
-  end
-  if #forgotten > 0 then
-    redis.call('HDEL', ATTEMPTS, unpack(forgotten))
-  end
+  change_hash(ROWS, written, gone)
+  change_hash(ATTEMPTS, failed, forgotten)
   if #failed > 0 then
-    redis.call('HSET', ATTEMPTS, unpack(failed))
     trim_attempts(now)
   end
   for set, list in pairs(taken) do
@@ -827,7 +819,7 @@ local function fail(row, how, failure, hold, now)
     row.not_before = math.max(row.not_before, at)
     at = row.not_before
     if at > now and row.at > 0 then
-      -- One run serves both as the retry and for the adds during the run.
+      -- One run serves both the retry and the adds during the run.
       row.at = math.max(row.at, at)
       row.since = row.at
       unbind(row)
@@ -836,7 +828,7 @@ local function fail(row, how, failure, hold, now)
   demand(row, at, 'earliest', now)
 end
 
--- True if completions add their runs to the past of a key that stays.
+-- True if a completion adds its run to the past of a key that remains in the queue.
 local keeps_past
 
 -- Reads the settings of completions: 1 if re-adds are held, and 2 more for `keeps_past`. Returns whether re-adds are held.
@@ -884,10 +876,10 @@ end
 local function finish(row, how, failure, hold, now)
   local place
   if how.adds == 0 then
-    -- The process that completes the delivery has not claimed it: see `Asked`.
+    -- The completing process is not the process that claimed the key: see `Asked`.
     how = setmetatable({ adds = row.run_adds, flags = row.run_flags, priority = row.run_priority }, { __index = how })
   end
-  -- A run that has not started is not part of the past.
+  -- An unclaimed run has not started, so it is not part of the past.
   local was = keeps_past and how.what ~= 'unclaim' and not how.is_unclaimed and {
     since = row.since, run_since = row.run_since, run_adds = row.run_adds, lease_until = row.lease_until,
   }

@@ -3,8 +3,8 @@ local ROWS, BANDS = KEYS[1], { KEYS[2], KEYS[3], KEYS[4] }
 local LEASES, AGAIN, PARKED, EPOCH, WAKE = KEYS[5], KEYS[6], KEYS[7], KEYS[8], KEYS[9]
 -- Keys whose rows cannot be read. Their rows are not changed.
 local ASIDE = KEYS[11]
--- A hash of the keys whose runs were cancelled, with the fencing tokens of these runs. An entry whose token differs
--- from that in the key's row has no effect.
+-- A hash of the keys whose runs were cancelled, with the fencing tokens of these runs. An entry has no effect if its
+-- token differs from the token in the key's row.
 local CANCELLED = KEYS[12]
 -- The pause of the shard, the time of its next schedule, and the rate of the queue: see `standing`. Claims read all
 -- three with one command.
@@ -25,9 +25,9 @@ if #KEYS >= 18 then
 end
 -- The names of groups have no control characters.
 local DEFAULT = '\1'
--- This is not the number of a band.
+-- No band has this number.
 local UNNAMED = '0'
--- A time that is never reached: the largest exact integer of a double.
+-- The largest exact integer of a double. No clock reaches this time.
 local NEVER = 9007199254740991
 
 -- Returns whether this is a whole number of microseconds. (NaN does not equal itself, and infinity exceeds
@@ -90,8 +90,8 @@ local function next_due()
 end
 
 -- Returns the number of rows minus the number of places. Each row has a place in exactly one of these sets, and the
--- sets have no other members. So the number is not 0 if other clients have deleted parts of the shard, or the server
--- has evicted them. See repair.lua.
+-- sets have no other members. The number is therefore not 0 if other clients have deleted parts of the shard, or the
+-- server has evicted them. See repair.lua.
 local function unplaced()
   local placed = redis.call('ZCARD', LEASES) + redis.call('ZCARD', PARKED)
     + redis.call('ZCARD', ASIDE)
@@ -116,7 +116,7 @@ local function is_damaged()
 end
 
 -- Returns the numbers of keys that are ready, waiting, in flight, dirty, parked and damaged. Two kinds of keys count as
--- damaged: keys that were set aside, and keys that have lost their places, whose states are unknown until the repair.
+-- damaged: keys that were set aside, and keys without a place, whose states are unknown until the repair.
 local function count(at)
   local ready, all = 0, 0
   for _, set in ipairs(BANDS) do
@@ -131,8 +131,8 @@ local function count(at)
     redis.call('ZCARD', PARKED), redis.call('ZCARD', ASIDE) + math.max(unplaced(), 0)
 end
 
--- Wakes one waiting process. One token is enough, because a process that takes the token and leaves ready keys behind
--- adds another token.
+-- Wakes one waiting process. One token suffices: a process that takes the token, but not all ready keys, adds another
+-- token.
 local function wake()
   if redis.call('LLEN', WAKE) == 0 then
     redis.call('LPUSH', WAKE, 1)

@@ -131,7 +131,7 @@ if TURNS then
     end
   end
 
-  -- True if groups that FREED does not name may be able to deliver a key.
+  -- True if groups outside of FREED may be able to deliver a key.
   local is_search_needed = false
 
   function needs_search()

@@ -172,7 +172,7 @@ async fn may_be_anything(url: &str) {
         vec![b'x'; 2048],
     ];
     let names = ["{}", "}", "a b", "a/0.0", "a", "*", "'\"\\", "ä\u{1}"].map(|odd| {
-        // Unique to this test run.
+        // The name is unique to this test run.
         format!("{odd}{}", name(""))
     });
     let mut queues = Vec::new();
@@ -339,9 +339,9 @@ async fn a_key_that_ends_leaves_nothing_and_its_numbers_rise() {
                 assert_eq!(left.iter().filter(|key| !key.ends_with(":wake")).count(), kept.len());
                 assert!(kept.iter().all(|key| left.contains(key)), "{left:?}");
             }
-            // A failover may do this.
+            // A failover may lose this Redis key.
             1 => _ = server.cli(&["del", "requeue:{q/0.0}:epoch"]),
-            // An operator may do this.
+            // An operator may remove the scripts.
             2 => _ = server.cli(&["script", "flush"]),
             _ => {}
         }
@@ -372,7 +372,7 @@ async fn epochs_of_any_number_of_shards_are_small_and_rise_without_the_last_one(
             }
             for kept in server.cli(&["keys", "requeue:*:epoch"]).lines() {
                 match round {
-                    // A failover may do this.
+                    // A failover may lose this Redis key.
                     0 => _ = server.cli(&["del", kept]),
                     // The effect is the same as if the clock were set back by 1 h.
                     1 => {

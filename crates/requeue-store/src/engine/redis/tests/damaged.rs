@@ -151,7 +151,7 @@ fn named(rng: &mut Rng) -> Vec<u8> {
             name.truncate(rng.usize(..=name.len()));
             name
         }
-        // Bytes near the limits of UTF-8 sequences.
+        // These bytes are near the limits of UTF-8 sequences.
         3 => {
             let leads = [0x1f, 0x20, 0x7e, 0x7f, 0xc1, 0xc2, 0xe0, 0xed, 0xef, 0xf0, 0xf4, 0xf5];
             let tails = [0x7f, 0x80, 0x8f, 0x90, 0x9f, 0xa0, 0xbf, 0xc0];

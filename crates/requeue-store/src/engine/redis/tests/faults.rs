@@ -30,7 +30,7 @@ async fn what_was_acknowledged_is_there_when_the_server_is_back() {
     queue.add_all(["a", "b"]).await.expect("added");
     let item = queue.get().await.expect("a key is delivered");
     server.kill();
-    // Operations in the meantime wait for the server.
+    // The operations wait until the server returns.
     let (adding, ending) = (queue.clone(), tokio::spawn(item.succeed()));
     let adding = tokio::spawn(async move { adding.add("c").await });
     let getting = tokio::spawn({

@@ -47,8 +47,8 @@ async fn a_master_that_was_cut_off_is_not_believed() {
     let nodes = cluster.nodes();
     tokio::task::block_in_place(|| {
         nodes[0].cli(&["config", "set", "cluster-require-full-coverage", "no"]);
-        // The master forgets all other nodes, and continues alone. If another node saw it without slots, Redis 7.0 would
-        // let it take them back from its replica.
+        // The master forgets all other nodes, and continues alone. If another node saw this master without slots, the
+        // master could take the slots back from its replica in Redis 7.0.
         let client = redis::Client::open(nodes[0].url("")).expect("the address is valid");
         let mut connection = client.get_connection().expect("the server answers");
         let mut alone = redis::pipe();
@@ -96,7 +96,7 @@ async fn renewals_and_ends_are_not_held_up_by_adds_that_wait_for_replicas() {
     assert_eq!(engine.renew_leases(&place, keys, lease).await.expect("answered"), [Renewed::Yes]);
     let end = End { key: held.key, epoch: held.epoch, how: Finish::Succeed };
     assert_eq!(engine.finish_deliveries(&place, vec![end]).await.expect("answered"), [true]);
-    // A claim is valid even if the replicas do not have it.
+    // A claim is valid even if no replica has received its writes.
     let claimed = engine.claim_keys(&place, ONE).await.expect("answered");
     assert_eq!(claimed.items.len(), 1);
     let mut answered = 0;

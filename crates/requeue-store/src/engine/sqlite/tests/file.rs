@@ -70,7 +70,7 @@ async fn a_file_that_is_locked_is_waited_for_as_long_as_an_add_may_take() {
     let (opened, ()) = tokio::join!(engine.open_queue("q", ReaddPolicy::Replace.into()), unlocked);
     let place = opened.expect("the file was locked for less than 30 s");
 
-    // The same is true for each change that its caller does not retry.
+    // Each change that its caller does not retry also waits for the lock.
     engine.add_keys(&place, long(1)).await.expect("added");
     lock("begin immediate");
     let key = long(1).remove(0).key;
@@ -255,7 +255,7 @@ async fn fill_and_drain(disk: &Path) {
     assert!(added > 1000, "{added}");
     assert_eq!(work(&worker, &same).await, added);
     adder.add_keys(&place, long(0)).await.expect("added");
-    // The same is true for processes that open the file now.
+    // A process that opens the file now can also complete keys.
     drop((adder, worker));
     let (late, place) = open().await;
     assert_eq!(work(&late, &place).await, 1);

@@ -59,7 +59,7 @@ async fn a_failed_upgrade_leaves_the_file_as_it_was() {
     let before = schema(&path);
     let cases: [(Steps, &str); 2] = [
         (&["alter table queues add column other text; update queues set missing = 1"], "missing"),
-        // All statements succeed, but the tables are not those of this version.
+        // All statements succeed, but the tables differ from the tables of this version.
         (&["alter table queues add column other text"], "needs the column queues.group_by"),
     ];
     for (steps, expected) in cases {
