@@ -359,11 +359,11 @@ impl Item {
     ///
     /// # Errors
     ///
-    /// As [`complete`](Self::complete).
+    /// Returns the errors of [`complete`](Self::complete).
     ///
     /// # Cancel safety
     ///
-    /// As [`complete`](Self::complete).
+    /// The behaviour is the same as that of [`complete`](Self::complete).
     pub async fn succeed(self) -> Result<(), CompleteError> {
         self.complete(Completion::Succeed).await.map(drop)
     }
@@ -373,11 +373,11 @@ impl Item {
     ///
     /// # Errors
     ///
-    /// As [`complete`](Self::complete).
+    /// Returns the errors of [`complete`](Self::complete).
     ///
     /// # Cancel safety
     ///
-    /// As [`complete`](Self::complete).
+    /// The behaviour is the same as that of [`complete`](Self::complete).
     pub async fn retry(mut self, error: impl fmt::Display) -> Result<(), CompleteError> {
         self.set_error(error);
         self.complete(Completion::Retry).await.map(drop)
@@ -388,11 +388,11 @@ impl Item {
     ///
     /// # Errors
     ///
-    /// As [`complete`](Self::complete).
+    /// Returns the errors of [`complete`](Self::complete).
     ///
     /// # Cancel safety
     ///
-    /// As [`complete`](Self::complete).
+    /// The behaviour is the same as that of [`complete`](Self::complete).
     pub async fn give_up(mut self, error: impl fmt::Display) -> Result<(), CompleteError> {
         self.set_error(error);
         self.complete(Completion::GiveUp).await.map(drop)
@@ -403,11 +403,11 @@ impl Item {
     ///
     /// # Errors
     ///
-    /// As [`complete`](Self::complete).
+    /// Returns the errors of [`complete`](Self::complete).
     ///
     /// # Cancel safety
     ///
-    /// As [`complete`](Self::complete).
+    /// The behaviour is the same as that of [`complete`](Self::complete).
     pub async fn release(self) -> Result<(), CompleteError> {
         self.complete(Completion::Release).await.map(drop)
     }

@@ -141,7 +141,7 @@ where
 ///
 /// # Cancel safety
 ///
-/// As [`add_in`].
+/// The behaviour is the same as that of [`add_in`].
 pub async fn add_in_group<C, K>(
     client: &C,
     queue: &str,
