@@ -243,9 +243,8 @@ impl Queue {
         paused.map_err(|fault| UpdateError::from_engine("the schedule was not paused", fault))
     }
 
-    /// Ends a [pause](Self::pause_schedule). Times that have passed during the pause are skipped. Returns false if the
-    /// key has no schedule. If the store had refused an add of the schedule, the schedule adds the key again at its
-    /// next time.
+    /// Ends a [pause](Self::pause_schedule). The schedule skips the times that have passed during the pause. Returns
+    /// false if the key has no schedule. If a process had refused the schedule, a process computes its next time again.
     ///
     /// # Errors
     ///
