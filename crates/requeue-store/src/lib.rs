@@ -40,7 +40,7 @@
 //!
 //! # Run workers
 //!
-//! [`requeue::workers`] run on such a queue as on a queue in memory:
+//! [`requeue::workers`] run on a queue in a store in the same way as on a queue in memory:
 //!
 //! ```
 //! use requeue::workers::{Action, Context, Error, Workers};
@@ -93,8 +93,8 @@
 //! # Add in your own transaction
 //!
 //! With the feature `postgres`, `postgres::add_in` adds keys in your own transaction. The keys are added when the
-//! transaction commits, together with your rows, or not at all. Other stores cannot do this. With another store, write
-//! your data first and then add the key. A crash between the two steps loses the add.
+//! transaction commits, together with your rows, or not at all. Other stores cannot add keys in your transaction. With
+//! another store, write your data first and then add the key. A crash between the two steps loses the add.
 //!
 //! ```
 //! # #[cfg(feature = "postgres")]

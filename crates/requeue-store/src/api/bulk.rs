@@ -11,8 +11,8 @@ use crate::types::error::{Answer, EngineError, Kind, UpdateError};
 use crate::types::inspect::{Entry, State};
 use crate::types::key::Key;
 
-/// The maximum number of keys that one transaction changes. This many keys share the cost of one commit, which is about
-/// 5 ms. Other transactions wait about 10 ms at most for the locks of such a transaction.
+/// The maximum number of keys that one transaction changes. A batch of this size shares the cost of one commit of about
+/// 5 ms. Other transactions wait about 10 ms at most for its locks.
 const BATCH: usize = 1000;
 
 /// The change that a bulk operation makes to each of its keys.
@@ -20,7 +20,7 @@ const BATCH: usize = 1000;
 enum Change {
     Revive,
     RunNow,
-    /// Cancels keys in the given state. With `None`, cancels keys in every state.
+    /// Cancels keys in the given state. With `None`, the state has no effect.
     Cancel(Option<State>),
 }
 
@@ -247,7 +247,7 @@ impl Queue {
         Bulk::new(self, Change::Revive)
     }
 
-    /// Cancels all keys in `state`, up to 1,000 in each transaction. With `None`, cancels the keys in every state.
+    /// Cancels all keys in `state`, up to 1,000 in each transaction. With `None`, the keys can be in any state.
     ///
     /// If a key leaves the state before the call reaches the key, the key is not changed. Runs in flight continue, and
     /// only the next run of their keys is cancelled.

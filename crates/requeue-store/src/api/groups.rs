@@ -578,7 +578,7 @@ impl GroupHandle<'_> {
         Ok(page.into_iter().find(|group| *group.name == *self.name))
     }
 
-    /// Cancels all keys of the group in `state`, as [`Queue::cancel_all`] does. With `None`, cancels the keys in every
+    /// Cancels all keys of the group in `state`, as [`Queue::cancel_all`] does. With `None`, the keys can be in any
     /// state.
     ///
     /// Runs in flight continue, and only the next run of their keys is cancelled. The call reads all keys of the queue

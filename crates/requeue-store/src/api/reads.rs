@@ -312,9 +312,9 @@ impl Queue {
         Ok(entry.explain_in_group(standing.as_ref()))
     }
 
-    /// Returns the reason why the ready keys of a group are held back. If the reason is the limit, also returns the
-    /// first keys of the group in flight. Returns `None` in two cases: the queue has no groups and no rate holds its
-    /// keys back, or the group no longer has keys.
+    /// Returns the reason why the ready keys of a group are held back. If the reason is the limit, the result also has
+    /// the first keys of the group in flight. Returns `None` in two cases: the queue has no groups and no rate holds
+    /// its keys back, or the group no longer has keys.
     async fn read_standing(&self, group: Option<&str>) -> Result<Option<Standing>, ReadError> {
         let of_queue = self.read_rate().await?.filter(Throttle::permits_none);
         let Some(group) = group else { return Ok(of_queue.map(Standing::AtRate)) };

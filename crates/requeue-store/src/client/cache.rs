@@ -8,13 +8,13 @@ use tokio::time::{Instant, timeout};
 use crate::engine::lock;
 use crate::types::error::{Answer, EngineError};
 
-/// The minimum interval between two queries. A result that is younger than this is not replaced.
+/// The minimum interval between two queries. A query does not replace a younger result.
 const FRESH: Duration = Duration::from_secs(1);
 /// The interval after a successful query, as a multiple of the query's duration. The interval is at most
 /// [`LONG_PAUSE`].
 const SHARE: u32 = 50;
 /// The maximum interval after a query that took up to 7.5 s. A single query can be slow because the store was stopped
-/// or the machine was busy. After such a query, results must not stay out of date for long.
+/// or the machine was busy. After a single slow query, results must not stay out of date for long.
 const LONG_PAUSE: Duration = Duration::from_secs(30);
 /// The minimum interval after a query that took longer, as a multiple of its duration.
 const LONG_SHARE: u32 = 4;

@@ -18,7 +18,7 @@ const MINUTES: i64 = 60;
 /// Therefore, the sums begin at the numbers of this process, and never decrease.
 #[derive(Debug, Default)]
 pub(crate) struct Fleet {
-    /// The sum at the first read, without the activity of this process. `None` before that read.
+    /// The sum at the first read, without the activity of this process. It is `None` before that read.
     before: Option<Tally>,
     /// The sum of all minutes before the minutes in `minutes`.
     past: Tally,

@@ -46,7 +46,7 @@ pub struct Completed {
 /// [cancelled](crate::Queue::cancel_running), the drop completes it with [`Completion::Cancelled`].
 #[must_use = "an item that is dropped unfinished counts as failed"]
 pub struct Item {
-    /// `None` after the completion.
+    /// The queue that the item belongs to. It is `None` after the completion.
     shared: Option<Arc<Shared>>,
     out: Delivery,
     /// The time for which the key had been ready when it was claimed. A key that returns to the store keeps this age.

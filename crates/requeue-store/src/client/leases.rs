@@ -45,8 +45,8 @@ struct Held {
     lost: CancellationToken,
     /// This token is cancelled when the run is cancelled.
     cancelled: CancellationToken,
-    /// True if the worker has completed the delivery, but the engine has not recorded the completion yet. This can take
-    /// long, for example during an outage.
+    /// True if the worker has completed the delivery, but the engine has not recorded the completion yet. During an
+    /// outage, for example, the engine may need a long time for it.
     is_ending: bool,
 }
 
@@ -285,8 +285,7 @@ async fn keep_leases(
         for part in by_shard(&*engine, &place, held, |(key, _)| key) {
             let part =
                 renew_part(leases.clone(), Arc::clone(&engine), Arc::clone(&place), part, since);
-            // A request that was not answered in time ends here, so that it does not overlap with the next renewal of
-            // the same leases.
+            // Each request has a timeout, so that it does not overlap with the next renewal of the same leases.
             parts.spawn(timeout_at(since + every, part));
         }
         // If a shard does not answer, the other shards are renewed nevertheless, and lost leases are reported in time.
@@ -363,7 +362,7 @@ async fn renew_part(
                 place.note_failure(shard, &fault);
             }
         }
-        // The leases of the next chunk begin when its request is sent, which is now.
+        // The next request is sent now, and the leases in it begin at this time.
         since = Instant::now();
     }
 }

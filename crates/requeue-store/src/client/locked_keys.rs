@@ -39,7 +39,7 @@ impl<T: Wish> LockedKeys<T> {
         Self { engine, place, waiting }
     }
 
-    /// Takes the request if other requests for its key are waiting. Otherwise, returns the request.
+    /// Takes the request if other requests for its key are waiting. Returns the request if it was not taken.
     pub(crate) fn join_locked(&self, what: T) -> Option<T> {
         match lock(&self.waiting).by_key.get_mut(what.key()) {
             Some(waiting) => {

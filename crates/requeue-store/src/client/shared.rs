@@ -176,8 +176,8 @@ impl Shared {
                     is_unsure |= fault.kind.may_have_happened();
                     failed = Some(fault);
                 }
-                // A key without an answer may have been added. This is so even if a later failure proves that its key
-                // was not added.
+                // A key without an answer may have been added, even if a later failure proves that another key was not
+                // added.
                 Ok(Err(_)) => {
                     is_unsure = true;
                     failed = Some(EngineError::unsure("the runtime of the queue has stopped"));

@@ -157,7 +157,7 @@ pub(crate) fn live_workers(parts: &[Part], after: Micros) -> BTreeMap<String, Mi
 const ENCODING: u8 = 1;
 
 /// Encodes both histograms. For each of them, the encoding has the sum and the number of buckets that are not empty.
-/// Then it has two numbers for each such bucket: the number of empty buckets before it, and its count.
+/// For each bucket that is not empty, two numbers follow: the number of empty buckets before it, and its count.
 pub(crate) fn encode_times(tally: &Tally) -> Vec<u8> {
     let mut to = vec![ENCODING];
     for times in [&tally.queued, &tally.worked] {

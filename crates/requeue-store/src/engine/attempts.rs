@@ -34,7 +34,7 @@ pub(crate) struct Failed {
 }
 
 impl Failed {
-    /// Returns the failure of the run of `row`, which is in flight.
+    /// Returns the failure of the run that the key of `row` has in flight.
     #[allow(dead_code, reason = "only some engines use it")]
     pub(crate) fn of_run(row: &Row, failure: &Failure, now: Micros) -> Self {
         let since = row.run.map_or(now, |run| run.since);

@@ -19,7 +19,7 @@ pub(crate) struct Damaged {
 }
 
 impl Damaged {
-    /// Logs that the row of a key was set aside. Only the process whose operation set the row aside logs this.
+    /// Logs that the row of a key was set aside. Only the process whose operation has set the row aside logs the event.
     pub(crate) fn report_set_aside(&self, queue: &str) {
         tracing::warn!(
             target: "requeue_store::damaged",

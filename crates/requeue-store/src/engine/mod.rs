@@ -70,11 +70,12 @@ pub(crate) struct Place {
     pub(crate) outage: Arc<Outage>,
     /// The function of the user that this process calls for each parked key.
     pub(crate) on_parked: OnParked,
-    /// The rule that assigns keys to groups, in the form in which engines store it. `None` if the queue has no groups.
+    /// The rule that assigns keys to groups, in the form in which engines store it. It is `None` if the queue has no
+    /// groups.
     pub(crate) group_by: Option<Arc<str>>,
-    /// The limit for groups without a separate limit, as it was when the queue was opened.
+    /// The limit for groups without a separate limit, read when the queue was opened.
     pub(crate) group_limit: Option<u32>,
-    /// The rate of the queue, as it was when the queue was opened.
+    /// The rate of the queue, read when the queue was opened.
     pub(crate) rate: Option<Rate>,
     /// The turns that the groups take in the claims of this process.
     pub(crate) turns: Arc<Mutex<Turns>>,
@@ -116,8 +117,8 @@ impl Place {
 pub(crate) struct Settings {
     pub(crate) readd_policy: ReaddPolicy,
     pub(crate) parked_add: ParkedAdd,
-    /// The pattern that extracts the group from a key. With an empty text, each add names the group. `None` if the
-    /// queue has no groups.
+    /// The pattern that extracts the group from a key. With an empty text, each add names the group. It is `None` if
+    /// the queue has no groups.
     pub(crate) group_by: Option<Arc<str>>,
     /// The limit of keys in flight for groups without a separate limit, which the new queue receives.
     pub(crate) group_limit: Option<u32>,
@@ -165,7 +166,7 @@ impl From<ReaddPolicy> for Settings {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Ask {
     pub(crate) key: Key,
-    /// The group of the key if it is new, or `None` if the queue has no groups.
+    /// The group of the key if it is new, or It is `None` if the queue has no groups.
     pub(crate) group: Option<Arc<str>>,
     pub(crate) add: Add,
     /// The number of equal adds that this request combines.
@@ -193,9 +194,9 @@ pub(crate) struct Asked {
 
 /// The parameters that determine the backoff of a key.
 ///
-/// The number of counted failures determines the maximum delay: for the n-th consecutive one (n from 0), it is min(base
-/// · 2ⁿ, cap). The delay is between half of the maximum and the whole. `share` selects the point in that range. A
-/// failure during the backoff of the previous failure is not counted, and its delay is the time that remains.
+/// The maximum delay after the n-th consecutive counted failure (n from 0) is min(base · 2ⁿ, cap). The delay is between
+/// half of the maximum and the maximum. `share` selects the point in that range. A failure during the backoff of the
+/// previous failure is not counted, and its delay is the time that remains.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub(crate) struct Backoff {
     pub(crate) base: Duration,
@@ -261,12 +262,12 @@ pub(crate) struct Delivery {
     pub(crate) failures: u32,
     /// The time for which the key was ready. If the key was dirty, the time begins with the add that made it dirty.
     pub(crate) queued: Duration,
-    /// The name of the key's group, or `None` if the queue has no groups.
+    /// The name of the key's group, or It is `None` if the queue has no groups.
     pub(crate) group: Option<Arc<str>>,
     /// The trace contexts of the adds that the run serves, one per line.
     pub(crate) trace: Option<Arc<str>>,
-    /// The time since the failure of the previous run. `None` if the run is not a retry, or the engine does not know
-    /// the time.
+    /// The time since the failure of the previous run. It is `None` if the run is not a retry, or the engine does not
+    /// know the time.
     pub(crate) failed: Option<Duration>,
 }
 
@@ -283,7 +284,7 @@ pub(crate) struct Claimed {
     pub(crate) parked: Vec<ParkedKey>,
     /// True if the queue is paused. The claim then delivers no key, and `items` is empty.
     pub(crate) is_paused: bool,
-    /// The time until a schedule is due. `None` if the shard that answered has no schedule.
+    /// The time until a schedule is due. It is `None` if the shard that answered has no schedule.
     pub(crate) schedule_in: Option<Duration>,
     /// True if the queue or one of its groups has a rate. The process then claims no keys ahead, because each claimed
     /// key counts as a start.
@@ -462,7 +463,7 @@ pub(crate) trait Engine: Debug + Send + Sync {
     /// Closes files that would not be closed cleanly when the process exits. No operation can follow.
     async fn close_files(&self) {}
 
-    /// Opens the queue. If it does not exist, creates it with these settings.
+    /// Opens the queue, or creates it with these settings if it does not exist.
     async fn open_queue(&self, name: &str, settings: Settings) -> Answer<Place>;
 
     /// Opens the queue if it exists.
@@ -486,7 +487,7 @@ pub(crate) trait Engine: Debug + Send + Sync {
         0
     }
 
-    /// Adds keys. With [`Tried::InVain`], skips locked keys. Otherwise, waits for their locks.
+    /// Adds keys. Waits for the locks of locked keys, or skips these keys if `tried` is [`Tried::InVain`].
     ///
     /// The caller may send the batch several times. An engine that recognizes a repeated batch adds its keys once, and
     /// gives the same answers to each attempt.
@@ -498,7 +499,7 @@ pub(crate) trait Engine: Debug + Send + Sync {
         tried: Tried,
     ) -> Answers<Added>;
 
-    /// Claims keys. If the queue is [paused](Self::set_paused), only handles the expired leases.
+    /// Claims keys. A claim of a [paused](Self::set_paused) queue only handles the expired leases.
     async fn claim_keys(&self, queue: &Place, claim: Claim) -> Answer<Claimed>;
 
     /// Pauses or resumes the deliveries of the queue, in all processes. A resume wakes the waiting processes. A pause
@@ -625,8 +626,8 @@ pub(crate) trait Engine: Debug + Send + Sync {
         Ok(Vec::new())
     }
 
-    /// Completes deliveries. The answer for a delivery is true if its lease had not expired. With [`Tried::InVain`],
-    /// skips locked keys. Otherwise, waits for their locks.
+    /// Completes deliveries. The answer for a delivery is true if its lease had not expired. Waits for the locks of
+    /// locked keys, or skips these keys if `tried` is [`Tried::InVain`].
     async fn send_completions(&self, queue: &Place, ends: Vec<End>, tried: Tried) -> Answers<bool>;
 
     /// Renews the lease of each delivery whose lease has not expired, so that it expires `lease` from now.
@@ -662,9 +663,9 @@ pub(crate) trait Engine: Debug + Send + Sync {
         Ok(0)
     }
 
-    /// Makes keys in the state `from`, which is parked or waiting, ready, and resets their failures. The conditions for
-    /// the keys, and the treatment of locked keys, are the same as in [`cancel_keys`](Self::cancel_keys). The answer
-    /// for a key is true if the key was in that state.
+    /// Makes keys ready that are in the state `from`, and resets their failures. `from` is parked or waiting. The
+    /// conditions for the keys, and the treatment of locked keys, are the same as in
+    /// [`cancel_keys`](Self::cancel_keys). The answer for a key is true if the key was in that state.
     async fn make_ready(&self, queue: &Place, keys: Vec<Key>, from: State) -> Answers<bool>;
 
     /// Takes the next step of a walk over the keys in `state`, or in any state if it is `None`. The walk returns a key

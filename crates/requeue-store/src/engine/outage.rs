@@ -13,8 +13,8 @@ use tokio::time::{Instant, timeout_at};
 use crate::engine::{Engine, Place, lock};
 use crate::types::error::{Answer, EngineError, Kind};
 
-/// The target of the events, which is documented. It does not contain the path of this module, because the path may
-/// change.
+/// The target of the events. The documentation names it. It does not contain the path of this module, because the path
+/// may change.
 const TARGET: &str = "requeue_store::outage";
 
 /// The interval between log lines during an outage. If no request to a part was attempted for this time, the part no

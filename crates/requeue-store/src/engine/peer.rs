@@ -48,8 +48,8 @@ enum Peer {
     Silent,
 }
 
-/// Returns a more specific error than `fault` if the cause of a failed connection to these servers can be determined.
-/// Otherwise, returns `fault`.
+/// Returns a more specific error than `fault` if the cause of a failed connection to these servers can be determined,
+/// and `fault` if it cannot.
 pub(crate) async fn explain_fault<'a>(
     fault: EngineError,
     servers: impl IntoIterator<Item = (&'a str, u16, Protocol)>,

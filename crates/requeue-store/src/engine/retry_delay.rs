@@ -18,7 +18,7 @@ impl RetryDelay {
     }
 
     pub(crate) fn up_to(most: Duration) -> Self {
-        // The jitter at most doubles a duration. Therefore, the durations here are half of the maximum delays.
+        // The jitter at most doubles a duration. Therefore, the durations in `Backoff` are half of the maximum delays.
         let duration = Duration::from_millis(5);
         let backoff =
             Backoff { duration, factor: 2.0, jitter: 1.0, steps: i32::MAX, cap: most / 2 };

@@ -39,8 +39,8 @@ pub(crate) struct Row {
     /// The due time of the pending run. A key has at most one pending run. If the key is in flight, the pending run is
     /// the run after the present one.
     pub(crate) at: Option<Micros>,
-    /// The latest time to which debounced adds can postpone the pending run. `None` if the run does not wait for such
-    /// adds.
+    /// The latest time to which debounced adds can postpone the pending run. It is `None` if the run does not wait for
+    /// debounced adds.
     pub(crate) bound: Option<Micros>,
     pub(crate) run: Option<Run>,
     /// The name of the worker that has the key in flight. The worker's process has chosen the name.
@@ -60,9 +60,9 @@ pub(crate) struct Row {
     pub(crate) since: Micros,
     /// The error of the last failure.
     pub(crate) error: Option<String>,
-    /// The time of the last failure. `None` if the key has no failures.
+    /// The time of the last failure. It is `None` if the key has no failures.
     pub(crate) failed_at: Option<Micros>,
-    /// The name of the group, which does not change while the record exists. `None` if the queue has no groups.
+    /// The name of the group, which does not change while the record exists. It is `None` if the queue has no groups.
     pub(crate) group: Option<Arc<str>>,
     /// The trace contexts of the pending run's adds, one per line. See [`join_traces`].
     pub(crate) trace: Option<Arc<str>>,

@@ -89,7 +89,7 @@ struct Band {
     visited_named: Vec<Arc<str>>,
     /// The named groups that the last claim visited.
     last_named: Vec<Arc<str>>,
-    /// The last group that a claim looked up. `None` if the next lookup begins with the first group.
+    /// The last group that a claim looked up. It is `None` if the next lookup begins with the first group.
     cursor: Option<Arc<str>>,
     /// False if the present claim looks up no group.
     looks_up: bool,
@@ -178,7 +178,8 @@ impl Band {
 pub(crate) struct Round {
     /// The groups that the claim visits first, in this order.
     pub(crate) first: Vec<Turn>,
-    /// The group after which the lookup of further groups begins. `None` if the lookup begins with the first group.
+    /// The group after which the lookup of further groups begins. It is `None` if the lookup begins with the first
+    /// group.
     pub(crate) after: Option<Arc<str>>,
     /// The number of further groups that the claim looks up.
     pub(crate) more: usize,

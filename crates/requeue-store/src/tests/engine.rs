@@ -242,7 +242,7 @@ impl Memory {
         })
     }
 
-    /// Changes the keys that are not locked. If a single key is locked, fails without waiting for its lock.
+    /// Changes the keys that are not locked. Fails, without waiting for the lock, if `keys` is a single locked key.
     fn changed<'a, T: Send + 'a>(
         &'a self,
         keys: Vec<Key>,

@@ -47,7 +47,7 @@ impl Tally {
         Self { adds, coalesced, starts, successes, failures, given_up, queued, worked }
     }
 
-    /// Returns the activity since `earlier`, which is an earlier value of this tally.
+    /// Returns the activity since the time at which this tally had the value `earlier`.
     pub(crate) fn since(&self, earlier: &Self) -> Self {
         let (mut counts, before) = (self.counts(), earlier.counts());
         for (count, before) in counts.iter_mut().zip(before) {

@@ -143,8 +143,8 @@ impl Add {
     /// coalesced with that run. If the key is in flight, its next run is debounced. With a quiet time of zero, the run
     /// is due now.
     ///
-    /// The due times of debounced adds are combined by this rule, not by their [merge](Self::merge) rules. Only
-    /// [`Merge::Exactly`] changes this.
+    /// The due times of debounced adds are combined by this rule, not by their [merge](Self::merge) rules. The only
+    /// exception is [`Merge::Exactly`].
     ///
     /// # Examples
     ///

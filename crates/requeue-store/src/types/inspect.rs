@@ -39,19 +39,19 @@ pub struct Entry {
     pub key: Key,
     /// The state of the key.
     pub state: State,
-    /// The time for which the key has been in its state. For a ready key, this is the time since its add or its due
-    /// time. `None` for a waiting key, because the store does not record when its wait began.
+    /// The time for which the key has been in its state. A ready key has been ready since its add, or since its due
+    /// time. It is `None` for a waiting key, because the store does not record when its wait began.
     pub since: Option<Duration>,
     /// The time until the pending run is due. For a key in flight, the pending run is the run after the present run.
     pub due: Option<Duration>,
-    /// The bound: the time until which, at the latest, further debounced adds can postpone the pending run. `None` if
-    /// the run does not wait for debounced adds. Without [`at_most`](crate::Add::at_most), the bound is more than 100
-    /// years.
+    /// The bound: the time until which, at the latest, further debounced adds can postpone the pending run. It is
+    /// `None` if the run does not wait for debounced adds. Without [`at_most`](crate::Add::at_most), the bound is more
+    /// than 100 years.
     pub bound: Option<Duration>,
     /// True if the key is in flight and was added again. The key runs once more after its completion.
     pub dirty: bool,
-    /// The reason for the [cancellation](crate::Queue::cancel_running) of the run in flight. `None` if the run was not
-    /// cancelled. The worker may not have noticed the cancellation yet.
+    /// The reason for the [cancellation](crate::Queue::cancel_running) of the run in flight. It is `None` if the run
+    /// was not cancelled. The worker may not have noticed the cancellation yet.
     pub cancelled: Option<CancelReason>,
     /// True if the key is ready and its queue is [paused](crate::Queue::pause).
     pub paused: bool,
@@ -97,8 +97,8 @@ pub struct CompletedRun {
     /// The duration of the run. For a failure, the worker measures this duration. Otherwise, this is the time since the
     /// claim of the key.
     pub took: Duration,
-    /// The time for which the key was ready before the run. `None` if the store does not know this time, because the
-    /// key was added again during the run.
+    /// The time for which the key was ready before the run. It is `None` if the store does not know this time, because
+    /// the key was added again during the run.
     pub queued: Option<Duration>,
 }
 
@@ -214,8 +214,8 @@ pub struct QueueInfo {
     pub parked_add: ParkedAdd,
     /// The rule that assigns keys to groups, or `None` if the queue has no [groups](crate::OpenOptions::group_by).
     pub group_by: Option<GroupBy>,
-    /// The maximum number of keys in flight of each group without a [separate limit](crate::GroupHandle::set_limit).
-    /// `None` if these groups have no limit.
+    /// The maximum number of keys in flight of each group without a [separate limit](crate::GroupHandle::set_limit). It
+    /// is `None` if these groups have no limit.
     pub group_limit: Option<u32>,
     /// The [rate](crate::OpenOptions::rate) of the queue's starts, or `None` if the queue has no rate.
     pub rate: Option<Rate>,
@@ -236,13 +236,14 @@ pub struct GroupInfo {
     /// The number of the group's keys in each state.
     pub counts: StateCounts,
     /// The maximum number of the group's keys in flight. It is the group's [separate
-    /// limit](crate::GroupHandle::set_limit), or the [limit of the queue](crate::OpenOptions::group_limit). `None` if
-    /// neither is set.
+    /// limit](crate::GroupHandle::set_limit), or the [limit of the queue](crate::OpenOptions::group_limit). It is
+    /// `None` if neither is set.
     pub limit: Option<u32>,
     /// The number of keys that are delivered in one turn: see
     /// [`GroupHandle::set_weight`](crate::GroupHandle::set_weight).
     pub weight: u32,
-    /// The [rate](crate::GroupHandle::set_rate) of the group's starts. `None` if only the rate of the queue applies.
+    /// The [rate](crate::GroupHandle::set_rate) of the group's starts. It is `None` if only the rate of the queue
+    /// applies.
     pub rate: Option<Rate>,
     /// The time until the group's rate permits the next start. It is zero if the rate permits a start now, and `None`
     /// if the group has no rate.
@@ -331,7 +332,8 @@ impl Standing {
     }
 }
 
-/// Lists the keys of `first`, which are in flight, by their workers. `in_flight` is the number of all keys in flight.
+/// Returns a text that lists the keys of `first` by their workers. These keys are in flight. `in_flight` is the number
+/// of all keys in flight.
 fn holders_text(first: &[Entry], in_flight: u64) -> String {
     let mut workers: BTreeMap<Option<&str>, Vec<String>> = BTreeMap::new();
     for entry in first {

@@ -122,8 +122,8 @@ pub struct ScheduleInfo {
     pub spec: String,
     /// The time zone of the cron expression, or `None` for a period.
     pub zone: Option<String>,
-    /// The time until the next add, or zero if the add is overdue. `None` if the schedule is paused, or no worker has
-    /// computed the next time yet.
+    /// The time until the next add, or zero if the add is overdue. It is `None` if the schedule is paused, or no worker
+    /// has computed the next time yet.
     pub next: Option<Duration>,
     /// The time of the next add by the clock of the store, which may differ from the clock of this process.
     pub next_at: Option<SystemTime>,

@@ -24,7 +24,7 @@ pub(crate) struct Address {
     pub(super) listen: Option<Config>,
     pub(super) pooling: Pooling,
     pub(super) trust: Trust,
-    /// The `sslmode` that this program negotiates itself. `None` if connections are not [guarded](super::guard).
+    /// The `sslmode` that this program negotiates itself. It is `None` if connections are not [guarded](super::guard).
     pub(super) negotiation: Option<Negotiation>,
     pub(super) connections: usize,
 }

@@ -26,8 +26,9 @@ begin
     end if;
 end $$;
 
--- Drops a queue that has neither keys nor schedules. With `force`, drops any queue. `dropped` is true if the queue was
--- dropped, and null if there is no such queue. The other results are the numbers of keys and schedules before the call.
+-- Drops a queue that has neither keys nor schedules, or any queue if `force` is true. `dropped` is true if the queue
+-- was dropped, and null if there is no such queue. The other results are the numbers of keys and schedules before the
+-- call.
 create or replace function requeue.drop_queue(
     name text, force boolean default false, out dropped boolean, out ready bigint,
     out waiting bigint, out in_flight bigint, out dirty bigint, out parked bigint, out schedules bigint

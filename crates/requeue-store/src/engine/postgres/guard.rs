@@ -152,7 +152,7 @@ async fn negotiate_tls<S: AsyncRead + AsyncWrite + Unpin>(
 /// A connection to a server. The stream inspects the server's messages until the client is authenticated.
 pub(super) struct Guarded<S: AsyncRead + AsyncWrite + Unpin + Send + 'static> {
     inner: Either<S, Encrypted<S>>,
-    /// Parses the messages. `None` after the client is authenticated.
+    /// Parses the messages. It is `None` after the client is authenticated.
     filter: Option<Filter>,
 }
 

@@ -61,7 +61,8 @@ impl Listener {
         Arc::clone(&self.wakes)
     }
 
-    /// Starts to listen for ready keys of the queue, if the address permits this. Returns the counter of wakes.
+    /// Starts to listen for ready keys of the queue, if the address enables notifications. Returns the counter of
+    /// wakes.
     pub(super) fn subscribe_wakes(
         &self,
         queue: &Place,

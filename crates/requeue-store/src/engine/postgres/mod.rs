@@ -48,8 +48,8 @@
 //! the crash, but a crash of a client undoes none. If a completion is undone, the effect on its key is the same as that
 //! of an expired lease.
 //!
-//! If an asynchronous standby is promoted, adds and claims that it had not received are lost. To prevent this, name a
-//! standby in `synchronous_standby_names`. Fencing tokens grow in either case.
+//! If an asynchronous standby is promoted, adds and claims that it had not received are lost. If
+//! `synchronous_standby_names` names a standby, none of them is lost. Fencing tokens grow in either case.
 //!
 //! # Adds in a transaction of the caller
 //!

@@ -544,7 +544,7 @@ impl Sessions {
         lows: &Lows,
         names_newest: bool,
     ) -> Answer<(Claimed, Lows, Snapshot)> {
-        // One statement also reads the time of the next schedule. This costs one search in an index.
+        // The same statement also reads the time of the next schedule, with one search in an index.
         let plain = "select keys, epochs, priorities, adds, flags, failures, queued, parked, \
                      parked_failures, next_due, lows, snapshot, is_paused, is_rated, traces, failed, \
                      (select s.due_at - requeue.now() from requeue.schedules s \
@@ -614,7 +614,7 @@ impl Sessions {
     }
 
     /// Returns the earliest ready key of each priority, and the earliest expired lease, among the keys that claims have
-    /// skipped. If the scan covers all keys below `lows`, also returns the time until the next lease expires.
+    /// skipped. Also returns the time until the next lease expires if the scan covers all keys below `lows`.
     pub(super) async fn passed_over(
         &self,
         queue: i64,

@@ -20,7 +20,7 @@ create or replace function requeue.is_renewed(in_epoch bigint, t bigint) returns
         select from requeue.renewals r where r.epoch = in_epoch and r.lease_until > t
     );
 
--- If the next fencing tokens are lower than the time in microseconds since 1970, raises them to this time.
+-- Raises the next fencing tokens to the time in microseconds since 1970, unless they are greater.
 --
 -- The sequence makes tokens grow, even if the clock is set back. But the sequence itself falls back in three cases:
 -- when a replica is promoted without the last transactions, when a backup is restored, and after `setval`. In these
@@ -81,7 +81,7 @@ begin
 end $$;
 
 -- Counts a failure for each lease that expired at `low` or later. Returns the lower bound for the next claim, the keys
--- that were parked because this was their last permitted failure, and the groups of all these keys.
+-- that this failure has parked, and the groups of all keys with expired leases.
 create or replace function requeue.expire_leases(
     in_queue integer, in_hold boolean, in_base bigint, in_cap bigint, in_share double precision,
     in_most integer, t bigint, in_past boolean, inout low bigint,
@@ -190,8 +190,8 @@ end $$;
 -- Returns one row. Its arrays have the claimed keys, their fencing tokens, the parameters of their runs, and the times
 -- for which they were ready. Two more arrays have the keys that the claim has parked, because the expiry of their lease
 -- was their last permitted failure. `next_due` is the time until the next key may be ready. `snapshot` names the
--- transactions that were in progress, and with `in_newest` all of them: see `watermark.rs`. If the queue is paused, the
--- claim only handles the expired leases.
+-- transactions that were in progress. It names all of them only with `in_newest`: see `watermark.rs`. If the queue is
+-- paused, the claim only handles the expired leases.
 create or replace function requeue.claim(
     in_queue integer, in_hold boolean, in_max integer, in_oldest integer, in_lease bigint,
     in_base bigint, in_cap bigint, in_share double precision, in_most integer, in_lows bigint[],
@@ -522,9 +522,9 @@ begin
     end if;
 end $$;
 
--- Locks the keys among `in_keys` that exist, for a change. If there is a single key, waits for its lock. If there are
--- several, skips keys that other transactions have locked, so that they do not delay the batch. Returns the positions
--- and row IDs of the keys that it has locked, and the positions of the keys that were locked already.
+-- Locks the keys among `in_keys` that exist, for a change. The function waits for the lock of a single key. In a batch
+-- of several keys, it skips keys that other transactions have locked, so that they do not delay the batch. Returns the
+-- positions and row IDs of the keys that it has locked, and the positions of the keys that were locked already.
 create or replace function requeue.lock(
     in_queue integer, in_keys bytea[], out numbers integer[], out ids tid[], out locked integer[]
 )
@@ -622,8 +622,8 @@ begin
     return 1;
 end $$;
 
--- Makes parked keys ready. If `in_state` is 1, makes waiting keys ready. Returns the positions in the batch of the keys
--- that were in that state.
+-- Makes parked keys ready, or waiting keys if `in_state` is 1. Returns the positions in the batch of the keys that were
+-- in that state.
 create or replace function requeue.revive(
     in_queue integer, in_keys bytea[], in_state integer,
     out revived integer[], out locked integer[]

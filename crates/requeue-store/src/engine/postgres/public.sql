@@ -10,8 +10,8 @@ begin atomic
     select q.id, q.hold, q.revive, q.group_by, q.group_limit, q.rate from requeue.queues q where q.name = find.name;
 end;
 
--- Returns the same row as `find`. If the queue does not exist, creates it. If `group_by` is empty, each add names the
--- group. `rate` has the number of starts, their period in microseconds, and the burst.
+-- Returns the same row as `find`, after it has created the queue if it did not exist. If `group_by` is empty, each add
+-- names the group. `rate` has the number of starts, their period in microseconds, and the burst.
 create or replace function requeue.open(
     name text, hold boolean default true, revive boolean default true,
     inout group_by text default null, inout group_limit integer default null,

@@ -85,9 +85,8 @@ begin
     on conflict (queue, name) do update set next_at = excluded.next_at where r.next_at <> excluded.next_at;
 end $$;
 
--- Records that a claim has delivered `in_starts` keys at the time `t`, after `begin_rate`. If the claim delivered as
--- many keys as the rate permitted, returns the time until the rate permits a further start. Otherwise, returns
--- `in_next`.
+-- Records that a claim has delivered `in_starts` keys at the time `t`, after `begin_rate`. Returns the time until the
+-- rate permits a further start if the claim delivered as many keys as the rate permitted, and `in_next` if it did not.
 create or replace function requeue.end_rate(
     in_queue integer, in_rate bigint[], in_max integer, in_most integer, in_starts integer, in_at bigint, t bigint,
     in_next bigint

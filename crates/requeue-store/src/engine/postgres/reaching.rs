@@ -1,4 +1,4 @@
-//! Makes the first connection. If it fails, finds the reason.
+//! Makes the first connection, and finds the reason if it fails.
 
 use std::pin::pin;
 use std::time::Duration;

@@ -102,7 +102,7 @@ const WAITING: &str = "set local lock_timeout = '1s'";
 const PAUSE: Duration = Duration::from_millis(500);
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// Checks that the schema has the version of this program. If this role owns an older schema, upgrades it.
+/// Checks that the schema has the version of this program. Upgrades an older schema if this role owns it.
 pub(super) async fn check_version(sessions: &Sessions, steps: &[&str]) -> Answer<()> {
     let session = sessions.open_session().await?;
     let client = session.client();

@@ -166,8 +166,8 @@ impl Drop for Session {
     }
 }
 
-/// Checks that the server can be reached, and is a PostgreSQL server. If the address names no pooler, also checks that
-/// each connection has a separate session.
+/// Checks that the server can be reached, and is a PostgreSQL server. Also checks that each connection has a separate
+/// session, unless the address names a pooler.
 pub(super) async fn check_server(some: &Sessions, others: &Sessions) -> Answer<()> {
     let one = some.open_session().await?;
     let version = one.client().query_typed_one("select version()", &[]).await;

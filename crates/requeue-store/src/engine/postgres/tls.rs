@@ -72,8 +72,8 @@ fn read_roots(file: &Path) -> Result<RootCertStore, ConnectError> {
     Ok(roots)
 }
 
-/// Accepts a server that has the private key of a certificate signed by one of `roots`. If there are no roots, accepts
-/// any certificate. The name in the certificate is not checked.
+/// Accepts a server that has the private key of a certificate signed by one of `roots`. Any certificate is accepted if
+/// `roots` is `None`. The name in the certificate is not checked.
 #[derive(Debug)]
 struct Lenient {
     roots: Option<RootCertStore>,

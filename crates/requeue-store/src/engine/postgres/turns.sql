@@ -305,8 +305,8 @@ begin
 end $$;
 
 -- Returns the groups in `in_groups` that have a ready key, each with the digit of the key's priority: see
--- `wake_for_groups`. Without `in_all`, returns only groups with a limit, because the completion of their keys permits a
--- further run.
+-- `wake_for_groups`. Without `in_all`, the result has only groups with a limit, because the completion of their keys
+-- permits a further run.
 create or replace function requeue.freed_groups(in_queue integer, in_groups text[], in_all boolean, t bigint)
 returns text[]
 language plpgsql as $$
@@ -355,7 +355,7 @@ begin
 end $$;
 
 -- Looks up groups of each priority, as `claim_turns` describes. Returns their names and their priorities (1 is the
--- lowest). For each priority, also returns the last group that was looked up (or null), and whether all groups were
+-- lowest). Also returns, for each priority, the last group that was looked up (or null), and whether all groups were
 -- looked up.
 create or replace function requeue.look_up_groups(
     in_queue integer, in_after text[], in_more integer[],
@@ -423,7 +423,7 @@ end $$;
 -- to `in_more` groups after `in_after` follow. Groups have no lower bounds, so `lows` changes only for leases.
 --
 -- Also returns the groups of the keys, and the groups that later claims visit, in the form of `in_ring`. `is_next`
--- marks the groups whose turns come next. For each priority, also returns the last group that was looked up (or null),
+-- marks the groups whose turns come next. Also returns, for each priority, the last group that was looked up (or null),
 -- and whether all groups were looked up. If the queue is paused, no group is visited, and the arrays of groups are
 -- empty.
 create or replace function requeue.claim_turns(

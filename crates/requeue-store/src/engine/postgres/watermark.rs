@@ -168,7 +168,7 @@ impl Watermark {
         self.lows
     }
 
-    /// Returns the lower and the upper bound of the suspect range, which is then no longer suspect.
+    /// Returns the lower and the upper bound of the suspect range. The range is then no longer suspect.
     pub(super) fn take_suspect(&mut self) -> Option<(Lows, Lows)> {
         self.suspect.take().map(|floors| (floors, self.lows))
     }
@@ -196,7 +196,7 @@ impl Watermark {
     }
 
     /// Returns the time after which the process must claim again, because some adds may not send notifications. The
-    /// time grows with the age of the transactions that cause this. `None` if there are no such transactions.
+    /// time grows with the age of these adds' transactions. The result is `None` if there are no such transactions.
     pub(super) fn claim_pause(&self, now: Instant) -> Option<Duration> {
         let age = now.saturating_duration_since(self.unaware_since);
         (!self.unaware.is_empty()).then(|| (age / 2).max(FIRST_PAUSE))

@@ -106,9 +106,9 @@ impl Redis {
         Ok(Peeked { due, rest: Claimed { next, schedule_in, ..Claimed::default() } })
     }
 
-    /// Claims from one shard. If it has too few keys, also claims from other shards that have keys. A shard that does
-    /// not answer does not delay the others. The engine asks such a shard again at intervals, to detect when it answers
-    /// again.
+    /// Claims from one shard, and also from other shards that have keys if the first shard has too few. A shard that
+    /// does not answer does not delay the others. The engine asks such a shard again at intervals, to detect when it
+    /// answers again.
     pub(super) async fn claim_shards(
         &self,
         queue: &Place,
@@ -215,7 +215,7 @@ impl Redis {
     }
 }
 
-/// The contents of a shard, which are read without a claim.
+/// The contents of a shard, read without a claim.
 struct Peeked {
     /// The number of keys that can be claimed.
     due: usize,

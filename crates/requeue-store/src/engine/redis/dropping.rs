@@ -122,8 +122,8 @@ impl Redis {
         }
         self.nodes.run_script(shard.slot, &check).await?;
         if self.was_dropped(of).await? {
-            // The queue was dropped after its record was read. If this step fails, a tentative mark remains, which has
-            // no effect.
+            // The queue was dropped after its record was read. If this step fails, a tentative mark remains. It has no
+            // effect.
             let _ = self.complete_mark(shard, "forget").await;
             return Err(EngineError::dropped(&of.name));
         }

@@ -133,8 +133,8 @@ impl Redis {
         dropping::record(&self.nodes, &shard.queue, &change).await
     }
 
-    /// Lists groups with the number of their keys in each state. A shard has no index of keys by group, so this reads
-    /// all keys of the queue.
+    /// Lists groups with the number of their keys in each state. A shard has no index of keys by group, so the function
+    /// reads all keys of the queue.
     pub(super) async fn list_all_groups(
         &self,
         queue: &Place,

@@ -21,7 +21,8 @@ const CONNECTING: Duration = Duration::from_secs(3);
 const ANSWERING: Duration = Duration::from_secs(10);
 /// The timeout of a check whether the server answers.
 const GREETING: Duration = Duration::from_secs(1);
-/// The number of connections for commands that wait for replicas: one such number for adds, and one for claims.
+/// The number of connections for adds that wait for replicas. Claims that wait for replicas have the same number of
+/// connections.
 const WAITING: usize = 4;
 
 /// The kind of connection that a command uses. `WAIT` blocks all later commands on its connection. Therefore, commands
@@ -188,7 +189,7 @@ impl Node {
         answers.try_into().map_err(|_| unknown_format())
     }
 
-    /// Checks whether the server answers. Returns `None` if another task is already checking this.
+    /// Checks whether the server answers. Returns `None` if another task is already checking the server.
     ///
     /// A `WAIT` delays all later commands on its connection. Therefore, a connection for adds is not used for the
     /// check. The check uses another connection, and the connection for adds is replaced, because it may be broken.

@@ -176,8 +176,8 @@ impl Nodes {
         holder().ok_or_else(|| EngineError::absent(format!("no server has slot {slot}")))
     }
 
-    /// Checks a server, because a caller has stopped waiting for its answer. If the server does not answer the check,
-    /// updates the map. The check runs in a separate task, which no caller can cancel.
+    /// Checks a server, because a caller has stopped waiting for its answer. Updates the map if the server does not
+    /// answer the check. The check runs in a separate task, which no caller can cancel.
     fn doubt_node(self: &Arc<Self>, node: &Arc<Node>, wire: usize) {
         // Without a runtime, there are no later requests, so no check is needed.
         let Ok(runtime) = Handle::try_current() else { return };

@@ -25,8 +25,8 @@ use crate::types::rate::Rate;
 const VERSION: &str = "2";
 /// The version before groups. This program can also read the rows of that version.
 const WITHOUT_GROUPS: &str = "1";
-/// Changes the version from the one that this program has read. If a newer program has changed it in the meantime, this
-/// does nothing.
+/// Changes the version from the one that this program has read. The script changes nothing if a newer program has
+/// changed the version in the meantime.
 const UPGRADE: &str =
     "if redis.call('GET', KEYS[1]) == ARGV[1] then redis.call('SET', KEYS[1], ARGV[2]) end";
 /// The maximum number of attempts to open a queue while other processes drop and create it.
@@ -102,7 +102,7 @@ impl Redis {
         self.check(None).await
     }
 
-    /// Returns the record of the queue. If it does not exist and there are `settings`, creates it.
+    /// Returns the record of the queue. Creates the record if it does not exist and there are `settings`.
     pub(super) async fn read_record(
         &self,
         name: &str,
@@ -158,7 +158,7 @@ impl Redis {
         Ok(None)
     }
 
-    /// Opens the queue. If it does not exist and there are `settings`, creates it.
+    /// Opens the queue. Creates the queue if it does not exist and there are `settings`.
     pub(super) async fn open_named(
         &self,
         name: &str,
@@ -183,8 +183,8 @@ impl Redis {
             let Record { ref settings, shards: count, generation, is_new, is_made, is_dropping } =
                 record;
             was_made |= is_made;
-            // The floor is read before the marks. If the queue is dropped after this, the floor rises, and no mark of
-            // this queue is restored.
+            // The floor is read before the marks. If the queue is dropped after this read, the floor rises, and no mark
+            // of this queue is restored.
             let floor = self.read_floor().await?;
             let grouping = parse_grouping(settings)?;
             let of = Arc::new(Identity { name: name.to_owned(), generation, floor, grouping });
@@ -277,7 +277,7 @@ impl Redis {
         let is_there = |now: Record| now.generation == record.generation && !now.is_dropping;
         if !now.is_some_and(is_there) {
             for shard in shards {
-                // If this fails, a tentative mark remains, which has no effect.
+                // If the removal fails, a tentative mark remains. It has no effect.
                 let _ = self.complete_mark(shard, "forget").await;
             }
             return incomplete;
@@ -301,7 +301,7 @@ impl Redis {
         Ok(Marked { had_data, is_complete: true, rate })
     }
 
-    /// Checks a shard. If it has no mark, writes a tentative mark.
+    /// Checks a shard, and writes a tentative mark if it has no mark.
     async fn check_shard(&self, shard: &Shard, record: &Record) -> Answer<Checked> {
         let mut check = self.nodes.scripts.check.on(shard);
         check.arg(shard.queue.floor / i64::from(record.shards) + 1);
@@ -410,6 +410,6 @@ enum Checked {
         is_damaged: bool,
         rate: Option<Rate>,
     },
-    /// The shard has the mark of another generation, which is the value.
+    /// The shard has the mark of another generation. The value is this generation.
     Others(u64),
 }

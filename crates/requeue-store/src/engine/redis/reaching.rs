@@ -5,8 +5,8 @@ use redis::{ConnectionAddr, ConnectionInfo};
 use crate::engine::peer::{self, Protocol};
 use crate::types::error::EngineError;
 
-/// Returns a more specific error than `fault` if the cause of a failed connection to these addresses can be determined.
-/// Otherwise, returns `fault`.
+/// Returns a more specific error than `fault` if the cause of a failed connection to these addresses can be determined,
+/// and `fault` if it cannot.
 pub(super) async fn explain_failure<'a>(
     seeds: &'a [ConnectionInfo],
     fault: EngineError,

@@ -41,7 +41,7 @@ impl Redis {
         Ok((answers.pop().ok_or_else(unknown_format)?, replicas))
     }
 
-    /// Sends the commands. `call` is the first of them. If the shard has lost its mark, restores the mark.
+    /// Sends the commands. `call` is the first of them. Restores the shard's mark if the server has lost it.
     async fn send_script(
         &self,
         shard: &Shard,

@@ -369,10 +369,11 @@ pub(super) enum Health {
 pub(super) struct Stored {
     /// The row that rows.lua has packed.
     packed: Vec<u8>,
-    /// The fencing token of the key's cancelled run. `None` if no run was cancelled. The token may belong to an earlier
-    /// run.
+    /// The fencing token of the key's cancelled run. It is `None` if no run was cancelled. The token may belong to an
+    /// earlier run.
     cancelled: Option<i64>,
-    /// The group of the key. `None` if the queue has no groups, or another client has written the row without a group.
+    /// The group of the key. It is `None` if the queue has no groups, or another client has written the row without a
+    /// group.
     group: Option<String>,
 }
 

@@ -135,7 +135,8 @@ impl Waiting {
     }
 }
 
-/// Returns a token, so that another process can take it. If this fails, other processes find the key when they poll.
+/// Returns a token, so that another process can take it. If the request fails, other processes find the key when they
+/// poll.
 pub(super) async fn return_token(nodes: &Arc<Nodes>, shard: &Shard) {
     let wake = nodes.scripts.wake.on(shard);
     let _ = nodes.run_script(shard.slot, &wake).await;

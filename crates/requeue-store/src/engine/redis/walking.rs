@@ -148,7 +148,7 @@ impl Redis {
     }
 
     /// Collects up to `limit` keys of a shard that follow `after` and are in `state`, or in any state if it is `None`.
-    /// The shard does not store these keys in order, so this reads all of them.
+    /// The shard does not store these keys in order, so the function reads all of them.
     async fn collect_scan(
         &self,
         shards: &[Shard],

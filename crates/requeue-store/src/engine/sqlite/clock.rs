@@ -86,8 +86,8 @@ pub(super) struct Time {
 impl Time {
     /// Reads the state. The caller has begun a transaction.
     ///
-    /// If the state is implausible, ignores it, and [`keep_time`](Self::keep_time) then replaces it. With such a state,
-    /// all leases would have expired.
+    /// An implausible state is ignored, and [`keep_time`](Self::keep_time) then replaces it. Otherwise, all leases
+    /// could seem to have expired.
     pub(super) fn read(connection: &Connection, reading: &Reading) -> Result<Self> {
         let mut kept = connection.prepare_cached("select start, began, latest from clock")?;
         let kept = kept.query_row([], |row| {
@@ -118,8 +118,8 @@ impl Time {
         now.max(self.latest)
     }
 
-    /// Stores the time `now` of this reading, if this is necessary. `has_changed` is true if the transaction also
-    /// writes other data.
+    /// Stores the time `now` of this reading, unless the stored time is recent enough. `has_changed` is true if the
+    /// transaction also writes other data.
     pub(super) fn keep_time(
         self,
         connection: &Connection,

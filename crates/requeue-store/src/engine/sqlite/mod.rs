@@ -102,8 +102,8 @@ impl Sqlite {
         }
     }
 
-    /// Runs `work` as [`with_rows`](Self::with_rows) does, for a caller that does not retry. If another process has
-    /// locked the file, waits as long as an add does.
+    /// Runs `work` as [`with_rows`](Self::with_rows) does, for a caller that does not retry. The wait for another
+    /// process that has locked the file is as long as that of an add.
     async fn update_rows<T: Send + 'static>(
         &self,
         queue: &Place,
@@ -143,7 +143,7 @@ impl Sqlite {
         called.await?.ok_or_else(|| EngineError::dropped(&queue.name))
     }
 
-    /// Checks the schema, and then runs `work` on a thread. If another process has locked the file, waits for the lock.
+    /// Checks the schema, and then runs `work` on a thread. Waits while another process has locked the file.
     async fn call_checked<T: Send + 'static>(
         &self,
         thread: &Thread,

@@ -95,7 +95,7 @@ enum Jobs {
 
 impl Thread {
     /// Starts a thread that writes, and two threads that read. The reading threads are missing if the file has no log.
-    /// This applies to a database in memory, and to a file system that does not support a log.
+    /// A database in memory has none, and some file systems do not support a log.
     pub(super) fn start(
         path: &Path,
         synchronous: Synchronous,
@@ -168,7 +168,7 @@ impl Thread {
 
     /// Completes all earlier operations, and then closes the connection. No operation can follow.
     pub(super) async fn close(&self) {
-        // This fails if the connection is already closed.
+        // The send fails if the connection is already closed.
         let _ = self.send_job(Job::Close).await;
     }
 
@@ -436,7 +436,8 @@ impl Server {
         reserve.note_shortage();
         if !has_adds {
             reserve.release();
-            // The log restarts within the space that it already has. If this fails, the next transaction tries again.
+            // The log restarts within the space that it already has. If the checkpoint fails, the next transaction
+            // tries again.
             let _ = self.run_checkpoint("restart");
         }
     }

@@ -353,8 +353,8 @@ impl Pair {
         assert_eq!(cancelled.expect("answered"), expected, "the run of {which}");
     }
 
-    /// Completes a cancelled run in the model. If the key then has no pending run, removes its failures from the model,
-    /// which would otherwise keep them.
+    /// Completes a cancelled run in the model. Removes the key's failures from the model if the key then has no pending
+    /// run. Otherwise, the model would keep them.
     fn end_cancelled(&mut self, of_model: u64, out: &Delivery) {
         self.end_of_model(of_model, requeue_sim::How::Done, out.asked);
         let which = number(&out.key);

@@ -328,8 +328,8 @@ fn group_of_key(key: &Key) -> usize {
     group_of(key.as_str().expect("text"))
 }
 
-/// If the starts exceed the rate in a window that ends with the last start, returns the number of starts and the length
-/// of this window.
+/// Returns the number of starts and the length of a window that ends with the last start, if the starts in this window
+/// exceed the rate.
 pub(crate) fn exceeded_by_last(rate: Rate, times: &[Micros]) -> Option<(usize, Micros)> {
     let [starts, per, burst] = rate.parts().map(i128::from);
     let last = *times.last()?;

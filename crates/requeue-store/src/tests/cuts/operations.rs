@@ -116,8 +116,8 @@ impl Operation {
         )
     }
 
-    /// Returns the answer to the first request. With `was_done`, returns the answer to a repetition of a request that
-    /// has taken effect.
+    /// Returns the answer to the first request, or to a repetition of a request that has taken effect if `was_done` is
+    /// true.
     pub(super) fn says(self, was_done: bool) -> Said {
         match self {
             Self::Add => Said::Added(if was_done { Added::Coalesced } else { Added::New }),

@@ -1,8 +1,8 @@
 -- Version 2: groups, rates, schedules, activity, failed runs, and actions of operators.
 
 alter table requeue.queues
-    -- The regular expression that extracts the group from a key. With an empty text, each add names the group. Null if
-    -- the queue has no groups.
+    -- The regular expression that extracts the group from a key. If it is an empty text, each add names the group. It
+    -- is null if the queue has no groups.
     add group_by text,
     -- The limit of keys in flight for groups without a separate limit.
     add group_limit integer check (group_limit > 0),

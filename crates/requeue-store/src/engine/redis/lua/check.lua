@@ -1,6 +1,6 @@
 -- Checks that the Redis keys that exist have the types of a shard. Also checks that this client may run each command of
--- the other scripts, because no script may fail after it has begun to write. If the shard has no mark, writes a
--- tentative mark of this queue, which mark.lua completes.
+-- the other scripts, because no script may fail after it has begun to write. Writes a tentative mark of this queue if
+-- the shard has no mark. mark.lua later completes this mark.
 --
 -- The arguments are the generation of the queue, the lowest fencing token, and the rate or an empty text. If the queue
 -- has groups, the limit of its groups follows. The rate and the limit are written only if the shard has none. A shard

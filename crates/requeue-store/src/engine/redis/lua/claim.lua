@@ -1,4 +1,4 @@
--- Claims keys. If the queue is paused, only handles expired leases. The arguments are, in this order:
+-- Claims keys, or only handles expired leases if the queue is paused. The arguments are, in this order:
 --
 -- - the maximum number of keys, and how many of them are the oldest ones
 -- - the lease

@@ -13,8 +13,8 @@ local function count_schedules()
 end
 
 if what == 'seal' then
-  -- From now on, no script operates on the shard. Answers 0 if another drop has sealed it within the last 10 s.
-  -- Otherwise, answers 1, the last fencing token, the number of keys in each state, and the number of schedules.
+  -- From now on, no script operates on the shard. The answer is 0 if another drop has sealed the shard within the last
+  -- 10 s. Otherwise, it is 1, the last fencing token, the number of keys in each state, and the number of schedules.
   if of == generation and by ~= name and at - tonumber(since) < 10000000 then
     return { 0 }
   end

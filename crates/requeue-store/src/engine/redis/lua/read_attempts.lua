@@ -1,4 +1,4 @@
--- Reads the failed runs of a key, which is the argument. Answers with the time, the row of the key or false, and the
+-- Reads the failed runs of a key. The argument is the key. Answers with the time, the row of the key or false, and the
 -- failed runs.
 local key = ARGV[1]
 local found = redis.call('HMGET', ATTEMPTS, '0' .. key, '1' .. key, '2' .. key)

@@ -63,8 +63,8 @@ local function wrong_time(name, time, ...)
   return wrong_time(...)
 end
 
--- Returns the values of a row that is only pending. The row begins after `start` bytes. If it is invalid, returns nil
--- and the reason.
+-- Returns the values of a row that is only pending. The row begins after `start` bytes. The result is nil and the
+-- reason if the row is invalid.
 local function unpacked_pending(packed, start)
   local at, since, adds, flags, priority = struct.unpack(PENDING, packed, start + 1)
   if is_time(at) and is_time(since) and is_priority(priority) then
@@ -85,7 +85,7 @@ local function take_text(packed, start)
   return string.sub(packed, start + 3, rest), rest
 end
 
--- Returns the decoded row. If it is invalid, returns nil and the reason. values.rs implements the same rules.
+-- Returns the decoded row. The result is nil and the reason if the row is invalid. values.rs implements the same rules.
 local function unpacked(packed)
   local size = #packed
   local running = RUNNING_SIZE + (string.byte(packed, RUNNING_SIZE) or 0)
@@ -528,7 +528,7 @@ end
 -- The maximum number of failed runs that a shard keeps.
 local MOST_ATTEMPTS = 10000
 
--- If there are too many failed runs, reads a few runs at a random place, and removes the older half of them.
+-- Reads a few failed runs at a random place, and removes the older half of them, if there are too many.
 local function trim_attempts(now)
   for step = 1, 64 do
     if redis.call('HLEN', ATTEMPTS) <= MOST_ATTEMPTS then

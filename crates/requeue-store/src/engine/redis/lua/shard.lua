@@ -73,7 +73,7 @@ local function keep_standing(is_paused, time, rate)
   redis.call('SET', PAUSED, text_of_standing(generation, is_paused, time, rate))
 end
 
--- Returns the last fencing token of the shard. If it is missing or invalid, returns 0.
+-- Returns the last fencing token of the shard, or 0 if it is missing or invalid.
 local function last_epoch()
   local epoch = tonumber(redis.call('GET', EPOCH) or 0)
   return epoch and is_time(epoch) and epoch or 0
@@ -117,8 +117,8 @@ local function is_damaged()
 end
 
 -- Returns the numbers of keys that are ready, waiting, in flight, dirty, parked and damaged. Two kinds of keys count as
--- damaged: keys that were set aside, and keys that have no place. The states of the latter are unknown until the
--- repair.
+-- damaged: keys that were set aside, and keys that have no place. The state of a key without a place is unknown until
+-- the repair.
 local function count(at)
   local ready, all = 0, 0
   for _, set in ipairs(BANDS) do
@@ -164,16 +164,16 @@ if TURNS then
     return #group + 20
   end
 
-  -- Returns the first `count` members of TURNS for a band and a group. If `after` is given, returns the first `count`
-  -- members after the member `after`.
+  -- Returns the first `count` members of TURNS for a band and a group. If `after` is given, the result begins after the
+  -- member `after`.
   function turns_of_group(band, group, count, after)
     local start = DIGITS[band] .. group
     return redis.call('ZRANGEBYLEX', TURNS, after and '(' .. after or '[' .. start .. '\0', '(' .. start .. '\1',
       'LIMIT', '0', count)
   end
 
-  -- Returns the first member of TURNS for a band. If `after` is given, skips all groups up to `after`. If `before` is
-  -- given, returns no member of a group after `before`.
+  -- Returns the first member of TURNS for a band. If `after` is given, the search begins after the group `after`. If
+  -- `before` is given, the search ends after the group `before`.
   function next_turn(band, after, before)
     local digit = DIGITS[band]
     local from = '[' .. digit .. (after and after .. '\1' or '')

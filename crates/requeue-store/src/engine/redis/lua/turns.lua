@@ -138,7 +138,7 @@ if TURNS then
     return is_search_needed
   end
 
-  -- If the ring has too few groups for the claim, takes changed groups from FREED. Returns the groups of each band.
+  -- Takes changed groups from FREED if the ring has too few groups for the claim. Returns the groups of each band.
   local function take_freed(rounds)
     local freed, count = { {}, {}, {} }, VISITED
     for _, round in ipairs(rounds) do

@@ -10,8 +10,8 @@ use std::path::{Component, Path, PathBuf};
 /// The suffixes of the files that belong to a queue's file.
 const BESIDE: [&str; 4] = ["-wal", "-shm", "-journal", "-reserve"];
 
-/// Returns the path of the file without symbolic links. If the file does not exist, creates it with permissions for its
-/// owner only.
+/// Returns the path of the file without symbolic links. Creates the file, with permissions for its owner only, if it
+/// does not exist.
 ///
 /// SQLite gives its log and its shared memory the same mode, and follows no link to them. This function does not open
 /// an existing file, because closing the file would release the locks of this process on it.

@@ -167,7 +167,7 @@ async fn add_until_full(engine: &Sqlite, place: &Place) -> (u64, EngineError) {
     }
 }
 
-/// Completes keys until none is left. If the disk is full, tries again. Returns the number of completed keys.
+/// Completes keys until none is left. Tries again if the disk is full. Returns the number of completed keys.
 async fn work(engine: &Sqlite, place: &Place) -> u64 {
     let backoff = crate::engine::Backoff { base: Duration::ZERO, cap: Duration::ZERO, share: 1.0 };
     let expired = crate::engine::Failing { backoff, max_failures: None };
@@ -438,7 +438,7 @@ async fn a_link_of_another_user_to_the_queue_is_not_followed() {
         let _ = (fs::remove_file(&link), fs::remove_file(&ours));
         symlink(to, &link).expect("the link is created");
         symlink("link", &ours).expect("the link is created");
-        // Only root can change the owner of a link, so this test ends here for other users.
+        // Only root can change the owner of a link, so the rest of the test runs only for root.
         if lchown(&link, Some(65534), None).is_err() {
             return;
         }

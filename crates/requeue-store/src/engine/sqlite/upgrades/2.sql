@@ -1,7 +1,7 @@
 -- Version 2: groups, rates, schedules, activity, failed runs, and actions of operators.
 
--- The pattern that extracts the group from a key. With an empty text, each add names the group. Null if the queue has
--- no groups.
+-- The pattern that extracts the group from a key. If it is an empty text, each add names the group. It is null if the
+-- queue has no groups.
 alter table queues add column group_by text;
 -- The limit of keys in flight for groups without a separate limit.
 alter table queues add column group_limit integer check (group_limit between 1 and 4294967295);
