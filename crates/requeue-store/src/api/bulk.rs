@@ -55,8 +55,8 @@ impl Change {
 }
 
 impl Queue {
-    /// Removes the pending run of a key, or its parked or damaged state. Returns true if the call removed something. A
-    /// run in flight continues. The store forgets the key's failures.
+    /// Removes the pending run of a key, or the key itself if it is parked or damaged. The call also resets the key's
+    /// failures. Returns true if the call removed something. A run in flight continues.
     ///
     /// # Errors
     ///
@@ -90,8 +90,7 @@ impl Queue {
         self.change_key(Change::Cancel(None), key.into()).await
     }
 
-    /// Makes a parked key ready, and forgets its failures. Returns false, and changes nothing, if the key is not
-    /// parked.
+    /// Makes a parked key ready, and resets its failures. Returns false, and changes nothing, if the key is not parked.
     ///
     /// # Errors
     ///
@@ -99,8 +98,8 @@ impl Queue {
     ///
     /// # Cancel safety
     ///
-    /// If the future is dropped, the key may have been revived. If the key was parked again after the first call,
-    /// repeating the call revives the key again.
+    /// If the future is dropped, the key may have been revived. If the key is parked again after the first call,
+    /// repeating the call revives it again.
     ///
     /// # Examples
     ///
@@ -131,8 +130,8 @@ impl Queue {
     ///
     /// # Errors
     ///
-    /// Returns the errors of [`cancel`](Self::cancel). Some of the keys may have been revived. If one of them was
-    /// parked again after the first call, repeating the call revives it again.
+    /// Returns the errors of [`cancel`](Self::cancel). Some of the keys may have been revived. Repeating the call also
+    /// revives a key that was parked again after the first call.
     ///
     /// # Cancel safety
     ///
@@ -163,10 +162,10 @@ impl Queue {
         self.change_keys(Change::Revive, keys.into_iter().map(Into::into).collect()).await
     }
 
-    /// Makes the waiting keys among `keys` ready, and forgets their failures. A key that backs off is also waiting. The
+    /// Makes the waiting keys among `keys` ready, and resets their failures. A key that backs off is also waiting. The
     /// result has a `bool` for each key, in the order of `keys`: true if the key was waiting.
     ///
-    /// The pending run keeps its priority, its adds and their flags. Each transaction changes up to 1,000 keys.
+    /// The key's priority, its number of adds and their flags do not change. Each transaction changes up to 1,000 keys.
     ///
     /// # Errors
     ///
@@ -293,7 +292,7 @@ impl Queue {
         let mut order: Vec<usize> = (0..keys.len()).collect();
         // The keys are sorted so that all calls lock keys in the same order.
         order.sort_by_key(|&n| &keys[n]);
-        // If the caller passes a key twice, it is changed once.
+        // A key that the caller passes twice is changed once.
         order.dedup_by_key(|n| &keys[*n]);
         for batch in order.chunks(BATCH) {
             let Shared { engine, place, .. } = &*self.shared;
@@ -332,8 +331,8 @@ impl Queue {
 /// No key is changed until the caller awaits the value or its [steps](Self::step). The awaited value returns the number
 /// of changed keys.
 ///
-/// The transactions of one step belong to this step alone. If the caller stops between two steps, the keys of the
-/// completed steps are changed, and the other keys are not.
+/// A transaction never contains keys of two steps. If the caller stops between two steps, the keys of the completed
+/// steps are changed, and the other keys are not.
 #[must_use = "nothing is changed until this is awaited"]
 pub struct Bulk {
     shared: Arc<Shared>,
@@ -362,7 +361,7 @@ impl Bulk {
         Self { shared, change, group, stage, locked, changed: 0 }
     }
 
-    /// Returns the number of keys changed so far.
+    /// Returns the number of keys that the completed steps have changed.
     #[must_use]
     pub const fn changed(&self) -> u64 {
         self.changed
@@ -443,7 +442,7 @@ impl Bulk {
             Some(next) => Stage::Walk(Some(next)),
             None if self.locked.is_empty() => Stage::Over,
             None => {
-                // A step that was repeated may have found a key twice.
+                // A repeated step may have found the same locked key twice.
                 self.locked.sort_unstable();
                 self.locked.dedup();
                 Stage::Locked
@@ -452,8 +451,8 @@ impl Bulk {
         Ok(())
     }
 
-    /// Changes one key that was locked, and waits for its lock. If this wait fails, changes the keys that are no longer
-    /// locked, and waits for no other lock.
+    /// Changes one key that was locked, and waits for its lock. If the wait fails, the call changes all keys that are
+    /// no longer locked, and waits for no other lock.
     async fn take_locked(&mut self) -> Answer<()> {
         let Some(key) = self.locked.last() else {
             self.stage = Stage::Over;

@@ -38,7 +38,7 @@ impl Claims {
         self.items.items()
     }
 
-    /// Leaves the keys to the other program's worker, which must renew and complete them.
+    /// Leaves the keys to the other program's worker. The worker must renew and complete them.
     pub fn hand_over(self) {
         self.shared.place.meters.count_deliveries(self.items.items().map(Item::queued));
         self.items.hand_over();
@@ -78,7 +78,7 @@ pub enum Renewal {
     Lost,
     /// Another transaction has locked the key, so the lease was not renewed.
     Locked,
-    /// The store has not answered in time, or has failed with this error. The lease may have been renewed.
+    /// The store has not answered in time, or has answered with this error. The lease may have been renewed.
     Unknown(String),
 }
 
@@ -97,8 +97,8 @@ pub enum Resumed {
 
 #[doc(hidden)]
 impl Queue {
-    /// Waits until a key is ready, and claims up to `max` keys for a worker of another program. Returns no keys if no
-    /// key becomes ready within `wait`, or if the queue is shut down in this process. Even with a `wait` of 0, the call
+    /// Waits until a key is ready, and claims up to `max` keys for a worker of another program. The result is empty if
+    /// no key becomes ready within `wait`, or the queue is shut down in this process. Even with a `wait` of 0, the call
     /// sends one claim to the store.
     ///
     /// # Errors

@@ -17,9 +17,9 @@ use crate::types::rate::Rate;
 impl Queue {
     /// Returns the operations on one group: adds, a pause, cancels, and the settings of the group.
     ///
-    /// The group need not contain keys. In a queue without [groups](crate::OpenOptions::group_by), or with a name that
-    /// is not valid, each operation fails with [`ErrorKind::Invalid`](crate::ErrorKind::Invalid). A valid name has up
-    /// to 100 bytes and no control characters.
+    /// The call succeeds even if the group has no keys. In a queue without [groups](crate::OpenOptions::group_by), or
+    /// with a name that is not valid, each operation fails with [`ErrorKind::Invalid`](crate::ErrorKind::Invalid). A
+    /// valid name has up to 100 bytes and no control characters.
     ///
     /// # Examples
     ///
@@ -57,8 +57,8 @@ impl Queue {
     /// Sets how many keys of a group can be in flight at the same time, for all groups without a [separate
     /// limit](GroupHandle::set_limit). With `None`, these groups have no limit.
     ///
-    /// The limit is stored, and applies to later claims of all processes. Runs in flight continue, even if their number
-    /// exceeds the new limit.
+    /// The store keeps the limit, which applies to later claims of all processes. Runs in flight continue, even if
+    /// their number exceeds the new limit.
     ///
     /// # Errors
     ///
@@ -362,8 +362,8 @@ impl GroupHandle<'_> {
     /// Stops the deliveries of the group in all processes. Keys of the group can still be added, coalesce, become ready
     /// and be completed.
     ///
-    /// The store keeps the pause, even if this process stops or the group has no keys. After this call, a claim that
-    /// has already begun may still deliver keys of the group. So may a process that has [claimed keys
+    /// The store keeps the pause, even if this process stops or the group has no keys. After this call, two kinds of
+    /// keys may still be delivered: keys of a claim that has already begun, and keys that a process has [claimed
     /// ahead](crate::OpenOptions::claim_ahead).
     ///
     /// # Errors

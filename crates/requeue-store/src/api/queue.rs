@@ -57,8 +57,8 @@ impl Queue {
     ///
     /// - The key is longer than 2,048 bytes.
     /// - The [pattern](crate::OpenOptions::group_by) of the queue extracts a group whose name has more than 100 bytes.
-    /// - The store could not be reached, or other transactions of PostgreSQL kept the key locked, until the
-    ///   [timeout](crate::OpenOptions::add_timeout) of the add.
+    /// - The [timeout](crate::OpenOptions::add_timeout) of the add has passed. Until then, the store could not be
+    ///   reached, or other transactions of PostgreSQL kept the key locked.
     /// - The store refuses the add, or the queue was [dropped](crate::ErrorKind::Dropped).
     ///
     /// [`AddError::may_have_happened`] returns true if the key may have been added nevertheless.
@@ -291,7 +291,7 @@ impl Queue {
     ///
     /// # Cancel safety
     ///
-    /// If the future is dropped, the run may have been cancelled. A repeated call may cancel a later run.
+    /// If the future is dropped, the run may have been cancelled. Repeating the call may cancel a later run.
     ///
     /// # Examples
     ///
@@ -390,7 +390,7 @@ impl Queue {
 
     /// Stops deliveries in this process: getters return `None`. Other processes continue, and no key is lost.
     ///
-    /// Items that this process holds can still be completed. Adds still work, because other processes run the keys.
+    /// Items that this process holds can still be completed. Adds also succeed, because other processes run the keys.
     pub fn shut_down(&self) {
         self.shared.stop_deliveries(Shutdown::Now);
     }

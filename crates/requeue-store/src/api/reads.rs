@@ -63,9 +63,9 @@ impl Queue {
 
     /// Returns up to three of the last consecutive failures of a key, the newest first.
     ///
-    /// When a worker completes a failed run, the store also records the attempt. When the failures of a key are reset,
-    /// or the key leaves the queue, the store removes the key's attempts. The store keeps about the last 10,000
-    /// attempts of each queue; in Redis, of each shard.
+    /// When a worker completes a failed run, the store also records the run as an attempt. When the failures of a key
+    /// are reset, or the key leaves the queue, the store removes the key's attempts. The store keeps about the last
+    /// 10,000 attempts of each queue; in Redis, of each shard.
     ///
     /// # Errors
     ///
@@ -267,12 +267,12 @@ impl Queue {
     }
 
     /// Returns one line of text that explains the state of a key: see [`Entry::explain`]. If a ready key is held back
-    /// by a rate, or by the limit or a pause of its group, the text names the reason. For a rate, this includes the
-    /// time until the next start. For a limit, this includes up to ten keys of the group in flight, and their workers.
-    /// If the key has a schedule, the text contains the time of the next add by the schedule: see
+    /// by a rate, or by the limit or a pause of its group, the text names the reason. If the reason is a rate, the text
+    /// has the time until the next start. If the reason is a limit, the text has up to ten keys of the group in flight,
+    /// and their workers. If the key has a schedule, the text contains the time of the next add by the schedule: see
     /// [`ScheduleInfo::explain`].
     ///
-    /// For a ready key of a queue with groups, the engine reads all keys of the group.
+    /// If the key is ready and has a group, the engine reads all keys of the group.
     ///
     /// # Errors
     ///
@@ -349,15 +349,15 @@ impl Queue {
         }
     }
 
-    /// Returns the activity of all processes on the queue in the last `since`, for each minute, and the workers that
-    /// are alive. `since` is at most 7 days, because the store removes older numbers.
+    /// Returns the activity of the queue in the last `since`, for each minute and over all processes. Also returns the
+    /// workers that are alive. `since` is at most 7 days, because the store removes older numbers.
     ///
-    /// - Every process writes its numbers about every 5 seconds, when it [settles](Self::settled), and when it drops its
-    ///   last handle of the queue. A process that is killed loses the numbers since its last write. The numbers of this
-    ///   process are written before they are read.
+    /// - Every process writes its numbers about every 5 seconds, when it [settles](Self::settled), and when it drops
+    ///   its last handle of the queue. A process that is killed loses the numbers since its last write. This call first
+    ///   writes the numbers of this process.
     /// - The store counts an event in the minute in which its process writes it, or in the minute before, by the
     ///   engine's clock.
-    /// - Every 10 seconds or so, a worker records that it is alive. It counts as alive until 30 seconds after its last
+    /// - About every 10 seconds, a worker records that it is alive. It counts as alive until 30 seconds after its last
     ///   record.
     /// - Adds made in SQL, and the work of processes of earlier versions, are not counted.
     ///
@@ -423,9 +423,9 @@ impl Queue {
     /// depends on the shorter of the last two counts, so that one slow answer of the store does not cause a long
     /// interval:
     ///
-    /// - If that count took up to 0.6 s, the interval is fifty times as long, and at least 1 s.
+    /// - If the shorter count took up to 0.6 s, the interval is fifty times as long as the count, and at least 1 s.
     /// - If it took up to 7.5 s, the interval is 30 s.
-    /// - If it took longer, the interval is four times as long.
+    /// - If it took longer, the interval is four times as long as the count.
     ///
     /// Therefore, counts of similar durations use at most a fifth of the engine's time, for any number of callers. If
     /// each count takes up to 0.6 s, they use at most a fiftieth. Counts with very different durations, and counts that

@@ -71,7 +71,7 @@ impl Queue {
             let Agenda { now, schedules } = engine.put_schedule(place, schedule).await?;
             for stored in schedules {
                 if stored.is_new && stored.due_at().is_some() {
-                    // If this step fails, or the process stops here, another process computes the next time.
+                    // If this step fails, or the process stops before it, another process computes the next time.
                     let _ = fire(&self.shared, &stored, now).await;
                 }
             }
@@ -244,7 +244,7 @@ impl Queue {
     }
 
     /// Ends a [pause](Self::pause_schedule). The schedule skips the times that have passed during the pause. Returns
-    /// false if the key has no schedule. If a process had refused the schedule, a process computes its next time again.
+    /// false if the key has no schedule. If a process had refused the schedule, the next time is computed again.
     ///
     /// # Errors
     ///

@@ -20,7 +20,7 @@ use crate::types::inspect::{ParkedKey, QueueInfo, StateCounts};
 use crate::types::rate::Rate;
 use crate::types::worker::this_process;
 
-/// The maximum duration of an option: one year. A time of any clock plus this duration does not overflow.
+/// The maximum duration of an option: one year. The sum of this duration and a time of any clock does not overflow.
 const MAX_DURATION: Duration = Duration::from_secs(365 * 24 * 60 * 60);
 
 /// A store of queues: a SQLite file, a PostgreSQL database, or one or more Redis servers.
@@ -60,9 +60,9 @@ impl Store {
     ///   `?synchronous=full`, acknowledged changes also survive a power failure.
     /// - `sqlite::memory:`, for tests: the store disappears with its last handle.
     /// - `postgres://USER@HOST/DATABASE`, with the feature `postgres`: a PostgreSQL database.
-    /// - `redis://HOST` or `rediss://HOST`, with the feature `redis`: a Redis node, or any node of a cluster.
-    ///   With `?wait=N`, an acknowledged change is on N replicas. `shards=N` is the number of shards of new queues.
-    ///   `eviction=accept` allows a server that may evict keys when its memory is full.
+    /// - `redis://HOST` or `rediss://HOST`, with the feature `redis`: a Redis node, or any node of a cluster. With
+    ///   `?wait=N`, the engine acknowledges an add only if N replicas have it. `shards=N` is the number of shards of
+    ///   new queues. `eviction=accept` allows a server that may evict keys when its memory is full.
     ///
     /// # Errors
     ///
@@ -195,7 +195,7 @@ impl Store {
 
     /// Drops a queue that has neither keys nor schedules. The queue and its settings are removed for all processes.
     ///
-    /// Processes that still have the queue open get errors. Adds of these processes fail with
+    /// Processes that still have the queue open receive errors. Their adds fail with
     /// [`ErrorKind::Dropped`](crate::ErrorKind::Dropped), and their getters return `None`: see [`Queue::is_dropped`].
     ///
     /// No acknowledged add is lost. If an add and a drop happen at the same time, either the add fails, or the drop
@@ -435,7 +435,7 @@ impl OpenOptions {
     /// By default, there is no rate.
     ///
     /// The first process that opens the queue with a rate chooses it, and the store keeps the rate. If a later process
-    /// asks for another rate, [`open`](Self::open) fails. This also applies to two processes that open the queue at the
+    /// asks for another rate, [`open`](Self::open) fails. The same rule applies if two processes open the queue at the
     /// same time. A process without this option uses the stored rate. [`Queue::set_rate`] changes or removes the rate.
     /// After a removal, the next process with this option sets the rate again.
     /// [`GroupHandle::set_rate`](crate::GroupHandle::set_rate) sets a further rate for a group.
@@ -514,7 +514,8 @@ impl OpenOptions {
         self
     }
 
-    /// Parks a key after this number of consecutive failures, at least 1. By default, failures alone never park a key.
+    /// Sets the number of consecutive failures after which a key is parked, at least 1. By default, failures alone
+    /// never park a key.
     ///
     /// If processes have different limits, one process decides: the process that completes the last failed run, or that
     /// finds the lease of that run expired.
@@ -549,10 +550,10 @@ impl OpenOptions {
     /// wait for the commit of its claim. The default is 256. With 0, the process does not claim ahead.
     ///
     /// The process claims ahead as many keys as its workers would take within 10 ms at their recent rate. If two claims
-    /// take longer than 10 ms, the duration of two claims replaces this period. The period is at most 100 ms, and at
-    /// most a thirtieth of the lease. If runs are long, workers take less than one key in the period, and no key is
-    /// claimed ahead. The rate includes only keys that [`Queue::get`] and [`Workers`](requeue::workers::Workers) take.
-    /// A call of [`Queue::get_many`] for several keys is not included.
+    /// take longer than 10 ms, the period is the duration of two claims. The period is at most 100 ms, and at most a
+    /// thirtieth of the lease. If runs are long, workers take less than one key in the period, and no key is claimed
+    /// ahead. The rate includes only keys that [`Queue::get`] and [`Workers`](requeue::workers::Workers) take. A call
+    /// of [`Queue::get_many`] for several keys is not included.
     ///
     /// If no worker takes a key within ten times that period, the key returns to its place in the order, and no failure
     /// is counted. A shutdown returns all keys that were claimed ahead. Until the key returns, other processes do not
@@ -565,8 +566,8 @@ impl OpenOptions {
         self
     }
 
-    /// Sets the timeout of an add: the maximum time for which it waits for an unreachable store, or for a transaction
-    /// that has locked the key. The default is 30 s, and the maximum is one year.
+    /// Sets the timeout of an add: the maximum time for which it waits, because the store cannot be reached or a
+    /// transaction has locked the key. The default is 30 s, and the maximum is one year.
     pub fn add_timeout(mut self, timeout: Duration) -> Self {
         self.options.add_timeout = timeout.min(MAX_DURATION);
         self
@@ -603,7 +604,7 @@ impl OpenOptions {
         self
     }
 
-    /// Calls `report` for each key that this process parks.
+    /// Sets the function `report`, which is called for each key that this process parks.
     ///
     /// There are two cases:
     ///
@@ -666,7 +667,7 @@ impl OpenOptions {
         self
     }
 
-    /// Creates spans of OpenTelemetry for the waits and runs of keys: see [`requeue::trace`].
+    /// Makes this process create spans of OpenTelemetry for the waits and runs of keys: see [`requeue::trace`].
     ///
     /// An add of this process carries the current trace context to the worker, which may be on another machine. The
     /// store keeps the contexts with the key until a run succeeds. By default, the process creates no spans, and adds

@@ -122,7 +122,7 @@ impl Item {
         self.shared().leases.begin_run(self.out.epoch, now)
     }
 
-    /// Returns the time of the delivery to the worker. Before the delivery, returns the time at which the claim was
+    /// Returns the time of the delivery to the worker or, before the delivery, the time at which the claim was
     /// answered.
     pub(crate) const fn delivered_at(&self) -> Instant {
         self.since

@@ -14,8 +14,8 @@ use super::time::Micros;
 use super::time::{after, until};
 use crate::types::add::Priority;
 
-/// The number of groups of the ring that one claim visits. The number is small, because a claim costs less if it takes
-/// more keys from fewer groups.
+/// The number of groups of the ring that one claim visits. A claim costs less if it takes more keys from fewer groups,
+/// so the number is small.
 const VISITED: usize = 8;
 /// The number of groups that one claim looks up. The lookup starts at the cursor.
 pub(crate) const LOOKED_UP: usize = 16;

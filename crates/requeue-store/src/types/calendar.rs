@@ -70,7 +70,7 @@ impl Calendar {
         Self::every(period)
     }
 
-    /// Returns the time zone of a schedule for which the user names none.
+    /// Returns the time zone of a schedule if the user names none.
     pub(crate) fn default_zone(spec: &str) -> &'static str {
         if spec.starts_with(EVERY) { "" } else { "UTC" }
     }
@@ -95,7 +95,6 @@ impl Calendar {
 
     /// Returns the first time after `now`. `was` is an earlier time of the schedule, or the time at which the schedule
     /// began. Times are in microseconds since 1970.
-    /// microseconds since 1970.
     ///
     /// # Errors
     ///

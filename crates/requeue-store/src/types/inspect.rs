@@ -40,7 +40,7 @@ pub struct Entry {
     /// The state of the key.
     pub state: State,
     /// The time for which the key has been in its state. A ready key has been ready since its add, or since its due
-    /// time. It is `None` for a waiting key, because the store does not record when its wait began.
+    /// time. The value is `None` for a waiting key, because the store does not record when the wait began.
     pub since: Option<Duration>,
     /// The time until the pending run is due. For a key in flight, the pending run is the run after the present run.
     pub due: Option<Duration>,
@@ -360,7 +360,7 @@ impl Entry {
     /// Returns one line of text that explains the state of the key.
     ///
     /// The text does not say whether a rate, or the limit or a pause of the group, holds a ready key back.
-    /// [`Queue::explain`](crate::Queue::explain) also names these causes.
+    /// [`Queue::explain`](crate::Queue::explain) names these causes.
     #[must_use]
     pub fn explain(&self) -> String {
         self.explain_in_group(None)

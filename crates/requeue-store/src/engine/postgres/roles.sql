@@ -1,6 +1,5 @@
 -- Run these statements as the role that migrates. Grants remain when a later version upgrades the schema. Repeat the
 -- grants for new functions.
--- functions.
 create role worker login;
 grant usage on schema requeue to worker;
 grant select on all tables in schema requeue to worker;

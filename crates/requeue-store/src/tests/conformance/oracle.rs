@@ -551,7 +551,7 @@ impl Pair {
         }
     }
 
-    /// Returns a key in the form for the model of the groups. The name of its group is missing.
+    /// Returns a key as the model of the groups takes it. The name of its group is left empty.
     fn grouped(&self, which: u32) -> GroupedKey<'static> {
         let since = self.ready_at.get(&which).copied().unwrap_or(self.now);
         GroupedKey { group: "", priority: priority(which).number().into(), since }
