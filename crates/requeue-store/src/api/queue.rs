@@ -21,8 +21,8 @@ use crate::types::key::Key;
 
 /// A queue in a store. Other processes on any machine may have the same queue open.
 ///
-/// Handles are cheap to clone. All handles of one [`open`](crate::OpenOptions::open) share two tasks: one
-/// claims keys for all getters, and one renews leases.
+/// Handles are cheap to clone. All handles of one [`open`](crate::OpenOptions::open) share two tasks: one claims keys
+/// for all getters, and one renews leases.
 #[derive(Clone)]
 pub struct Queue {
     pub(crate) shared: Arc<Shared>,
@@ -214,8 +214,8 @@ impl Queue {
         }
     }
 
-    /// Waits for the next ready key. Returns `None` when the queue is [shut down](Self::shut_down) in this
-    /// process, or was [dropped](Self::is_dropped).
+    /// Waits for the next ready key. Returns `None` when the queue is [shut down](Self::shut_down) in this process, or
+    /// was [dropped](Self::is_dropped).
     ///
     /// If the store cannot be reached, the call waits until it can be reached again.
     ///
@@ -246,8 +246,8 @@ impl Queue {
         self.get_many(1).await.pop()
     }
 
-    /// Waits until a key is ready, and returns up to `max` keys. Returns no keys if the queue is shut down in
-    /// this process, or `max` is 0.
+    /// Waits until a key is ready, and returns up to `max` keys. Returns no keys if the queue is shut down in this
+    /// process, or `max` is 0.
     ///
     /// # Cancel safety
     ///
@@ -273,8 +273,7 @@ impl Queue {
         self.getters.send(waiter).is_ok()
     }
 
-    /// Cancels the run of a key in flight, in any process. The key runs again only if it was added
-    /// again.
+    /// Cancels the run of a key in flight, in any process. The key runs again only if it was added again.
     ///
     /// The worker learns of the cancellation within a second. If PostgreSQL cannot send notifications to the worker,
     /// the worker learns of it at the next renewal of its lease. In the worker's process, [`Item::cancelled`] becomes
@@ -439,8 +438,8 @@ impl Queue {
 
     /// Returns true if this process has found that the queue was [dropped](crate::Store::drop_queue).
     ///
-    /// A getter that waits for keys detects the drop within the [poll interval](crate::OpenOptions::poll).
-    /// Then the queue is shut down in this process, each `get` returns `None`, and `Workers` stop.
+    /// A getter that waits for keys detects the drop within the [poll interval](crate::OpenOptions::poll). Then the
+    /// queue is shut down in this process, each `get` returns `None`, and `Workers` stop.
     ///
     /// A queue that is created again with the same name is another queue. This handle never changes the new queue. To
     /// use the new queue, open it.

@@ -26,7 +26,7 @@ const KEPT: Duration = Duration::from_secs(60 * activity::KEPT.unsigned_abs());
 const EXPLAINED: usize = 10;
 
 impl Queue {
-    /// Counts the keys in each state. For this, the engine reads all keys of the queue.
+    /// Counts the keys in each state. The call reads all keys of the queue.
     ///
     /// # Errors
     ///
@@ -173,8 +173,8 @@ impl Queue {
     /// Returns a page of up to `limit` keys in `state`, or in any state with `None`. The keys are sorted by their
     /// bytes. The page begins after the key `after`.
     ///
-    /// To walk over all pages, pass the last key of each page as `after` for the next page. The walk returns
-    /// a key exactly once if the key is in the state throughout the walk.
+    /// To walk over all pages, pass the last key of each page as `after` for the next page. The walk returns a key
+    /// exactly once if the key is in the state throughout the walk.
     ///
     /// # Errors
     ///

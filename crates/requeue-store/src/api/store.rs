@@ -141,8 +141,8 @@ impl Store {
     ///
     /// # Errors
     ///
-    /// Returns an error if the schema has a later version or belongs to another program, or the store
-    /// cannot be reached.
+    /// Returns an error if the schema has a later version or belongs to another program, or the store cannot be
+    /// reached.
     ///
     /// # Cancel safety
     ///
@@ -212,8 +212,8 @@ impl Store {
     ///
     /// # Cancel safety
     ///
-    /// If the future is dropped, the queue may or may not have been dropped. Repeating the call
-    /// also drops a queue of this name that was created after the first call.
+    /// If the future is dropped, the queue may or may not have been dropped. Repeating the call also drops a queue of
+    /// this name that was created after the first call.
     ///
     /// # Examples
     ///
@@ -573,8 +573,8 @@ impl OpenOptions {
         self
     }
 
-    /// Sets the name of this worker: 1 to 100 bytes without control characters. The default is the name of
-    /// the machine and the id of the process: `web-1:4242`.
+    /// Sets the name of this worker: 1 to 100 bytes without control characters. The default is the name of the machine
+    /// and the id of the process: `web-1:4242`.
     ///
     /// While a key of this process is in flight, the store keeps the name with the key, and
     /// [`Entry::worker`](crate::Entry::worker) returns it. The name has no other effect, so two processes may have the

@@ -63,8 +63,7 @@ pub(crate) struct Holder {
     pub(crate) lease: Duration,
 }
 
-/// Claims keys for the getters that arrive through `come`, until the queue is shut down or its last handle is
-/// dropped.
+/// Claims keys for the getters that arrive through `come`, until the queue is shut down or its last handle is dropped.
 pub(crate) async fn serve_getters(shared: Weak<Shared>, mut come: mpsc::UnboundedReceiver<Waiter>) {
     // The task has only a weak handle, so that the queue closes when its user drops the last handle.
     let Some((mut wakes, mut shutdown, mut desk)) = shared.upgrade().map(|shared| {

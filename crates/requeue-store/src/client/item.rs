@@ -309,8 +309,8 @@ impl Item {
 
     /// Completes the delivery. Returns true if the completion has parked the key.
     ///
-    /// A completion that parks the key is also reported as a [`tracing`] event with the target
-    /// `requeue_store::parked` and the level `WARN`.
+    /// A completion that parks the key is also reported as a [`tracing`] event with the target `requeue_store::parked`
+    /// and the level `WARN`.
     ///
     /// # Errors
     ///

@@ -166,7 +166,7 @@ impl From<ReaddPolicy> for Settings {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Ask {
     pub(crate) key: Key,
-    /// The group of the key if it is new, or It is `None` if the queue has no groups.
+    /// The group that the key receives if it is new, or `None` if the queue has no groups.
     pub(crate) group: Option<Arc<str>>,
     pub(crate) add: Add,
     /// The number of equal adds that this request combines.
@@ -262,7 +262,7 @@ pub(crate) struct Delivery {
     pub(crate) failures: u32,
     /// The time for which the key was ready. If the key was dirty, the time begins with the add that made it dirty.
     pub(crate) queued: Duration,
-    /// The name of the key's group, or It is `None` if the queue has no groups.
+    /// The name of the key's group, or `None` if the queue has no groups.
     pub(crate) group: Option<Arc<str>>,
     /// The trace contexts of the adds that the run serves, one per line.
     pub(crate) trace: Option<Arc<str>>,

@@ -87,7 +87,7 @@ pub(crate) enum Part {
 }
 
 impl Part {
-    /// Returns the part that a request to all shards concerns.
+    /// Returns the part of the store that serves requests to all shards.
     pub(crate) fn all_shards(engine: &dyn Engine, place: &Place) -> Self {
         if engine.shard_count(place) == 1 { Self::Shard(0) } else { Self::All }
     }

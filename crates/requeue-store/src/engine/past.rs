@@ -11,7 +11,7 @@
 //! 2. its duration;
 //! 3. 1 plus the time for which the key was ready before it, or 0 if this time is unknown.
 //!
-//! Between the numbers of two runs is the time between their ends. Times and durations are in milliseconds.
+//! The time between the ends of two runs stands between their numbers. Times and durations are in milliseconds.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -49,12 +49,11 @@ impl Wakes {
         self.wake_after(queue, |_| {});
     }
 
-    /// Wakes the getters of a queue. If the queue has groups, `note` first changes the turns of
-    /// each handle.
+    /// Wakes the getters of a queue. If the queue has groups, `note` first changes the turns of each handle.
     pub(crate) fn wake_after(&self, queue: i64, note: impl Fn(&mut Turns)) {
         if let Some(QueueWakes { sender, turns }) = lock(&self.0).get(&queue) {
-            // The turns are changed before the wake, because the claim that follows the wake must
-            // know the changed groups.
+            // The turns are changed before the wake, because the claim that follows the wake must know the changed
+            // groups.
             turns.iter().filter_map(Weak::upgrade).for_each(|turns| note(&mut lock(&turns)));
             sender.send_modify(|wakes| *wakes += 1);
         }

@@ -13,8 +13,7 @@ fn name(n: u32) -> String {
     format!("{n:05}")
 }
 
-/// Returns a queue of 1,000 keys. A worker has just run 300 of them without a break, and holds one
-/// more key.
+/// Returns a queue of 1,000 keys. A worker has just run 300 of them without a break, and holds one more key.
 async fn busy(options: Options) -> (Arc<Memory>, Queue, Item) {
     let (engine, queue) = queue_with(Memory::new(), options);
     for n in 0..1000 {
@@ -111,8 +110,7 @@ async fn what_was_claimed_ahead_is_back_when_the_last_handle_is_gone() {
 async fn leases_of_keys_that_are_ahead_are_their_holders() {
     let (engine, queue, item) = busy(Options::default()).await;
     assert!(in_flight(&queue).await > 1);
-    // The process is suspended until its leases have expired. Therefore, none of its keys is
-    // delivered.
+    // The process is suspended until its leases have expired. Therefore, none of its keys is delivered.
     let gate = engine.gate.lock().await;
     tokio::time::advance(Options::default().lease).await;
     let getter = tokio::spawn({

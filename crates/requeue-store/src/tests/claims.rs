@@ -78,8 +78,7 @@ async fn a_claim_waits_for_a_key_and_makes_at_least_one_request() {
     queue.add("a").await.expect("added");
     assert_eq!(waiting.await.expect("no panic").items().len(), 1);
 
-    // If no key is ready, the claim returns after its timeout. The longer wait of another claim
-    // does not delay it.
+    // If no key is ready, the claim returns after its timeout. The longer wait of another claim does not delay it.
     settle().await;
     let item = get(&queue).await;
     let mut longer = Box::pin(queue.claim_for("other", LEASE, 1, 60 * SECOND));
@@ -126,8 +125,7 @@ async fn each_process_can_renew_and_complete_a_claim_once() {
         let over = resume(&second, ticket).await;
         assert!(matches!(over, Err(Resumed::Over(Some(_)))), "{over:?}");
     }
-    // This process did not know the flags and the priority of the adds. The next run has them
-    // nevertheless.
+    // This process did not know the flags and the priority of the adds. The next run has them nevertheless.
     tokio::time::advance(SECOND).await;
     let item = get(&second).await;
     let found = (item.attempt(), item.adds(), item.flags(), item.priority());

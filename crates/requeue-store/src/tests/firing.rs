@@ -62,8 +62,7 @@ async fn claims_do_not_pay_for_a_schedule_that_cannot_be_fired() {
     assert!(counts.iter().any(|(key, _)| key == "held"), "{counts:?}");
 }
 
-/// A transaction may have locked the keys of many schedules. The wait for each of these locks takes
-/// time.
+/// A transaction may have locked the keys of many schedules. The wait for each of these locks takes time.
 #[tokio::test(start_paused = true)]
 async fn many_locked_schedules_do_not_stop_the_others() {
     const LOCKED: usize = 300;

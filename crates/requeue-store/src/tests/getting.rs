@@ -1,5 +1,4 @@
-//! Tests getters: the keys that they receive, when they are woken or poll, and when they return
-//! `None`.
+//! Tests getters: the keys that they receive, when they are woken or poll, and when they return `None`.
 
 use tokio::time::timeout;
 
@@ -204,8 +203,7 @@ async fn a_process_that_wants_no_key_passes_its_wake_on() {
         assert_eq!(engine.passed_wakes(), 1, "wake {n}: the process waits for no further one");
     }
 
-    // The wake for another key arrives during a claim. The claim has taken its key, but is not
-    // answered yet.
+    // The wake for another key arrives during a claim. The claim has taken its key, but is not answered yet.
     queue.add("a").await.expect("added");
     settle().await;
     let gate = engine.gate.lock().await;

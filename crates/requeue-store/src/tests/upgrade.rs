@@ -1,5 +1,4 @@
-//! Tests upgrades. A store of version 1 that has keys in several states becomes a store of this
-//! version.
+//! Tests upgrades. A store of version 1 that has keys in several states becomes a store of this version.
 
 use std::time::Duration;
 

@@ -31,8 +31,8 @@ pub struct ActionRecord {
     pub action: String,
     /// The person or the program that acted.
     pub by: String,
-    /// The key or group that the action changed, or the number of changed keys. The text is empty
-    /// if the action concerns the whole queue.
+    /// The key or group that the action changed, or the number of changed keys. The text is empty if the action
+    /// concerns the whole queue.
     pub target: String,
     /// The reason that the operator gave, or an empty text.
     pub note: String,
@@ -47,8 +47,7 @@ impl ActionRecord {
         Self { ago, action: action.into(), by: by.into(), target, note }
     }
 
-    /// Sets the key or group that the action changed, or the number of changed keys. Only the first
-    /// 200 bytes are kept.
+    /// Sets the key or group that the action changed, or the number of changed keys. Only the first 200 bytes are kept.
     #[must_use]
     pub fn target(mut self, target: impl Into<String>) -> Self {
         self.target = target.into();

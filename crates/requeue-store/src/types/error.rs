@@ -372,8 +372,8 @@ error! {
 }
 
 error! {
-    /// The error of a cancel, revive, pause or drop: the store cannot be reached, another transaction has locked a
-    /// key, or the queue was dropped.
+    /// The error of a cancel, revive, pause or drop: the store cannot be reached, another transaction has locked a key,
+    /// or the queue was dropped.
     ///
     /// If the change [may have happened](Self::may_have_happened), look at the key before you repeat a cancel or a
     /// revive, because a second call also affects later adds and failures. A second drop also drops a queue of the same

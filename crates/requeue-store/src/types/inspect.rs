@@ -262,7 +262,7 @@ pub struct StateCounts {
     pub waiting: u64,
     /// The number of keys in flight, including dirty keys.
     pub in_flight: u64,
-    /// The number of keys that were added again while they are in flight.
+    /// The number of keys in flight that were added again.
     pub dirty: u64,
     /// The number of parked keys.
     pub parked: u64,

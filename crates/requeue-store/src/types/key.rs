@@ -4,8 +4,7 @@ use std::fmt;
 use std::ops::Deref;
 use std::sync::Arc;
 
-/// The name of something that may need work. A key has up to 2,048 bytes, and in most cases is
-/// text.
+/// The name of something that may need work. A key has up to 2,048 bytes, and in most cases is text.
 ///
 /// Adds of equal keys are coalesced. Clones of a key share its bytes.
 ///

@@ -75,8 +75,7 @@ impl Postgres {
     }
 }
 
-/// Reads a row of [`Postgres::read_parts`]. Returns `None` if the row contains only the server's
-/// time.
+/// Reads a row of [`Postgres::read_parts`]. Returns `None` if the row contains only the server's time.
 fn read_part(row: &SqlRow) -> Option<Part> {
     let minute = row.get::<_, Option<_>>(1)?;
     let mut counts = [0; Tally::COUNTS.len()];

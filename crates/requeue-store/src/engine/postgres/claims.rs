@@ -16,8 +16,9 @@ use crate::types::error::Answer;
 pub(super) const SAID: Duration = Duration::from_secs(4);
 /// Scans of all keys below the watermark use at most 1 / `WHOLE_SHARE` of the time.
 const WHOLE_SHARE: u32 = 20;
-/// Scans for the keys of a late transaction use at most 1 / `LATE_SHARE` of the time. The share is greater than that of
-/// scans of all keys, because these scans read fewer rows, and a worker may be waiting for one of the keys.
+/// Scans for the keys of a late transaction use at most 1 / `LATE_SHARE` of the time. This share is greater than that
+/// of scans of all keys, because a scan for the keys of one transaction reads fewer rows, and a worker may be waiting
+/// for one of the keys.
 const LATE_SHARE: u32 = 4;
 
 /// Claims keys for one process.

@@ -3,8 +3,8 @@
 //!
 //! # Address
 //!
-//! The address is `postgres://USER:PASSWORD@HOST:PORT/DATABASE?OPTION=VALUE&…`, in the format of `libpq`.
-//! Special characters are percent-encoded: `%40` stands for `@`, and a directory of Unix sockets is written
+//! The address is `postgres://USER:PASSWORD@HOST:PORT/DATABASE?OPTION=VALUE&…`, in the format of `libpq`. Special
+//! characters are percent-encoded: `%40` stands for `@`, and a directory of Unix sockets is written
 //! `%2Frun%2Fpostgresql`. If there are several hosts, separated by commas, they are tried in order.
 //! `target_session_attrs=read-write` selects the host that accepts writes.
 //!

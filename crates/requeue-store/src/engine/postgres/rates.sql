@@ -49,7 +49,8 @@ end $$;
 
 -- Returns how many of `in_max` keys a claim may deliver by the rate of the queue, and the time of the next start. If
 -- another claim has the right to use the rate, the number is 0, and the process claims again soon. The time of this
--- call is later than the times of all claims that have had the right. The keys must be delivered at a still later time.
+-- call is later than the times of all claims that have had the right. The claim must deliver its keys at a still later
+-- time.
 create or replace function requeue.begin_rate(
     in_queue integer, in_rate bigint[], in_max integer, out most integer, out next_at bigint
 )

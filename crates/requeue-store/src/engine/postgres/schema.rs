@@ -61,8 +61,8 @@ const PLANNED: &str = "{definer} set plan_cache_mode = force_generic_plan set ji
                        set enable_seqscan = off set enable_bitmapscan = off set enable_sort = off \
                        set enable_hashjoin = off set enable_mergejoin = off";
 
-/// Returns [`FUNCTIONS`] after the replacement of the names in braces. The replacements are common options, lists of
-/// columns, and constants. With them, the columns of a key are listed in one place only.
+/// Returns [`FUNCTIONS`] with the names in braces replaced by common options, lists of columns, and constants. With
+/// these replacements, the columns of a key are listed in one place only.
 fn function_sql() -> String {
     let run = |form: fn(&&str) -> String| Columns::RUN.iter().map(form).collect::<Vec<_>>();
     let sql = FUNCTIONS

@@ -4,10 +4,11 @@
 //! transaction can see it. Therefore, a claim that began at the oldest entry would read all of these entries.
 //!
 //! Keys can appear below the watermark in two ways. An add reads the clock when it runs, but its key becomes visible
-//! when its transaction commits. And a claim skips a locked key, whose position does not change. Therefore, each claim
-//! returns the transactions that were in progress when it began. A later claim may find that one of these transactions
-//! took longer than the [slack](SLACK) of claims. In this case, the range that claims have passed since the transaction
-//! began is suspect: it may contain keys that claims have skipped. A [scan](super::claims) of that range follows.
+//! when its transaction commits. In addition, a claim skips a locked key, whose position does not change. Therefore,
+//! each claim returns the transactions that were in progress when it began. A later claim may find that one of these
+//! transactions took longer than the [slack](SLACK) of claims. In this case, the range that claims have passed since
+//! the transaction began is suspect: it may contain keys that claims have skipped. A [scan](super::claims) of that
+//! range follows.
 //!
 //! A snapshot names a transaction in progress only if a newer transaction has ended. A claim that takes a key is a
 //! newer transaction, so the snapshot of the next claim names all transactions that are older than that claim. Other

@@ -184,7 +184,7 @@ impl Redis {
     }
 
     /// Reads the settings of all groups. All shards have the same settings, with two exceptions. A change may be in
-    /// progress. And only the shard of a group knows the time of the next start that the group's rate permits.
+    /// progress. In addition, only the shard of a group knows the time of the next start that the group's rate permits.
     async fn read_settings(
         &self,
         shard: &Shard,

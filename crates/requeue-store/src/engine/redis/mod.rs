@@ -20,7 +20,7 @@
 //! # Groups
 //!
 //! One script counts the keys of a group in flight and delivers further keys. Therefore, the limits are exact. After a
-//! failover, they are exact except for lost writes. For this, all keys of a group must be in one shard. If a pattern
+//! failover, they are exact except for lost writes. The script needs all keys of the group in one shard. If a pattern
 //! extracts the groups, the group of a key determines its shard. If adds name the groups, the queue has one shard, even
 //! if the address asks for more.
 //!
@@ -39,16 +39,17 @@
 //! to a replica that has the receipt.
 //!
 //! Fencing tokens grow even if writes are lost, because each token is at least the time of its server in microseconds.
-//! For this, the clocks of servers that replace each other must differ by less than the duration of a failover.
+//! The guarantee requires that the clocks of servers that replace each other differ by less than the duration of a
+//! failover.
 //!
 //! # Minimum permissions
 //!
-//! Queues need the keys `requeue:*` and the commands `evalsha`, `script|load`, `blpop`, `get`, `set`,
-//! `time`, `exists`, `type`, `hset`, `hdel`, `hget`, `hlen`, `hmget`, `hscan`, `zadd`, `zrem`, `zrange`,
-//! `zrangebylex`, `zrangebyscore`, `zscore`, `zcount`, `zcard`, `zscan`, `llen`, `lpush` and `ltrim`. A
-//! cluster also needs `cluster|slots` and `cluster|info`, `wait=N` needs `wait`, and an address with a
-//! `/DB` needs `select`. `migrate` needs no further permissions. The permission for `info` makes requeue detect servers
-//! that evict or do not persist keys. Drops of queues need `unlink`, and queues with groups need `zremrangebylex`.
+//! Queues need the keys `requeue:*` and the commands `evalsha`, `script|load`, `blpop`, `get`, `set`, `time`, `exists`,
+//! `type`, `hset`, `hdel`, `hget`, `hlen`, `hmget`, `hscan`, `zadd`, `zrem`, `zrange`, `zrangebylex`, `zrangebyscore`,
+//! `zscore`, `zcount`, `zcard`, `zscan`, `llen`, `lpush` and `ltrim`. A cluster also needs `cluster|slots` and
+//! `cluster|info`, `wait=N` needs `wait`, and an address with a `/DB` needs `select`. `migrate` needs no further
+//! permissions. The permission for `info` makes requeue detect servers that evict or do not persist keys. Drops of
+//! queues need `unlink`, and queues with groups need `zremrangebylex`.
 //!
 //! # Lost keys
 //!
@@ -60,7 +61,7 @@
 //! In a queue with groups, claims deliver no key while the numbers of keys in flight are wrong, because claims could
 //! not enforce the limits. Each script adds differences to these numbers. Therefore, their sum stays wrong until the
 //! repair counts all keys in flight. A script that finds an impossible number makes the sum wrong. The regular look at
-//! the schedules does the same if the numbers do not add up to their sum.
+//! the schedules also makes the sum wrong, if the numbers do not add up to it.
 
 mod actions;
 mod activity;

@@ -1,5 +1,4 @@
-//! Parses Redis addresses: `redis://[USER[:PASSWORD]@]HOST[:PORT][,HOST[:PORT]…][/DB][?OPTION&…]`, and
-//! `rediss://`.
+//! Parses Redis addresses: `redis://[USER[:PASSWORD]@]HOST[:PORT][,HOST[:PORT]…][/DB][?OPTION&…]`, and `rediss://`.
 //!
 //! If the address has no password, `REDISCLI_AUTH` is used as the password, as in `redis-cli`.
 

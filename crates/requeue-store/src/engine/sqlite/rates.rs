@@ -35,7 +35,7 @@ impl Work<'_> {
             _ => claim_keys(&Claim { max, ..*claim })?,
         };
         gate.use_up(self.now, items.len());
-        // The stored time also changes if it was corrected, because the clock was set back.
+        // The stored time also changes if the gate has corrected it after the clock was set back.
         let sql = "update queues set next_at = ?2 where id = ?1 and next_at <> ?2";
         self.connection.prepare_cached(sql)?.execute(params![queue.id, gate.next_at])?;
         if items.len() == max && max < claim.max {

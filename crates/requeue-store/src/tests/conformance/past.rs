@@ -40,8 +40,7 @@ impl Keys<'_> {
     }
 }
 
-/// Checks that an engine stores the last runs of a key as long as the key stays, unless the process
-/// keeps no past.
+/// Checks that an engine stores the last runs of a key as long as the key stays, unless the process keeps no past.
 pub(crate) async fn check_past(rig: &dyn Rig, queue: &str, settings: Settings) {
     let place = rig.engine().open_queue(queue, settings).await.expect("the queue opens");
     let mut keys = Keys { rig, place, now: BEGIN };

@@ -215,7 +215,7 @@ impl Model<'_> {
         assert_eq!(self.claim_all().await, added);
     }
 
-    /// Claims and completes all keys. Returns them.
+    /// Claims and completes all keys, and returns them.
     async fn claim_all(&self) -> BTreeSet<Key> {
         let backoff = Backoff { base: BACKOFF, cap: BACKOFF, share: 1.0 };
         let expired = Failing { backoff, max_failures: None };

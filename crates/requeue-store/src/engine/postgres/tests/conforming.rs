@@ -33,8 +33,7 @@ impl Fixture {
     }
 
     async fn at(url: &str) -> Self {
-        // With an interval of zero, each claim scans all keys, and returns the exact due time of
-        // the next key.
+        // With an interval of zero, each claim scans all keys, and returns the exact due time of the next key.
         let engine = at(url, Duration::ZERO);
         engine.migrate_schema().await.expect("the schema is created");
         stop_time(&engine).await;

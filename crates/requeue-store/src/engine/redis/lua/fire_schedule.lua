@@ -2,8 +2,8 @@
 -- Answers 0, and changes nothing, if another process has changed the schedule. The script is atomic, so only one of
 -- several processes adds the key.
 --
--- The first arguments are the key of the schedule and its values, as the caller has read them. The next time, or an
--- empty text, follows. Then follow the reason after a dot, or an empty text, and the arguments of add.lua.
+-- The first arguments are the key of the schedule and its values, as the caller has read them. Further arguments
+-- follow: the next time, or an empty text; the reason after a dot, or an empty text; and the arguments of add.lua.
 local said = {}
 for i = 1, 7 do
   said[i] = table.remove(ARGV, 1)

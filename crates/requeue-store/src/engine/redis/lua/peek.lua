@@ -1,6 +1,6 @@
 -- Answers with the number of keys that a claim would find. The time until another key may be ready follows, or false if
--- this time is unknown or there is none. Then follow 1 if the shard is damaged, and the time until a schedule is due,
--- or false.
+-- this time is unknown or there is none. Two more values follow: 1 if the shard is damaged, and the time until a
+-- schedule is due, or false.
 local at = now()
 local due = redis.call('ZCOUNT', LEASES, '-inf', at)
 local is_paused, schedule_at = standing()

@@ -508,7 +508,7 @@ if TURNS then
     end
     local is_turn = band and at <= now
     if was_band then
-      -- The key was in one of two sets. It is removed from both, because it is not known which.
+      -- The key was in one of two sets. This function does not know which, so it removes the key from both.
       append(taken, TURNS, turn_of(was_band, group, was_at, key))
       if is_turn and set == was_in then
         append(taken, set, key)

@@ -24,8 +24,8 @@ if TURNS then
   end
 
   -- Parses the rounds of the bands. A round has the group after which the lookup begins, after a dot, or an empty text.
-  -- Then follow the number of groups to look up, and the number of groups that are visited first. These groups are at
-  -- the end, each with the number of keys that it has received in its turn.
+  -- The number of groups to look up and the number of groups that are visited first follow. These groups are at the
+  -- end, each with the number of keys that it has received in its turn.
   local function parse_rounds(words, i)
     local rounds = {}
     for band = 1, 3 do
