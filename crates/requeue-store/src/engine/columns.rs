@@ -151,7 +151,8 @@ columns! {
         error: Option<Arc<str>>,
         /// The time of the last failure. It has no meaning if the key has no failures.
         failed_at: Option<Micros>,
-        /// The name of the group. It is `None` if the queue has no groups, and empty if the key has no tenant.
+        /// The name of the group. It is `None` if the queue has no groups, and empty if the add names no group or the
+        /// pattern does not match the key.
         grp: Option<Arc<str>>,
         /// The trace contexts of the pending run's adds, one per line.
         trace: Option<Arc<str>>,

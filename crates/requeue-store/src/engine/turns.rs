@@ -19,8 +19,8 @@ use crate::types::add::Priority;
 const VISITED: usize = 8;
 /// The number of groups that one claim looks up. The lookup starts at the cursor.
 pub(crate) const LOOKED_UP: usize = 16;
-/// The interval of lookups, as a number of full claims. Without it, no group would be looked up while the ring of the
-/// priority is not empty.
+/// The interval of lookups, as a number of full claims. Without this interval, no group would be looked up while the
+/// ring of the priority is not empty.
 const LOOKUP_EVERY: u32 = 8;
 /// The number of groups that one step of a search looks up. A search begins after a claim that found no key.
 pub(crate) const LOOKED_UP_IF_EMPTY: usize = 1024;

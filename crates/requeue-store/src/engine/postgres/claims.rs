@@ -253,7 +253,7 @@ impl Scan {
                 let is_due = std::mem::take(&mut known.is_whole_due);
                 is_due.then(|| (LOWEST, known.watermark.current_lows()))
             });
-            // The lock protects both the flag and the range. Therefore, a claim that finds a suspect range after this
+            // The lock protects both the flag and the range. Therefore, if a later claim finds a suspect range, it
             // starts another task.
             known.is_scanning = suspect.is_some();
             suspect

@@ -80,9 +80,10 @@ impl DerefMut for Call<'_> {
 /// The Lua function `now`, which reads the server's clock.
 pub(super) const CLOCK: &str = include_str!("lua/clock.lua");
 
-/// For scripts that a server with a full memory must also run. Otherwise, no key could be removed from it.
+/// The first line of scripts that a server with a full memory must also run. Otherwise, no key could be removed from
+/// it.
 const EVEN_IF_FULL: &str = "#!lua flags=allow-oom";
-/// For scripts that a server with a full memory does not start.
+/// The first line of scripts that a server with a full memory does not start.
 const UNLESS_FULL: &str = "#!lua";
 
 const ALIVE: &str = include_str!("lua/alive.lua");

@@ -44,8 +44,8 @@ create table requeue.rates (
 create index rates_next on requeue.rates (queue, next_at);
 
 alter table requeue.keys
-    -- The name of the group, without control characters. It is empty if the key has no tenant, and null if the queue
-    -- has no groups.
+    -- The name of the group, without control characters. It is empty if the add names no group or the pattern does not
+    -- match the key, and null if the queue has no groups.
     add grp text collate "C" check (octet_length(grp) <= 100 and grp !~ '[\u0001-\u001f\u007f-\u009f]'),
     -- True if the queue has groups, a run of the key is pending, and the key was due when its row was written. See
     -- `turns.sql`.

@@ -28,8 +28,8 @@ create table groups (
     primary key (queue, name)
 ) strict, without rowid;
 
--- The name of the group, without control characters. It is empty if the key has no tenant, and null if the queue has no
--- groups.
+-- The name of the group, without control characters. It is empty if the add names no group or the pattern does not
+-- match the key, and null if the queue has no groups.
 alter table keys add column grp text check (
     length(cast(grp as blob)) <= 100
     and grp not glob '*[' || char(1, 45, 31, 127, 45, 159) || ']*'
