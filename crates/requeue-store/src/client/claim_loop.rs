@@ -406,8 +406,8 @@ async fn claim(
         }
     };
     let place = &place;
-    // All getters of this process wait for this claim. Therefore, its timeout is not the lease that another program
-    // requested.
+    // All getters of this process wait for this claim. Therefore, the timeout of the claim is not the lease that
+    // another program requested.
     let own_lease = shared.options.lease;
     let claimed = timeout(own_lease, engine.claim_keys(place, claim)).await;
     let claimed = claimed.unwrap_or_else(|_| Err(EngineError::late()));

@@ -194,7 +194,8 @@ impl Node {
     /// A `WAIT` delays all later commands on its connection. Therefore, a connection for adds is not used for the
     /// check. The check uses another connection, and the connection for adds is replaced, because it may be broken.
     pub(super) async fn is_there(&self, wire: usize) -> Option<bool> {
-        // Only one task receives `false`. The flag protects no other data, so `Relaxed` suffices.
+        // Only the first task receives `false` here, and checks the server. The flag protects no other data, so
+        // `Relaxed` suffices.
         if self.doubted.swap(true, Ordering::Relaxed) {
             return None;
         }
