@@ -368,8 +368,8 @@ impl GroupHandle<'_> {
     ///
     /// # Errors
     ///
-    /// Returns an error if the queue has no groups, the name is not valid, the store cannot be reached, or the queue was
-    /// dropped.
+    /// Returns an error if the queue has no groups, the name is not valid, the store cannot be reached, or the queue
+    /// was dropped.
     ///
     /// # Cancel safety
     ///
@@ -547,8 +547,8 @@ impl GroupHandle<'_> {
     ///
     /// # Errors
     ///
-    /// Returns an error if the queue has no groups, the name is not valid, the store cannot be reached, or the queue was
-    /// dropped.
+    /// Returns an error if the queue has no groups, the name is not valid, the store cannot be reached, or the queue
+    /// was dropped.
     ///
     /// # Cancel safety
     ///

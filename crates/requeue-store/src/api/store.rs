@@ -329,8 +329,8 @@ impl Store {
 /// The options of a queue. [`open`](Self::open) opens the queue with them.
 ///
 /// [`readd_policy`](Self::readd_policy), [`parked_add`](Self::parked_add), [`group_by`](Self::group_by),
-/// [`group_limit`](Self::group_limit) and [`rate`](Self::rate) are settings of the queue. The other options apply to this
-/// process only: give all workers of a queue the same [`max_failures`](Self::max_failures) and
+/// [`group_limit`](Self::group_limit) and [`rate`](Self::rate) are settings of the queue. The other options apply to
+/// this process only: give all workers of a queue the same [`max_failures`](Self::max_failures) and
 /// [`backoff`](Self::backoff).
 #[must_use = "a queue is opened by `open`"]
 pub struct OpenOptions {
