@@ -1,4 +1,4 @@
-//! Rows of stores as plain values, for fuzz targets. With these values, the types of this crate stay private.
+//! Gives fuzz targets the rows of stores as plain values, so that the types of this crate stay private.
 
 use std::borrow::Cow;
 use std::convert::Infallible;
@@ -21,10 +21,10 @@ pub type Fields = [Option<i64>; 19];
 /// worker, and the trace contexts of the run in flight.
 pub type Texts = [Option<String>; 5];
 
-/// The last completed runs of a key, in the form in which rows have them.
+/// The last completed runs of a key, as a row stores them.
 pub type Past = Option<Vec<u8>>;
 
-/// Reads a row of the table of SQLite or PostgreSQL, whose constraints have accepted it.
+/// Reads a row of a table in SQLite or PostgreSQL. The constraints of the table must have accepted the row.
 #[must_use]
 pub fn table_row(fields: Fields, texts: Texts, past: Past) -> Row {
     let Ok(columns) = Columns::read(&Stored { fields, texts, past });
@@ -37,7 +37,7 @@ struct Stored {
     past: Past,
 }
 
-/// Returns the number of columns of this type before `position`.
+/// Returns the number of columns of the type `wanted` before `position`.
 fn count_before(position: usize, wanted: ColumnType) -> usize {
     Columns::ALL[..position].iter().filter(|column| column.column_type == wanted).count()
 }
@@ -68,7 +68,7 @@ pub fn packed_row(packed: &[u8]) -> Result<Row, String> {
     crate::engine::redis::read_row(packed).map(Row)
 }
 
-/// An operation of an engine on a row.
+/// An operation that an engine performs on a row.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Operation {
     Add { after: u64, exactly: bool },
@@ -106,14 +106,14 @@ impl Row {
         (fields, texts, past)
     }
 
-    /// Returns the text of [`Entry::explain`](crate::Entry::explain) about the row's key.
+    /// Returns [`Entry::explain`](crate::Entry::explain) of the row's key, at the time `now`.
     #[must_use]
     pub fn explain(&self, now: i64) -> String {
         self.0.to_entry("key".into(), now).explain()
     }
 
-    /// Returns the row after an operation, or `None` if the operation removes it. An operation that is not valid for
-    /// the row changes nothing.
+    /// Returns the row after an operation, or `None` if the operation removes the row. An operation that is not valid
+    /// for the row changes nothing.
     #[must_use]
     pub fn after(self, operation: Operation, holds: bool, now: i64) -> Option<Self> {
         let Self(mut row) = self;

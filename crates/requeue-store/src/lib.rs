@@ -1,16 +1,15 @@
-//! The [`requeue`] work queue with keys in SQLite, PostgreSQL or Redis. It is durable, and shared by processes and
-//! machines.
+//! A durable [`requeue`] work queue in SQLite, PostgreSQL or Redis. Processes on several machines can share the queue.
 //!
-//! - **Coalesced, exclusive, never lost, delayed and retried**, as in memory. A key that is added ten times before a
-//!   worker takes it is delivered once. A key is in flight with one worker at a time, on any machine. A key that is
-//!   added again in flight is delivered once more. Failures back off.
+//! - **The rules of a queue in memory**: a key that is added ten times before a worker takes it is delivered once. At
+//!   most one worker has a key in flight, on any machine. A key that is added again while it is in flight is delivered
+//!   once more. A failed key is retried after a backoff.
 //! - **Durable**: an add that has returned survives a crash of all your processes. The add also survives a crash of the
 //!   engine, if the engine promises durability.
-//! - **Leased and fenced**: a worker that dies or is cut off loses its key when the lease expires. After the expiry, no
-//!   action of this worker changes the store. [`Item::fencing_token`] is a number by which other systems can also
-//!   reject late writes of the worker.
-//! - **Parked**: a key that fails too often is parked with its last error, until it is added again, revived or
-//!   cancelled.
+//! - **Leased and fenced**: a worker that dies, or that can no longer reach the store, loses its key when the lease
+//!   expires. After the expiry, no action of this worker changes the store. [`Item::fencing_token`] is a number with
+//!   which other systems can also reject late writes of the worker.
+//! - **Parked**: a key that fails too often is parked with its last error. The key stays parked until it is added
+//!   again, revived or cancelled.
 //!
 //! Delivery is at least once, so handlers must be idempotent.
 //!
@@ -41,7 +40,7 @@
 //!
 //! # Run workers
 //!
-//! [`requeue::workers`] run on such a queue as on a queue in memory:
+//! [`requeue::workers`] run on a queue in a store in the same way as on a queue in memory:
 //!
 //! ```
 //! use requeue::workers::{Action, Context, Error, Workers};
@@ -94,8 +93,8 @@
 //! # Add in your own transaction
 //!
 //! With the feature `postgres`, `postgres::add_in` adds keys in your own transaction. The keys are added when the
-//! transaction commits, together with your rows, or not at all. Other stores cannot do this. With another store, write
-//! your data first and then add the key. A crash between the two steps loses the add.
+//! transaction commits, together with your rows, or not at all. Other stores cannot add keys in your transaction. With
+//! another store, write your data first and then add the key. A crash between the two steps loses the add.
 //!
 //! ```
 //! # #[cfg(feature = "postgres")]
@@ -113,8 +112,8 @@
 //!
 //! # Inspect and revive parked keys
 //!
-//! [`Queue::snapshot`] lists parked keys with their errors. [`Queue::revive`] and [`Queue::revive_all`]
-//! make them ready again, and [`Queue::cancel`] removes them:
+//! [`Queue::snapshot`] lists parked keys with their errors. [`Queue::revive`] and [`Queue::revive_all`] make parked
+//! keys ready again, and [`Queue::cancel`] removes a parked key:
 //!
 //! ```
 //! # use requeue_store::Store;
@@ -142,9 +141,9 @@
 //!
 //! # Shut down
 //!
-//! Workers that were started with `run_until` shut the queue down themselves, and return when the
-//! store has recorded their completions. With your own loop, wait for [`Queue::settled`].
-//! Otherwise, keys that this process has claimed return only when their leases expire.
+//! Workers that were started with `run_until` shut the queue down themselves. They return when the store has recorded
+//! their completions. A program with its own loop waits for [`Queue::settled`] before it exits. Otherwise, other
+//! processes receive some of the keys that this process has claimed only after the leases expire.
 //!
 //! ```
 //! # use requeue_store::Store;
@@ -169,12 +168,13 @@
 //!
 //! # Time
 //!
-//! All times are measured by the engine. A wrong clock of a client has no effect on adds, claims and leases. With a
-//! file on Linux, time follows the uptime of the machine, so no lease expires when its clock is set. A client measures
-//! a lease with its monotonic clock, starting before it sends the request. Therefore, a client never relies on a lease
-//! for longer than the engine grants it.
+//! The engine's clock determines all times in the store. A wrong clock of a client has no effect on adds, claims and
+//! leases. With a file on Linux, times follow the uptime of the machine. Therefore, a change of the machine's clock
+//! lets no lease expire. A client measures each lease with its own monotonic clock, from the moment at which it sends
+//! the request. Therefore, a client never relies on a lease for longer than the engine grants it.
 #![cfg_attr(docsrs, feature(doc_cfg))]
-// Code that only some engines use is compiled for all of them.
+// Code that several engines share is compiled with any engine. If some engines are disabled, parts of this code are
+// unused.
 #![cfg_attr(
     not(all(feature = "sqlite", feature = "postgres", feature = "redis")),
     allow(dead_code, unreachable_code, unused_imports, unused_variables)

@@ -6,16 +6,17 @@ use crate::types::action::{ActionRecord, KEPT};
 use crate::types::error::{Failed, ReadError, UpdateError};
 
 impl Queue {
-    /// Records an action of an operator, with the time of the store. The store keeps the last 100 actions of each queue.
+    /// Records an action of an operator, with the time of the store. The store keeps the last 100 actions of each
+    /// queue.
     ///
-    /// The record has no effect on the queue. The queue's pages and `requeue status` show the record, for example who
-    /// paused the queue and why. Record an action after it has taken effect. Methods such as [`pause`](Self::pause)
-    /// record nothing, because programs also call them.
+    /// The record does not change the behaviour of the queue. The dashboard and `requeue status` show it, for example
+    /// to say who paused the queue and why. Record an action after it has taken effect. Methods such as
+    /// [`pause`](Self::pause) record nothing, because programs also call them.
     ///
     /// # Errors
     ///
-    /// Returns an error if a text of the record is [invalid](crate::ErrorKind::Invalid), the store cannot be reached, or
-    /// the queue was dropped.
+    /// Returns an error if a text of the record is [invalid](crate::ErrorKind::Invalid), the store cannot be reached,
+    /// or the queue was dropped.
     ///
     /// # Cancel safety
     ///

@@ -1,4 +1,4 @@
-//! Reviving and cancelling keys. A batch of up to 1,000 keys is one transaction.
+//! The methods that revive, run or cancel many keys. One transaction changes up to 1,000 keys.
 
 use std::fmt;
 use std::pin::Pin;
@@ -11,21 +11,21 @@ use crate::types::error::{Answer, EngineError, Kind, UpdateError};
 use crate::types::inspect::{Entry, State};
 use crate::types::key::Key;
 
-/// The maximum number of keys that one transaction changes. With 1,000 keys, a commit of 5 ms is a small part
-/// of the duration of a transaction. Other transactions wait for about 10 ms at most.
+/// The maximum number of keys that one transaction changes. A batch of this size shares the cost of one commit of about
+/// 5 ms. Other transactions wait about 10 ms at most for its locks.
 const BATCH: usize = 1000;
 
-/// A change of a key.
+/// The change that a bulk operation makes to each of its keys.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Change {
     Revive,
     RunNow,
-    /// Cancels the key if it is in this state, or in any state if this is `None`.
+    /// Cancels keys in the given state. With `None`, the state has no effect.
     Cancel(Option<State>),
 }
 
 impl Change {
-    /// Returns the state of the keys to which the change applies.
+    /// Returns the state that a key must have for the change, or `None` if every state is permitted.
     const fn state(self) -> Option<State> {
         match self {
             Self::Revive => Some(State::Parked),
@@ -42,8 +42,8 @@ impl Change {
         }
     }
 
-    /// Changes distinct keys of one shard. The result for a key is true if the key was changed, or `None` if the key is
-    /// locked.
+    /// Changes distinct keys of one shard. The answer for a key is `Some(true)` if the key was changed, and
+    /// `Some(false)` if it was not. The answer is `None` if another transaction has locked the key.
     async fn apply_to(self, shared: &Shared, keys: Vec<Key>) -> Answers<bool> {
         let Shared { engine, place, .. } = shared;
         match self {
@@ -55,8 +55,8 @@ impl Change {
 }
 
 impl Queue {
-    /// Removes the pending run of a key, and its parked or damaged state. Returns true if the call removed something. A
-    /// run in flight continues. The key's failures are forgotten.
+    /// Removes the pending run of a key, or the key itself if it is parked or damaged. The call also resets the key's
+    /// failures. Returns true if the call removed something. A run in flight continues.
     ///
     /// # Errors
     ///
@@ -66,7 +66,8 @@ impl Queue {
     ///
     /// # Cancel safety
     ///
-    /// If the future is dropped, the key may have been cancelled. A repeated call also removes a later add.
+    /// If the future is dropped, the key may have been cancelled. Repeating the call also removes an add that was made
+    /// after the first call.
     ///
     /// # Examples
     ///
@@ -89,7 +90,7 @@ impl Queue {
         self.change_key(Change::Cancel(None), key.into()).await
     }
 
-    /// Makes a parked key ready, and forgets its failures. Returns true if the key was parked.
+    /// Makes a parked key ready, and resets its failures. Returns false, and changes nothing, if the key is not parked.
     ///
     /// # Errors
     ///
@@ -97,8 +98,8 @@ impl Queue {
     ///
     /// # Cancel safety
     ///
-    /// If the future is dropped, the key may have been revived. A repeated call may revive the key after a later
-    /// failure.
+    /// If the future is dropped, the key may have been revived. If the key is parked again after the first call,
+    /// repeating the call revives it again.
     ///
     /// # Examples
     ///
@@ -129,8 +130,8 @@ impl Queue {
     ///
     /// # Errors
     ///
-    /// Returns the errors of [`cancel`](Self::cancel). Some of the keys may have been revived. A repeated call may
-    /// revive them after a later failure.
+    /// Returns the errors of [`cancel`](Self::cancel). Some of the keys may have been revived. Repeating the call also
+    /// revives a key that was parked again after the first call.
     ///
     /// # Cancel safety
     ///
@@ -161,19 +162,19 @@ impl Queue {
         self.change_keys(Change::Revive, keys.into_iter().map(Into::into).collect()).await
     }
 
-    /// Makes the waiting keys among `keys` ready, and forgets their failures. Keys wait for their due time or their
-    /// backoff. The result has a `bool` for each key, in the order of `keys`: true if the key was waiting.
+    /// Makes the waiting keys among `keys` ready, and resets their failures. A key that backs off is also waiting. The
+    /// result has a `bool` for each key, in the order of `keys`: true if the key was waiting.
     ///
-    /// The run keeps its priority, its adds and their flags. Each transaction changes up to 1,000 keys.
+    /// The key's priority, its number of adds and their flags do not change. Each transaction changes up to 1,000 keys.
     ///
     /// # Errors
     ///
-    /// Returns the errors of [`cancel`](Self::cancel). Some of the keys may be ready. A repeated call also makes keys
-    /// ready that have begun to wait since.
+    /// Returns the errors of [`cancel`](Self::cancel). Some of the keys may have become ready. Repeating the call also
+    /// makes ready the keys that have begun to wait after the first call.
     ///
     /// # Cancel safety
     ///
-    /// If the future is dropped, some of the keys may be ready.
+    /// If the future is dropped, some of the keys may have become ready.
     ///
     /// # Examples
     ///
@@ -202,8 +203,8 @@ impl Queue {
         self.change_keys(Change::RunNow, keys.into_iter().map(Into::into).collect()).await
     }
 
-    /// Cancels these keys, as [`cancel`](Self::cancel) does. The result has a `bool` for each key, in the order of
-    /// `keys`: true if the call removed something.
+    /// Cancels `keys`, as [`cancel`](Self::cancel) does. The result has a `bool` for each key, in the order of `keys`:
+    /// true if the call removed something.
     ///
     /// Each transaction changes up to 1,000 keys.
     ///
@@ -245,10 +246,10 @@ impl Queue {
         Bulk::new(self, Change::Revive)
     }
 
-    /// Cancels all keys in this state, or in any state with `None`, up to 1,000 in each transaction.
+    /// Cancels all keys in `state`, up to 1,000 in each transaction. With `None`, the keys can be in any state.
     ///
-    /// A key that leaves the state before the call reaches it is unchanged. Runs in flight continue, and only the next
-    /// run of their keys is cancelled.
+    /// If a key leaves the state before the call reaches the key, the key is not changed. Runs in flight continue, and
+    /// only the next run of their keys is cancelled.
     ///
     /// # Examples
     ///
@@ -291,7 +292,7 @@ impl Queue {
         let mut order: Vec<usize> = (0..keys.len()).collect();
         // The keys are sorted so that all calls lock keys in the same order.
         order.sort_by_key(|&n| &keys[n]);
-        // If the caller passes a key twice, it is changed once.
+        // A key that the caller passes twice is changed once.
         order.dedup_by_key(|n| &keys[*n]);
         for batch in order.chunks(BATCH) {
             let Shared { engine, place, .. } = &*self.shared;
@@ -324,14 +325,14 @@ impl Queue {
     }
 }
 
-/// A change of all keys in a state, from [`Queue::revive_all`], [`Queue::cancel_all`] or
-/// [`GroupHandle::cancel_all`](crate::GroupHandle::cancel_all).
+/// A change of all keys in a state. [`Queue::revive_all`], [`Queue::cancel_all`] and
+/// [`GroupHandle::cancel_all`](crate::GroupHandle::cancel_all) return this value.
 ///
-/// Nothing changes until the value or its [steps](Self::step) are awaited. The awaited value returns the number of
-/// changed keys.
+/// No key is changed until the caller awaits the value or its [steps](Self::step). The awaited value returns the number
+/// of changed keys.
 ///
-/// Each step has separate transactions. After an interruption, the keys of finished steps are changed, and the other
-/// keys are unchanged.
+/// A transaction never contains keys of two steps. If the caller stops between two steps, the keys of the completed
+/// steps are changed, and the other keys are not.
 #[must_use = "nothing is changed until this is awaited"]
 pub struct Bulk {
     shared: Arc<Shared>,
@@ -339,7 +340,7 @@ pub struct Bulk {
     /// The group of the keys, or `None` for the keys of all groups.
     group: Option<Arc<str>>,
     stage: Stage,
-    /// Keys that other transactions had locked.
+    /// The keys that were skipped, because other transactions had locked them.
     locked: Vec<Key>,
     changed: u64,
 }
@@ -348,7 +349,7 @@ pub struct Bulk {
 enum Stage {
     /// Walks over the keys. The value is the position at which the walk continues.
     Walk(Option<Cursor>),
-    /// Changes the keys that were locked, one at a time.
+    /// Changes the keys that other transactions had locked, one key at a time.
     Locked,
     Over,
 }
@@ -360,7 +361,7 @@ impl Bulk {
         Self { shared, change, group, stage, locked, changed: 0 }
     }
 
-    /// Returns the number of keys changed so far.
+    /// Returns the number of keys that the completed steps have changed.
     #[must_use]
     pub const fn changed(&self) -> u64 {
         self.changed
@@ -377,8 +378,8 @@ impl Bulk {
     ///
     /// # Cancel safety
     ///
-    /// If the future is dropped, the keys of this step may have been changed without being
-    /// [counted](Self::changed). The next call continues with the same keys.
+    /// If the future is dropped, the keys of this step may have been changed, although [`changed`](Self::changed) does
+    /// not include them. The next call continues with the same keys.
     ///
     /// # Examples
     ///
@@ -441,7 +442,7 @@ impl Bulk {
             Some(next) => Stage::Walk(Some(next)),
             None if self.locked.is_empty() => Stage::Over,
             None => {
-                // A step that was repeated may have found a key twice.
+                // A repeated step may have found the same locked key twice.
                 self.locked.sort_unstable();
                 self.locked.dedup();
                 Stage::Locked
@@ -450,8 +451,8 @@ impl Bulk {
         Ok(())
     }
 
-    /// Changes one key that was locked, and waits for its lock. If this wait fails, changes the keys that are no longer
-    /// locked, and waits for no other lock.
+    /// Changes one key that was locked, and waits for its lock. If the wait fails, the call changes all keys that are
+    /// no longer locked, and waits for no other lock.
     async fn take_locked(&mut self) -> Answer<()> {
         let Some(key) = self.locked.last() else {
             self.stage = Stage::Over;

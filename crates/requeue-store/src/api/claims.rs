@@ -1,7 +1,7 @@
 //! Claims for the workers of other programs, such as the clients of `requeue-http`.
 //!
-//! Only `requeue-http` needs these items, so they are hidden. A claim is stored only in the store: each process with the
-//! queue can renew and complete it by its key and its fencing token.
+//! The documentation hides these items, because only `requeue-http` needs them. The state of a claim is only in the
+//! store. Any process that has opened the queue can renew and complete the claim, with its key and its fencing token.
 
 use std::fmt;
 use std::sync::Arc;
@@ -23,8 +23,8 @@ use crate::types::inspect::Entry;
 use crate::types::key::Key;
 use crate::types::worker::invalid_worker;
 
-/// Keys that were claimed for a worker of another program. They return to the store without a failure if this value is
-/// dropped.
+/// Keys that were claimed for a worker of another program. If this value is dropped, the keys return to the store, and
+/// no failure is counted.
 #[doc(hidden)]
 #[must_use = "keys that are not handed over return to the store"]
 pub struct Claims {
@@ -33,12 +33,12 @@ pub struct Claims {
 }
 
 impl Claims {
-    /// Returns the keys in flight.
+    /// Returns the claimed keys.
     pub fn items(&self) -> impl ExactSizeIterator<Item = &Item> {
         self.items.items()
     }
 
-    /// Leaves the keys to the worker, which must renew and complete them.
+    /// Leaves the keys to the other program's worker. The worker must renew and complete them.
     pub fn hand_over(self) {
         self.shared.place.meters.count_deliveries(self.items.items().map(Item::queued));
         self.items.hand_over();
@@ -51,7 +51,7 @@ impl fmt::Debug for Claims {
     }
 }
 
-/// A claim: its key, and its fencing token.
+/// The key and the fencing token of a claim, which identify it.
 #[doc(hidden)]
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Ticket {
@@ -60,7 +60,8 @@ pub struct Ticket {
 }
 
 impl Ticket {
-    /// Returns the number of the delivery, or `None` if no delivery can have it.
+    /// Returns the fencing token in the integer type of the engines, or `None` if it is larger than any token of a
+    /// delivery.
     fn epoch(&self) -> Option<i64> {
         i64::try_from(self.fencing_token).ok()
     }
@@ -71,32 +72,34 @@ impl Ticket {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Renewal {
     Renewed,
-    /// The lease was renewed, and the worker should stop the run, because it was cancelled.
+    /// The lease was renewed. The run was cancelled, so the worker should stop it.
     Cancelled,
-    /// The claim is over, or never existed.
+    /// The claim no longer exists, or never existed.
     Lost,
     /// Another transaction has locked the key, so the lease was not renewed.
     Locked,
-    /// The store has not answered in time, or has failed with this error. The lease may have been renewed.
+    /// The store has not answered in time, or has answered with this error. The lease may have been renewed.
     Unknown(String),
 }
 
-/// The delivery of a [`Ticket`].
+/// The state of the delivery that a [`Ticket`] identifies.
 #[doc(hidden)]
 #[derive(Debug)]
 pub enum Resumed {
-    /// The lease is probably valid.
+    /// The claim exists. Its lease has probably not expired.
     Item(Box<Item>),
-    /// The claim is over, or never existed. Contains the entry of the key, if the key is in the queue.
+    /// The claim no longer exists, or never existed. Contains the entry of the key, if the key is in the queue.
     Over(Option<Box<Entry>>),
-    /// This process itself holds the delivery now: its worker runs the key, or another call completes it.
+    /// This process itself holds the delivery: a worker of this process runs the key, or another call completes the
+    /// delivery.
     Held,
 }
 
 #[doc(hidden)]
 impl Queue {
-    /// Waits until a key is ready, and claims up to `max` keys for a worker of another program. Returns no keys if no key
-    /// is ready for `wait`, or if the queue is shut down in this process. At least one claim is sent to the store.
+    /// Waits until a key is ready, and claims up to `max` keys for a worker of another program. The result is empty if
+    /// no key becomes ready within `wait`, or the queue is shut down in this process. Even with a `wait` of 0, the call
+    /// sends one claim to the store.
     ///
     /// # Errors
     ///
@@ -104,8 +107,8 @@ impl Queue {
     ///
     /// # Cancel safety
     ///
-    /// If the future is dropped, keys that were claimed for this call return to their places in the order, and no
-    /// failure is counted.
+    /// If the future is dropped, keys that were claimed for this call become ready again at their places in the order.
+    /// No failure is counted.
     pub async fn claim_for(
         &self,
         worker: &str,
@@ -123,13 +126,14 @@ impl Queue {
         let is_open = !self.shutting_down() && self.wait_for_keys(waiter);
         let mut items =
             if is_open { passed.await.unwrap_or_default() } else { Unstarted::default() };
-        // A lease may have expired before this task ran.
+        // A lease may have expired before this task continued.
         items.remove_lost();
         Ok(Claims { items, shared: Arc::clone(&self.shared) })
     }
 
-    /// Extends leases to `lease` from now. Waits up to `patience` for each shard of the store. The answers have the order
-    /// of the tickets. If the queue was dropped, all claims are lost.
+    /// Renews the leases of `tickets`, so that each lease expires `lease` from now. Waits up to `patience` for each
+    /// shard of the store. The answers are in the order of the tickets. If the queue was dropped, the answer for each
+    /// ticket is [`Renewal::Lost`].
     ///
     /// # Cancel safety
     ///
@@ -171,7 +175,8 @@ impl Queue {
         answers
     }
 
-    /// Returns the item of a claim, which completes it. An item that is dropped before its completion has failed.
+    /// Returns an item with which the caller completes a claim. If the item is dropped before its completion, the run
+    /// counts as a failure.
     ///
     /// # Errors
     ///

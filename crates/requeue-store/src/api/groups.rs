@@ -1,4 +1,4 @@
-//! The groups of a queue: adds to a group, and its settings.
+//! Operations on the groups of a queue: adds, pauses and settings.
 
 use std::fmt;
 use std::sync::Arc;
@@ -17,9 +17,9 @@ use crate::types::rate::Rate;
 impl Queue {
     /// Returns the operations on one group: adds, a pause, cancels, and the settings of the group.
     ///
-    /// The group need not contain keys. In a queue without [groups](crate::OpenOptions::group_by), or with a name that
-    /// is not valid, each operation fails with [`ErrorKind::Invalid`](crate::ErrorKind::Invalid). A valid name has up
-    /// to 100 bytes and no control characters.
+    /// The call succeeds even if the group has no keys. In a queue without [groups](crate::OpenOptions::group_by), or
+    /// with a name that is not valid, each operation fails with [`ErrorKind::Invalid`](crate::ErrorKind::Invalid). A
+    /// valid name has up to 100 bytes and no control characters.
     ///
     /// # Examples
     ///
@@ -54,11 +54,11 @@ impl Queue {
         self.shared.grouping.is_some()
     }
 
-    /// Sets the limit of keys in flight for each group without a [separate limit](GroupHandle::set_limit). With `None`,
-    /// these groups have no limit.
+    /// Sets how many keys of a group can be in flight at the same time, for all groups without a [separate
+    /// limit](GroupHandle::set_limit). With `None`, these groups have no limit.
     ///
-    /// The limit is stored, and applies to later claims of all processes. Runs in flight continue, even if their number
-    /// exceeds the new limit.
+    /// The store keeps the limit, which applies to later claims of all processes. Runs in flight continue, even if
+    /// their number exceeds the new limit.
     ///
     /// # Errors
     ///
@@ -94,11 +94,11 @@ impl Queue {
         set.map_err(|fault| UpdateError::from_engine(WHAT, fault))
     }
 
-    /// Sets the rate of all starts of the queue, over all processes. `None` removes the rate.
+    /// Sets the rate at which all processes together can start runs of the queue's keys. `None` removes the rate.
     ///
-    /// The rate is stored, and applies to later claims. If the queue already had a rate, earlier starts count. Keys
-    /// that were claimed ahead before the change start regardless of the rate. In Redis, only a queue with one
-    /// [shard](crate::Store::connect) can have a rate.
+    /// The store keeps the rate, which applies to later claims. If the queue already had a rate, earlier starts also
+    /// count towards the new rate. The rate does not restrict keys that a process had claimed ahead before the change.
+    /// In Redis, only a queue with one [shard](crate::Store::connect) can have a rate.
     ///
     /// [`rate`](Self::rate) returns the rate, and [`explain`](Self::explain) shows whether the rate holds a key back.
     ///
@@ -140,8 +140,8 @@ impl Queue {
     /// Returns a page of up to `limit` groups that have keys or settings, sorted by the bytes of their names. The page
     /// begins after the group `after`.
     ///
-    /// To count the keys, the engine reads all keys of these groups. The call is meant for people and dashboards, not
-    /// for workers.
+    /// To count the keys, the engine reads all keys of these groups. Therefore, the call suits people and dashboards,
+    /// but not workers.
     ///
     /// # Errors
     ///
@@ -213,17 +213,18 @@ pub struct GroupHandle<'q> {
 impl GroupHandle<'_> {
     /// Adds a key of this group that is ready immediately.
     ///
-    /// The group of a key is fixed while the key has a state. An add to another group during this time does not move
-    /// the key.
+    /// While a key has a state, its group does not change. An add to another group during this time does not move the
+    /// key.
     ///
     /// # Errors
     ///
     /// Returns the errors of [`Queue::add`]. Also returns an error if the queue has no groups, the group's name is
-    /// longer than 100 bytes or contains control characters, or the pattern of the queue extracts another group.
+    /// longer than 100 bytes or contains control characters, or the queue's pattern extracts another group from the
+    /// key.
     ///
     /// # Cancel safety
     ///
-    /// As [`Queue::add`].
+    /// The behaviour is the same as that of [`Queue::add`].
     ///
     /// # Examples
     ///
@@ -252,11 +253,11 @@ impl GroupHandle<'_> {
     ///
     /// # Errors
     ///
-    /// As [`add`](Self::add).
+    /// Returns the errors of [`add`](Self::add).
     ///
     /// # Cancel safety
     ///
-    /// As [`Queue::add`].
+    /// The behaviour is the same as that of [`Queue::add`].
     ///
     /// # Examples
     ///
@@ -282,8 +283,8 @@ impl GroupHandle<'_> {
         self.queue.add_to_group(Some(&self.name), key.into(), add).await
     }
 
-    /// Adds keys of this group, which are ready immediately. Returns the answers in the order of the keys. Up to 256
-    /// keys are sent together.
+    /// Adds keys of this group, which are ready immediately. Returns the answers in the order of the keys. One request
+    /// to the store adds up to 256 keys.
     ///
     /// # Errors
     ///
@@ -292,7 +293,7 @@ impl GroupHandle<'_> {
     ///
     /// # Cancel safety
     ///
-    /// As [`Queue::add_all`].
+    /// The behaviour is the same as that of [`Queue::add_all`].
     ///
     /// # Examples
     ///
@@ -325,11 +326,11 @@ impl GroupHandle<'_> {
     ///
     /// # Errors
     ///
-    /// As [`add_all`](Self::add_all).
+    /// Returns the errors of [`add_all`](Self::add_all).
     ///
     /// # Cancel safety
     ///
-    /// As [`Queue::add_all`].
+    /// The behaviour is the same as that of [`Queue::add_all`].
     ///
     /// # Examples
     ///
@@ -361,13 +362,14 @@ impl GroupHandle<'_> {
     /// Stops the deliveries of the group in all processes. Keys of the group can still be added, coalesce, become ready
     /// and be completed.
     ///
-    /// The store keeps the pause, even if this process stops or the group has no keys. Two sources may still deliver
-    /// keys: a claim that has begun, and a process that has [claimed keys ahead](crate::OpenOptions::claim_ahead).
+    /// The store keeps the pause, even if this process stops or the group has no keys. After this call, two kinds of
+    /// keys may still be delivered: keys of a claim that has already begun, and keys that a process has [claimed
+    /// ahead](crate::OpenOptions::claim_ahead).
     ///
     /// # Errors
     ///
-    /// Returns an error if the queue has no groups, the name is not valid, the store cannot be reached, or the queue was
-    /// dropped.
+    /// Returns an error if the queue has no groups, the name is not valid, the store cannot be reached, or the queue
+    /// was dropped.
     ///
     /// # Cancel safety
     ///
@@ -396,11 +398,11 @@ impl GroupHandle<'_> {
         self.change(GroupChange::Paused(true), "paused").await
     }
 
-    /// Ends a [pause](Self::pause). Waiting workers are notified of the resume as quickly as of an add.
+    /// Ends a [pause](Self::pause). The store notifies waiting workers of the resume as quickly as of an add.
     ///
     /// # Errors
     ///
-    /// As [`pause`](Self::pause).
+    /// Returns the errors of [`pause`](Self::pause).
     ///
     /// # Cancel safety
     ///
@@ -426,8 +428,8 @@ impl GroupHandle<'_> {
         self.change(GroupChange::Paused(false), "resumed").await
     }
 
-    /// Sets the limit of keys of this group in flight, over all processes. With `None`, the limit of the
-    /// [queue](Queue::set_group_limit) applies.
+    /// Sets how many keys of this group can be in flight at the same time, over all processes. With `None`, the limit
+    /// of the [queue](Queue::set_group_limit) applies.
     ///
     /// Claims never exceed the limit. A key whose lease has expired counts as in flight until a claim finds it. A lower
     /// limit applies to later claims, and runs in flight continue.
@@ -500,11 +502,12 @@ impl GroupHandle<'_> {
         self.change(GroupChange::Weight(weight), "changed").await
     }
 
-    /// Sets the rate of the starts of this group, over all processes. With `None`, only the rate of the
-    /// [queue](Queue::set_rate) applies.
+    /// Sets the rate at which all processes together can start runs of this group's keys. With `None`, only the rate of
+    /// the [queue](Queue::set_rate) applies.
     ///
-    /// The rate is stored, and applies to later claims. If the group already had a rate, earlier starts count.
-    /// [`info`](Self::info) returns the rate, and [`Queue::explain`] shows whether the rate holds a key back.
+    /// The store keeps the rate, which applies to later claims. If the group already had a rate, earlier starts also
+    /// count towards the new rate. [`info`](Self::info) returns the rate, and [`Queue::explain`] shows whether the rate
+    /// holds a key back.
     ///
     /// # Errors
     ///
@@ -539,13 +542,13 @@ impl GroupHandle<'_> {
         self.change(GroupChange::Rate(rate), "changed").await
     }
 
-    /// Returns the settings of the group and the numbers of its keys, or `None` if the group has neither settings nor
-    /// keys.
+    /// Returns the settings of the group and the number of its keys in each state. Returns `None` if the group has
+    /// neither settings nor keys.
     ///
     /// # Errors
     ///
-    /// Returns an error if the queue has no groups, the name is not valid, the store cannot be reached, or the queue was
-    /// dropped.
+    /// Returns an error if the queue has no groups, the name is not valid, the store cannot be reached, or the queue
+    /// was dropped.
     ///
     /// # Cancel safety
     ///
@@ -575,10 +578,11 @@ impl GroupHandle<'_> {
         Ok(page.into_iter().find(|group| *group.name == *self.name))
     }
 
-    /// Cancels all keys of the group in this state, or in any state with `None`, as [`Queue::cancel_all`] does.
+    /// Cancels all keys of the group in `state`, as [`Queue::cancel_all`] does. With `None`, the keys can be in any
+    /// state.
     ///
     /// Runs in flight continue, and only the next run of their keys is cancelled. The call reads all keys of the queue
-    /// in the state. If a key moves to another group during the call, it may also be cancelled.
+    /// that are in `state`. If a key moves to another group during the call, the call may cancel it nevertheless.
     ///
     /// # Examples
     ///

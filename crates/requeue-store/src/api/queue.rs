@@ -21,8 +21,8 @@ use crate::types::key::Key;
 
 /// A queue in a store. Other processes on any machine may have the same queue open.
 ///
-/// Handles are cheap to clone. All handles of one [`open`](crate::OpenOptions::open) share two tasks: one
-/// claims keys for all getters, and one renews leases.
+/// Handles are cheap to clone. All handles of one [`open`](crate::OpenOptions::open) share two tasks: one claims keys
+/// for all getters, and one renews leases.
 #[derive(Clone)]
 pub struct Queue {
     pub(crate) shared: Arc<Shared>,
@@ -57,8 +57,8 @@ impl Queue {
     ///
     /// - The key is longer than 2,048 bytes.
     /// - The [pattern](crate::OpenOptions::group_by) of the queue extracts a group whose name has more than 100 bytes.
-    /// - Until the [timeout](crate::OpenOptions::add_timeout) of the add, the store could not be reached, or other
-    ///   transactions of PostgreSQL kept the key locked.
+    /// - The [timeout](crate::OpenOptions::add_timeout) of the add has passed. Until then, the store could not be
+    ///   reached, or other transactions of PostgreSQL kept the key locked.
     /// - The store refuses the add, or the queue was [dropped](crate::ErrorKind::Dropped).
     ///
     /// [`AddError::may_have_happened`] returns true if the key may have been added nevertheless.
@@ -93,11 +93,11 @@ impl Queue {
     ///
     /// # Errors
     ///
-    /// As [`add`](Self::add).
+    /// Returns the errors of [`add`](Self::add).
     ///
     /// # Cancel safety
     ///
-    /// As [`add`](Self::add).
+    /// The behaviour is the same as that of [`add`](Self::add).
     pub async fn add_after(&self, key: impl Into<Key>, delay: Duration) -> Result<Added, AddError> {
         self.add_with(key, Add::after(delay)).await
     }
@@ -106,16 +106,16 @@ impl Queue {
     ///
     /// # Errors
     ///
-    /// As [`add`](Self::add).
+    /// Returns the errors of [`add`](Self::add).
     ///
     /// # Cancel safety
     ///
-    /// As [`add`](Self::add).
+    /// The behaviour is the same as that of [`add`](Self::add).
     pub async fn add_with(&self, key: impl Into<Key>, add: Add) -> Result<Added, AddError> {
         self.add_to_group(None, key.into(), add).await
     }
 
-    /// Checks a key and the group that its add names, as an add does, without accessing the store.
+    /// Checks a key, and the group that its add names, as an add does. The check does not access the store.
     ///
     /// # Errors
     ///
@@ -137,13 +137,13 @@ impl Queue {
         added.map_err(|fault| AddError::from_engine("the key was not added", fault))
     }
 
-    /// Adds keys that are ready immediately. Returns the answers in the order of the keys. Up to 256 keys are sent
-    /// together.
+    /// Adds keys that are ready immediately. Returns the answers in the order of the keys. One request to the store
+    /// adds up to 256 keys.
     ///
     /// # Errors
     ///
     /// Returns the errors of [`add`](Self::add). Some of the keys may have been added. Adding all of them again is
-    /// harmless. If a key is too long, no key of its batch is added.
+    /// harmless. If a key is too long, no key of the same request is added.
     ///
     /// # Cancel safety
     ///
@@ -178,11 +178,11 @@ impl Queue {
     ///
     /// # Errors
     ///
-    /// As [`add_all`](Self::add_all).
+    /// Returns the errors of [`add_all`](Self::add_all).
     ///
     /// # Cancel safety
     ///
-    /// As [`add_all`](Self::add_all).
+    /// The behaviour is the same as that of [`add_all`](Self::add_all).
     pub async fn add_all_with<K: Into<Key>>(
         &self,
         keys: impl IntoIterator<Item = K>,
@@ -207,22 +207,22 @@ impl Queue {
             }
             let added = self.shared.add_keys(part, add).await;
             answers.extend(added.map_err(|fault| {
-                // Earlier batches with answers were added, so this failure concerns only a part of the keys.
+                // The keys of earlier batches were added, so this failure concerns only a part of the keys.
                 let fault = if answers.is_empty() { fault } else { fault.after_a_part() };
                 AddError::from_engine("not all keys were added", fault)
             })?);
         }
     }
 
-    /// Waits for the next ready key. Returns `None` when the queue is [shut down](Self::shut_down) in this
-    /// process, or was [dropped](Self::is_dropped).
+    /// Waits for the next ready key. Returns `None` when the queue is [shut down](Self::shut_down) in this process, or
+    /// was [dropped](Self::is_dropped).
     ///
-    /// While the store cannot be reached, the call waits until the store is back.
+    /// If the store cannot be reached, the call waits until it can be reached again.
     ///
     /// # Cancel safety
     ///
-    /// If the future is dropped, a key that was claimed for this call returns to its place in the order, and no failure
-    /// is counted.
+    /// If the future is dropped, a key that was claimed for this call becomes ready again at its place in the order. No
+    /// failure is counted.
     ///
     /// # Examples
     ///
@@ -246,14 +246,14 @@ impl Queue {
         self.get_many(1).await.pop()
     }
 
-    /// Waits until a key is ready, and returns up to `max` keys. Returns no keys if the queue is shut down in
-    /// this process, or `max` is 0.
+    /// Waits until a key is ready, and returns up to `max` keys. Returns no keys if the queue is shut down in this
+    /// process, or `max` is 0.
     ///
     /// # Cancel safety
     ///
-    /// As [`get`](Self::get).
+    /// The behaviour is the same as that of [`get`](Self::get).
     pub async fn get_many(&self, max: usize) -> Vec<Item> {
-        // If all leases were lost before the answer, the getter receives no keys, and asks again.
+        // All leases may expire before the getter receives the keys. In this case, it receives no keys, and asks again.
         while max > 0 && !self.shutting_down() {
             let (reply, passed) = oneshot::channel();
             if !self.wait_for_keys(Waiter { max, holder: None, until: None, reply }) {
@@ -273,24 +273,24 @@ impl Queue {
         self.getters.send(waiter).is_ok()
     }
 
-    /// Cancels the run of a key in flight, in any process. The key runs again only if it was added
-    /// again.
+    /// Cancels the run of a key in flight, in any process. The key runs again only if it was added again.
     ///
-    /// The worker learns of the cancellation within a second, or at the next renewal of its lease if PostgreSQL cannot
-    /// send notifications to the worker. In the worker's process, [`Item::cancelled`] becomes ready, `Workers` cancel
-    /// the handler's context, and `requeue work` terminates the command. The run counts neither as a success nor as a
-    /// failure. If the worker has died, the run is over when its lease expires.
+    /// The worker learns of the cancellation within a second. If PostgreSQL cannot send notifications to the worker,
+    /// the worker learns of it at the next renewal of its lease. In the worker's process, [`Item::cancelled`] becomes
+    /// ready, `Workers` cancel the handler's context, and `requeue work` terminates the command. The run counts neither
+    /// as a success nor as a failure. If the worker has died, the delivery ends when its lease expires.
     ///
-    /// A pending run of the key remains: see [`cancel`](Self::cancel). The run of a later delivery is never cancelled.
-    /// If a run completes before its worker learns of the cancellation, the completion counts.
+    /// The call does not remove a pending run of the key: see [`cancel`](Self::cancel). The run of a later delivery is
+    /// never cancelled. If a run completes before its worker learns of the cancellation, the store records the
+    /// completion as usual.
     ///
     /// # Errors
     ///
-    /// As [`cancel`](Self::cancel).
+    /// Returns the errors of [`cancel`](Self::cancel).
     ///
     /// # Cancel safety
     ///
-    /// If the future is dropped, the run may have been cancelled. A repeated call may cancel a later run.
+    /// If the future is dropped, the run may have been cancelled. Repeating the call may cancel a later run.
     ///
     /// # Examples
     ///
@@ -328,14 +328,14 @@ impl Queue {
     /// Pauses the queue in the store: no process claims a key of the queue until [`resume`](Self::resume). Runs in
     /// flight, adds, delays, and the expiry of leases continue.
     ///
-    /// The pause outlives this process. Keys that a process claimed before the pause may still be delivered to its
-    /// workers. Keys that are [claimed ahead](crate::OpenOptions::claim_ahead) return to the store when their process
-    /// claims again, and within a second in any case.
+    /// The store keeps the pause, even if this process stops. Keys that a process claimed before the pause may still be
+    /// delivered to its workers. Keys that are [claimed ahead](crate::OpenOptions::claim_ahead) return to the store at
+    /// the next claim of their process, and after a second at the latest.
     ///
     /// # Errors
     ///
-    /// Returns an error if the store cannot be reached, or the queue was dropped. On Redis, only some shards of the
-    /// queue may be paused after an error. Then repeat the call.
+    /// Returns an error if the store cannot be reached, or the queue was dropped. On Redis, a call that fails may have
+    /// paused only some shards of the queue. Repeat the call in this case.
     ///
     /// # Cancel safety
     ///
@@ -366,11 +366,11 @@ impl Queue {
         self.set_paused(true, "the queue was not paused").await
     }
 
-    /// Ends a [pause](Self::pause). Waiting workers are notified of the resume as quickly as of an add.
+    /// Ends a [pause](Self::pause). The store notifies waiting workers of the resume as quickly as of an add.
     ///
     /// # Errors
     ///
-    /// As [`pause`](Self::pause).
+    /// Returns the errors of [`pause`](Self::pause).
     ///
     /// # Cancel safety
     ///
@@ -389,13 +389,13 @@ impl Queue {
 
     /// Stops deliveries in this process: getters return `None`. Other processes continue, and no key is lost.
     ///
-    /// Items that this process holds can still be completed. Adds still work, because other processes run the keys.
+    /// Items that this process holds can still be completed. Adds also succeed, because other processes run the keys.
     pub fn shut_down(&self) {
         self.shared.stop_deliveries(Shutdown::Now);
     }
 
-    /// [Shuts down](Self::shut_down) the queue in this process when no work is left: no key is ready, waiting
-    /// or in flight, in this process or another. Parked keys do not count.
+    /// [Shuts down](Self::shut_down) the queue in this process when no work is left: no key is ready, waiting or in
+    /// flight in any process. Parked keys are not work.
     ///
     /// Only a getter that waits for keys detects that no work is left. Without getters, the queue is never shut down.
     ///
@@ -438,8 +438,8 @@ impl Queue {
 
     /// Returns true if this process has found that the queue was [dropped](crate::Store::drop_queue).
     ///
-    /// A getter that waits for keys detects the drop within the [poll interval](crate::OpenOptions::poll).
-    /// Then the queue is shut down in this process, each `get` returns `None`, and `Workers` stop.
+    /// A getter that waits for keys detects the drop within the [poll interval](crate::OpenOptions::poll). Then the
+    /// queue is shut down in this process, each `get` returns `None`, and `Workers` stop.
     ///
     /// A queue that is created again with the same name is another queue. This handle never changes the new queue. To
     /// use the new queue, open it.
@@ -467,18 +467,18 @@ impl Queue {
     }
 
     /// Waits until the queue is [shut down](Self::shut_down) in this process, and the store has answered all requests
-    /// of the process.
+    /// of this process.
     ///
-    /// When the call returns, no key is being claimed. The store has recorded each completion whose lease was not lost.
+    /// When the call returns, no claim is under way. The store has recorded each completion whose lease was not lost.
     /// If the store cannot be reached, the call waits until the leases expire.
     ///
     /// Await this call before the process exits. Otherwise, other processes receive some keys only after their leases
-    /// expire: for example, a key that was claimed for a dropped [`get`](Self::get). This call waits until that key is
-    /// returned. The call does not wait for an [`Item`] that still exists.
+    /// expire, for example a key that was claimed for a dropped [`get`](Self::get). This call waits until the store has
+    /// released that key. The call does not wait for an [`Item`] that still exists.
     ///
     /// # Cancel safety
     ///
-    /// The future can be dropped and the call repeated.
+    /// The future can be dropped, and the call can be repeated.
     ///
     /// # Examples
     ///

@@ -1,4 +1,4 @@
-//! Reads of a queue: counts, single keys and pages of keys.
+//! Reads of a queue: the numbers of keys, single keys, and pages of keys.
 
 use std::cmp::Reverse;
 use std::sync::Arc;
@@ -26,7 +26,7 @@ const KEPT: Duration = Duration::from_secs(60 * activity::KEPT.unsigned_abs());
 const EXPLAINED: usize = 10;
 
 impl Queue {
-    /// Counts the keys in each state. The engine reads all keys.
+    /// Counts the keys in each state. The call reads all keys of the queue.
     ///
     /// # Errors
     ///
@@ -41,7 +41,7 @@ impl Queue {
         counted.map_err(|fault| ReadError::from_engine("the keys were not counted", fault))
     }
 
-    /// Returns the entry of a key, or `None` if the key has no state, for example because it was never added, or
+    /// Returns the entry of a key. Returns `None` if the key has no state, for example because it was never added, or
     /// because its last run succeeded.
     ///
     /// # Errors
@@ -61,11 +61,11 @@ impl Queue {
         Ok(found.pop())
     }
 
-    /// Returns the last three consecutive failures of a key at most, the newest first.
+    /// Returns up to three of the last consecutive failures of a key, the newest first.
     ///
-    /// A completion that counts a failure also stores the attempt. If the failures of a key are reset, or the key
-    /// leaves the queue, its attempts are removed. The store keeps about the last 10,000 attempts of each queue; in
-    /// Redis, of each shard.
+    /// When a worker completes a failed run, the store also records the run as an attempt. When the failures of a key
+    /// are reset, or the key leaves the queue, the store removes the key's attempts. The store keeps about the last
+    /// 10,000 attempts of each queue; in Redis, of each shard.
     ///
     /// # Errors
     ///
@@ -119,7 +119,7 @@ impl Queue {
             .map_err(|fault| ReadError::from_engine("the state of the queue was not read", fault))
     }
 
-    /// Returns the [rate](crate::OpenOptions::rate) of all starts of the queue, or `None` if there is no such limit.
+    /// Returns the [rate](crate::OpenOptions::rate) of all starts of the queue, or `None` if the queue has no rate.
     ///
     /// # Errors
     ///
@@ -170,11 +170,11 @@ impl Queue {
         Ok(())
     }
 
-    /// Returns a page of up to `limit` keys in this state, or in any state with `None`. The keys are sorted. The page
-    /// begins after the key `after`.
+    /// Returns a page of up to `limit` keys in `state`, or in any state with `None`. The keys are sorted by their
+    /// bytes. The page begins after the key `after`.
     ///
-    /// To walk over all pages, pass the last key of each page as `after` for the next page. The walk returns
-    /// a key exactly once if the key is in the state throughout the walk.
+    /// To walk over all pages, pass the last key of each page as `after` for the next page. The walk returns a key
+    /// exactly once if the key is in the state throughout the walk.
     ///
     /// # Errors
     ///
@@ -218,12 +218,12 @@ impl Queue {
         Ok(page)
     }
 
-    /// Returns the entries of the next keys of a walk, which `from` continues. The walk returns a key at least once if the
-    /// key is in the state throughout the walk.
+    /// Returns the next part of a walk over the keys in `state`. The walk begins if `from` is `None`, and otherwise
+    /// continues at `from`. The walk returns a key at least once if the key is in the state throughout the walk.
     ///
-    /// A large queue on Redis does not keep its keys in order, so the walk scans them. Each part has about 500 keys,
-    /// and takes the same time at each position. In other queues, the keys are in order, and a part has up to `limit`
-    /// keys.
+    /// A large queue on Redis does not keep its keys in order, so the walk scans them. Each part of the scan has about
+    /// 500 keys, and takes equally long at each position. In other queues, the keys are in order, and a part has up to
+    /// `limit` keys.
     ///
     /// # Errors
     ///
@@ -246,7 +246,7 @@ impl Queue {
             Some(from) => (Part::key_before(from), Part::place_in_scan(from)),
         };
         let scans = match from {
-            // Engines store the keys in these states in small sets, or in order.
+            // In these states, engines store the keys in order, or the sets of keys are small.
             None if matches!(state, Some(State::InFlight | State::Parked)) => false,
             None => engine.scans() && self.recent_counts().await?.total() > SORTED_KEYS,
             Some(_) => place_in_scan.is_some() && engine.scans(),
@@ -267,12 +267,12 @@ impl Queue {
     }
 
     /// Returns one line of text that explains the state of a key: see [`Entry::explain`]. If a ready key is held back
-    /// by a rate, or by the limit or a pause of its group, the text names the reason. For a rate, this includes the
-    /// time until the next start. For a limit, this includes up to ten keys of the group in flight, and their workers.
-    /// If the key has a schedule, the text contains the time of the next add by the schedule: see
+    /// by a rate, or by the limit or a pause of its group, the text names the reason. If the reason is a rate, the text
+    /// has the time until the next start. If the reason is a limit, the text has up to ten keys of the group in flight,
+    /// and their workers. If the key has a schedule, the text contains the time of the next add by the schedule: see
     /// [`ScheduleInfo::explain`].
     ///
-    /// For a ready key of a queue with groups, the engine reads all keys of the group.
+    /// If the key is ready and has a group, the engine reads all keys of the group.
     ///
     /// # Errors
     ///
@@ -298,7 +298,7 @@ impl Queue {
     ///
     /// # Errors
     ///
-    /// As [`explain`](Self::explain).
+    /// Returns the errors of [`explain`](Self::explain).
     ///
     /// # Cancel safety
     ///
@@ -312,9 +312,9 @@ impl Queue {
         Ok(entry.explain_in_group(standing.as_ref()))
     }
 
-    /// Returns the reason why the ready keys of a group are held back. If the reason is the limit, also returns the
-    /// first keys of the group in flight. Returns `None` in two cases: the queue has no groups and no rate holds its
-    /// keys back, or the group no longer has keys.
+    /// Returns the reason why the ready keys of a group are held back. If the reason is the limit, the result also has
+    /// the first keys of the group in flight. Returns `None` in two cases: the queue has no groups and no rate holds
+    /// its keys back, or the group no longer has keys.
     async fn read_standing(&self, group: Option<&str>) -> Result<Option<Standing>, ReadError> {
         let of_queue = self.read_rate().await?.filter(Throttle::permits_none);
         let Some(group) = group else { return Ok(of_queue.map(Standing::AtRate)) };
@@ -349,14 +349,15 @@ impl Queue {
         }
     }
 
-    /// Returns the work of all processes on the queue in the last `since`, in whole minutes, and the workers that are
-    /// alive. `since` is at most 7 days, because the store removes older numbers.
+    /// Returns the activity of the queue in the last `since`, for each minute and over all processes. Also returns the
+    /// workers that are alive. `since` is at most 7 days, because the store removes older numbers.
     ///
-    /// - Every process writes its numbers about every 5 seconds, when it [settles](Self::settled), and when it drops its
-    ///   last handle of the queue. A process that is killed loses the numbers since its last write. The numbers of this
-    ///   process are written before they are read.
-    /// - Work counts in the minute of the engine's clock in which it is written, or in the minute before.
-    /// - A worker records about every 10 seconds that it is alive. It counts as alive for 30 seconds after the last
+    /// - Every process writes its numbers about every 5 seconds, when it [settles](Self::settled), and when it drops
+    ///   its last handle of the queue. A process that is killed loses the numbers since its last write. This call first
+    ///   writes the numbers of this process.
+    /// - The store counts an event in the minute in which its process writes it, or in the minute before, by the
+    ///   engine's clock.
+    /// - About every 10 seconds, a worker records that it is alive. It counts as alive until 30 seconds after its last
     ///   record.
     /// - Adds made in SQL, and the work of processes of earlier versions, are not counted.
     ///
@@ -364,9 +365,9 @@ impl Queue {
     ///
     /// Returns an error if `since` exceeds 7 days, the store cannot be reached, or the queue was dropped.
     ///
-    /// # Cancel safety
+    /// Returns an error if `since` exceeds 7 days, the store cannot be reached, or the queue was dropped.
     ///
-    /// The future can be dropped. The numbers of this process are then written later.
+    /// If the future is dropped, the numbers of this process may be written later.
     ///
     /// # Examples
     ///
@@ -403,40 +404,41 @@ impl Queue {
     }
 
     /// Returns the [`activity`](Self::activity) of the last hour from a cache. Times in the result are relative to the
-    /// last read of the store. Reads are as frequent as those of [`recent_counts`](Self::recent_counts). After this
-    /// call, [`sample`](Self::sample) includes the work of all processes.
+    /// last read of the store. The call reads the store as often as [`recent_counts`](Self::recent_counts) does. After
+    /// this call, [`sample`](Self::sample) includes the work of all processes.
     ///
     /// # Errors
     ///
-    /// As [`recent_counts`](Self::recent_counts).
+    /// Returns the errors of [`recent_counts`](Self::recent_counts).
     ///
     /// # Cancel safety
     ///
-    /// As [`recent_counts`](Self::recent_counts).
+    /// The behaviour is the same as that of [`recent_counts`](Self::recent_counts).
     #[doc(hidden)] // Only `requeue-http` needs this item.
     pub async fn recent_activity(&self) -> Result<Activity, ReadError> {
         self.shared.recent_activity().await
     }
 
-    /// Returns recent [counts](Self::counts). The engine counts again after a pause. The pause depends on the shorter
-    /// of the last two counts, so that a stall of the store causes no long pause:
+    /// Returns recent [counts](Self::counts) from a cache. The engine counts again after an interval. The interval
+    /// depends on the shorter of the last two counts, so that one slow answer of the store does not cause a long
+    /// interval:
     ///
-    /// - Up to 0.6 s: the pause is fifty times the duration, and at least 1 s.
-    /// - Up to 7.5 s: the pause is 30 s.
-    /// - Over 7.5 s: the pause is four times the duration.
+    /// - If the shorter count took up to 0.6 s, the interval is fifty times as long as the count, and at least 1 s.
+    /// - If it took up to 7.5 s, the interval is 30 s.
+    /// - If it took longer, the interval is four times as long as the count.
     ///
-    /// If the durations of counts are similar, counts therefore use at most a fifth of the engine's time, for any
-    /// number of callers. If each count takes up to 0.6 s, they use at most a fiftieth. Counts with very different
-    /// durations, and counts that reach their time limit, can use more of the engine's time.
+    /// Therefore, counts of similar durations use at most a fifth of the engine's time, for any number of callers. If
+    /// each count takes up to 0.6 s, they use at most a fiftieth. Counts with very different durations, and counts that
+    /// reach their time limit, can use more of the engine's time.
     ///
-    /// Callers that arrive during a count wait for it. [`sample`](Self::sample) returns the last counts
-    /// without waiting, and their age.
+    /// A caller that arrives during a count waits for its result. [`sample`](Self::sample) returns the last counts and
+    /// their age without waiting.
     ///
     /// # Errors
     ///
-    /// Returns an error if this count, or the last count, failed. A count that takes over a minute fails. After a
-    /// failure, the engine is not queried again for 1 s to 10 s. If several consecutive counts take too long, the
-    /// pauses are one minute, two and then four. On SQLite, a count that takes too long still completes.
+    /// Returns an error if this count, or the last count, failed. A count fails if it takes over a minute. After a
+    /// failure, the next count begins after 1 s to 10 s. If several consecutive counts take too long, the intervals are
+    /// one minute, two minutes and then four minutes. On SQLite, a count that takes too long still runs to its end.
     ///
     /// # Cancel safety
     ///
@@ -446,23 +448,23 @@ impl Queue {
         self.shared.recent_counts().await
     }
 
-    /// Returns recent entries of the keys in flight, the longest runs first. The entries are read as often as
-    /// [`recent_counts`](Self::recent_counts). The durations in an entry are adjusted to the time of this call.
+    /// Returns recent entries of the keys in flight, the longest runs first. The call reads the store as often as
+    /// [`recent_counts`](Self::recent_counts) does. The durations in an entry are adjusted to the time of this call.
     ///
-    /// If more than 256 keys are in flight, only the first 256 by key are considered.
+    /// If more than 256 keys are in flight, the call selects the runs from the first 256 keys, sorted by their bytes.
     ///
     /// # Errors
     ///
-    /// As [`recent_counts`](Self::recent_counts).
+    /// Returns the errors of [`recent_counts`](Self::recent_counts).
     ///
     /// # Cancel safety
     ///
-    /// As [`recent_counts`](Self::recent_counts).
+    /// The behaviour is the same as that of [`recent_counts`](Self::recent_counts).
     #[doc(hidden)] // Only `requeue-http` needs this item.
     pub async fn recent_longest(&self) -> Result<Vec<Entry>, ReadError> {
         let Shared { engine, place, longest, .. } = &*self.shared;
         let (engine, place) = (Arc::clone(engine), Arc::clone(place));
-        // The query continues if its caller is dropped, so the future owns its handles.
+        // If the caller is dropped, the query continues. Therefore, the future owns its handles.
         let look = async move {
             let running = engine.read_page(&place, Some(State::InFlight), None, RUNNING);
             let mut running = running.await?;
@@ -481,21 +483,21 @@ impl Queue {
         Ok(longest)
     }
 
-    /// Returns the values of the queue's metrics, or `None` before the first
+    /// Returns the values of the queue's metrics. Returns `None` before the first call of
     /// [`recent_counts`](Self::recent_counts).
     ///
-    /// The numbers of keys cover all processes. They are from the last `recent_counts`, and `counts_age` is their age.
-    /// The other values describe this process:
+    /// The numbers of keys include all processes. They are from the last `recent_counts`, and `counts_age` is their
+    /// age. The other values describe this process:
     ///
-    /// - A completion counts when the worker sends it, even if the store refuses it. As in the store, a success after
-    ///   the lease has expired counts as a failure. A worker that was killed counts nothing.
+    /// - A completion is counted when the worker sends it, even if the store refuses it. As in the store, a success
+    ///   after the expiry of the lease is counted as a failure. A run whose worker was killed is not counted.
     /// - Adds are counted in this process, including delayed adds.
-    /// - `enqueued` counts the adds that gave a key its pending run. A delayed add counts immediately, and a retry or a
-    ///   requeue does not count, because another process may deliver the key. In a queue in memory, a key counts when
-    ///   it becomes ready.
-    /// - `given_up` counts the keys that failed for the last time in this process: they were given up, or reached the
-    ///   limit of failures. If such a key was added during its last run, it is not parked but runs again with its
-    ///   failures reset. `given_up` includes the keys that claims of this process have parked.
+    /// - `enqueued` is the number of adds that gave a key its pending run. A delayed add is counted immediately. A
+    ///   retry or a requeue is not counted, because another process may deliver the key. In contrast, a queue in memory
+    ///   counts a key when it becomes ready.
+    /// - `given_up` is the number of keys that failed for the last time in this process, because they were given up or
+    ///   reached the limit of failures. If such a key was added during its last run, it is not parked. It runs again,
+    ///   and its failures are reset. `given_up` also includes the keys that claims of this process have parked.
     ///
     /// # Examples
     ///

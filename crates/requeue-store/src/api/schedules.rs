@@ -1,4 +1,4 @@
-//! The schedules of a queue.
+//! Operations on the schedules of a queue.
 
 use crate::api::queue::Queue;
 use crate::client::schedules::fire;
@@ -10,15 +10,15 @@ use crate::types::key::Key;
 use crate::types::schedule::{Schedule, ScheduleInfo};
 
 impl Queue {
-    /// Stores a schedule, which adds a key again at each of its times.
+    /// Stores a schedule for a key. The schedule adds the key again at each of its times.
     ///
-    /// A key has at most one schedule, and this call replaces it. If the expression and the time zone, or the period,
-    /// are the same as before, the times of the schedule do not change. A program can therefore repeat this call at
-    /// each start. The call does not end a pause.
+    /// A key has at most one schedule, so this call replaces an earlier schedule. If the expression and the time zone,
+    /// or the period, are the same as before, the times of the schedule do not change. Therefore, a program can repeat
+    /// this call at each start. A schedule that was paused stays paused.
     ///
     /// At each time, one of the processes that claim keys of the queue adds the key. If the key is still ready or
-    /// waiting at that time, it runs once. If several times pass while no process claims keys, the key is added once.
-    /// The clock of the store determines the times.
+    /// waiting at that time, the add is coalesced, and the key runs once. If several times pass while no process claims
+    /// keys, the key is added once. The clock of the store determines the times.
     ///
     /// # Errors
     ///
@@ -71,7 +71,7 @@ impl Queue {
             let Agenda { now, schedules } = engine.put_schedule(place, schedule).await?;
             for stored in schedules {
                 if stored.is_new && stored.due_at().is_some() {
-                    // If this step fails, or the process stops here, another process computes the next time.
+                    // If this step fails, or the process stops before it, another process computes the next time.
                     let _ = fire(&self.shared, &stored, now).await;
                 }
             }
@@ -204,10 +204,10 @@ impl Queue {
         removed.map_err(|fault| UpdateError::from_engine("the schedule was not removed", fault))
     }
 
-    /// Pauses the schedule of a key: the schedule adds nothing until it is [resumed](Self::resume_schedule). Returns
-    /// false if the key has no schedule.
+    /// Pauses the schedule of a key: the schedule adds nothing until the caller [resumes](Self::resume_schedule) it.
+    /// Returns false if the key has no schedule.
     ///
-    /// The pause is stored, and outlives this process.
+    /// The store keeps the pause, even if this process stops.
     ///
     /// # Errors
     ///
@@ -243,8 +243,8 @@ impl Queue {
         paused.map_err(|fault| UpdateError::from_engine("the schedule was not paused", fault))
     }
 
-    /// Ends a [pause](Self::pause_schedule). Times that have passed during the pause are skipped. Returns false if the
-    /// key has no schedule. A schedule whose add was refused tries again.
+    /// Ends a [pause](Self::pause_schedule). The schedule skips the times that have passed during the pause. Returns
+    /// false if the key has no schedule. If a process had refused the schedule, the next time is computed again.
     ///
     /// # Errors
     ///

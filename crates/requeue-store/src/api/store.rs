@@ -20,10 +20,10 @@ use crate::types::inspect::{ParkedKey, QueueInfo, StateCounts};
 use crate::types::rate::Rate;
 use crate::types::worker::this_process;
 
-/// The longest duration of an option: one year. No clock overflows if this duration is added.
+/// The maximum duration of an option: one year. The sum of this duration and a time of any clock does not overflow.
 const MAX_DURATION: Duration = Duration::from_secs(365 * 24 * 60 * 60);
 
-/// A store of queues: a file, a database, or one or more servers.
+/// A store of queues: a SQLite file, a PostgreSQL database, or one or more Redis servers.
 ///
 /// Clones share their connections.
 ///
@@ -60,9 +60,9 @@ impl Store {
     ///   `?synchronous=full`, acknowledged changes also survive a power failure.
     /// - `sqlite::memory:`, for tests: the store disappears with its last handle.
     /// - `postgres://USER@HOST/DATABASE`, with the feature `postgres`: a PostgreSQL database.
-    /// - `redis://HOST` or `rediss://HOST`, with the feature `redis`: a Redis node, or any node of a cluster.
-    ///   With `?wait=N`, an acknowledged change is on N replicas. `shards=N` is the number of shards of new queues.
-    ///   `eviction=accept` allows a server that may evict keys when its memory is full.
+    /// - `redis://HOST` or `rediss://HOST`, with the feature `redis`: a Redis node, or any node of a cluster. With
+    ///   `?wait=N`, the engine acknowledges an add only if N replicas have it. `shards=N` is the number of shards of
+    ///   new queues. `eviction=accept` allows a server that may evict keys when its memory is full.
     ///
     /// # Errors
     ///
@@ -75,7 +75,7 @@ impl Store {
     ///
     /// # Cancel safety
     ///
-    /// If the future is dropped, the connections that it has opened are closed.
+    /// If the future is dropped, the connections that the call has opened are closed.
     pub async fn connect(url: &str) -> Result<Self, ConnectError> {
         let engine: Arc<dyn Engine> = match Address::parse(url)? {
             #[cfg(feature = "sqlite")]
@@ -102,7 +102,8 @@ impl Store {
         Ok(Self { engine })
     }
 
-    /// Returns the store of a simulated process. As with a file, other processes learn of its adds when they poll.
+    /// Returns the store of a simulated process. Other processes learn of its adds when they poll, as with a SQLite
+    /// file.
     #[cfg(all(feature = "sqlite", any(test, feature = "test-util")))]
     #[doc(hidden)]
     #[must_use]
@@ -110,9 +111,9 @@ impl Store {
         Self { engine: Arc::new(database.engine(link)) }
     }
 
-    /// Checks an address and its options, without connecting to it.
+    /// Checks an address and its options, without connecting to the store.
     ///
-    /// If the address names a file with certificates, the file is read.
+    /// If the address names a file with certificates, the call reads this file.
     ///
     /// # Errors
     ///
@@ -133,15 +134,15 @@ impl Store {
         Address::parse(url).map(drop)
     }
 
-    /// Creates the schema, or upgrades it to this version. Repeating it is harmless.
+    /// Creates the schema, or upgrades it to this version. Repeating the call is harmless.
     ///
-    /// A migration needs more privileges than operations on queues do. Opening a queue also upgrades the schema if the
-    /// client has the privileges. A failed upgrade leaves the store unchanged.
+    /// A migration needs more privileges than the operations on queues need. If the client has these privileges,
+    /// [opening](OpenOptions::open) a queue also upgrades the schema. A failed upgrade leaves the store unchanged.
     ///
     /// # Errors
     ///
-    /// Returns an error if the schema has a later version or belongs to another program, or the store
-    /// cannot be reached.
+    /// Returns an error if the schema has a later version or belongs to another program, or the store cannot be
+    /// reached.
     ///
     /// # Cancel safety
     ///
@@ -156,7 +157,7 @@ impl Store {
     /// Returns all queues of the store, sorted by name, with their settings. The result also states whether a queue has
     /// keys.
     ///
-    /// The cost does not depend on the number of keys.
+    /// The duration of the call does not depend on the number of keys.
     ///
     /// # Errors
     ///
@@ -194,7 +195,7 @@ impl Store {
 
     /// Drops a queue that has neither keys nor schedules. The queue and its settings are removed for all processes.
     ///
-    /// Processes that still have the queue open get errors. Adds of these processes fail with
+    /// Processes that still have the queue open receive errors. Their adds fail with
     /// [`ErrorKind::Dropped`](crate::ErrorKind::Dropped), and their getters return `None`: see [`Queue::is_dropped`].
     ///
     /// No acknowledged add is lost. If an add and a drop happen at the same time, either the add fails, or the drop
@@ -206,14 +207,13 @@ impl Store {
     /// - If the queue [has keys](crate::ErrorKind::HasKeys) in any state, or schedules, it is unchanged. The message
     ///   contains the numbers of keys and schedules.
     /// - If there is [no such queue](crate::ErrorKind::Missing), the message names similar queues.
-    /// - If the store cannot be reached, the queue may or may not have been dropped. Dropping it again is
-    ///   harmless.
+    /// - If the store cannot be reached, the queue may or may not have been dropped. Repeating the call is harmless.
     /// - In PostgreSQL, the drop fails if a transaction that has added keys to the queue stays open for 5 s.
     ///
     /// # Cancel safety
     ///
-    /// If the future is dropped, the queue may or may not have been dropped. Repeating the call
-    /// also drops a queue of this name that was created after the first call.
+    /// If the future is dropped, the queue may or may not have been dropped. Repeating the call also drops a queue of
+    /// this name that was created after the first call.
     ///
     /// # Examples
     ///
@@ -256,7 +256,7 @@ impl Store {
     ///
     /// # Cancel safety
     ///
-    /// As [`drop_queue`](Self::drop_queue).
+    /// The behaviour is the same as that of [`drop_queue`](Self::drop_queue).
     pub async fn force_drop_queue(&self, name: &str) -> Result<StateCounts, UpdateError> {
         self.drop_checked(name, true).await
     }
@@ -279,12 +279,13 @@ impl Store {
         similar_names(name, queues.into_iter().map(|queue| queue.name).collect())
     }
 
-    /// Closes the store for all its handles, and for the handles of its queues. Call it before the process exits.
+    /// Closes the store for all its handles, and for the handles of its queues. Call this method before the process
+    /// exits.
     ///
-    /// If the store is a file, the call completes earlier requests and closes the file. If no other process has the
+    /// If the store is a file, the method completes earlier requests and closes the file. If no other process has the
     /// file open, `FILE` alone then contains all queues, and can be copied. If a process exits without this call, or
-    /// other processes have the file open, `FILE-wal` contains the last changes, and is a part of the store.
-    /// Connections to servers stay open, because they need not be closed.
+    /// other processes have the file open, the last changes are in `FILE-wal`. In this case, `FILE-wal` is a part of
+    /// the store. Connections to servers stay open, because they need not be closed.
     ///
     /// After this call, all calls on a queue of a file fail, and this process loses its keys when their leases expire.
     /// Before this call, [shut down](Queue::shut_down) the queues, and wait until they are [settled](Queue::settled).
@@ -318,18 +319,18 @@ impl Store {
     }
 
     /// Returns the options for [opening](OpenOptions::open) the queue with this name. The name has 1 to 200 bytes, and
-    /// no NUL.
+    /// contains no NUL.
     pub fn queue(&self, name: impl Into<String>) -> OpenOptions {
         let (opening, options) = (Opening::default(), Options::default());
         OpenOptions { store: self.clone(), name: name.into(), opening, options }
     }
 }
 
-/// Opens a queue with options.
+/// The options of a queue. [`open`](Self::open) opens the queue with them.
 ///
 /// [`readd_policy`](Self::readd_policy), [`parked_add`](Self::parked_add), [`group_by`](Self::group_by),
-/// [`group_limit`](Self::group_limit) and [`rate`](Self::rate) are settings of the queue. The other options apply to this
-/// process only: give all workers of a queue the same [`max_failures`](Self::max_failures) and
+/// [`group_limit`](Self::group_limit) and [`rate`](Self::rate) are settings of the queue. The other options apply to
+/// this process only: give all workers of a queue the same [`max_failures`](Self::max_failures) and
 /// [`backoff`](Self::backoff).
 #[must_use = "a queue is opened by `open`"]
 pub struct OpenOptions {
@@ -395,10 +396,11 @@ impl OpenOptions {
         self
     }
 
-    /// Sets the limit of keys in flight of each group, over all processes, if [`open`](Self::open) creates the queue.
-    /// By default there is no limit. For a new queue, the option requires [`group_by`](Self::group_by).
+    /// Sets how many keys of each group can be in flight at the same time, over all processes. The option applies only
+    /// if [`open`](Self::open) creates the queue. By default, there is no limit. For a new queue, the option requires
+    /// [`group_by`](Self::group_by).
     ///
-    /// The limit is stored. If the queue exists and has another limit, [`open`](Self::open) fails.
+    /// The store keeps the limit. If the queue exists and has another limit, [`open`](Self::open) fails.
     /// [`Queue::set_group_limit`] changes the limit, and [`GroupHandle::set_limit`] sets a separate limit for a group.
     /// If your limits change, use these methods and omit the option.
     ///
@@ -429,13 +431,13 @@ impl OpenOptions {
         self
     }
 
-    /// Sets the rate of all starts of the queue, over all processes, if the queue has no rate yet. By default, there is
-    /// no rate.
+    /// Sets the rate at which all processes together can start runs of the queue's keys, if the queue has no rate yet.
+    /// By default, there is no rate.
     ///
-    /// The first process that opens the queue with a rate chooses it, and the rate is stored. If a later process asks
-    /// for another rate, [`open`](Self::open) fails. It also fails if both processes open the queue at the same time. A
-    /// process without this option uses the stored rate. [`Queue::set_rate`] changes or removes the rate. After a
-    /// removal, the next process with this option sets the rate again.
+    /// The first process that opens the queue with a rate chooses it, and the store keeps the rate. If a later process
+    /// asks for another rate, [`open`](Self::open) fails. The same rule applies if two processes open the queue at the
+    /// same time. A process without this option uses the stored rate. [`Queue::set_rate`] changes or removes the rate.
+    /// After a removal, the next process with this option sets the rate again.
     /// [`GroupHandle::set_rate`](crate::GroupHandle::set_rate) sets a further rate for a group.
     ///
     /// [`Rate`] defines the guarantee. While the queue has a rate, no process [claims ahead](Self::claim_ahead).
@@ -494,25 +496,26 @@ impl OpenOptions {
 
     /// Sets the duration of leases, from 1 ms to one year. The default is 30 s.
     ///
-    /// A key belongs to its worker until the lease expires. The process renews its leases at a third of the duration,
-    /// while the process runs and can reach the store.
+    /// A key belongs to its worker until the lease expires. A process that runs and can reach the store renews a lease
+    /// when a third of its duration has passed.
     pub fn lease(mut self, lease: Duration) -> Self {
         self.options.lease = lease.clamp(Duration::from_millis(1), MAX_DURATION);
         self
     }
 
-    /// Sets the longest backoff after a key's first failure, and after any failure. The defaults are 1 s
-    /// and 5 min.
+    /// Sets the maximum backoff after a key's first failure, `base`, and the maximum backoff after any failure, `cap`.
+    /// The defaults are 1 s and 5 min.
     ///
     /// Each consecutive failure doubles the backoff, up to `cap`. The second half of a backoff is random: a backoff of
-    /// 8 s lasts between 4 s and 8 s. A failure during the backoff does not double it. If a key has not failed for
-    /// twice `cap` after its backoff, the next backoff begins at `base` again.
+    /// 8 s lasts between 4 s and 8 s. If a key runs and fails before its backoff has passed, the backoff is not
+    /// doubled. If a key has not failed for twice `cap` after its backoff, the next backoff begins at `base` again.
     pub fn backoff(mut self, base: Duration, cap: Duration) -> Self {
         self.options.backoff = (base, cap);
         self
     }
 
-    /// Parks a key after this number of consecutive failures, at least 1. By default, failures alone never park a key.
+    /// Sets the number of consecutive failures after which a key is parked, at least 1. By default, failures alone
+    /// never park a key.
     ///
     /// If processes have different limits, one process decides: the process that completes the last failed run, or that
     /// finds the lease of that run expired.
@@ -524,10 +527,10 @@ impl OpenOptions {
         self
     }
 
-    /// Limits starvation by priorities. Among each `deliveries` consecutive keys that the process claims, at least one
-    /// is the key that has been ready longest, regardless of its priority.
+    /// Limits how often keys with a high priority can overtake other keys. Among each `deliveries` consecutive keys
+    /// that the process claims, at least one is the key that has been ready longest, regardless of its priority.
     ///
-    /// The default is 10. The minimum is 1, which is first in, first out.
+    /// The default is 10. The minimum is 1: keys are then delivered first in, first out.
     pub fn oldest_every(mut self, deliveries: u32) -> Self {
         self.options.oldest_every = deliveries.max(1);
         self
@@ -535,45 +538,45 @@ impl OpenOptions {
 
     /// Sets the interval at which an idle process polls the queue, from 1 ms to 1 h. The default is 1 s.
     ///
-    /// Polling is needed because a notification of a key may be lost. Each interval is up to 10 % shorter or
-    /// longer. The process polls at least once per [lease](Self::lease), because nothing notifies it of the
-    /// death of another worker.
+    /// A process polls because a notification of a ready key may be lost. Each interval is up to 10 % shorter or
+    /// longer. The process polls at least once in the duration of a [lease](Self::lease), because nothing notifies it
+    /// of the death of another worker.
     pub fn poll(mut self, every: Duration) -> Self {
         self.options.poll = every.clamp(Duration::from_millis(1), Duration::from_secs(3600));
         self
     }
 
-    /// Sets the maximum number of keys that this process claims before its workers ask for them, so that runs do not
-    /// wait for the commits of their claims. The default is 256. With 0, the process does not claim ahead.
+    /// Sets the maximum number of keys that this process claims before its workers ask for them. A run then does not
+    /// wait for the commit of its claim. The default is 256. With 0, the process does not claim ahead.
     ///
     /// The process claims ahead as many keys as its workers would take within 10 ms at their recent rate. If two claims
-    /// take longer than 10 ms, their duration replaces the 10 ms. The upper limit is 100 ms, or a thirtieth of the
-    /// lease if that is shorter. If runs are long, workers take less than one key in that period, and no key is claimed
-    /// ahead. Only [`Queue::get`] and [`Workers`](requeue::workers::Workers) count towards the rate. Calls of
-    /// [`Queue::get_many`] for several keys do not.
+    /// take longer than 10 ms, the period is the duration of two claims. The period is at most 100 ms, and at most a
+    /// thirtieth of the lease. If runs are long, workers take less than one key in the period, and no key is claimed
+    /// ahead. The rate includes only keys that [`Queue::get`] and [`Workers`](requeue::workers::Workers) take. A call
+    /// of [`Queue::get_many`] for several keys is not included.
     ///
     /// If no worker takes a key within ten times that period, the key returns to its place in the order, and no failure
-    /// is counted. A shutdown returns all such keys. Until its return, the key is not delivered to other processes. A
-    /// key with a higher priority that is added during this time starts later than the key claimed ahead.
+    /// is counted. A shutdown returns all keys that were claimed ahead. Until the key returns, other processes do not
+    /// receive it. A key with a higher priority that is added during this time starts later than the key claimed ahead.
     ///
-    /// If the process is killed, keys that were claimed ahead return when their leases expire. One failure is counted
-    /// for each of them, as for keys whose runs had begun.
+    /// If the process is killed, keys that it had claimed ahead become ready again when their leases expire. The store
+    /// counts one failure for each of them, as for keys whose runs had begun.
     pub fn claim_ahead(mut self, most: usize) -> Self {
         self.options.claim_ahead = most;
         self
     }
 
-    /// Sets the timeout of an add: the maximum time for which it waits for an unreachable store, or for a transaction
-    /// that has locked the key. The default is 30 s, and the maximum is one year.
+    /// Sets the timeout of an add: the maximum time for which it waits, because the store cannot be reached or a
+    /// transaction has locked the key. The default is 30 s, and the maximum is one year.
     pub fn add_timeout(mut self, timeout: Duration) -> Self {
         self.options.add_timeout = timeout.min(MAX_DURATION);
         self
     }
 
-    /// Sets the name of this worker: 1 to 100 bytes without control characters. The default is the name of
-    /// the machine and the id of the process: `web-1:4242`.
+    /// Sets the name of this worker: 1 to 100 bytes without control characters. The default is the name of the machine
+    /// and the id of the process: `web-1:4242`.
     ///
-    /// The store keeps the name with each key that this process has in flight, and
+    /// While a key of this process is in flight, the store keeps the name with the key, and
     /// [`Entry::worker`](crate::Entry::worker) returns it. The name has no other effect, so two processes may have the
     /// same name.
     ///
@@ -601,16 +604,16 @@ impl OpenOptions {
         self
     }
 
-    /// Calls `report` for each key that this process parks.
+    /// Sets the function `report`, which is called for each key that this process parks.
     ///
     /// There are two cases:
     ///
     /// - A run of this process fails for the last time.
-    /// - A claim of this process finds an expired lease, and this expiry is the last failure of the key. In this case,
-    ///   the worker has died, and [`ParkedKey::lease_expired`] is true.
+    /// - A claim of this process finds an expired lease, and this expiry is the last failure of the key. The worker
+    ///   that held the lease may be in another process, and has probably died. [`ParkedKey::lease_expired`] is true.
     ///
-    /// Each report is also a [`tracing`] event with the target `requeue_store::parked`. If the answer to a claim is
-    /// lost, its reports are also lost.
+    /// Each report is also a [`tracing`] event with the target `requeue_store::parked`. If the store's answer to a
+    /// claim is lost, the reports of this claim are also lost.
     ///
     /// `report` is called on a task of the runtime and must not block. A panic in `report` is caught and logged.
     ///
@@ -638,8 +641,8 @@ impl OpenOptions {
     }
 
     /// Prevents this process from adding completed runs to the [past](crate::Entry::past_runs) of keys. By default, the
-    /// store keeps the last runs with the row of a key that fails or is added again, in at most 64 bytes. For a key
-    /// whose first run succeeds, nothing is stored.
+    /// store keeps the last runs of a key that fails or is added again, in at most 64 bytes of the key's row. For a key
+    /// whose first run succeeds, the store keeps nothing.
     ///
     /// # Examples
     ///
@@ -664,21 +667,22 @@ impl OpenOptions {
         self
     }
 
-    /// Creates spans of OpenTelemetry for the waits and runs of keys: see [`requeue::trace`].
+    /// Makes this process create spans of OpenTelemetry for the waits and runs of keys: see [`requeue::trace`].
     ///
-    /// Adds of this process carry the current trace context to the worker, also on another machine. The store keeps the
-    /// contexts with the key until a run succeeds. By default, there are no spans, and adds carry no context.
+    /// An add of this process carries the current trace context to the worker, which may be on another machine. The
+    /// store keeps the contexts with the key until a run succeeds. By default, the process creates no spans, and adds
+    /// carry no context.
     #[cfg(feature = "opentelemetry")]
     pub fn traces(mut self) -> Self {
         self.options.traces = true;
         self
     }
 
-    /// Registers the queue with `metrics` under its name. The metrics show the numbers of keys in all
-    /// processes, and the activity of this process from this call on.
+    /// Registers the queue with `metrics` under its name. The metrics show the numbers of keys over all processes. They
+    /// also show the activity of this process, beginning with this call.
     ///
-    /// The keys are counted every 10 s, or less often if a count takes long to complete. While the store cannot be
-    /// reached, the numbers of keys do not change.
+    /// The engine counts the keys every 10 s, or less often if a count takes long. While the store cannot be reached,
+    /// the numbers of keys do not change.
     ///
     /// All processes show the same numbers of keys. To combine all processes in a dashboard, use the maximum of
     /// `workqueue_depth` and of the other numbers of keys, and the sum of the other metrics.
@@ -715,7 +719,8 @@ impl OpenOptions {
         self
     }
 
-    /// Opens the queue. Creates a missing queue, unless [`must_exist`](Self::must_exist) is set.
+    /// Opens the queue. If the queue does not exist, the call creates it, unless [`must_exist`](Self::must_exist) is
+    /// set.
     ///
     /// # Errors
     ///
@@ -796,7 +801,7 @@ impl OpenOptions {
         };
         let grouping = opening.check_stored(&place, grouping.as_ref()).map_err(|why| bad(&why))?;
         if let Some(rate) = opening.rate.filter(|_| place.rate.is_none()) {
-            // A producer that does not know the rate may have created the queue.
+            // The queue may exist without a rate, for example if a producer that does not know the rate created it.
             let set = store.engine.set_first_rate(&place, rate).await;
             let said = || format!("queue {name:?}: its rate was not set");
             let first = set.map_err(|fault| OpenError::from_engine(said(), fault))?;
@@ -809,7 +814,8 @@ impl OpenOptions {
         let queue = Queue::new(store.engine, place, options, grouping);
         #[cfg(feature = "prometheus")]
         if let Some(metrics) = opening.metrics {
-            // If the name is taken, `queue` is dropped here, which stops its tasks.
+            // If another queue has registered this name, `queue` is dropped at the end of this function, and its tasks
+            // stop.
             metrics.add(&name, &queue.shared).map_err(|error| bad(&error.to_string()))?;
             tokio::spawn(crate::client::shared::keep_counting(Arc::downgrade(&queue.shared)));
         }
@@ -817,7 +823,7 @@ impl OpenOptions {
     }
 }
 
-/// Returns up to three names that the user may have meant by `typed`.
+/// Returns up to three of `names` that are similar to `typed`.
 fn similar_names(typed: &str, names: Vec<String>) -> Vec<String> {
     // A name of one or two letters is equally similar to all other names.
     let most = typed.chars().count() / 3;

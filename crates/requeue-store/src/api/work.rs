@@ -1,4 +1,4 @@
-//! The traits by which the workers of [`requeue`] run on a queue in a store.
+//! Implements traits of [`requeue`], so that its workers run on a queue in a store.
 
 use std::fmt::Display;
 use std::sync::Arc;
@@ -15,8 +15,8 @@ use crate::types::key::Key;
 
 /// Lets [`requeue::workers::Workers`] run on the queue.
 ///
-/// A key that is given up is parked, with the error of the run. If the lease of a key is lost, the
-/// context of its run is cancelled, and the result of the run has no effect.
+/// A key that is given up is parked with the error of its run. If the lease of a key is lost, the context of its run is
+/// cancelled, and the result of the run has no effect.
 ///
 /// # Examples
 ///
@@ -62,7 +62,7 @@ impl WorkQueue for Queue {
         Self::shut_down(self);
     }
 
-    /// Returns the number of keys that this process holds. Ready keys are not counted, because other processes may run
+    /// Returns the number of keys that this process holds. Ready keys are not included, because other processes may run
     /// them.
     fn take_left(&self) -> Drained<Key> {
         Drained::new(0, self.leased(), Vec::new())
@@ -84,7 +84,7 @@ impl WorkItem for Item {
         Self::key(self)
     }
 
-    /// The priority is -1, 0 or 1.
+    /// Returns a priority of -1, 0 or 1.
     fn delivery(&self) -> Delivery {
         Delivery {
             attempt: self.attempt(),

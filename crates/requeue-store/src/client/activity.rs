@@ -1,4 +1,4 @@
-//! Writes the activity of this process, and that its worker is alive, to the store.
+//! Writes the activity of this process to the store, with a sign of life of its worker.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -18,12 +18,13 @@ use crate::types::activity::{Activity, LiveWorker, Minute, Tally};
 use crate::types::error::{Answer, EngineError};
 use crate::types::inspect::{Entry, State};
 
-/// The mean time between two writes, if there is new activity.
+/// The mean interval between two writes while there is new activity.
 const EVERY: Duration = Duration::from_secs(5);
 /// The time limit of a write.
 const LIMIT: Duration = Duration::from_secs(5);
 
-/// Writes the activity of an open queue. A separate task does this regularly, and delays no other operation.
+/// Writes the activity of an open queue. A separate task writes regularly, so that no other operation waits for a
+/// write.
 #[derive(Debug)]
 pub(crate) struct Recorder {
     engine: Arc<dyn Engine>,
@@ -36,21 +37,21 @@ pub(crate) struct Recorder {
 
 /// The activity that this process has written.
 ///
-/// The row of a minute contains the activity since `base`. The process rewrites the row until the minute is over, so
-/// that a write with an unknown result counts once.
+/// The row of a minute contains the activity since `base`. The process rewrites the row until the minute is over.
+/// Therefore, the activity of a write with an unknown result is counted once.
 #[derive(Debug)]
 struct Written {
-    /// The identifier of the rows that this process writes.
+    /// Identifies the rows that this process writes.
     instance: Arc<str>,
     /// The minute of the row, by the engine's clock.
     minute: Option<i64>,
-    /// The activity before this minute.
+    /// The activity of this process before this minute.
     base: Tally,
     /// The activity in the last write that may have succeeded.
     last: Tally,
     /// True if the result of the last write is unknown.
     is_unsure: bool,
-    /// The time of the last write, and whether it was a sign of life.
+    /// The time of the last write. The `bool` is true if the write was a sign of life.
     sign: Option<(Instant, bool)>,
 }
 
@@ -60,7 +61,7 @@ impl Written {
         Self { instance: new_instance(), minute, base, last, is_unsure, sign }
     }
 
-    /// Returns true if a write is due.
+    /// Returns true if there is activity to write, or a sign of life is due.
     fn is_due(&self, tally: &Tally, is_worker: bool) -> bool {
         let is_known = match self.sign {
             Some((at, true)) => is_worker && at.elapsed() < SIGN,
@@ -69,18 +70,20 @@ impl Written {
         self.is_unsure || !is_known || self.last != *tally
     }
 
-    /// Records that a write begins. Until the answer is recorded, the result of the write is unknown.
+    /// Records that a write begins. Until [`note_answer`](Self::note_answer), the result of the write is unknown.
+    /// Returns the activity in the write before.
     fn begin(&mut self, tally: &Tally) -> Tally {
         if self.is_unsure && self.minute.is_none() {
-            // The minute of the first write is unknown. If this write is in the same minute, it must not replace the
-            // first write.
+            // The first write may have succeeded, but its minute is unknown. If this write is in the same minute, it
+            // must not replace the row of the first write.
             (self.base, self.instance) = (self.last.clone(), new_instance());
         }
         self.is_unsure = true;
         std::mem::replace(&mut self.last, tally.clone())
     }
 
-    /// Records the answer. `before` is the result of [`begin`](Self::begin). Returns true if the activity is written.
+    /// Records the answer to a write. `before` is the result of [`begin`](Self::begin). Returns true if the store has
+    /// written the row.
     fn note_answer(&mut self, before: Tally, answer: &Answer<Recorded>, is_worker: bool) -> bool {
         match answer {
             Ok(recorded) => {
@@ -97,7 +100,7 @@ impl Written {
                 self.minute = Some(recorded.minute);
                 recorded.is_written
             }
-            // The queue was dropped, or the role of the connection may not write. The activity is discarded.
+            // The queue was dropped, or the role of the connection has no right to write. The activity is discarded.
             Err(fault) if fault.kind.is_final() => {
                 self.is_unsure = false;
                 self.sign = Some((Instant::now(), is_worker));
@@ -131,18 +134,18 @@ impl Recorder {
         recorder
     }
 
-    /// Records whether this process claims keys.
+    /// Records whether this process claims keys. A process that claims keys is a worker.
     pub(crate) fn set_claims(&self, claims: bool) {
         self.claims.store(claims, Ordering::Relaxed);
     }
 
     fn is_worker(&self) -> bool {
-        // A process with keys in flight is still a worker, because the last runs after a shutdown may take long.
+        // A process with keys in flight is still a worker, because its last runs can continue long after a shutdown.
         self.claims.load(Ordering::Relaxed) || self.leases.len() > 0
     }
 
-    /// Writes the activity that is not written yet. A failure is only logged, because other calls on the queue report
-    /// an outage.
+    /// Writes the activity that the store does not have yet. A failure is only logged, because other calls on the queue
+    /// report an outage.
     pub(crate) async fn record(&self) {
         let recorded = timeout(LIMIT, self.write_new()).await;
         match recorded.unwrap_or_else(|_| Err(EngineError::late())) {
@@ -154,14 +157,15 @@ impl Recorder {
         }
     }
 
-    /// Returns the activity in the last write.
+    /// Returns the activity of this process that the last write has included.
     pub(crate) async fn last_written(&self) -> Tally {
         self.written.lock().await.last.clone()
     }
 
     async fn write_new(&self) -> Answer<()> {
         let mut written = self.written.lock().await;
-        // If the minute of the row is over, the second write puts the activity into the next minute.
+        // The engine refuses a row whose minute is over, and names the current minute. The second write uses that
+        // minute.
         for _ in 0..2 {
             let tally = self.place.meters.tally();
             let is_worker = self.is_worker();
@@ -189,7 +193,7 @@ impl Recorder {
 }
 
 async fn keep_recording(recorder: Arc<Recorder>, closed: CancellationToken) {
-    // The random pause makes processes that start together write at different times.
+    // The random interval spreads the writes of processes that start together.
     let pause = || sleep(EVERY.mul_f64(0.8 + 0.4 * fastrand::f64()));
     while closed.run_until_cancelled(pause()).await.is_some() {
         recorder.record().await;
@@ -198,12 +202,12 @@ async fn keep_recording(recorder: Arc<Recorder>, closed: CancellationToken) {
     recorder.record().await;
 }
 
-/// The maximum number of keys in flight that are read, and assigned to their workers.
+/// The maximum number of keys in flight that the call reads, and assigns to their workers.
 const RUNNING: usize = 256;
-/// A worker counts as alive for this time after its last sign of life.
+/// The time after its last sign of life for which a worker counts as alive.
 const ALIVE: Duration = Duration::from_secs(30);
 
-/// Reads the work of all processes in the last `since`, in whole minutes, and the workers that are alive.
+/// Reads the activity of all processes in the last `since`, for each minute, and the workers that are alive.
 pub(crate) async fn read_activity(
     engine: &dyn Engine,
     place: &Place,

@@ -1,4 +1,4 @@
-//! Adds keys. Retries until the deadline of the add, and reports whether the add may have happened.
+//! Adds keys. Retries until the deadline of the add, and reports whether the add may have taken effect.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -32,7 +32,7 @@ impl Adding {
         Self { ask, unsure: false, deadline, reply }
     }
 
-    /// Answers the caller, which may have been dropped.
+    /// Sends the answer to the caller. The caller may have been dropped.
     fn send_answer(self, answer: Answer<Added>) {
         let answer = answer.map_err(|fault| if self.unsure { fault.after_a_part() } else { fault });
         let _ = self.reply.send(answer);
@@ -45,7 +45,7 @@ impl Wish for Adding {
     }
 
     /// Adds the keys, and answers the callers. Equal adds of a key become one request. Different adds of the same key
-    /// are sent one after the other.
+    /// are sent in successive requests.
     async fn submit_batch(
         engine: Arc<dyn Engine>,
         place: Arc<Place>,
@@ -55,13 +55,14 @@ impl Wish for Adding {
         let mut locked = Vec::new();
         while !batch.is_empty() {
             let mut asks: Vec<Ask> = Vec::with_capacity(batch.len());
-            // At each position, the adds that the request at this position in `asks` combines.
+            // Each position has the adds that the request at the same position in `asks` combines.
             let mut askers: Vec<Vec<Self>> = Vec::with_capacity(batch.len());
             let mut found: HashMap<Key, usize> = HashMap::with_capacity(batch.len());
             let mut left = Vec::new();
             let mut deadline = None;
             for adding in batch {
-                // The request lasts until the latest deadline of its callers. Each caller also has a separate timeout.
+                // The request is tried until the latest deadline of its callers. Each caller also has a separate
+                // timeout.
                 deadline = deadline.max(Some(adding.deadline));
                 match found.get(&adding.ask.key) {
                     None => {
@@ -95,7 +96,7 @@ impl Wish for Adding {
     }
 }
 
-/// Answers the adds. Returns the adds whose keys are locked.
+/// Sends the answers to the callers. Returns the adds whose keys are locked.
 fn answer(added: Answer<Free>, askers: Vec<Vec<Adding>>) -> Vec<Adding> {
     let mut left = Vec::new();
     match added {
@@ -115,7 +116,7 @@ fn answer(added: Answer<Free>, askers: Vec<Vec<Adding>>) -> Vec<Adding> {
             }
         }
         Err(fault) => {
-            // Each caller receives an error, but the source of an error cannot be cloned.
+            // Each caller receives a copy of the message, because the source of an error cannot be cloned.
             let said = fault.source.to_string();
             for adding in askers.into_iter().flatten() {
                 adding.send_answer(Err(EngineError {
@@ -128,7 +129,7 @@ fn answer(added: Answer<Free>, askers: Vec<Vec<Adding>>) -> Vec<Adding> {
     left
 }
 
-/// The answers to adds. Adds of locked keys have no answer.
+/// The answers to a request. The answer is `None` for an add whose key is locked.
 struct Free {
     answers: Vec<Option<Added>>,
     /// True if an earlier attempt may have added the keys.
@@ -162,7 +163,7 @@ async fn try_add(
             }
             Err(fault) => fault,
         };
-        // If one attempt may have taken effect, a later refusal does not prove that the keys were not added.
+        // If an earlier attempt may have taken effect, a later refusal does not prove that the keys were not added.
         unsure |= fault.kind.may_have_happened();
         let wait = delay.wait();
         if fault.kind.is_final() || Instant::now() + wait >= deadline {

@@ -25,27 +25,27 @@ use crate::types::error::{Answer, EngineError, Kind};
 #[derive(Debug)]
 pub(crate) struct Waiter {
     pub(crate) max: usize,
-    /// The worker of another program, or `None` for a worker of this process.
+    /// The worker of another program that receives the keys, or `None` if a worker of this process receives them.
     pub(crate) holder: Option<Holder>,
-    /// The time after which the getter receives no key. At least one claim is made before.
+    /// The time at which the getter stops waiting. Before it stops, at least one claim is sent for it.
     pub(crate) until: Option<Instant>,
     pub(crate) reply: oneshot::Sender<Unstarted>,
 }
 
-/// A getter at the desk.
+/// A getter that waits at the [`Desk`].
 #[derive(Debug)]
 struct Getter {
     waiter: Waiter,
     stage: Stage,
 }
 
-/// The claims that a getter has seen.
+/// The progress of the claims for a getter.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Stage {
     New,
-    /// A claim began after the arrival of the getter.
+    /// A claim began after the getter had arrived.
     Claiming,
-    /// Such a claim found no key, or failed.
+    /// A claim that began after the arrival found no key, or failed.
     Tried,
 }
 
@@ -56,15 +56,14 @@ impl Getter {
     }
 }
 
-/// The worker of another program, and the duration of its leases.
+/// The worker of another program, and the lease duration that this program requested.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Holder {
     pub(crate) worker: Arc<str>,
     pub(crate) lease: Duration,
 }
 
-/// Claims keys for the getters that arrive through `come`, until the queue is shut down or its last handle is
-/// dropped.
+/// Claims keys for the getters that arrive through `come`, until the queue is shut down or its last handle is dropped.
 pub(crate) async fn serve_getters(shared: Weak<Shared>, mut come: mpsc::UnboundedReceiver<Waiter>) {
     // The task has only a weak handle, so that the queue closes when its user drops the last handle.
     let Some((mut wakes, mut shutdown, mut desk)) = shared.upgrade().map(|shared| {
@@ -75,11 +74,11 @@ pub(crate) async fn serve_getters(shared: Weak<Shared>, mut come: mpsc::Unbounde
         return;
     };
     let mut claiming: Option<Claiming> = None;
-    // The time of the next claim. A new getter or a change of `now` causes a claim immediately.
+    // The time of the next claim. A new getter or a change of the shutdown state causes a claim immediately.
     let mut pause: Option<Instant> = None;
     let mut now = Shutdown::No;
     loop {
-        // Other tasks that are ready to run may call `get`, and then share the claim.
+        // Tasks that are ready to run may call `get` during this yield. The next claim then also serves them.
         yield_now().await;
         while let Ok(waiter) = come.try_recv() {
             desk.admit_getter(waiter);
@@ -87,7 +86,7 @@ pub(crate) async fn serve_getters(shared: Weak<Shared>, mut come: mpsc::Unbounde
         }
         desk.deliver_keys();
         desk.ahead.unclaim_late(Instant::now());
-        // This call marks the value as seen, so that `changed` below waits for the next change.
+        // `borrow_and_update` marks the value as seen, so that `changed` below waits for the next change.
         let before = std::mem::replace(&mut now, *shutdown.borrow_and_update());
         if now.is_final() {
             break;
@@ -96,7 +95,7 @@ pub(crate) async fn serve_getters(shared: Weak<Shared>, mut come: mpsc::Unbounde
         desk.timetable.begin(|| shared.upgrade());
         if claiming.is_none() && pause.is_none() {
             desk.is_woken |= wakes.has_changed().unwrap_or(false);
-            // This claim may miss keys that are added after this line. Their wakes cause another claim.
+            // The claim may miss a key that is added after this line. The wake of that key then causes another claim.
             wakes.mark_unchanged();
             let Some(shared) = shared.upgrade() else { return };
             claiming = desk.claim(&shared, now);
@@ -107,9 +106,9 @@ pub(crate) async fn serve_getters(shared: Weak<Shared>, mut come: mpsc::Unbounde
         let listens = claiming.is_none() && desk.may_be_woken;
         tokio::select! {
             answer = answered(&mut claiming) => {
-                // The future is removed, because a completed future must not be polled again.
+                // The future has completed. It is removed, because a completed future must not be polled again.
                 claiming = None;
-                // A getter that arrived during the claim may know of keys that the claim did not find.
+                // A getter that arrived during the claim may expect a key that the claim did not find.
                 let is_known = !desk.has_newcomers && now == answer.shutdown;
                 pause = desk.answered(answer).filter(|_| is_known);
             }
@@ -135,7 +134,7 @@ pub(crate) async fn serve_getters(shared: Weak<Shared>, mut come: mpsc::Unbounde
             () = desk.timetable.changed() => {}
         }
     }
-    // The keys of an abandoned claim would stay in flight until their leases expire.
+    // If the task abandoned a claim, the claimed keys would stay in flight until their leases expire.
     if claiming.is_some() {
         let answer = answered(&mut claiming).await;
         desk.answered(answer);
@@ -148,7 +147,7 @@ pub(crate) async fn serve_getters(shared: Weak<Shared>, mut come: mpsc::Unbounde
     }
 }
 
-/// Waits until this time, or forever with `None`.
+/// Waits until `time`, or forever if `time` is `None`.
 async fn wait_until(time: Option<Instant>) {
     match time {
         Some(time) => sleep_until(time).await,
@@ -156,7 +155,7 @@ async fn wait_until(time: Option<Instant>) {
     }
 }
 
-/// Waits for a wake. If the engine has stopped sending wakes, this never returns, and the task relies on
+/// Waits for a wake. If the engine has stopped sending wakes, the future never completes, and the task relies on
 /// polling.
 async fn next_wake(wakes: &mut watch::Receiver<u64>) {
     if wakes.changed().await.is_err() {
@@ -176,7 +175,7 @@ async fn answered(claiming: &mut Option<Claiming>) -> Answered {
 /// The keys of a claim.
 struct Found {
     items: Vec<Item>,
-    /// The time until another key can be ready.
+    /// The time until another key can become ready.
     next: Option<Duration>,
     is_paused: bool,
     schedule_in: Option<Duration>,
@@ -191,25 +190,26 @@ struct Answered {
     /// The number of keys that the claim asked for, and the duration of the claim.
     max: usize,
     took: Duration,
-    /// The longest pause after the claim.
+    /// The time until the next poll, if the claim found no key.
     poll: Duration,
     /// The worker of another program for which the claim was made.
     holder: Option<Holder>,
 }
 
-/// The getters, and the keys that were claimed for them.
+/// The waiting getters, and the keys that were claimed for them.
 struct Desk {
     waiters: VecDeque<Getter>,
     ahead: Ahead,
     timetable: Timetable,
-    /// True if a getter has arrived since the last claim began.
+    /// True if a getter has arrived after the last claim began.
     has_newcomers: bool,
-    /// True if the last claim has found no key, and no wake has come since then.
+    /// True if the last claim found no key, and no wake has arrived after it.
     may_be_woken: bool,
-    /// True if no claim since the last wake has succeeded.
+    /// True if a wake has arrived, and no claim has succeeded after it.
     is_woken: bool,
     delay: RetryDelay,
-    /// The number of keys claimed since the last complete round of `oldest_every`.
+    /// The number of keys claimed in the current round. A round is `every` keys long, and one of them is the oldest
+    /// key.
     round: u32,
     every: u32,
 }
@@ -246,12 +246,13 @@ impl Desk {
             && let Some(waiter) = self.next_waiter(None)
         {
             let items = self.ahead.take(waiter.max, Instant::now());
-            // If the getter has been dropped, the drop of `items` returns the keys.
+            // If the getter was dropped, `items` is also dropped, which returns the keys to the store.
             let _ = waiter.reply.send(items);
         }
     }
 
-    /// Delivers the keys that were claimed for a worker of another program. Its remaining keys return to the store.
+    /// Delivers keys that were claimed for a worker of another program. Keys that no getter of this worker takes return
+    /// to the store.
     fn deliver_to_holder(&mut self, holder: &Holder, items: Vec<Item>) {
         let mut items = Unstarted::new(items);
         while items.items().len() > 0
@@ -261,7 +262,7 @@ impl Desk {
         }
     }
 
-    /// Removes the first getter of this worker.
+    /// Removes and returns the first getter of this worker.
     fn next_waiter(&mut self, holder: Option<&Holder>) -> Option<Waiter> {
         let is_next = |getter: &Getter| getter.waiter.holder.as_ref() == holder;
         let at = self.waiters.iter().position(is_next)?;
@@ -273,15 +274,15 @@ impl Desk {
         self.waiters.iter().filter_map(Getter::leaves_at).min()
     }
 
-    /// Records that the last claim has found no key, or has failed.
+    /// Records that the last claim found no key, or failed.
     fn note_in_vain(&mut self) {
         for getter in self.waiters.iter_mut().filter(|getter| getter.stage == Stage::Claiming) {
             getter.stage = Stage::Tried;
         }
     }
 
-    /// Begins a claim if keys are wanted. The claim is for the worker of the first getter, because a claim stores one
-    /// worker with its keys. If the claim finds no key, no other getter would find one.
+    /// Begins a claim if keys are wanted. The claim is for the worker of the first getter, because the store records
+    /// one worker for all keys of a claim. If the claim finds no key, a claim for another getter would also find none.
     fn claim(&mut self, shared: &Arc<Shared>, shutdown: Shutdown) -> Option<Claiming> {
         let holder = self.waiters.front().and_then(|getter| getter.waiter.holder.clone());
         let waited_for = self.waiters.iter().filter(|getter| getter.waiter.holder == holder);
@@ -303,10 +304,10 @@ impl Desk {
         shared.recorder.set_claims(true);
         self.has_newcomers = false;
         let options = &shared.options;
-        // The pause is at most a lease, because another process may die with keys in flight of which this process does
-        // not know. The next poll finds these keys.
+        // The interval of polls is at most a lease. Another process may die with keys in flight, and nothing notifies
+        // this process. The next poll finds these keys after their leases have expired.
         let poll = options.poll.min(options.lease).mul_f64(0.9 + fastrand::f64() / 5.0);
-        // The number of rounds of `every` that the next `max` keys complete.
+        // The number of rounds that are complete after the next `max` keys.
         let oldest = ((u64::from(self.round) + max as u64) / u64::from(self.every)) as usize;
         let lease = holder.as_ref().map_or(options.lease, |holder| holder.lease);
         let expired = options.failing_rules();
@@ -316,17 +317,17 @@ impl Desk {
         let may_end = is_waited_for && shutdown == Shutdown::WhenIdle;
         let shared = Arc::clone(shared);
         Some(Box::pin(async move {
-            // Leases count from before the request. The engine grants leases later, so this process never relies on a
-            // lease for too long.
+            // A lease begins when the request is sent. The engine's lease begins later, so this process never relies on
+            // an expired lease.
             let since = Instant::now();
             let found = self::claim(&shared, claim, holder.as_ref(), since).await;
             let took = since.elapsed();
-            // The query for remaining work costs a request, so it is sent only if the claim has found no key and
-            // expects none.
+            // The query for remaining work is a further request. It is sent only if the claim found no key, and expects
+            // none later.
             if may_end
                 && let Ok(Found { items, next: None, schedule_in, .. }) = &found
                 && items.is_empty()
-                // A schedule that is due must add its key first.
+                // A schedule that is due must first add its key.
                 && schedule_in.is_none_or(|time| !time.is_zero())
                 && is_idle(&shared).await
             {
@@ -336,7 +337,7 @@ impl Desk {
         }))
     }
 
-    /// Passes a wake on to another process, if this process does not need it because its getters were dropped or have
+    /// Passes a wake on to another process. This process does not need the wake if its getters were dropped or have
     /// received their keys.
     fn pass_wake_on(&mut self, shared: &Shared) {
         if std::mem::take(&mut self.is_woken) {
@@ -344,7 +345,7 @@ impl Desk {
         }
     }
 
-    /// Returns the time until which no key can be claimed, or `None` to claim again immediately.
+    /// Processes the answer to a claim. Returns the time of the next claim, or `None` to claim again immediately.
     fn answered(&mut self, answer: Answered) -> Option<Instant> {
         let Answered { found, shutdown: _, max, took, poll, holder } = answer;
         let wait = match found {
@@ -366,11 +367,11 @@ impl Desk {
                 if is_paused {
                     self.ahead.return_unclaimed();
                 }
-                // After a claim that has found keys, the task claims again immediately, because more keys may be ready.
-                // The next claim also learns when a rate permits a start.
+                // After a claim that found keys, the task claims again immediately, because more keys may be ready. The
+                // next claim also reports when a rate permits a start.
                 (count == 0).then(|| next.map_or(poll, |next| next.min(poll)))
             }
-            // The engine has already reported the failure.
+            // The failure was reported when the claim failed.
             Err(_) => {
                 self.may_be_woken = true;
                 self.note_in_vain();
@@ -381,7 +382,7 @@ impl Desk {
     }
 }
 
-/// Returns true if no work is left in any process.
+/// Returns true if no work is left in any process. If the query fails, the answer is false.
 async fn is_idle(shared: &Shared) -> bool {
     let Shared { engine, place, options, .. } = shared;
     let is_idle = timeout(options.lease, engine.is_idle(place)).await;
@@ -405,7 +406,8 @@ async fn claim(
         }
     };
     let place = &place;
-    // The lease that a client requested is not the timeout, because all getters of this process wait for this claim.
+    // All getters of this process wait for this claim. Therefore, the timeout of the claim is not the lease that
+    // another program requested.
     let own_lease = shared.options.lease;
     let claimed = timeout(own_lease, engine.claim_keys(place, claim)).await;
     let claimed = claimed.unwrap_or_else(|_| Err(EngineError::late()));
@@ -424,10 +426,10 @@ async fn claim(
     let Claimed { items, next, is_paused, schedule_in, is_rated, .. } = claimed;
     let renewer = if holder.is_some() { Renewer::Client } else { Renewer::ThisProcess };
     let is_late = since.elapsed() >= claim.lease;
-    // The engine decides whether the lease of a late key has expired. This deadline only limits the attempts to return
-    // the key.
+    // If a key arrives late, the engine decides whether its lease has expired. This deadline only limits the attempts
+    // to return the key.
     let deadline = if is_late { Instant::now() + own_lease } else { since + claim.lease };
-    // Each delivery has a new number, so this process cannot hold it already.
+    // Each delivery has a new fencing token, so this process cannot hold the delivery already.
     let hold = |out| Item::hold(Arc::clone(shared), out, deadline, renewer);
     let items = items.into_iter().filter_map(hold);
     if is_late {

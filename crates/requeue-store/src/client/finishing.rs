@@ -1,4 +1,4 @@
-//! Sends completions, and retries them while their leases last.
+//! Sends completions, and retries them until their leases expire.
 
 use std::sync::Arc;
 
@@ -14,16 +14,16 @@ use crate::types::error::{CompleteError, EngineError, Kind, chain};
 use crate::types::inspect::{ParkedKey, State};
 use crate::types::key::Key;
 
-/// The channel to the caller of a completion. The answer is true if the key was parked.
+/// The channel to the caller of a completion. The caller receives true if the key was parked.
 pub(crate) type Reply = oneshot::Sender<Result<bool, CompleteError>>;
 
-/// A completion that is being sent.
+/// A completion that the store has not recorded yet.
 #[derive(Debug)]
 pub(crate) struct Finishing {
     end: End,
-    /// The number of consecutive failures, if this completion is a failure.
+    /// The number of consecutive failures, including this run if it failed.
     failures: u32,
-    /// The lease. When the lease has expired, the completion can have no effect.
+    /// The lease of the key. After its expiry, the completion can have no effect.
     lease: Ending,
     /// True if an earlier attempt may have taken effect.
     unsure: bool,
@@ -35,15 +35,15 @@ impl Finishing {
         Self { end, failures, lease, unsure: false, reply }
     }
 
-    /// Answers a failure at the limit, and reports its key as parked, unless the key was added during the run. Engines
-    /// do not report whether they parked the key, so this function looks the key up. A key that was revived since the
-    /// completion is not reported.
+    /// Answers the caller of a completion that reached the limit of failures. Engines do not report whether they parked
+    /// the key, so this function looks the key up. If the key is parked, it reports the key. A key that was added
+    /// during the run, or revived after the completion, is not parked.
     async fn answer_parked(self, engine: Arc<dyn Engine>, place: Arc<Place>) {
         let key = &self.end.key;
         let is_parked = match self.lease.send_deadline() {
             Some(deadline) => match timeout_at(deadline, engine.look_up(&place, key)).await {
                 Ok(Ok(found)) => found.is_some_and(|entry| entry.state == State::Parked),
-                // The completion has taken effect. The lookup has failed, but the key is most likely parked.
+                // The completion has taken effect. Although the lookup failed, the key is most likely parked.
                 Ok(Err(_)) | Err(_) => true,
             },
             None => true,
@@ -56,10 +56,11 @@ impl Finishing {
         self.send_answer(&place, Ok(is_parked));
     }
 
-    /// Answers the caller, or logs an error if there is no caller.
+    /// Sends the answer to the caller, or logs an error if no caller waits for it.
     fn send_answer(self, place: &Place, ended: Result<bool, CompleteError>) {
         let Self { end, lease, reply, .. } = self;
-        // The lease is dropped first, because the caller must find that this process no longer holds the key.
+        // The lease is dropped before the answer. When the caller receives the answer, this process must no longer hold
+        // the key.
         drop(lease);
         match reply {
             // The caller may have been dropped.
@@ -74,7 +75,7 @@ impl Finishing {
         }
     }
 
-    /// Answers the caller of a completion that is not sent again.
+    /// Answers the caller of a completion that will not be sent again.
     fn send_failure(self, place: &Place, fault: Option<&EngineError>) {
         let error = match fault {
             Some(fault) if fault.kind == Kind::Dropped => CompleteError::Dropped,
@@ -91,22 +92,22 @@ impl Wish for Finishing {
         &self.end.key
     }
 
-    /// Sends the completions, retries them while their leases last, and answers the callers.
+    /// Sends the completions, retries them until their leases expire, and answers the callers.
     async fn submit_batch(
         engine: Arc<dyn Engine>,
         place: Arc<Place>,
         mut batch: Vec<Self>,
         mut tried: Tried,
     ) -> Vec<Self> {
-        // The caller of a completion sets no timeout. The completion is repeated until its lease expires.
+        // The caller of a completion sets no timeout. Therefore, the completion is retried until its lease expires.
         let mut delay = RetryDelay::new();
         let mut fault = None;
         // All keys are in one shard.
         let first = batch.first().map(|first| first.end.key.clone());
         let part = || Part::Shard(first.as_ref().map_or(0, |key| engine.shard_of(&place, key)));
         loop {
-            // The leases of these completions have expired. The engine may have delivered the keys to other
-            // workers, and would refuse the completions.
+            // The leases of these completions have expired. The engine may have delivered the keys to other workers,
+            // and would refuse the completions.
             for lost in batch.extract_if(.., |finishing| finishing.lease.send_deadline().is_none())
             {
                 lost.send_failure(&place, fault.as_ref());
@@ -125,13 +126,13 @@ impl Wish for Finishing {
                 Err(why) => why,
             };
             let is_unsure = why.kind.may_have_happened();
-            // If a repeated completion finds no lease, the first completion may have taken effect and ended the lease.
+            // If the lease no longer exists at a later attempt, the reason may be that an earlier attempt took effect.
             batch.iter_mut().for_each(|finishing| finishing.unsure |= is_unsure);
             let wait = delay.wait();
             let again = Instant::now() + wait;
             let is_refused = why.kind.is_final();
-            // A completion whose lease expires before the next attempt would be refused. The caller of such a
-            // completion receives the cause now.
+            // If the lease of a completion expires before the next attempt, the engine would refuse that attempt. The
+            // caller receives the cause of the failure immediately.
             let over = |finishing: &mut Self| {
                 is_refused
                     || finishing.lease.send_deadline().is_none_or(|deadline| deadline <= again)
@@ -147,7 +148,7 @@ impl Wish for Finishing {
     }
 }
 
-/// Answers the completions. Returns the completions whose keys are locked.
+/// Sends the answers to the callers. Returns the completions whose keys are locked.
 fn answer(
     engine: &Arc<dyn Engine>,
     place: &Arc<Place>,

@@ -1,4 +1,4 @@
-//! Sums up the work of all processes, for dashboards and metrics.
+//! Adds up the activity of all processes, for dashboards and metrics.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -7,19 +7,20 @@ use requeue::metrics;
 
 use crate::types::activity::{Activity, Tally};
 
-/// The period that each read covers. A process that reads less often than once in this period misses minutes.
+/// The period of activity that each read covers. If a process reads less often than once in this period, the sums miss
+/// some minutes.
 pub(crate) const WINDOW: Duration = Duration::from_secs(3600);
-/// The number of minutes that a read returns. The numbers of these minutes may still change.
+/// The number of latest minutes whose numbers may still change.
 const MINUTES: i64 = 60;
 
-/// The work of all processes since the first read, plus the work of this process before that read.
+/// The activity of all processes since the first read, plus the activity of this process before that read.
 ///
-/// The sums therefore begin at the numbers of this process, and never decrease.
+/// Therefore, the sums begin at the numbers of this process, and never decrease.
 #[derive(Debug, Default)]
 pub(crate) struct Fleet {
-    /// The sum of the first read, without the work of this process. `None` before that read.
+    /// The sum at the first read, without the activity of this process. It is `None` before that read.
     before: Option<Tally>,
-    /// The sum of all minutes that precede the minutes in `minutes`.
+    /// The sum of all minutes before the minutes in `minutes`.
     past: Tally,
     minutes: BTreeMap<i64, Tally>,
     /// The first minute that is not in `past`.
@@ -29,7 +30,7 @@ pub(crate) struct Fleet {
 }
 
 impl Fleet {
-    /// Adds the result of a read to the sums. `own` is the work of this process that the read includes.
+    /// Includes the result of a read in the sums. `own` is the part of the read that is activity of this process.
     pub(crate) fn note(&mut self, read: &Activity, own: &Tally) {
         self.workers = read.workers.len();
         let running = read.workers.iter().flat_map(|worker| &worker.running);
@@ -92,10 +93,10 @@ mod tests {
         for minutes in [
             &[(100, 10), (159, 7)][..],
             &[(100, 10), (159, 9), (160, 1)],
-            // Minute 100 is now in `past`. A later read may still return this minute, which must not be counted twice.
+            // Minute 100 is now in `past`. A later read that still returns this minute must not count it twice.
             &[(100, 10), (161, 2)],
             &[(100, 10), (161, 3)],
-            // After a pause of hours, only the last hour is known.
+            // After hours without a read, only the last hour is known.
             &[(900, 5)],
             &[],
         ] {

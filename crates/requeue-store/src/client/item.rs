@@ -1,4 +1,5 @@
-//! The guard of a delivery. An item is completed once: by a method that consumes it, or by its drop.
+//! The guard of a delivery. An item completes the delivery once: by a method that consumes the item, or when it is
+//! dropped.
 
 use std::fmt;
 use std::ops::Deref;
@@ -24,39 +25,38 @@ const MAX_ERROR: usize = 4096;
 /// The maximum length of an output, in bytes. A longer output loses its beginning.
 const MAX_OUTPUT: usize = 4096;
 
-/// The effect of a completion on its key.
+/// The effect that a completion had on its key.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
 #[non_exhaustive]
 pub struct Completed {
-    /// True if the completion parked the key: the key was given up, or reached the limit of failures, and was
-    /// not added during the run.
+    /// True if the completion parked the key. The key was given up, or reached the limit of failures, and was not added
+    /// during the run.
     pub parked: bool,
 }
 
 /// A key in flight. No other worker on any machine receives the key until its completion, or until its lease expires.
 ///
-/// The lease is renewed as long as the item exists. If the lease cannot be renewed, or was lost, [`lost`](Self::lost)
-/// becomes ready and no completion of this item has an effect. Other systems can compare the
-/// [`fencing_token`](Self::fencing_token) to reject late writes of a worker that has lost its lease.
+/// The process renews the lease while the item exists. If the lease is lost, [`lost`](Self::lost) becomes ready, and no
+/// completion of this item has an effect. Other systems can compare the [`fencing_token`](Self::fencing_token) to
+/// reject late writes of a worker that has lost its lease.
 ///
-/// A worker completes the delivery with [`complete`](Self::complete), or with a shorthand for one
-/// [`Completion`]: [`succeed`](Self::succeed), [`retry`](Self::retry), [`give_up`](Self::give_up) and
-/// [`release`](Self::release). **An item that is dropped before its completion has failed** and is
-/// retried with backoff. If its run was [cancelled](crate::Queue::cancel_running), it is completed with
-/// [`Completion::Cancelled`].
+/// A worker completes the delivery with [`complete`](Self::complete), or with a shorthand for one [`Completion`]:
+/// [`succeed`](Self::succeed), [`retry`](Self::retry), [`give_up`](Self::give_up) and [`release`](Self::release). **If
+/// an item is dropped before its completion, its run has failed**, and the key is retried with backoff. If the run was
+/// [cancelled](crate::Queue::cancel_running), the drop completes it with [`Completion::Cancelled`].
 #[must_use = "an item that is dropped unfinished counts as failed"]
 pub struct Item {
-    /// `None` after the completion.
+    /// The queue that the item belongs to. It is `None` after the completion.
     shared: Option<Arc<Shared>>,
     out: Delivery,
-    /// The time for which the key had been ready when it was claimed.
+    /// The time for which the key had been ready when it was claimed. A key that returns to the store keeps this age.
     place: Duration,
     signals: Signals,
     since: Instant,
-    /// The error that is stored if the run fails.
+    /// The error that the store records if the run fails.
     error: Option<String>,
     exit_status: Option<i32>,
-    /// The last part of the output.
+    /// The last part of the run's output.
     output: String,
 }
 
@@ -69,7 +69,7 @@ impl Item {
         deadline: Instant,
         renewer: Renewer,
     ) -> Option<Self> {
-        // The lease is registered first, because the drop of an item ends a registered lease.
+        // The lease is registered before the item exists, because the drop of an item ends a registered lease.
         let signals = shared.leases.hold_key(out.key.clone(), out.epoch, deadline, renewer)?;
         let (place, since) = (out.queued, Instant::now());
         Some(Self {
@@ -93,7 +93,7 @@ impl Item {
         deadline: Instant,
     ) -> Option<Self> {
         let Entry { key, failures, group, since, cancelled, .. } = entry;
-        // These parameters mean that the engine uses the parameters that it has stored with the delivery.
+        // With these default parameters, the engine uses the parameters that it has stored with the delivery.
         let asked = Asked { adds: 0, ..Asked::default() };
         let (queued, group) = (Duration::ZERO, group.map(Arc::from));
         let out =
@@ -116,18 +116,19 @@ impl Item {
     /// Delivers the key to a worker. Returns false if the lease is lost.
     pub(crate) fn begin_run(&mut self) -> bool {
         let now = Instant::now();
-        // The key has also waited in this process, from the claim to the delivery.
+        // The wait also includes the time in this process, between the claim and the delivery.
         self.out.queued += now - self.since;
         self.since = now;
         self.shared().leases.begin_run(self.out.epoch, now)
     }
 
-    /// Returns the time of the delivery to the worker, or the time of the claim's answer before the delivery.
+    /// Returns the time of the delivery to the worker or, before the delivery, the time at which the claim was
+    /// answered.
     pub(crate) const fn delivered_at(&self) -> Instant {
         self.since
     }
 
-    /// Puts the key back in its place in the store, because no worker received it. Does nothing if the lease is lost.
+    /// Returns the key to its place in the order, because no worker received it. Does nothing if the lease is lost.
     pub(crate) fn return_unclaimed(mut self) {
         let Some(shared) = self.shared.take() else { return };
         if let Some(lease) = shared.leases.begin_completion(self.out.epoch) {
@@ -179,40 +180,40 @@ impl Item {
         self.out.asked.adds
     }
 
-    /// Returns the bitwise or of the flags of these adds.
+    /// Returns the bitwise or of the flags of all adds that this run serves.
     #[must_use]
     pub const fn flags(&self) -> u32 {
         self.out.asked.flags
     }
 
-    /// Returns the highest priority of these adds.
+    /// Returns the highest priority of all adds that this run serves.
     #[must_use]
     pub const fn priority(&self) -> Priority {
         self.out.asked.priority
     }
 
-    /// Sets the priority of the key's next run, if the completion of this delivery causes a run. The default is the
-    /// priority of this run.
+    /// Sets the priority of the key's next run, if the completion of this delivery causes a further run. The default is
+    /// the priority of this run.
     pub const fn set_priority(&mut self, priority: Priority) {
         self.out.asked.priority = priority;
     }
 
-    /// Returns the fencing token: a number that is greater for each later delivery of the key. This also holds after a
-    /// failover to a replica that lags, and after a restore from a backup.
+    /// Returns the fencing token: a number that grows with each delivery of the key. It also grows after a failover to
+    /// a replica that lags, and after a restore from a backup.
     ///
-    /// No two deliveries of a queue have the same token. The token is approximately the time of the delivery in
-    /// microseconds since 1970. Until the year 2255 it is below 2⁵³, the limit up to which JavaScript and JSON
-    /// represent integers exactly. The token fits a `bigint` column. [`Context::fencing_token`] has the same type.
+    /// No two deliveries of a queue have the same token. The token is approximately the time of the delivery, in
+    /// microseconds since 1970. Until the year 2255 the token is below 2⁵³, so JavaScript and JSON represent it
+    /// exactly. It fits a `bigint` column. [`Context::fencing_token`] has the same type.
     ///
     /// [`Context::fencing_token`]: requeue::workers::Context::fencing_token
     #[must_use]
     pub const fn fencing_token(&self) -> u64 {
-        // The token is never negative, because engines count up from 0, or from the current time.
+        // The token is never negative, because engines increase it from 0 or from the current time.
         self.out.epoch.unsigned_abs()
     }
 
     /// Returns the time for which the key was ready before this delivery. If the key was added again while it was in
-    /// flight, the time starts with that add.
+    /// flight, this time begins with that add.
     pub(crate) const fn queued(&self) -> Duration {
         self.out.queued
     }
@@ -221,7 +222,7 @@ impl Item {
     ///
     /// # Cancel safety
     ///
-    /// The future can be dropped and the call repeated.
+    /// The future can be dropped, and the call can be repeated.
     pub async fn lost(&self) {
         self.signals.lost.cancelled().await;
     }
@@ -241,20 +242,21 @@ impl Item {
     /// Waits until the run is [cancelled](crate::Queue::cancel_running), and returns the reason.
     ///
     /// The worker should then stop, and complete the delivery with
-    /// [`Completion::Cancelled`](requeue::Completion::Cancelled). The lease is renewed until then.
+    /// [`Completion::Cancelled`](requeue::Completion::Cancelled). Until the completion, the process renews the lease.
     ///
     /// # Cancel safety
     ///
-    /// The future can be dropped and the call repeated.
+    /// The future can be dropped, and the call can be repeated.
     pub async fn cancelled(&self) -> CancelReason {
         self.signals.cancelled.cancelled().await;
         CancelReason::Cancelled
     }
 
-    /// Begins the span of the run, and creates the spans of the wait before it. Returns `None` if the queue was opened
-    /// without [traces](crate::OpenOptions::traces).
+    /// Begins the span of the run, and creates the spans of the wait before the run. Returns `None` if the queue was
+    /// opened without [traces](crate::OpenOptions::traces).
     ///
-    /// Each call creates the spans again. `Workers` call this method themselves, so their handlers must not.
+    /// Each call creates the spans again. `Workers` call this method before they call a handler, so handlers must not
+    /// call it.
     #[cfg(feature = "opentelemetry")]
     #[must_use]
     pub fn start_span(&self) -> Option<requeue::trace::RunSpan> {
@@ -268,7 +270,7 @@ impl Item {
             adds: self.adds(),
             queued: Some(self.queued()),
         };
-        // The engine's duration ends at the claim, so the wait in this process is added.
+        // The engine's duration is the time until the claim. The wait in this process is added to it.
         let failed = self.out.failed.map(|ago| ago + self.queued().saturating_sub(self.place));
         let trace = self.out.trace.as_deref();
         Some(requeue::trace::RunSpan::start_stored(delivered, trace, failed))
@@ -278,8 +280,8 @@ impl Item {
         &self.signals
     }
 
-    /// Sets the error of a failure. The store keeps the first 4 KiB of the error. A completion that is not a failure
-    /// ignores the error.
+    /// Sets the error of a failure. The store keeps the first 4 KiB of the error. If the completion is not a failure,
+    /// the error has no effect.
     pub fn set_error(&mut self, error: impl fmt::Display) {
         let mut error = error.to_string();
         error.truncate(prefix(&error, MAX_ERROR).len());
@@ -296,9 +298,10 @@ impl Item {
     /// [`Queue::attempts`](crate::Queue::attempts). Invalid UTF-8 is replaced.
     pub fn set_output(&mut self, output: impl AsRef<[u8]>) {
         let output = output.as_ref();
-        // Each invalid byte becomes a character, so the last bytes always suffice.
+        // Lossy decoding never shortens the text: a replacement character has three bytes, and replaces at most three.
+        // Therefore, the last bytes suffice.
         let end = &output[output.len().saturating_sub(MAX_OUTPUT)..];
-        // The cut output may begin inside a character, whose remaining bytes are removed.
+        // The cut may be inside a character. The remaining bytes of this character are removed.
         let rest = end.iter().take_while(|&&byte| byte & 0xc0 == 0x80).count();
         let end = if end.len() < output.len() { &end[rest.min(3)..] } else { end };
         self.output = suffix(&String::from_utf8_lossy(end), MAX_OUTPUT).to_owned();
@@ -306,8 +309,8 @@ impl Item {
 
     /// Completes the delivery. Returns true if the completion has parked the key.
     ///
-    /// A completion that parks the key is also reported as a [`tracing`] event with the target
-    /// `requeue_store::parked` and the level `WARN`.
+    /// A completion that parks the key is also reported as a [`tracing`] event with the target `requeue_store::parked`
+    /// and the level `WARN`.
     ///
     /// # Errors
     ///
@@ -342,7 +345,7 @@ impl Item {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub async fn complete(mut self, completion: Completion) -> Result<Completed, CompleteError> {
-        // The first poll sends the completion, so a future that is dropped later has completed the run.
+        // The request is sent at the first poll. If the future is dropped later, the run is completed nevertheless.
         let how = self.resolve_completion(completion, "the run failed");
         let (reply, answered) = oneshot::channel();
         if let Some(shared) = self.shared.take() {
@@ -354,60 +357,59 @@ impl Item {
         Ok(Completed { parked })
     }
 
-    /// Completes the delivery with [`Completion::Succeed`]: the run succeeded, and the key's failures are
-    /// forgotten.
+    /// Completes the delivery with [`Completion::Succeed`]: the run succeeded. The store forgets the key's failures.
     ///
     /// # Errors
     ///
-    /// As [`complete`](Self::complete).
+    /// Returns the errors of [`complete`](Self::complete).
     ///
     /// # Cancel safety
     ///
-    /// As [`complete`](Self::complete).
+    /// The behaviour is the same as that of [`complete`](Self::complete).
     pub async fn succeed(self) -> Result<(), CompleteError> {
         self.complete(Completion::Succeed).await.map(drop)
     }
 
-    /// Completes the delivery with [`Completion::Retry`]: the run failed with this error, and is retried
-    /// after the backoff. If the key has reached the limit of failures, it is parked instead.
+    /// Completes the delivery with [`Completion::Retry`]: the run failed with `error`. The key is retried after its
+    /// backoff, or parked if it has reached the limit of failures.
     ///
     /// # Errors
     ///
-    /// As [`complete`](Self::complete).
+    /// Returns the errors of [`complete`](Self::complete).
     ///
     /// # Cancel safety
     ///
-    /// As [`complete`](Self::complete).
+    /// The behaviour is the same as that of [`complete`](Self::complete).
     pub async fn retry(mut self, error: impl fmt::Display) -> Result<(), CompleteError> {
         self.set_error(error);
         self.complete(Completion::Retry).await.map(drop)
     }
 
-    /// Completes the delivery with [`Completion::GiveUp`]: the run failed with this error, and the key is parked until
-    /// it is revived. If the key was added during the run, it runs again instead, with its failures reset.
+    /// Completes the delivery with [`Completion::GiveUp`]: the run failed with `error`, and the key is parked until it
+    /// is revived. If the key was added during the run, it runs again instead, and its failures are reset.
     ///
     /// # Errors
     ///
-    /// As [`complete`](Self::complete).
+    /// Returns the errors of [`complete`](Self::complete).
     ///
     /// # Cancel safety
     ///
-    /// As [`complete`](Self::complete).
+    /// The behaviour is the same as that of [`complete`](Self::complete).
     pub async fn give_up(mut self, error: impl fmt::Display) -> Result<(), CompleteError> {
         self.set_error(error);
         self.complete(Completion::GiveUp).await.map(drop)
     }
 
     /// Completes the delivery with [`Completion::Release`]: the delivery is undone, and no failure is counted. The key
-    /// is ready again, after the other ready keys.
+    /// is ready again, after all other ready keys.
     ///
     /// # Errors
     ///
-    /// As [`complete`](Self::complete).
+    /// Returns the errors of [`complete`](Self::complete).
     ///
     /// # Cancel safety
     ///
-    /// As [`complete`](Self::complete).
+    /// The behaviour is the same as that of [`complete`](Self::complete).
     pub async fn release(self) -> Result<(), CompleteError> {
         self.complete(Completion::Release).await.map(drop)
     }
@@ -415,12 +417,13 @@ impl Item {
     fn shared(&self) -> &Arc<Shared> {
         match &self.shared {
             Some(shared) => shared,
-            // Only the drop, and methods that consume the item, take the handle.
+            // Only the drop, and methods that consume the item, take the handle out of the item.
             None => unreachable!("a completed item cannot be used"),
         }
     }
 
-    /// Returns the request to the engine for a completion. `error` is the default error of a failure.
+    /// Returns the request to the engine for a completion. `error` is the error of a failure for which the worker has
+    /// set none.
     fn resolve_completion(&mut self, completion: Completion, error: &str) -> Finish {
         let asked = self.out.asked;
         match completion {
@@ -451,7 +454,7 @@ impl Item {
     fn send_completion(&self, shared: &Shared, how: Finish, reply: Option<Reply>) {
         let (out, meters, worked) = (&self.out, &shared.place.meters, self.since.elapsed());
         let Some(lease) = shared.leases.begin_completion(out.epoch) else {
-            // The store has counted the expiry as a failure, so the worker's completion has no effect.
+            // The store counts the expiry as a failure, so the worker's completion has no effect.
             meters.lost(worked, out, self.cancel_reason().is_some());
             if let Some(reply) = reply {
                 // The caller may have been dropped.
@@ -466,7 +469,7 @@ impl Item {
     fn submit_completion(&self, shared: &Shared, how: Finish, lease: Ending, reply: Option<Reply>) {
         let out = &self.out;
         let end = End { key: out.key.clone(), epoch: out.epoch, how };
-        // Completions are batched per shard, because a shard that does not answer must not delay the others.
+        // Each shard has separate batches, because a shard that does not answer must not delay the others.
         let shard = shared.engine.shard_of(&shared.place, &out.key);
         let failures = out.failures.saturating_add(1);
         shared.finishing.put_wish(shard, Finishing::new(end, failures, lease, reply));
@@ -475,7 +478,7 @@ impl Item {
 
 impl Drop for Item {
     fn drop(&mut self) {
-        // A completed item no longer has its handle.
+        // The completion of an item takes its handle.
         if self.shared.is_some() {
             let completion = match self.cancel_reason() {
                 Some(_) => Completion::Cancelled,

@@ -1,4 +1,5 @@
-//! The keys that this process holds. The leases of these keys are renewed together, at a third of their duration.
+//! The keys that this process holds. One task renews their leases together, each time a third of the lease duration has
+//! passed.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -16,8 +17,8 @@ use crate::engine::{Engine, Place, Renewed, by_shard, lock};
 use crate::types::error::{EngineError, Kind};
 use crate::types::key::Key;
 
-/// The interval of polls for cancelled runs. Because a renewal follows each poll, a worker learns of a cancelled run
-/// within a second.
+/// The interval of polls for cancelled runs. When a poll detects a cancellation, a renewal follows immediately.
+/// Therefore, a worker learns of a cancelled run within a second.
 const POLL: Duration = Duration::from_millis(500);
 /// The timeout of a poll for cancelled runs.
 const ANSWERING: Duration = Duration::from_secs(2);
@@ -26,26 +27,26 @@ const ANSWERING: Duration = Duration::from_secs(2);
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Renewer {
     ThisProcess,
-    /// Another program, whose leases can last longer than the leases of this process. A renewal by this process would
-    /// shorten them.
+    /// Another program renews the lease. Its leases can last longer than the leases of this process, so a renewal by
+    /// this process could shorten the lease.
     Client,
 }
 
-/// A claimed key.
+/// A key that this process has claimed.
 #[derive(Debug)]
 struct Held {
     key: Key,
     renewer: Renewer,
-    /// The time until which the process certainly has the lease. It is measured by the process's clock, from a reading
-    /// before the request was sent.
+    /// The time until which this process certainly has the lease, by the clock of this process. The lease is measured
+    /// from the moment at which the request was sent.
     deadline: Instant,
     /// The time of the delivery to a worker, or `None` before the delivery.
     since: Option<Instant>,
     lost: CancellationToken,
     /// This token is cancelled when the run is cancelled.
     cancelled: CancellationToken,
-    /// True if the worker has completed the delivery, but the engine has not recorded the completion yet. The engine
-    /// may take long to record the completion.
+    /// True if the worker has completed the delivery, but the engine has not recorded the completion yet. During an
+    /// outage, for example, the engine may need a long time for it.
     is_ending: bool,
 }
 
@@ -68,13 +69,13 @@ pub(crate) struct Signals {
 pub(crate) struct Leases {
     lease: Duration,
     held: Mutex<HashMap<i64, Held>>,
-    /// Wakes the task when the first key is held, and when this value is dropped.
+    /// Wakes the renewing task when the process claims its first key, and when this value is dropped.
     begun: Arc<Notify>,
-    /// Wakes the waiting calls when a key is no longer held.
+    /// Wakes the calls of [`settled`](Self::settled) when this process no longer holds a key.
     over: Notify,
 }
 
-/// The lease of a completion that is being sent. The lease is renewed until this value is dropped.
+/// The lease of a completion that the engine has not recorded yet. The lease is renewed until this value is dropped.
 #[derive(Debug)]
 pub(crate) struct Ending {
     leases: Arc<Leases>,
@@ -82,7 +83,7 @@ pub(crate) struct Ending {
 }
 
 impl Ending {
-    /// Returns the current deadline for sending the completion, or `None` if the lease is lost.
+    /// Returns the time until which the completion can be sent, or `None` if the lease is lost.
     pub(crate) fn send_deadline(&self) -> Option<Instant> {
         let deadline = lock(&self.leases.held).get(&self.epoch)?.deadline;
         (deadline > Instant::now()).then_some(deadline)
@@ -116,8 +117,8 @@ impl Leases {
         leases
     }
 
-    /// Adds a key whose lease lasts until `deadline`. The tokens are cancelled when the lease is lost, and when the run
-    /// is cancelled. Returns `None` if this process already holds the delivery.
+    /// Adds a key whose lease lasts until `deadline`. The returned tokens are cancelled when the lease is lost, and
+    /// when the run is cancelled. Returns `None` if this process already holds the delivery.
     pub(crate) fn hold_key(
         &self,
         key: Key,
@@ -133,9 +134,10 @@ impl Leases {
             Entry::Occupied(_) => return None,
             Entry::Vacant(place) => _ = place.insert(held),
         }
-        // The first key must wake the task, which sleeps without a timer while this process holds no key.
+        // While this process holds no key, the task sleeps without a timer. Therefore, the first key must wake the
+        // task.
         let is_first = all.len() == 1;
-        // The lock is released first, because the woken task may need it on another thread.
+        // The lock is released before the notification, because the woken task may need it on another thread.
         drop(all);
         if is_first {
             self.begun.notify_one();
@@ -143,7 +145,7 @@ impl Leases {
         Some(signals)
     }
 
-    /// Removes a key whose lease another program holds from now on.
+    /// Removes a key whose delivery this process leaves to another program.
     pub(crate) fn hand_over(&self, epoch: i64) {
         lock(&self.held).remove(&epoch);
         self.over.notify_waiters();
@@ -159,13 +161,14 @@ impl Leases {
 
     /// Begins the completion of a delivery. Returns `None` if the lease is lost.
     pub(crate) fn begin_completion(self: &Arc<Self>, epoch: i64) -> Option<Ending> {
-        // From this point, a lost lease does not signal the worker, because the run is over.
+        // After this line, the worker does not receive a signal if the lease is lost, because the run is over.
         lock(&self.held).get_mut(&epoch)?.is_ending = true;
         let ending = Ending { leases: Arc::clone(self), epoch };
         ending.send_deadline().is_some().then_some(ending)
     }
 
-    /// Returns true if this process certainly has the lease now, even if the task that renews it was delayed.
+    /// Returns true if this process certainly has the lease now. This is also correct if the task that renews leases
+    /// was delayed.
     pub(crate) fn is_held(&self, epoch: i64) -> bool {
         lock(&self.held).get(&epoch).is_some_and(|held| held.deadline > Instant::now())
     }
@@ -174,7 +177,7 @@ impl Leases {
         lock(&self.held).values().filter(|held| !held.is_ending).count()
     }
 
-    /// Returns the age of each delivery to a worker.
+    /// Returns the time since the delivery to a worker, for each run in flight.
     pub(crate) fn run_ages(&self) -> Vec<Duration> {
         let now = Instant::now();
         let held = lock(&self.held);
@@ -182,10 +185,10 @@ impl Leases {
         held.filter_map(|held| held.since.map(|since| now - since)).collect()
     }
 
-    /// Waits until each completion that is being sent is recorded by the engine, or its lease is lost.
+    /// Waits until the engine has recorded each completion, or the lease of the completion is lost.
     pub(crate) async fn settled(&self) {
         loop {
-            // The future receives notifications from this point, even before its first poll.
+            // The future receives notifications from its creation on, even before its first poll.
             let over = self.over.notified();
             if !lock(&self.held).values().any(|held| held.is_ending) {
                 return;
@@ -194,7 +197,7 @@ impl Leases {
         }
     }
 
-    /// Removes the keys whose leases have expired, and returns the next deadline.
+    /// Removes the keys whose leases have expired. Returns the earliest deadline of the other keys.
     fn expire_leases(&self) -> Option<Instant> {
         let now = Instant::now();
         let mut all = lock(&self.held);
@@ -221,8 +224,8 @@ impl Leases {
             match renewed {
                 Renewed::Yes | Renewed::Cancelled => {
                     if let Some(held) = all.get_mut(epoch) {
-                        // The lease counts from the time before the request. The engine counts from a later time, so
-                        // this process never relies on an expired lease.
+                        // The lease is measured from the moment at which the request was sent. The engine's lease
+                        // begins later, so this process never relies on an expired lease.
                         held.deadline = since + self.lease;
                         if *renewed == Renewed::Cancelled {
                             held.cancelled.cancel();
@@ -234,7 +237,7 @@ impl Leases {
                         held.note_loss();
                     }
                 }
-                // The next renewal, which comes before the lease expires, tries again.
+                // The key is locked. The next renewal, before the lease expires, tries again.
                 Renewed::Busy => {}
             }
         }
@@ -249,7 +252,7 @@ async fn keep_leases(
     place: Arc<Place>,
 ) {
     let Some(lease) = leases.upgrade().map(|leases| leases.lease) else { return };
-    // At a third of the lease, two consecutive renewals can fail before the lease expires.
+    // At a third of the lease duration, two consecutive renewals can fail before the lease expires.
     let every = lease / 3;
     let mut renewal = Instant::now() + every;
     let mut cancels = Cancels::new();
@@ -265,7 +268,8 @@ async fn keep_leases(
             () = sleep_until(renewal.min(next)) => {}
             changed = cancels.poll_changed(&*engine, &place) => {
                 if changed {
-                    // The renewal is immediate, because only its answer names the cancelled run.
+                    // The process renews the leases immediately, because only the answer to a renewal names the
+                    // cancelled run.
                     renewal = Instant::now();
                 }
             }
@@ -281,12 +285,12 @@ async fn keep_leases(
         for part in by_shard(&*engine, &place, held, |(key, _)| key) {
             let part =
                 renew_part(leases.clone(), Arc::clone(&engine), Arc::clone(&place), part, since);
-            // A request without an answer must not overlap with the next renewal of the same leases.
+            // Each request has a timeout, so that it does not overlap with the next renewal of the same leases.
             parts.spawn(timeout_at(since + every, part));
         }
-        // A shard that does not answer delays neither the other shards nor the report of a lost lease.
+        // If a shard does not answer, the other shards are renewed nevertheless, and lost leases are reported in time.
         loop {
-            // A lease can expire while a shard does not answer. Its worker is signalled at the expiry.
+            // A lease can expire while its shard does not answer. The worker then receives a signal at the expiry.
             let next = leases.upgrade().and_then(|leases| leases.expire_leases());
             tokio::select! {
                 renewed = parts.join_next() => match renewed {
@@ -315,18 +319,19 @@ impl Cancels {
         Self { next: Instant::now() + POLL, last: 0 }
     }
 
-    /// Delays the next poll, because most runs complete before it.
+    /// Delays the next poll. Most runs complete before it, so that no poll is needed for them.
     fn delay_poll(&mut self) {
         self.next = Instant::now() + POLL;
     }
 
-    /// Waits for the next poll, and returns true if a run may have been cancelled. Cancel safe.
+    /// Waits for the next poll, and returns true if a run may have been cancelled. The future can be dropped, and the
+    /// call can be repeated.
     async fn poll_changed(&mut self, engine: &dyn Engine, place: &Place) -> bool {
         sleep_until(self.next).await;
         let found = timeout_at(self.next + ANSWERING, engine.cancel_signal(place)).await;
-        // The time is set after the answer, so that a slow store is not polled without a pause.
+        // The next poll is scheduled after the answer, so that a slow store is not polled without an interval.
         self.next = Instant::now() + POLL;
-        // An outage is ignored here, because renewals report it.
+        // A failed poll is ignored, because renewals report an outage.
         let Ok(Ok(found)) = found else { return false };
         std::mem::replace(&mut self.last, found) != found
     }
@@ -357,7 +362,7 @@ async fn renew_part(
                 place.note_failure(shard, &fault);
             }
         }
-        // The leases of the next chunk count from now, when it is sent.
+        // The next request is sent now, and the leases in it begin at this time.
         since = Instant::now();
     }
 }

@@ -12,13 +12,13 @@ use crate::engine::retry_delay::RetryDelay;
 use crate::engine::{Engine, Place, Tried, lock};
 use crate::types::key::Key;
 
-/// The longest delay between two attempts to change a locked key.
+/// The maximum delay between two attempts to change a locked key.
 pub(crate) const LAST: Duration = Duration::from_millis(250);
 
-/// The requests for locked keys, by key.
+/// The requests whose keys are locked, by key.
 ///
-/// A later request for one of these keys also waits here. In a batch, it would delay the other requests. While any
-/// request waits, one task retries all of them.
+/// A later request for one of these keys also waits in this table. In a batch, it would delay the other requests. While
+/// any request waits, one task retries all requests of the table.
 #[derive(Debug)]
 pub(crate) struct LockedKeys<T> {
     engine: Arc<dyn Engine>,
@@ -29,7 +29,7 @@ pub(crate) struct LockedKeys<T> {
 #[derive(Debug)]
 struct Waiting<T> {
     by_key: BTreeMap<Key, Vec<T>>,
-    /// True if the task is running.
+    /// True if the retrying task is running.
     is_served: bool,
 }
 
@@ -39,7 +39,7 @@ impl<T: Wish> LockedKeys<T> {
         Self { engine, place, waiting }
     }
 
-    /// Keeps the request if its key is known to be locked. Otherwise, returns the request.
+    /// Takes the request if other requests for its key are waiting. Returns the request if it was not taken.
     pub(crate) fn join_locked(&self, what: T) -> Option<T> {
         match lock(&self.waiting).by_key.get_mut(what.key()) {
             Some(waiting) => {
@@ -63,7 +63,7 @@ impl<T: Wish> LockedKeys<T> {
         for what in left {
             all.by_key.entry(what.key().clone()).or_default().push(what);
         }
-        // The flag is set under the same lock as the requests, so that exactly one task retries them.
+        // The lock that protects the requests also protects the flag. Therefore, exactly one task retries the requests.
         let was_served = std::mem::replace(&mut all.is_served, true);
         drop(all);
         if !was_served {
@@ -75,7 +75,7 @@ impl<T: Wish> LockedKeys<T> {
         let mut delay = RetryDelay::up_to(LAST);
         loop {
             sleep(delay.wait()).await;
-            // The lock is released before the requests are sent, because the answers can take long.
+            // The lock is not held while the requests are sent, because the answers can take long.
             let keys: Vec<Key> = lock(&self.waiting).by_key.keys().cloned().collect();
             let mut freed = false;
             for keys in keys.chunks(MAX_BATCH) {
@@ -86,29 +86,32 @@ impl<T: Wish> LockedKeys<T> {
             }
             let mut all = lock(&self.waiting);
             if all.by_key.is_empty() {
-                // The lock is still held, so a request that is put aside later starts another task.
+                // The lock is still held. A request that is added later finds the flag unset, and starts another task.
                 all.is_served = false;
                 return;
             }
             drop(all);
-            // The transaction that held the lock has ended, and may have locked several of the keys.
+            // If one key is unlocked, the transaction that locked it has ended. It may have locked several of the keys,
+            // so the next attempt follows soon.
             if freed {
                 delay = RetryDelay::up_to(LAST);
             }
         }
     }
 
-    /// Takes the requests for these keys. The keys stay in the table, so that later requests do not overtake them.
+    /// Takes the requests for `keys`. The keys stay in the table, so that later requests do not overtake these
+    /// requests.
     fn take_requests(&self, keys: &[Key]) -> Vec<T> {
         let mut all = lock(&self.waiting);
         let waiting = keys.iter().filter_map(|key| all.by_key.get_mut(key).map(std::mem::take));
         waiting.flatten().collect()
     }
 
-    /// Puts the requests in `left` back, before later requests. Returns true if a key is no longer locked.
+    /// Puts the requests in `left` back, before later requests of the same keys. Returns true if a key is no longer
+    /// locked.
     fn return_keys(&self, keys: &[Key], left: Vec<T>) -> bool {
         let all = &mut lock(&self.waiting).by_key;
-        // Requests that arrived during the attempt follow the requests in `left`.
+        // Requests that arrived during the attempt are placed after the requests in `left`.
         let come: Vec<T> = keys.iter().filter_map(|key| all.remove(key)).flatten().collect();
         let others = all.len();
         let mut put = |what: T| all.entry(what.key().clone()).or_default().push(what);

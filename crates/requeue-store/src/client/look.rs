@@ -8,7 +8,7 @@ use crate::engine::{Engine, Place, SORTED_KEYS};
 use crate::types::error::{Answer, Kind};
 use crate::types::inspect::GroupInfo;
 
-/// The maximum number of groups that are read.
+/// The maximum number of groups that one read returns.
 const GROUPS: usize = 1_000;
 
 #[derive(Clone, Copy, Debug)]
@@ -18,7 +18,7 @@ pub(crate) struct Look {
 }
 
 impl Look {
-    /// Adds the values, which were read `ago` before now, to a sample.
+    /// Adds these values to a sample. They were read `ago` before now.
     pub(crate) fn add_to(self, sample: &mut Sample, ago: Duration) {
         sample.paused = Some(self.is_paused);
         sample.at_group_limit = self.at_group_limit;
@@ -30,7 +30,7 @@ impl Look {
     }
 }
 
-/// Reads the state of a queue that has `keys` keys.
+/// Reads these values for a queue that has about `keys` keys.
 pub(crate) async fn read_look(
     engine: &dyn Engine,
     place: &Place,
@@ -38,12 +38,13 @@ pub(crate) async fn read_look(
     keys: u64,
 ) -> Answer<Look> {
     let is_paused = engine.is_paused(place).await?;
-    // A list of the groups needs a read of all keys. In most engines, a count of the keys is as expensive.
+    // To list the groups, an engine reads all keys. In most engines, a count of the keys is as expensive, but not in an
+    // engine that scans.
     let is_cheap = !engine.scans() || keys <= SORTED_KEYS;
     let at_group_limit = match has_groups && is_cheap {
         true => match engine.list_groups(place, None, GROUPS).await {
             Ok(groups) => keys_at_limit(place.group_limit, &groups),
-            // An older role in PostgreSQL has no right to read the groups.
+            // In PostgreSQL, a role that an older version created has no right to read the groups.
             Err(fault) if fault.kind == Kind::Refused => None,
             Err(fault) => return Err(fault),
         },
@@ -52,7 +53,7 @@ pub(crate) async fn read_look(
     Ok(Look { is_paused, at_group_limit })
 }
 
-/// Returns the number of ready keys of the groups that have reached their limit, or `None` if neither the queue nor a
+/// Returns the number of ready keys in groups that have reached their limit. Returns `None` if neither the queue nor a
 /// group has a limit.
 fn keys_at_limit(default: Option<u32>, groups: &[GroupInfo]) -> Option<AtGroupLimit> {
     let mut found = default.map(|_| AtGroupLimit::default());

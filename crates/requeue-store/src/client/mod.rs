@@ -1,5 +1,4 @@
-//! The part of a queue that runs in this process: it batches and retries requests, claims keys, and renews
-//! leases.
+//! The part of a queue that runs in this process. It batches and retries requests, claims keys, and renews leases.
 
 pub(crate) mod activity;
 pub(crate) mod adding;

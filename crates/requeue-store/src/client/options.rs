@@ -13,10 +13,10 @@ use crate::types::group::{GroupBy, Grouping};
 use crate::types::rate::Rate;
 use crate::types::worker::invalid_worker;
 
-/// The options that have an effect only while the queue is opened.
+/// The options that `open` uses once, when it opens the queue.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Opening {
-    /// True if a missing queue is an error.
+    /// True if `open` fails for a missing queue.
     pub(crate) must_exist: bool,
     pub(crate) readd_policy: Option<ReaddPolicy>,
     pub(crate) parked_add: Option<ParkedAdd>,
@@ -32,8 +32,8 @@ pub(crate) struct Opening {
 }
 
 impl Opening {
-    /// Checks the options. Returns the rule that assigns keys to groups, if there is one. Returns the reason if an
-    /// option is invalid.
+    /// Checks the options. Returns the rule that assigns keys to groups, if the options contain one. The error is the
+    /// reason why an option is invalid.
     pub(crate) fn check(&self) -> Result<Option<Grouping>, String> {
         match self.readd_policy {
             None | Some(ReaddPolicy::Hold | ReaddPolicy::Replace) => {}
@@ -57,14 +57,14 @@ impl Opening {
         }
     }
 
-    /// Returns true if the options are valid only for an existing queue, because a limit needs groups and these options
-    /// create none.
+    /// Returns true if the options can open only an existing queue with groups. Such options have a limit for groups,
+    /// but no rule that creates groups.
     pub(crate) const fn needs_groups(&self) -> bool {
         self.group_limit.is_some() && self.group_by.is_none()
     }
 
-    /// Compares the options with the settings of the queue. Returns the rule that assigns its keys to groups, if there
-    /// is one. Returns the reason if a setting differs. `wanted` is the result of [`check`](Self::check).
+    /// Compares the options with the stored settings of the queue. Returns the rule that assigns its keys to groups, if
+    /// it has groups. The error says which setting differs. `wanted` is the result of [`check`](Self::check).
     pub(crate) fn check_stored(
         &self,
         place: &Place,
@@ -115,7 +115,7 @@ impl Opening {
         Ok(stored)
     }
 
-    /// Returns an error text if the rate of the queue differs from the option.
+    /// Returns an error if the stored rate differs from the rate of the options.
     pub(crate) fn check_rate(&self, stored: Option<Rate>) -> Result<(), String> {
         match (self.rate, stored) {
             (Some(wanted), Some(rate)) if wanted != rate => Err(format!(
@@ -126,7 +126,7 @@ impl Opening {
     }
 }
 
-/// Returns the name of a re-add policy in the program's options and in SQL.
+/// Returns the name of a re-add policy, as in the options of the program and in SQL.
 const fn readd_policy_name(readd_policy: ReaddPolicy) -> &'static str {
     match readd_policy {
         ReaddPolicy::Hold => "hold",
@@ -142,7 +142,7 @@ const fn parked_add_name(parked_add: ParkedAdd) -> &'static str {
     }
 }
 
-/// The settings of an open queue in this process.
+/// The settings of an open queue that apply to this process only.
 #[derive(Clone, Debug)]
 pub(crate) struct Options {
     pub(crate) lease: Duration,
@@ -152,7 +152,7 @@ pub(crate) struct Options {
     pub(crate) poll: Duration,
     pub(crate) claim_ahead: usize,
     pub(crate) add_timeout: Duration,
-    /// True if spans are created, and adds carry trace contexts.
+    /// True if this process creates spans, and its adds carry trace contexts.
     #[cfg(feature = "opentelemetry")]
     pub(crate) traces: bool,
 }
@@ -186,7 +186,7 @@ impl Options {
         None
     }
 
-    /// Returns the rules for a failing key, with a new random share of the backoff.
+    /// Returns the rules for a key whose run fails. The random part of the backoff differs at each call.
     pub(crate) fn failing_rules(&self) -> Failing {
         let (base, cap) = self.backoff;
         let backoff = Backoff { base, cap, share: fastrand::f64() };

@@ -17,27 +17,27 @@ use crate::types::calendar::Calendar;
 use crate::types::error::{Answer, EngineError, Kind};
 use crate::types::key::Key;
 
-/// The number of schedules that one request returns.
+/// The maximum number of schedules that one request returns, in addition to the failed schedules.
 const PAGE: usize = 64;
-/// The number of failed schedules that one look retries. A look also stops after this number of failures of the kind
-/// `Unable`, because each of them can take as long as the wait for a lock.
+/// The maximum number of failed schedules that one look retries. A look also stops after this number of failures of the
+/// kind `Unable`, because each of these failures can take as long as the wait for a lock.
 const RETRIES: usize = 8;
-/// The shortest and the longest pause after a failure. Each further failure doubles the pause.
+/// The minimum and the maximum delay of a retry. Each consecutive failure doubles the delay.
 const PAUSES: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(8));
-/// After this number of polls, a process looks at the schedules, even if no claim has reported a due schedule.
+/// After this number of poll intervals, a process looks at the schedules, even if no claim has reported a due schedule.
 const POLLS: u32 = 10;
 
 type Work = Pin<Box<dyn Future<Output = Looked> + Send>>;
 
-/// The next times at which this process looks at the schedules of each shard. A shard that does not answer does not
-/// delay the others.
+/// The next times at which this process looks at the schedules of each shard. Each shard has separate times, so that a
+/// shard that does not answer does not delay the others.
 pub(crate) struct Timetable {
     shards: Vec<ShardTimes>,
-    /// The time until which claims cause no look. A claim reports only the earliest schedule, and that schedule could
-    /// not be fired.
+    /// Until this time, a claim causes no look. A claim reports only the earliest due time, and the schedule with this
+    /// time has just failed.
     quiet_until: Option<Instant>,
-    /// The longest time between two looks of a process that claims keys. The store may have lost the time that claims
-    /// read.
+    /// The maximum interval between two looks of a process that claims keys. These looks find the due schedules even if
+    /// the store has lost the due time that claims report.
     review: Duration,
 }
 
@@ -49,7 +49,7 @@ struct ShardTimes {
     failing: Failing,
 }
 
-/// The schedules of a shard that could not be fired.
+/// The schedules of a shard whose last firing failed.
 #[derive(Default)]
 struct Failing {
     /// The keys of the schedules, in the order of their failures.
@@ -72,10 +72,10 @@ impl Timetable {
         Self { shards, quiet_until: None, review: poll.saturating_mul(POLLS) }
     }
 
-    /// Records the time until a schedule is due, as a claim has returned it.
+    /// Records the time until a schedule is due, as a claim has reported it.
     ///
-    /// The earliest time counts. A claim and a request for schedules can overlap, so each can miss a schedule that the
-    /// other has found. An outdated time costs one request, which returns the current time.
+    /// The earliest reported time is used. A claim and a request for schedules can overlap, so each of them can miss a
+    /// schedule that the other has found. A time that is out of date costs one request, which returns the current time.
     pub(crate) fn note_due(&mut self, time: Option<Duration>) {
         let now = Instant::now();
         let due_at = time.and_then(|time| now.checked_add(time));
@@ -89,7 +89,7 @@ impl Timetable {
         }
     }
 
-    /// Begins to fire the schedules that are due.
+    /// Starts a look at each shard that has a due schedule.
     pub(crate) fn begin(&mut self, shared: impl Fn() -> Option<Arc<Shared>>) {
         let now = Instant::now();
         for (number, shard) in self.shards.iter_mut().enumerate() {
@@ -104,7 +104,7 @@ impl Timetable {
         }
     }
 
-    /// Waits until a schedule is due, or until the due schedules of a shard have been fired.
+    /// Waits until a schedule is due, or until a look has completed.
     pub(crate) async fn changed(&mut self) {
         let idle = self.shards.iter().filter(|shard| shard.looking.is_none());
         let due_at = idle.filter_map(|shard| shard.due_at).min();
@@ -125,7 +125,7 @@ impl Timetable {
             self.quiet_until = Instant::now().checked_add(PAUSES.0);
         }
         let shard = &mut self.shards[number];
-        // During the query, a claim may have reported the time of the schedule that has failed.
+        // During the look, a claim may have reported the due time of a schedule that failed in this look.
         let due_at = shard.due_at.map(|at| failing.delay(at).max(self.quiet_until.unwrap_or(at)));
         // The future is removed, because a completed future must not be polled again.
         shard.looking = None;
@@ -135,7 +135,8 @@ impl Timetable {
 }
 
 impl Failing {
-    /// Returns the time of a look that is due at `at`.
+    /// Returns the time of a look that is due at `at`. If the shard does not answer, the look is delayed until the
+    /// retry.
     fn delay(&self, at: Instant) -> Instant {
         self.retry_at.filter(|_| self.is_silent).map_or(at, |retry_at| retry_at.max(at))
     }
@@ -147,7 +148,7 @@ impl Failing {
     }
 }
 
-/// Waits until the first look completes. Returns the number of its shard and the result.
+/// Waits until the first look completes. Returns the number of its shard and its result.
 async fn looked(shards: &mut [ShardTimes]) -> (usize, Looked) {
     poll_fn(|context| {
         for (number, shard) in shards.iter_mut().enumerate() {
@@ -162,8 +163,8 @@ async fn looked(shards: &mut [ShardTimes]) -> (usize, Looked) {
     .await
 }
 
-/// Fires the due schedules of a shard. Failed schedules wait for their retry. A few of them are retried at a time, so
-/// that they do not delay the others.
+/// Fires the due schedules of a shard. Failed schedules wait for their retry. One look retries only a few of them, so
+/// that they do not delay the other schedules.
 async fn look(shared: &Shared, number: usize, mut failing: Failing) -> Looked {
     let is_retry = failing.retry_at.is_none_or(|at| at <= Instant::now());
     let mut held = std::mem::take(&mut failing.held);
@@ -175,7 +176,7 @@ async fn look(shared: &Shared, number: usize, mut failing: Failing) -> Looked {
     let fired = fired.unwrap_or_else(|_| Err(EngineError::late()));
     failing.is_silent = fired.is_err();
     let next = fired.unwrap_or_else(|fault| {
-        // The next claim reports a dropped queue.
+        // The failure is only noted: if the queue was dropped, the next claim reports it.
         shared.place.note_failure(Part::Shard(number), &fault);
         None
     });
@@ -183,7 +184,8 @@ async fn look(shared: &Shared, number: usize, mut failing: Failing) -> Looked {
     if !failing.is_silent && failing.held.is_empty() {
         failing = Failing::default();
     } else if is_retry && !failing.is_silent && failing.held.len() == held_before {
-        // The cause of the failures may have ended, so the next retry is immediate.
+        // All retried schedules were fired, so the cause of the failures may no longer exist. The next retry is
+        // immediate.
         failing.retry_at = Some(Instant::now());
         failing.pause = Duration::ZERO;
     } else if is_retry || failing.is_silent {
@@ -192,8 +194,8 @@ async fn look(shared: &Shared, number: usize, mut failing: Failing) -> Looked {
     Looked { next: next.into_iter().chain(failing.retry_at).min(), failing }
 }
 
-/// Fires the due schedules of a shard, except for the schedules in `held`. Inserts each schedule that fails into
-/// `held`. Returns the time of the next look.
+/// Fires the due schedules of a shard, except the schedules in `held`. Adds each schedule that fails to `held`. Returns
+/// the time of the next look.
 async fn fire_page(
     shared: &Shared,
     number: usize,
@@ -211,8 +213,8 @@ async fn fire_page(
     for schedule in schedules {
         match schedule.due_at().filter(|_| !held_before.contains(&schedule.key)) {
             Some(at) if at <= now => match fire(shared, &schedule, now).await {
-                // Either the schedule now has another time, or another process has changed it. The next page contains
-                // the new time.
+                // The schedule now has another due time, which this process or another process has set. The next page
+                // contains that time.
                 Ok(_) => sooner(Some(began)),
                 Err(fault) => {
                     unable += usize::from(fault.kind == Kind::Unable);
@@ -230,13 +232,15 @@ async fn fire_page(
         }
     }
     if is_full && held.len() > held_before.len() {
-        // All schedules of this page may have failed, and schedules of later pages may also be due.
+        // If all schedules of this page failed, later pages may still have due schedules. The next look reads a longer
+        // page.
         sooner(Some(began));
     }
     Ok(next)
 }
 
-/// Fires a schedule that was read at the time `now`. Returns false if another process has changed the schedule.
+/// Fires the schedule `was`, which was read at the time `now`. Returns false if another process has changed the
+/// schedule.
 pub(crate) async fn fire(shared: &Shared, was: &Scheduled, now: Micros) -> Answer<bool> {
     let calendar = Calendar::parse(&was.spec, &was.zone);
     let next = calendar.and_then(|calendar| calendar.next_after(was.next_at, now));
@@ -272,7 +276,7 @@ mod tests {
             let start = Instant::now();
             assert!(timetable.shards[0].looking.is_none());
             timeout(2 * SOON, timetable.changed()).await.expect("the schedule is due");
-            // A claim that began earlier does not know this schedule. With the time recorded here, the answer of that
+            // A claim that began earlier does not know this schedule. Because this time is recorded, the answer of that
             // claim does not hide the schedule.
             timetable.note_due(read);
             assert_eq!(timetable.shards[0].due_at, Some(start + SOON));

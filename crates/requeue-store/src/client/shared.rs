@@ -28,11 +28,11 @@ use crate::types::group::{Grouping, invalid_name};
 use crate::types::inspect::{Entry, StateCounts};
 use crate::types::key::Key;
 
-/// The time between two counts for metrics.
+/// The interval between two counts for metrics.
 #[cfg(feature = "prometheus")]
 const BETWEEN_SCRAPES: Duration = Duration::from_secs(10);
 
-/// A key, and its group if the queue has groups.
+/// A key and its group. The group is `None` if the queue has no groups.
 pub(crate) type Member = (Key, Option<Arc<str>>);
 
 pub(crate) struct Shared {
@@ -43,7 +43,7 @@ pub(crate) struct Shared {
     pub(crate) grouping: Option<Grouping>,
     pub(crate) leases: Arc<Leases>,
     pub(crate) recorder: Arc<Recorder>,
-    /// Stops the task of `recorder` when it is dropped.
+    /// The drop of this guard stops the task of `recorder`.
     _recording: DropGuard,
     pub(crate) adding: Lanes<Adding>,
     pub(crate) finishing: Lanes<Finishing>,
@@ -82,7 +82,8 @@ impl Shared {
             options,
             grouping,
             leases,
-            // The channel stores the value even without a receiver, so a late subscriber sees the shutdown.
+            // The channel stores the value even without a receiver. Therefore, a receiver that subscribes later sees
+            // the shutdown.
             shutdown: watch::Sender::new(Shutdown::No),
             counts: Cache::new(),
             longest: Cache::new(),
@@ -96,7 +97,8 @@ impl Shared {
     /// Stops deliveries, unless they are stopped already.
     pub(crate) fn stop_deliveries(&self, why: Shutdown) {
         self.shutdown.send_if_modified(|shutdown| {
-            // The first reason remains, because waiting getters have already seen it.
+            // If deliveries are already stopped, the first reason is kept, because waiting getters have already seen
+            // it.
             let is_open = !shutdown.is_final();
             if is_open {
                 *shutdown = why;
@@ -122,7 +124,7 @@ impl Shared {
         invalid_name(name).map_or(Ok(()), |why| Err(Failed::invalid(why)))
     }
 
-    /// Returns the key with its group, if both are valid. `group` is the group that the add names.
+    /// Checks a key and its group. Returns them if both are valid. `group` is the group that the add names.
     pub(crate) fn check_key(&self, key: Key, group: Option<&str>) -> Result<Member, Failed> {
         let start = || Key::from(&key[..key.len().min(64)]);
         if key.is_too_long() {
@@ -150,9 +152,9 @@ impl Shared {
     pub(crate) async fn add_keys(&self, keys: Vec<Member>, add: Add) -> Answer<Vec<Added>> {
         let Shared { engine, place, adding, options, .. } = self;
         let deadline = Instant::now() + options.add_timeout;
-        // Answers arrive in any order, and `added` restores the order of the caller's keys.
+        // Answers arrive in any order. `added` has them in the order of the caller's keys.
         let mut added = vec![None; keys.len()];
-        // Engines insert sorted keys faster.
+        // Engines insert keys faster in sorted order.
         let mut keys: Vec<(Member, usize)> = keys.into_iter().zip(0..).collect();
         keys.sort_unstable();
         let trace = options.current_trace(&add);
@@ -163,10 +165,10 @@ impl Shared {
             adding.put_wish(shard, Adding::new(ask, deadline, reply));
             (n, answered)
         };
-        // All requests are sent before the first wait, so that they share batches.
+        // The function sends all requests before it waits for the first answer, so that they share batches.
         let sent: Vec<_> = keys.into_iter().map(send).collect();
         let (mut failed, mut is_unsure) = (None, false);
-        // All answers are read, even after a failure, because they show whether some of the keys were added.
+        // The function reads all answers, even after a failure, because they show whether some of the keys were added.
         for (n, answered) in sent {
             match timeout_at(deadline, answered).await {
                 Ok(Ok(Ok(answer))) => added[n] = Some(answer),
@@ -174,7 +176,8 @@ impl Shared {
                     is_unsure |= fault.kind.may_have_happened();
                     failed = Some(fault);
                 }
-                // A key without an answer may have been added, even if a later failure is definite.
+                // A key without an answer may have been added, even if a later failure proves that another key was not
+                // added.
                 Ok(Err(_)) => {
                     is_unsure = true;
                     failed = Some(EngineError::unsure("the runtime of the queue has stopped"));
@@ -194,7 +197,7 @@ impl Shared {
         }
     }
 
-    /// The future does not keep the queue alive.
+    /// The future does not keep the queue open.
     pub(crate) fn recent_counts(
         &self,
     ) -> impl Future<Output = Result<StateCounts, ReadError>> + Send + use<> {
@@ -210,7 +213,7 @@ impl Shared {
 }
 
 impl Shared {
-    /// Reads the work of the last hour in all processes. The future does not keep the queue alive.
+    /// Reads the activity of all processes in the last hour. The future does not keep the queue open.
     pub(crate) fn recent_activity(
         &self,
     ) -> impl Future<Output = Result<Activity, ReadError>> + Send + use<> {
@@ -234,7 +237,7 @@ impl Shared {
 
 #[cfg(feature = "prometheus")]
 impl Shared {
-    /// Reads the values that metrics show in addition to counts and activity. The future does not keep the queue alive.
+    /// Reads the values that metrics show in addition to counts and activity. The future does not keep the queue open.
     pub(crate) fn recent_look(&self) -> impl Future<Output = Result<(), ReadError>> + Send + use<> {
         let (engine, place) = (Arc::clone(&self.engine), Arc::clone(&self.place));
         let (counts, look) = (Arc::clone(&self.counts), Arc::clone(&self.look));
@@ -278,14 +281,14 @@ pub(crate) enum Shutdown {
 }
 
 impl Shutdown {
-    /// Returns true if the process delivers no more keys.
+    /// Returns true if the process no longer delivers keys.
     pub(crate) const fn is_final(self) -> bool {
         matches!(self, Self::Now | Self::Dropped)
     }
 }
 
-/// Counts the keys at regular intervals, because a scrape cannot wait for a count. Ends when the last handle of the
-/// queue is dropped.
+/// Counts the keys at regular intervals for the metrics, because a scrape cannot wait for a count. The task stops when
+/// the last handle of the queue is dropped.
 #[cfg(feature = "prometheus")]
 pub(crate) async fn keep_counting(shared: std::sync::Weak<Shared>) {
     let begin = |shared: Arc<Shared>| {
@@ -299,7 +302,7 @@ pub(crate) async fn keep_counting(shared: std::sync::Weak<Shared>) {
     };
     while let Some((place, counting)) = shared.upgrade().map(begin) {
         if let Err(error) = counting.await {
-            // The log level is `debug`, because other calls on the queue report an outage.
+            // Other calls on the queue report an outage, so this message has only the level `debug`.
             let error = crate::types::error::chain(&error);
             tracing::debug!(queue = place.name, error, "the metrics were not updated");
         }

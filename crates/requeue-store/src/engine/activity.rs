@@ -1,11 +1,11 @@
-//! The activity of a queue per minute, as engines store it.
+//! The activity of a queue in each minute, as engines store it.
 //!
-//! Each process has a row for each minute. Each write replaces the row with the current sums. Therefore, no two
-//! processes write the same row, and a repeated write counts once. Rows of earlier minutes are merged into one row per
-//! minute.
+//! Each open queue of a process has a row for each minute, and each write replaces that row with the current sums.
+//! Therefore, no two processes write the same row, and a repeated write is counted once. The rows of an earlier minute
+//! are later merged into one row.
 //!
-//! All minutes are minutes of the engine's clock. A row can be written until the end of the next minute. It is merged
-//! at least one minute later. Therefore, a process that was suspended cannot write a row that was merged.
+//! All minutes are minutes of the engine's clock. A row can be written until the end of the next minute, and is merged
+//! at least one minute after that. Therefore, a process that was suspended cannot write a row that was already merged.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -19,34 +19,34 @@ use crate::types::error::Answer;
 
 /// The duration of a minute.
 pub(crate) const MINUTE: Micros = 60_000_000;
-/// The number of minutes for which a row is kept: seven days.
+/// The number of minutes for which the store keeps rows: seven days.
 pub(crate) const KEPT: i64 = 7 * 24 * 60;
-/// The maximum number of processes' rows that one merge reads.
+/// The maximum number of rows of processes that one merge reads.
 pub(crate) const MERGED: i64 = 1_000;
 
-/// Returns the minute of a time.
+/// Returns the minute that contains a time.
 pub(crate) const fn minute_of(time: Micros) -> i64 {
     time.div_euclid(MINUTE)
 }
 
-/// Returns true if a process may write the row of a minute in the minute `now`.
+/// Returns true if a process may write the row of `minute` when the current minute is `now`.
 pub(crate) const fn is_writable(minute: i64, now: i64) -> bool {
     minute.abs_diff(now) <= 1
 }
 
-/// Returns the first minute whose rows are not merged in the minute `now`.
+/// Returns the first minute whose rows must not be merged yet when the current minute is `now`.
 pub(crate) const fn first_kept_apart(now: i64) -> i64 {
     now.saturating_sub(2)
 }
 
-/// A row to write.
+/// A row that a process writes.
 #[derive(Clone, Debug)]
 pub(crate) struct Record {
-    /// The minute, or `None` for the engine's current minute.
+    /// The minute of the row, or `None` for the engine's current minute.
     pub(crate) minute: Option<i64>,
-    /// The identifier of the queue handle of a process. The text is not empty.
+    /// Identifies the handle with which a process has opened the queue. The text is not empty.
     pub(crate) instance: Arc<str>,
-    /// The name of the worker, or empty text if the process claims no keys.
+    /// The name of the worker, or an empty text if the process claims no keys.
     pub(crate) worker: Arc<str>,
     pub(crate) tally: Tally,
 }
@@ -54,52 +54,52 @@ pub(crate) struct Record {
 /// The answer to a [`Record`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Recorded {
-    /// The current minute.
+    /// The engine's current minute.
     pub(crate) minute: i64,
-    /// False if nothing was written, because the minute of the row is over.
+    /// False if the engine wrote nothing, because the minute of the row is over.
     pub(crate) is_written: bool,
-    /// True if there are rows to merge.
+    /// True if there are rows that can be merged.
     pub(crate) has_old: bool,
 }
 
-/// A stored row. The row with an empty `instance` is the merged row of its minute.
+/// A row in the store. A row with an empty `instance` has the sums of all processes in its minute.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Part {
     pub(crate) minute: i64,
     pub(crate) instance: String,
     pub(crate) worker: String,
-    /// The time of the last write. Each write of a row has a later time.
+    /// The time of the last write. Each write of a row has a later time than the write before.
     pub(crate) at: Micros,
     pub(crate) tally: Tally,
 }
 
-/// The rows to read.
+/// Selects the rows that are read.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Which {
-    /// The rows of the minutes that end after this time before now.
+    /// The rows of all minutes that end less than this time before now.
     Since(Micros),
-    /// Some of the rows that can be merged, and the merged rows of their minutes.
+    /// Some of the rows that can be merged, and the merged rows of the same minutes.
     Old,
 }
 
-/// Rows, and the time at which they were read.
+/// Rows, and the engine's time at which they were read.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Parts {
     pub(crate) now: Micros,
     pub(crate) parts: Vec<Part>,
 }
 
-/// Replaces rows of a minute with a merged row.
+/// A request to replace rows of a minute with one merged row.
 #[derive(Clone, Debug)]
 pub(crate) struct Merging {
     pub(crate) minute: i64,
-    /// The instances of the rows, and the times of their last writes.
+    /// The instance and the time of the last write of each row.
     pub(crate) parts: Vec<(String, Micros)>,
     pub(crate) tally: Tally,
 }
 
 impl Merging {
-    /// Returns true if no row remains of the minute.
+    /// Returns true if the merged row would be empty, so that no row of the minute remains.
     pub(crate) fn is_empty(&self) -> bool {
         self.tally == Tally::default()
     }
@@ -109,7 +109,7 @@ impl Merging {
     }
 }
 
-/// Merges the rows of earlier minutes. Several processes may do so simultaneously.
+/// Merges the rows of earlier minutes. Several processes may do this at the same time.
 pub(crate) async fn merge_old(engine: &dyn Engine, queue: &Place) -> Answer<()> {
     let mut by_minute: BTreeMap<i64, Merging> = BTreeMap::new();
     for part in engine.read_activity(queue, Which::Old).await?.parts {
@@ -120,13 +120,13 @@ pub(crate) async fn merge_old(engine: &dyn Engine, queue: &Place) -> Answer<()> 
         merging.tally.merge(&tally);
     }
     for merging in by_minute.into_values() {
-        // If the result is false, another process has merged the same rows, so no retry is needed.
+        // If the answer is false, another process has merged the same rows, so no retry is needed.
         engine.merge_activity(queue, merging).await?;
     }
     Ok(())
 }
 
-/// Returns the sums of rows per minute.
+/// Returns the sum of the rows of each minute.
 pub(crate) fn by_minute(parts: &[Part]) -> BTreeMap<i64, Tally> {
     let mut minutes: BTreeMap<i64, Tally> = BTreeMap::new();
     for part in parts.iter().filter(|part| part.tally != Tally::default()) {
@@ -137,7 +137,7 @@ pub(crate) fn by_minute(parts: &[Part]) -> BTreeMap<i64, Tally> {
 
 /// Returns the name of each worker that was alive after the time `after`, and the time of its last sign of life.
 pub(crate) fn live_workers(parts: &[Part], after: Micros) -> BTreeMap<String, Micros> {
-    // A worker that shuts down has an empty name in its last row.
+    // The last row of a worker that has shut down has an empty name.
     let mut last: BTreeMap<&str, &Part> = BTreeMap::new();
     for part in parts.iter().filter(|part| !part.instance.is_empty()) {
         let known = last.entry(&part.instance).or_insert(part);
@@ -153,11 +153,11 @@ pub(crate) fn live_workers(parts: &[Part], after: Micros) -> BTreeMap<String, Mi
     workers
 }
 
-/// The version of the encoding of times.
+/// The version of the encoding of histograms.
 const ENCODING: u8 = 1;
 
-/// Encodes both histograms. The encoding of each contains its sum and the number of nonempty buckets. Then it contains,
-/// for each nonempty bucket, the number of empty buckets before the bucket, and the bucket's count.
+/// Encodes both histograms. For each of them, the encoding has the sum and the number of buckets that are not empty.
+/// For each bucket that is not empty, two numbers follow: the number of empty buckets before it, and its count.
 pub(crate) fn encode_times(tally: &Tally) -> Vec<u8> {
     let mut to = vec![ENCODING];
     for times in [&tally.queued, &tally.worked] {
@@ -177,7 +177,7 @@ pub(crate) fn encode_times(tally: &Tally) -> Vec<u8> {
     to
 }
 
-/// Appends a number in groups of seven bits, starting with the lowest bits.
+/// Appends a number in groups of seven bits, the lowest bits first.
 fn push_number(to: &mut Vec<u8>, mut number: u128) {
     while number >= 0x80 {
         to.push(number as u8 | 0x80);
@@ -186,7 +186,7 @@ fn push_number(to: &mut Vec<u8>, mut number: u128) {
     to.push(number as u8);
 }
 
-/// Decodes histograms. A histogram that is damaged, or was encoded by a later version, is empty.
+/// Decodes both histograms. If they are damaged, or a later version encoded them, both are empty.
 pub(crate) fn decode_times(bytes: &[u8]) -> [Histogram; 2] {
     let decode = || {
         let mut bytes = bytes.strip_prefix(&[ENCODING])?;
@@ -223,12 +223,12 @@ fn read_number(from: &mut &[u8]) -> Option<u128> {
     None
 }
 
-/// Converts a count for engines with signed integers.
+/// Converts a count for an engine whose integers are signed.
 pub(crate) fn stored_count(count: u64) -> i64 {
     i64::try_from(count).unwrap_or(i64::MAX)
 }
 
-/// Returns the instances of rows and the times of their writes as two lists.
+/// Returns the instances of rows as one list, and the times of their last writes as another.
 pub(crate) fn unzip_parts(parts: &[(String, Micros)]) -> (Vec<&str>, Vec<Micros>) {
     parts.iter().map(|(instance, at)| (&**instance, *at)).unzip()
 }

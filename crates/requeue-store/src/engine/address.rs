@@ -17,7 +17,7 @@ pub(crate) enum Address {
 }
 
 impl Address {
-    /// Parses the address of a store. No error contains a password.
+    /// Parses the address of a store. The errors contain no password.
     #[allow(unreachable_patterns, reason = "with all features, no scheme lacks its engine")]
     pub(crate) fn parse(url: &str) -> Result<Self, ConnectError> {
         let Some((scheme, rest)) = url.split_once(':') else {
@@ -36,8 +36,8 @@ impl Address {
             "redis" | "rediss" => crate::engine::redis::Options::parse(scheme, rest)
                 .map(Self::Redis)
                 .map_err(ConnectError::new),
-            // Only schemes whose feature is not enabled reach this arm. The features of requeue-cli and requeue-store
-            // have the same names.
+            // Only a scheme whose feature is not enabled reaches this arm. The features have the same names in
+            // requeue-cli and requeue-store.
             "sqlite" | "postgres" | "postgresql" | "redis" | "rediss" => {
                 let feature = match scheme {
                     "postgresql" => "postgres",
@@ -55,16 +55,17 @@ impl Address {
     }
 }
 
-/// Splits the query of an address, the part after its `?`, into the names and values of its options.
+/// Returns the names and values of the options in the query of an address. The query is the part after the `?`.
 pub(crate) fn option_pairs(query: &str) -> impl Iterator<Item = (&str, &str)> {
     let options = query.split('&').filter(|option| !option.is_empty());
     options.map(|option| option.split_once('=').unwrap_or((option, "")))
 }
 
-/// Returns the message about an option that is not in `allowed`, or whose value is invalid. `allowed` lists each name
-/// with its possible values.
+/// Returns the message about an option that is not in `allowed`, or that has an invalid value. `allowed` lists each
+/// name with its possible values.
 ///
-/// The message omits the value of an unknown option, because the value may be a password after a mistyped name.
+/// The message does not contain the value of an unknown option. If the user has mistyped a name, the value may be a
+/// password.
 pub(crate) fn wrong_option(
     scheme: &str,
     allowed: &[(&str, &str)],
@@ -90,9 +91,8 @@ fn parse_sqlite(rest: &str) -> Result<Address, ConnectError> {
     if path.is_empty() {
         return Err(ConnectError::new("sqlite: the file name is missing, as in sqlite:jobs.db"));
     }
-    // An authority such as `//host`, or a `file:` URL, is the address format of another program, not a
-    // path.
-    // SQLite would create a file with such a name in an unexpected directory.
+    // A path with an authority such as `//host`, or a `file:` URL, is in the address format of other programs. SQLite
+    // would take it for a path, and create a file in an unexpected directory.
     let has_host = path.starts_with("//") && !path.starts_with("///");
     if has_host || path.starts_with("file:") {
         let said = format!("sqlite:{path}: use a path after sqlite:, as in sqlite:jobs.db");
@@ -162,7 +162,7 @@ mod tests {
             assert_eq!(error.kind(), ErrorKind::Invalid, "{url}");
             assert!(error.to_string().contains(said), "{url}: {error}");
         }
-        // The value may be a password.
+        // The value of an unknown option may be a password.
         for url in
             ["postgres://h/d?pasword=s3cret", "redis://h?pasword=s3cret", "sqlite:f?p=s3cret"]
         {

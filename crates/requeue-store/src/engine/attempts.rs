@@ -1,8 +1,9 @@
-//! The failed runs that engines keep for a key.
+//! The failed runs of a key, as engines store them.
 //!
-//! An engine keeps the n-th consecutive failure in the slot n mod [`SLOTS`]. A new failure thus replaces the oldest
-//! failure without a search. Slots can still contain failures from before the last success. The numbers of such
-//! failures are greater than the key's number of failures, because lower numbers have been replaced.
+//! An engine stores the n-th consecutive failure in the slot n mod [`SLOTS`]. Therefore, a new failure replaces the
+//! oldest failure without a search. Slots can still contain failures from before the last success. They can be
+//! recognized by their numbers, which are greater than the key's number of failures: a new failure replaces any failure
+//! with a lower number.
 
 use std::sync::Arc;
 
@@ -11,14 +12,14 @@ use crate::engine::row::Row;
 use crate::engine::time::{Micros, micros, until};
 use crate::types::inspect::Attempt;
 
-/// The number of failures that are kept for a key.
+/// The maximum number of failures that an engine stores for a key.
 pub(crate) const SLOTS: u32 = 3;
-/// The number of failures that are kept for a queue, or for a shard in Redis. `rows.lua` and `attempts.sql` repeat the
-/// value.
+/// The maximum number of failures that an engine stores for a queue. In Redis, the number applies to each shard.
+/// `rows.lua` and `attempts.sql` repeat the value.
 #[allow(dead_code, reason = "only some engines use it")]
 pub(crate) const MOST: i64 = 10_000;
 
-/// A failed run, as engines keep it.
+/// A failed run, as engines store it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Failed {
     /// The number of consecutive failures, including this one.
@@ -67,7 +68,7 @@ impl Failed {
     }
 }
 
-/// Returns the failures in `kept` that belong to the last `failures` consecutive failures of a key, the newest first.
+/// Returns the last `failures` consecutive failures of a key, the newest first, as far as `kept` contains them.
 pub(crate) fn last_attempts(mut kept: Vec<Failed>, failures: u32, now: Micros) -> Vec<Attempt> {
     kept.retain(|failed| {
         failed.number <= failures && failed.number > failures.saturating_sub(SLOTS)

@@ -1,4 +1,5 @@
-//! The columns of a key in a table. Queries, decoders and the statements that write a row share the list [`Columns`].
+//! The columns of a row in the table of keys. Queries, decoders and the statements that write rows share the list
+//! [`Columns`].
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -8,7 +9,7 @@ use crate::engine::row::{Row, Run};
 use crate::engine::time::Micros;
 use crate::types::inspect::StateCounts;
 
-/// A value of a column.
+/// The value of a column, as it is written.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub(crate) enum Value<'a> {
     Number(Option<i64>),
@@ -16,7 +17,7 @@ pub(crate) enum Value<'a> {
     Bytes(Option<&'a [u8]>),
 }
 
-/// The kind of values of a column.
+/// The type of a column's values.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum ColumnType {
     Number,
@@ -24,7 +25,7 @@ pub(crate) enum ColumnType {
     Bytes,
 }
 
-/// A row of a query whose first columns are [`Columns::ALL`].
+/// A row of a query. The first columns of the query are [`Columns::ALL`].
 pub(crate) trait Source {
     type Error;
 
@@ -33,7 +34,7 @@ pub(crate) trait Source {
     fn read_bytes(&self, position: usize) -> Result<Option<&[u8]>, Self::Error>;
 }
 
-/// A type of a column.
+/// A Rust type that a column can have.
 trait Kind: Sized {
     const TYPE: ColumnType = ColumnType::Number;
 
@@ -41,7 +42,7 @@ trait Kind: Sized {
     fn to_value(&self) -> Value<'_>;
 }
 
-/// A column that is never null.
+/// A column of this type is never null.
 impl Kind for i64 {
     fn read<S: Source>(source: &S, position: usize) -> Result<Self, S::Error> {
         Ok(source.read_number(position)?.unwrap_or_default())
@@ -86,7 +87,7 @@ impl Kind for Option<Arc<[u8]>> {
     }
 }
 
-/// A column, as queries name it.
+/// A column and the type of its values.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Column {
     pub(crate) name: &'static str,
@@ -98,7 +99,8 @@ macro_rules! columns {
         key { $($(#[$key_doc:meta])* $key:ident: $key_kind:ty,)* }
         run { $($(#[$run_doc:meta])* $run:ident: $run_kind:ty,)* }
     ) => {
-        /// The columns of a key, except the key itself and its queue. The schemas contain the rules for the values.
+        /// The columns of a key, except the queue and the key itself. The schemas contain the constraints on the
+        /// values.
         #[derive(Clone, PartialEq, Eq, Debug, Default)]
         pub(crate) struct Columns {
             $($(#[$key_doc])* pub(crate) $key: $key_kind,)*
@@ -106,7 +108,7 @@ macro_rules! columns {
         }
 
         impl Columns {
-            /// All columns, in the order of queries.
+            /// All columns, in the order in which queries list them.
             pub(crate) const ALL: &[Column] = &[
                 $(Column { name: stringify!($key), column_type: <$key_kind as Kind>::TYPE },)*
                 $(Column { name: stringify!($run), column_type: <$run_kind as Kind>::TYPE },)*
@@ -115,7 +117,7 @@ macro_rules! columns {
             pub(crate) const RUN: &[&str] = &[$(stringify!($run)),*];
 
             pub(crate) fn read<S: Source>(source: &S) -> Result<Self, S::Error> {
-                // Queries list the columns in the order of `ALL`.
+                // The query lists its columns in the order of `ALL`.
                 let mut positions = 0..Self::ALL.len();
                 let mut next = || positions.next().unwrap_or_default();
                 Ok(Self {
@@ -124,7 +126,7 @@ macro_rules! columns {
                 })
             }
 
-            /// Returns the values, in the order of [`ALL`](Self::ALL).
+            /// Returns the values in the order of [`ALL`](Self::ALL).
             pub(crate) fn values(&self) -> [Value<'_>; Self::ALL.len()] {
                 [$(self.$key.to_value(),)* $(self.$run.to_value(),)*]
             }
@@ -134,7 +136,7 @@ macro_rules! columns {
 
 columns! {
     key {
-        /// The state: 0 for ready or waiting, 1 for in flight, 2 for parked.
+        /// The state: 0 if the key is ready or waiting, 1 if it is in flight, and 2 if it is parked.
         state: i64,
         at: Option<Micros>,
         priority: i64,
@@ -147,11 +149,12 @@ columns! {
         since: Micros,
         bound: Option<Micros>,
         error: Option<Arc<str>>,
-        /// The time of the last failure. The value has no meaning if the key has no failures.
+        /// The time of the last failure. It has no meaning if the key has no failures.
         failed_at: Option<Micros>,
-        /// The group: `None` if the queue has no groups, and empty if the key is in no group.
+        /// The name of the group. It is `None` if the queue has no groups, and empty if the add names no group or the
+        /// pattern does not match the key.
         grp: Option<Arc<str>>,
-        /// The trace contexts of the adds of the pending run, one per line.
+        /// The trace contexts of the pending run's adds, one per line.
         trace: Option<Arc<str>>,
         /// The last completed runs: see `engine/past.rs`.
         past: Option<Arc<[u8]>>,
@@ -163,9 +166,10 @@ columns! {
         run_priority: Option<i64>,
         run_adds: Option<i64>,
         run_flags: Option<i64>,
-        /// The name of the process that has the key in flight.
+        /// The name of the worker that has the key in flight.
         worker: Option<Arc<str>>,
-        /// The fencing token of the delivery whose run was cancelled. Any other token has no effect.
+        /// The fencing token of the delivery whose run was cancelled. If the key's present delivery has another token,
+        /// its run was not cancelled.
         cancel_epoch: Option<i64>,
         /// The trace contexts of the run in flight.
         run_trace: Option<Arc<str>>,
@@ -173,7 +177,8 @@ columns! {
 }
 
 impl StateCounts {
-    /// Returns the columns that [`read`](Self::read) reads, for a query of keys. `now` is the time in its SQL.
+    /// Returns the columns of a query that counts keys for [`read`](Self::read). `now` is the SQL expression for the
+    /// time.
     pub(crate) fn columns(now: &str) -> String {
         format!(
             "count(*) filter (where state = 0 and at <= {now}), \
@@ -184,7 +189,8 @@ impl StateCounts {
         )
     }
 
-    /// Reads the numbers of keys from the first columns of a row. A further column contains the age of the oldest key.
+    /// Reads the numbers of keys from the first columns of a row. The column after them contains the age of the oldest
+    /// ready key.
     pub(crate) fn read<S: Source>(source: &S) -> Result<Self, S::Error> {
         let number = |position| {
             let number = source.read_number(position)?.unwrap_or_default();
@@ -201,7 +207,7 @@ const IN_FLIGHT: i64 = 1;
 const PARKED: i64 = 2;
 
 impl Columns {
-    /// Returns the names, separated by commas, each as `form` writes it.
+    /// Returns the names of all columns, separated by commas. `form` writes each of them.
     pub(crate) fn join_names(form: impl Fn(&Column) -> String) -> String {
         Self::ALL.iter().map(form).collect::<Vec<_>>().join(", ")
     }
@@ -222,9 +228,9 @@ impl From<Columns> for Row {
         });
         Self {
             at: stored.at,
-            // The bound has no meaning without a pending run.
+            // Without a pending run, the stored bound has no meaning.
             bound: stored.bound.filter(|_| stored.at.is_some()),
-            // The worker's name has no meaning without a run in flight.
+            // Without a run in flight, the stored name of the worker has no meaning.
             worker: stored.worker.filter(|name| run.is_some() && !name.is_empty()),
             run,
             parked: stored.state == PARKED,
@@ -281,7 +287,7 @@ impl From<&Row> for Columns {
     }
 }
 
-/// Converts a count. The schemas accept only values in the range of `u32`.
+/// Converts a count. The constraints of the schemas accept only values in the range of `u32`.
 fn to_count(number: i64) -> u32 {
     number.try_into().unwrap_or(u32::MAX)
 }
@@ -289,7 +295,7 @@ fn to_count(number: i64) -> u32 {
 fn asked(adds: i64, flags: i64, priority: i64) -> Asked {
     Asked {
         adds: to_count(adds),
-        // PostgreSQL stores the 32 bits with a sign.
+        // PostgreSQL stores the 32 bits as a signed number.
         flags: flags as u32,
         priority: i32::try_from(priority).unwrap_or_default().into(),
     }

@@ -1,4 +1,4 @@
-//! Counts the work of this process on a queue, for metrics.
+//! Counts the activity of this process on a queue, for metrics.
 
 use std::sync::Mutex;
 use std::time::Duration;
@@ -10,19 +10,19 @@ use crate::types::activity::Tally;
 use crate::types::add::{Added, repeat_answer};
 use crate::types::inspect::StateCounts;
 
-/// The counters of one queue in one process.
+/// The counters of this process for one queue.
 #[derive(Debug, Default)]
 pub(crate) struct Counters(Mutex<Counted>);
 
 #[derive(Clone, Copy, Debug, Default)]
 struct Counted {
-    /// The values that this process counts or measures. The number of keys is not among them.
+    /// The values that this process counts or measures. They do not include the number of keys, which the store counts.
     sample: Sample,
     successes: u64,
 }
 
 impl Counters {
-    /// Counts the answered adds.
+    /// Counts the adds that the store has answered.
     pub(crate) fn count_adds(&self, asks: &[Ask], answers: &[Option<Added>]) {
         let counts = &mut lock(&self.0).sample.totals;
         for (ask, answer) in asks.iter().zip(answers) {
@@ -31,7 +31,7 @@ impl Counters {
                 counts.adds += 1;
                 match added {
                     Added::New | Added::Dirty | Added::Revived => counts.enqueued += 1,
-                    // A key that backs off also has a pending run, which waits for the end of the backoff.
+                    // A key that backs off also has a pending run, with which the add is coalesced.
                     Added::Coalesced | Added::BackingOff => counts.coalesced += 1,
                     _ => {}
                 }
@@ -43,7 +43,7 @@ impl Counters {
         }
     }
 
-    /// Counts the delivery of keys, each of which was ready for the given time.
+    /// Counts the delivery of keys. `queued` has the time for which each key was ready.
     pub(crate) fn count_deliveries(&self, queued: impl Iterator<Item = Duration>) {
         let done = &mut lock(&self.0).sample;
         for queued in queued {
@@ -52,7 +52,7 @@ impl Counters {
         }
     }
 
-    /// Counts the completion of a delivery after the worker has processed the key for `worked`.
+    /// Counts the completion of a delivery. `worked` is the time for which the worker has processed the key.
     pub(crate) fn count_completion(&self, worked: Duration, how: &Finish, out: &Delivery) {
         let counted = &mut *lock(&self.0);
         let done = &mut counted.sample;
@@ -78,9 +78,9 @@ impl Counters {
         }
     }
 
-    /// Counts the completion of a delivery whose lease had expired. The store treats the expiry as a failure, even if
-    /// the run succeeded. A cancelled run is not a failure. If the expiry parks the key, the process that finds the
-    /// expired lease counts the parked key.
+    /// Counts the completion of a delivery whose lease had expired. The store counts the expiry as a failure, even if
+    /// the run succeeded. A cancelled run is not a failure. If the expiry parks the key, the process whose claim finds
+    /// the expired lease counts the parked key.
     pub(crate) fn lost(&self, worked: Duration, out: &Delivery, is_cancelled: bool) {
         let done = &mut lock(&self.0).sample;
         done.times.worked.observe(worked);
@@ -90,7 +90,7 @@ impl Counters {
         }
     }
 
-    /// Counts keys that claims have parked because their leases expired.
+    /// Counts keys that claims of this process have parked, because their leases expired.
     pub(crate) fn count_parked(&self, keys: u64) {
         lock(&self.0).sample.given_up += keys;
     }
@@ -99,7 +99,7 @@ impl Counters {
         lock(&self.0).sample.panics += 1;
     }
 
-    /// Returns the numbers that the store keeps for the whole queue.
+    /// Returns the part of the counters that the store adds up over all processes.
     pub(crate) fn tally(&self) -> Tally {
         let Counted { sample, successes } = *lock(&self.0);
         let totals = &sample.totals;
@@ -115,10 +115,10 @@ impl Counters {
         }
     }
 
-    /// Returns a sample that includes the keys of the store, which were counted `ago` before now. `held`
-    /// contains the time for which this process has held each of its keys.
+    /// Returns the values of the metrics. `counts` are the numbers of keys, which the store counted `ago` before now.
+    /// `held` has the time for which this process has held each of its keys.
     pub(crate) fn sample(&self, counts: StateCounts, ago: Duration, held: Vec<Duration>) -> Sample {
-        // The lock is released before the loop over the keys in flight, so the sample is copied.
+        // The function works on a copy, so that it does not hold the lock during the loop over the keys in flight.
         let mut sample = lock(&self.0).sample;
         let number = |keys: u64| usize::try_from(keys).unwrap_or(usize::MAX);
         sample.depth = number(counts.ready + counts.dirty);

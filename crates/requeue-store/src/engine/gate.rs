@@ -1,13 +1,14 @@
-//! The starts that a rate permits: the generic cell rate algorithm (GCRA) of ITU-T I.371, in whole microseconds.
+//! Computes the starts that a rate permits, with the generic cell rate algorithm (GCRA) of ITU-T I.371. Times are whole
+//! microseconds.
 
 use crate::engine::time::{Micros, until};
 use crate::types::rate::{Rate, Throttle, as_wide};
 
-/// A rate, and the starts of it that are used up.
+/// A rate, and the time of its next start.
 ///
-/// `next_at` is the time from which the rate permits the next start: the theoretical arrival time of the generic cell
-/// rate algorithm, less the tolerance. Each start postpones `next_at` by the interval of the rate. `next_at` is never
-/// behind the present by more than `burst − 1` intervals, so the gate permits at most `burst` starts at the same time.
+/// `next_at` is the time from which the rate permits the next start. In terms of the algorithm, it is the theoretical
+/// arrival time less the tolerance. Each start postpones `next_at` by the interval of the rate. `next_at` is never more
+/// than `burst − 1` intervals in the past. Therefore, the gate permits at most `burst` starts at the same time.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Gate {
     pub(crate) rate: Rate,
@@ -15,22 +16,22 @@ pub(crate) struct Gate {
 }
 
 impl Gate {
-    /// Creates the gate at the time `now`. `next_at` is the stored value, which is 0 at first. If the value is more
-    /// than one interval ahead, the clock was set back, or the rate was changed. Then the gate permits the next start
-    /// after one interval.
+    /// Creates the gate at the time `now`. `next_at` is the stored value, which is 0 at first. If this value is more
+    /// than one interval in the future, the clock was set back or the rate was changed. In this case, the gate permits
+    /// the next start after one interval.
     pub(crate) fn new(rate: Rate, next_at: Micros, now: Micros) -> Self {
-        // Because of rounding, a valid time can be one microsecond later.
+        // The rounding of an interval can move a valid time by one microsecond.
         Self { rate, next_at: next_at.min(now.saturating_add(rate.time_of(1)).saturating_add(1)) }
     }
 
-    /// Parses the text of a rate and of the time `next_at`, with a space between them.
+    /// Parses a text with a rate, a space and the time `next_at`.
     #[cfg(feature = "redis")]
     pub(crate) fn from_stored(text: &str, now: Micros) -> Option<Self> {
         let (rate, next_at) = text.rsplit_once(' ')?;
         Some(Self::new(Rate::from_stored(rate)?, next_at.parse().ok()?, now))
     }
 
-    /// Returns the rate, with the time from `now` to the next start.
+    /// Returns the rate, and the time from `now` to the next permitted start.
     pub(crate) fn throttle(self, now: Micros) -> Throttle {
         Throttle { rate: self.rate, next_start: until(now, self.next_at) }
     }
@@ -46,11 +47,11 @@ impl Gate {
         wanted.min(usize::try_from(permitted).unwrap_or(usize::MAX))
     }
 
-    /// Records the number of starts that the gate has permitted at the time `now`.
+    /// Records that `starts` starts have happened at the time `now`.
     pub(crate) fn use_up(&mut self, now: Micros, starts: usize) {
         if starts > 0 {
             let [of, per, burst] = self.rate.parts().map(as_wide);
-            // The tolerance is rounded down, and `time_of` is rounded up, so that no start is early.
+            // The tolerance is rounded down and `time_of` is rounded up, so that no start is early.
             let tolerance = per * (burst - 1) / of;
             let tolerance = Micros::try_from(tolerance).unwrap_or(Micros::MAX);
             let least = now.saturating_sub(tolerance);
@@ -67,8 +68,8 @@ mod tests {
 
     const SECOND: Duration = Duration::from_secs(1);
 
-    /// Returns the times of the starts if a worker requests keys. `asks` contains the times and the numbers of
-    /// requested keys.
+    /// Returns the times of the starts that a rate permits. `asks` has the times at which a worker requests keys, and
+    /// the number of keys of each request.
     fn starts(rate: Rate, asks: &[(i64, usize)]) -> Vec<i64> {
         let mut next_at = 0;
         let mut starts = Vec::new();
@@ -115,8 +116,8 @@ mod tests {
     #[test]
     fn a_clock_that_goes_back_neither_stops_starts_nor_gains_some() {
         let rate = Rate::new(1, Duration::from_micros(10)).burst(3);
-        // The time after 500 is one interval and one microsecond for rounding: 511. The next start is one interval
-        // later.
+        // At 500, the clock was set back. The first start after it is one interval later, plus one microsecond for
+        // rounding: at 511. The next start is one interval after that.
         let asks = [(1000, 9), (1010, 9), (500, 9), (510, 9), (511, 9), (520, 9), (521, 9)];
         assert_eq!(starts(rate, &asks), [1000, 1000, 1000, 1010, 511, 521]);
     }

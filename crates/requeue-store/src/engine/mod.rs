@@ -1,4 +1,4 @@
-//! The interface of a storage engine. Most operations apply to a batch of keys.
+//! The interface of a storage engine. Most of its operations apply to a batch of keys.
 
 pub(crate) mod activity;
 pub(crate) mod address;
@@ -51,32 +51,33 @@ use crate::types::inspect::{Attempt, Entry, GroupInfo, ParkedKey, QueueInfo, Sta
 use crate::types::key::Key;
 use crate::types::rate::{Rate, Throttle};
 
-/// An open queue, as its engine knows it.
+/// An open queue, with the data that its engine needs for operations on it.
 #[derive(Clone, Debug)]
 pub(crate) struct Place {
     pub(crate) id: i64,
     pub(crate) name: String,
     pub(crate) readd_policy: ReaddPolicy,
     pub(crate) parked_add: ParkedAdd,
-    /// The name of this process, which is stored with each key that it claims.
+    /// The name of this process. The store keeps it with each key that this process claims.
     pub(crate) worker: Arc<str>,
-    /// True if the completions of this process add their runs to the past of a key that stays.
+    /// True if this process adds completed runs to the past of a key that stays in the store.
     pub(crate) keeps_past: bool,
-    /// Distinguishes successive queues of the same name, for engines whose `id` does not.
+    /// Distinguishes successive queues of the same name, for engines in which `id` does not.
     pub(crate) generation: u64,
-    /// The counters of this process.
+    /// Counts the activity of this process.
     pub(crate) meters: Arc<Counters>,
-    /// The outages that this process has noticed.
+    /// The outages that this process has detected.
     pub(crate) outage: Arc<Outage>,
-    /// The function that this process calls for parked keys.
+    /// The function of the user that this process calls for each parked key.
     pub(crate) on_parked: OnParked,
-    /// The rule that assigns keys to groups, as engines store it, or `None` if the queue has no groups.
+    /// The rule that assigns keys to groups, in the form in which engines store it. It is `None` if the queue has no
+    /// groups.
     pub(crate) group_by: Option<Arc<str>>,
-    /// The limit of each group without a separate limit, when the queue was opened.
+    /// The limit for groups without a separate limit, read when the queue was opened.
     pub(crate) group_limit: Option<u32>,
-    /// The rate of the queue when it was opened.
+    /// The rate of the queue, read when the queue was opened.
     pub(crate) rate: Option<Rate>,
-    /// The turns of the groups in the claims of this process.
+    /// The turns that the groups take in the claims of this process.
     pub(crate) turns: Arc<Mutex<Turns>>,
 }
 
@@ -104,30 +105,30 @@ impl Place {
         }
     }
 
-    /// Returns true if the add revives a parked key.
+    /// Returns true if `add` revives a parked key of this queue.
     pub(crate) fn revives(&self, add: &Add) -> bool {
         add.revives || self.parked_add == ParkedAdd::Revive
     }
 }
 
-/// The settings of a queue. The store keeps them, so that they apply to all processes. The process that creates the
-/// queue chooses them.
+/// The settings of a queue. The process that creates the queue chooses them. The store keeps them, because they apply
+/// to all processes.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Settings {
     pub(crate) readd_policy: ReaddPolicy,
     pub(crate) parked_add: ParkedAdd,
-    /// The pattern that extracts the group. `None` means that the queue has no groups, and an empty text that each add
-    /// names the group.
+    /// The pattern that extracts the group from a key. With an empty text, each add names the group. It is `None` if
+    /// the queue has no groups.
     pub(crate) group_by: Option<Arc<str>>,
-    /// The limit of keys in flight of each group without a separate limit, when the queue is created.
+    /// The limit of keys in flight for groups without a separate limit, which the new queue receives.
     pub(crate) group_limit: Option<u32>,
-    /// The rate of all starts, when the queue is created.
+    /// The rate of all starts, which the new queue receives.
     pub(crate) rate: Option<Rate>,
 }
 
 impl Settings {
-    /// Returns the settings of a queue. `holds` selects the re-add policy `Hold`, and `revives` the revival of parked
-    /// keys by adds.
+    /// Returns the settings of a queue without groups and rate. `holds` selects the re-add policy `Hold`. `revives`
+    /// means that an add revives a parked key.
     pub(crate) const fn from_flags(holds: bool, revives: bool) -> Self {
         Self {
             readd_policy: if holds { ReaddPolicy::Hold } else { ReaddPolicy::Replace },
@@ -138,7 +139,7 @@ impl Settings {
         }
     }
 
-    /// Returns the entry for a queue with these settings in the list of queues.
+    /// Returns the description of a queue with these settings, for the list of queues.
     pub(crate) fn into_info(self, name: String, is_empty: bool, is_paused: bool) -> QueueInfo {
         let Self { readd_policy, parked_add, group_by, group_limit, rate } = self;
         let group_by = group_by.as_deref().map(GroupBy::from_stored);
@@ -161,28 +162,29 @@ impl From<ReaddPolicy> for Settings {
     }
 }
 
-/// An add of a key.
+/// A request to add a key.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Ask {
     pub(crate) key: Key,
-    /// The group for a new key, or `None` if the queue has no groups.
+    /// The group that the key receives if it is new, or `None` if the queue has no groups.
     pub(crate) group: Option<Arc<str>>,
     pub(crate) add: Add,
-    /// The number of equal adds that this value combines.
+    /// The number of equal adds that this request combines.
     pub(crate) adds: u32,
     /// The trace context of the add, in one line.
     pub(crate) trace: Option<Arc<str>>,
 }
 
 impl Ask {
-    /// Creates an add of a key without a group.
+    /// Creates a request for a key without a group.
     pub(crate) fn new(key: impl Into<Key>, add: Add) -> Self {
         Self { key: key.into(), group: None, add, adds: 1, trace: None }
     }
 }
 
-/// The combined parameters of the adds that a run serves. In a completion, 0 adds stand for the parameters that the
-/// engine has stored with the delivery, because the process that completes the delivery may not have claimed it.
+/// The combined parameters of the adds that a run serves. A completion with 0 adds stands for the parameters that the
+/// engine has stored with the delivery. The process that completes the delivery may not know them, because it may not
+/// have claimed the key.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Asked {
     pub(crate) adds: u32,
@@ -190,25 +192,25 @@ pub(crate) struct Asked {
     pub(crate) priority: Priority,
 }
 
-/// The parameters of the backoff.
+/// The parameters that determine the backoff of a key.
 ///
-/// The delay after the n-th consecutive counted failure (n from 0) is between half of min(base · 2ⁿ, cap) and the whole
-/// value. `share` selects the point in that range. A failure during the backoff of the previous failure is not counted.
-/// Its delay is the time that remains.
+/// The maximum delay after the n-th consecutive counted failure (n from 0) is min(base · 2ⁿ, cap). The delay is between
+/// half of the maximum and the maximum. `share` selects the point in that range. A failure during the backoff of the
+/// previous failure is not counted, and its delay is the time that remains.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub(crate) struct Backoff {
     pub(crate) base: Duration,
     pub(crate) cap: Duration,
-    /// The point in the range, from 0.0 (half of the delay) to 1.0 (the whole delay).
+    /// The point in the range, from 0.0 (half of the maximum) to 1.0 (the maximum).
     pub(crate) share: f64,
 }
 
 impl Failing {
-    /// Returns the parameters for the n-th of several keys that fail at the same time, n from 1. Each key receives a
-    /// different share, so that the keys do not become ready at the same time. The step between two shares is the
+    /// Returns the rules for the n-th of several keys that fail at the same time, n from 1. Each key receives a
+    /// different share, so that the keys do not become ready at the same time. Consecutive shares differ by the
     /// distance from the drawn share to 1.0.
     pub(crate) fn nth(mut self, n: usize) -> Self {
-        // A drawn share of 1.0 results in a step of zero. Tests draw this share so that all keys have equal backoffs.
+        // If the drawn share is 1.0, this distance is zero. Tests draw 1.0, so that all keys have equal backoffs.
         let step = 1.0 - self.backoff.share.clamp(0.0, 1.0);
         self.backoff.share = 1.0 - (step * n as f64).fract();
         self
@@ -218,32 +220,32 @@ impl Failing {
 /// A change of the settings of a group.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum GroupChange {
-    /// The limit of keys in flight. With `None`, the limit of the queue applies.
+    /// Sets the limit of the group's keys in flight. With `None`, the limit of the queue applies.
     Limit(Option<u32>),
-    /// The number of keys in one turn.
+    /// Sets the number of keys that are delivered in one turn.
     Weight(u32),
     Paused(bool),
-    /// The rate of the group's starts.
+    /// Sets the rate of the group's starts.
     Rate(Option<Rate>),
 }
 
-/// A claim of the next keys.
+/// A request to claim the next keys.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Claim {
-    /// The maximum number of keys.
+    /// The maximum number of keys that the claim returns.
     pub(crate) max: usize,
-    /// The number of these keys that are chosen by age, the oldest first, regardless of priority.
+    /// The number of these keys that are chosen by their age, the oldest first, regardless of their priority.
     pub(crate) oldest: usize,
     pub(crate) lease: Duration,
-    /// The rules for keys whose leases have expired.
+    /// The rules for keys whose expired leases the claim finds.
     pub(crate) expired: Failing,
-    /// The longest time until the caller claims again without a wake, if this claim finds no key. Zero if no caller
-    /// waits for keys, so that the engine need not send a wake.
+    /// The maximum time until the caller claims again without a wake, if this claim finds no key. It is zero if no
+    /// caller waits for keys, so that the engine need not send a wake.
     #[allow(dead_code, reason = "only some engines use it")]
     pub(crate) poll: Duration,
 }
 
-/// The rules for keys that fail.
+/// The rules for a key whose run has failed.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Failing {
     pub(crate) backoff: Backoff,
@@ -258,37 +260,38 @@ pub(crate) struct Delivery {
     pub(crate) epoch: i64,
     pub(crate) asked: Asked,
     pub(crate) failures: u32,
-    /// The time for which the key was ready. For a key that was dirty, the time starts with the add that made it dirty.
+    /// The time for which the key was ready. If the key was dirty, the time begins with the add that made it dirty.
     pub(crate) queued: Duration,
-    /// The group, or `None` if the queue has no groups.
+    /// The name of the key's group, or `None` if the queue has no groups.
     pub(crate) group: Option<Arc<str>>,
     /// The trace contexts of the adds that the run serves, one per line.
     pub(crate) trace: Option<Arc<str>>,
-    /// The time since the failure of the previous run, if the run is a retry and the engine knows the time.
+    /// The time since the failure of the previous run. It is `None` if the run is not a retry, or the engine does not
+    /// know the time.
     pub(crate) failed: Option<Duration>,
 }
 
 #[derive(Debug, Default)]
 pub(crate) struct Claimed {
     pub(crate) items: Vec<Delivery>,
-    /// The time until the next key may become ready or a lease may expire, if the claim returned fewer keys than
-    /// requested. The engine estimates the time without a long search. The value is never `None` while a key is ready
-    /// or waiting.
+    /// The time until a further key may become ready, or a lease may expire. It is set if the claim returned fewer keys
+    /// than requested. The engine estimates it without a long search. It is never `None` while a key is ready or
+    /// waiting.
     pub(crate) next: Option<Duration>,
-    /// Keys that this claim has set aside because their rows are damaged.
+    /// The keys that this claim has set aside, because their rows are damaged.
     pub(crate) damaged: Vec<Damaged>,
-    /// Keys that this claim has parked, because the expiry of their leases was their last permitted failure.
+    /// The keys that this claim has parked, because the expiry of their leases was their last permitted failure.
     pub(crate) parked: Vec<ParkedKey>,
-    /// True if the queue is paused, so that the claim delivers no key. `items` is then empty.
+    /// True if the queue is paused. The claim then delivers no key, and `items` is empty.
     pub(crate) is_paused: bool,
-    /// The time until a schedule is due, or `None` if the answering shard has no schedule.
+    /// The time until a schedule is due. It is `None` if the shard that answered has no schedule.
     pub(crate) schedule_in: Option<Duration>,
-    /// True if the queue or one of its groups has a rate. Then keys are not claimed ahead, because each claim counts as
-    /// a start.
+    /// True if the queue or one of its groups has a rate. The process then claims no keys ahead, because each claimed
+    /// key counts as a start.
     pub(crate) is_rated: bool,
 }
 
-/// The completion of one delivery.
+/// A request to complete one delivery.
 #[derive(Clone, Debug)]
 pub(crate) struct End {
     pub(crate) key: Key,
@@ -296,44 +299,45 @@ pub(crate) struct End {
     pub(crate) how: Finish,
 }
 
-/// The way to complete a delivery: a [`Completion`](requeue::Completion) with the settings of its queue, or
-/// the return of a key that no worker received.
+/// The way to complete a delivery. It is either a [`Completion`](requeue::Completion) with the settings of its queue,
+/// or the return of a key that no worker received.
 #[derive(Clone, Debug)]
 pub(crate) enum Finish {
-    /// The run succeeded. The key's failures are forgotten.
+    /// The run succeeded. The store forgets the key's failures.
     Succeed,
-    /// The run succeeded, as with `Succeed`. The key is added again after this delay, with this priority.
+    /// The run succeeded, as with `Succeed`. The key is added again, with the given delay and priority.
     RequeueAfter(Duration, Priority),
-    /// The run failed. The key runs again after the backoff, or is parked at the limit.
+    /// The run failed. The key runs again after its backoff, or is parked if it has reached the limit of failures.
     Retry(Failing, Failure),
-    /// The run failed. The key runs again after this delay, or is parked after this number of failures.
+    /// The run failed. The key runs again after the given delay, or is parked after the given number of failures.
     RetryAfter(Duration, Option<u32>, Failure),
     /// The run failed, and the key is parked.
     GiveUp(Failure),
-    /// The delivery is undone, and the key becomes the last of the ready keys.
+    /// The delivery is undone. The key becomes the last of the ready keys.
     Release(Asked),
     /// The run was cancelled, and has stopped. The number of failures does not change. If the key has no pending run,
-    /// its row is removed.
+    /// the store removes its row.
     Cancelled,
-    /// No run was started. The key returns to its place before the claim. The duration is the time for which the key
-    /// had been ready before the claim. If the run was cancelled meanwhile, the effect is that of `Cancelled`.
+    /// No run was started, and the key returns to its place in the order. The duration is the time for which the key
+    /// had been ready before the claim. If the run was cancelled in the meantime, the effect is the same as with
+    /// `Cancelled`.
     Unclaim(Asked, Duration),
 }
 
-/// A run that failed.
+/// The failure of a run.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Failure {
     pub(crate) asked: Asked,
     pub(crate) error: String,
-    /// The duration of the run, or `None` for the time since the claim.
+    /// The duration of the run. With `None`, the engine uses the time since the claim.
     pub(crate) took: Option<Duration>,
     pub(crate) exit_status: Option<i32>,
-    /// The last part of the output.
+    /// The last part of the run's output.
     pub(crate) output: String,
 }
 
 impl Failure {
-    /// Returns a failure with this error.
+    /// Returns a failure with this error and no output.
     pub(crate) fn new(asked: Asked, error: impl Into<String>) -> Self {
         let (error, output) = (error.into(), String::new());
         Self { asked, error, took: None, exit_status: None, output }
@@ -354,8 +358,8 @@ impl Finish {
         }
     }
 
-    /// Returns true if this failure, the `failures`-th consecutive failure, parks the key. A key that was added during
-    /// the run is not parked, even if the result is true.
+    /// Returns true if this failure parks the key, where `failures` is the number of consecutive failures including
+    /// this one. Even if the result is true, a key that was added during the run is not parked.
     pub(crate) fn parks(&self, failures: u32) -> bool {
         match self {
             Self::Retry(Failing { max_failures: most, .. }, _) | Self::RetryAfter(_, most, _) => {
@@ -371,67 +375,67 @@ impl Finish {
     }
 }
 
-/// Distinguishes batches that wait for locked keys from batches that skip locked keys.
+/// Says how a batch treats locked keys.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Tried {
     No,
-    /// An earlier attempt has found locked keys, so this attempt skips them.
+    /// An earlier attempt has found locked keys. Therefore, this attempt skips locked keys.
     InVain,
 }
 
-/// The outcome of a lease renewal.
+/// The answer to the renewal of a lease.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Renewed {
-    /// The lease was extended by its full duration.
+    /// The lease lasts for its full duration from now.
     Yes,
-    /// The lease was extended, but the run was cancelled. The holder should stop the run.
+    /// The lease was renewed, but the run was cancelled. The worker should stop the run.
     Cancelled,
-    /// The lease was lost.
+    /// The lease no longer exists.
     Lost,
-    /// The lease was not extended, because another transaction holds the row lock.
+    /// The lease was not renewed, because another transaction has locked the row.
     #[allow(dead_code, reason = "only some engines use it")]
     Busy,
 }
 
-/// The outcome of a drop of a queue.
+/// The answer to a drop of a queue.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Dropped {
-    /// The queue was dropped. The counts are from before the drop.
+    /// The queue was dropped. The value has the numbers of its keys before the drop.
     Yes(StateCounts),
-    /// The queue was not dropped, because it has keys or schedules. The number is that of the schedules.
+    /// The queue was not dropped, because it has keys or schedules. The second value is the number of its schedules.
     Kept(StateCounts, u64),
     Missing,
 }
 
 impl Dropped {
-    /// Returns true if a drop must not remove a queue with these keys and schedules.
+    /// Returns true if a drop must keep a queue with these keys and schedules.
     pub(crate) const fn keeps(counts: &StateCounts, schedules: u64, keys_too: bool) -> bool {
         let StateCounts { ready, waiting, in_flight, parked, damaged, .. } = *counts;
         !keys_too && ready + waiting + in_flight + parked + damaged + schedules > 0
     }
 }
 
-/// The position at which a walk over the keys continues.
+/// The position from which a walk over the keys continues.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Cursor {
     pub(crate) shard: usize,
-    /// The position within the shard, in the engine's own encoding.
+    /// The position within the shard, in an encoding that only the engine interprets.
     pub(crate) at: Vec<u8>,
 }
 
-/// A step of a walk over the keys.
+/// The keys of one step of a walk.
 #[derive(Debug, Default)]
 pub(crate) struct Walked {
     pub(crate) keys: Vec<Key>,
-    /// `None` after the last step.
+    /// The position of the next step, or `None` after the last step.
     pub(crate) next: Option<Cursor>,
 }
 
-/// A step of a scan: the entries of some keys, and the next position, which is `None` after the last step.
+/// The entries of one step of a scan, and the position of the next step. The position is `None` after the last step.
 pub(crate) type Scanned = (Vec<Entry>, Option<Cursor>);
 
-/// The answers for the keys of a batch, in the order of the keys. `None` means that the key was not changed, because
-/// another transaction has [locked](crate::types::error::Kind::Locked) it.
+/// The answers for the keys of a batch, in the order of the keys. `None` means that the engine did not change the key,
+/// because another transaction has [locked](crate::types::error::Kind::Locked) it.
 pub(crate) type Answers<T> = Answer<Vec<Option<T>>>;
 
 /// The error of an engine without groups.
@@ -449,31 +453,31 @@ pub(crate) const NO_RATES: &str = "this kind of store has no rates";
 
 /// The operations of a storage engine.
 ///
-/// Each batch is atomic. A batch of adds contains no key twice. The keys of a batch of adds, completions or
-/// renewals belong to one [shard](Self::shard_of).
+/// An engine applies each batch as a whole or not at all. A batch of adds contains no key twice. All keys of a batch of
+/// adds, completions or renewals belong to one [shard](Self::shard_of).
 #[async_trait]
 pub(crate) trait Engine: Debug + Send + Sync {
-    /// Creates the schema, or upgrades it to the version of this program.
+    /// Creates the schema, or upgrades it to the version that this program needs.
     async fn migrate_schema(&self) -> Answer<()>;
 
-    /// Closes the files that the exit of the process does not close cleanly. No operation can follow.
+    /// Closes files that would not be closed cleanly when the process exits. No operation can follow.
     async fn close_files(&self) {}
 
-    /// Opens the queue. Creates it with these settings if it does not exist.
+    /// Opens the queue, or creates it with these settings if it does not exist.
     async fn open_queue(&self, name: &str, settings: Settings) -> Answer<Place>;
 
     /// Opens the queue if it exists.
     async fn find_queue(&self, name: &str) -> Answer<Option<Place>>;
 
-    /// Removes the queue with its settings and keys. A queue that has keys or schedules is removed only with
-    /// `keys_too`. After the drop, each operation on a place that was opened before the drop changes nothing and fails
-    /// with [dropped](crate::types::error::Kind::Dropped), even if a queue of the same name exists again.
+    /// Removes the queue with its settings and keys. If the queue has keys or schedules, it is removed only with
+    /// `keys_too`. Operations on a place that was opened before the drop then change nothing. They fail with
+    /// [dropped](crate::types::error::Kind::Dropped), even if a queue of the same name exists again.
     async fn drop_queue(&self, name: &str, keys_too: bool) -> Answer<Dropped>;
 
-    /// Lists all queues, in no particular order. The cost does not depend on the number of keys.
+    /// Returns all queues, in no particular order. The duration does not depend on the number of keys.
     async fn list_queues(&self) -> Answer<Vec<QueueInfo>>;
 
-    /// Returns the number of shards of the queue. Shards fail independently.
+    /// Returns the number of the queue's shards. Each shard can fail independently of the others.
     fn shard_count(&self, _queue: &Place) -> usize {
         1
     }
@@ -483,10 +487,10 @@ pub(crate) trait Engine: Debug + Send + Sync {
         0
     }
 
-    /// Adds keys. Skips locked keys only with [`Tried::InVain`].
+    /// Adds keys. Waits for the locks of locked keys, or skips these keys if `tried` is [`Tried::InVain`].
     ///
-    /// The batch may be sent several times. An engine that recognizes a repeated batch adds its keys once, and gives
-    /// the same answers to each attempt.
+    /// The caller may send the batch several times. An engine that recognizes a repeated batch adds its keys once, and
+    /// gives the same answers to each attempt.
     async fn send_adds(
         &self,
         queue: &Place,
@@ -495,44 +499,45 @@ pub(crate) trait Engine: Debug + Send + Sync {
         tried: Tried,
     ) -> Answers<Added>;
 
-    /// Claims keys. If the queue is [paused](Self::set_paused), handles only the expired leases.
+    /// Claims keys. A claim of a [paused](Self::set_paused) queue only handles the expired leases.
     async fn claim_keys(&self, queue: &Place, claim: Claim) -> Answer<Claimed>;
 
-    /// Pauses or resumes the deliveries of the queue, in all processes. A resume wakes waiting processes. A pause does
-    /// not affect other operations.
+    /// Pauses or resumes the deliveries of the queue, in all processes. A resume wakes the waiting processes. A pause
+    /// does not affect operations other than claims.
     async fn set_paused(&self, queue: &Place, paused: bool) -> Answer<()>;
 
     async fn is_paused(&self, queue: &Place) -> Answer<bool>;
 
-    /// Returns the rate of all starts of the queue, with the time until the next start.
+    /// Returns the rate of all starts of the queue, and the time until the next permitted start.
     async fn read_rate(&self, _queue: &Place) -> Answer<Option<Throttle>> {
         Ok(None)
     }
 
-    /// Sets the rate of all starts of the queue, in all processes, and wakes waiting processes. Earlier starts count.
+    /// Sets the rate of all starts of the queue, in all processes, and wakes waiting processes. Earlier starts also
+    /// count towards the new rate.
     async fn set_rate(&self, _queue: &Place, _rate: Option<Rate>) -> Answer<()> {
         Err(EngineError::refused(NO_RATES))
     }
 
-    /// Sets the rate as [`set_rate`](Self::set_rate) does, if the queue has no rate. Returns the resulting rate of the
-    /// queue.
+    /// Sets the rate as [`set_rate`](Self::set_rate) does, but only if the queue has no rate. Returns the rate that the
+    /// queue has after the call.
     async fn set_first_rate(&self, _queue: &Place, _rate: Rate) -> Answer<Rate> {
         Err(EngineError::refused(NO_RATES))
     }
 
-    /// Changes a setting of a group, in all processes, and wakes waiting processes. Runs in flight continue.
+    /// Changes a setting of a group, for all processes, and wakes waiting processes. Runs in flight continue.
     async fn change_group(&self, _queue: &Place, _group: &str, _change: GroupChange) -> Answer<()> {
         Err(EngineError::refused(NO_GROUPS))
     }
 
-    /// Sets the limit of keys in flight for each group without a separate limit, as
-    /// [`change_group`](Self::change_group) does for one group.
+    /// Sets the limit of keys in flight for groups without a separate limit, for all processes, and wakes waiting
+    /// processes.
     async fn set_group_limit(&self, _queue: &Place, _limit: Option<u32>) -> Answer<()> {
         Err(EngineError::refused(NO_GROUPS))
     }
 
-    /// Returns up to `limit` groups that have keys or settings, in the order of their names, starting after `after`. The
-    /// engine reads all keys of these groups.
+    /// Returns up to `limit` groups that have keys or settings, sorted by name. The list begins after the group
+    /// `after`. The engine reads all keys of these groups.
     async fn list_groups(
         &self,
         _queue: &Place,
@@ -542,9 +547,10 @@ pub(crate) trait Engine: Debug + Send + Sync {
         Err(EngineError::refused(NO_GROUPS))
     }
 
-    /// Stores the schedule of a key, and wakes waiting processes. Replaces an earlier schedule of the key, but does not
-    /// end its pause. If the expression and the time zone are the same, only the priority and the group change.
-    /// Otherwise, `next_at` becomes the engine's current time. Returns the schedule as it is stored.
+    /// Stores the schedule of a key, and wakes waiting processes. The schedule replaces an earlier schedule of the key,
+    /// but stays paused if the earlier one was paused. If the expression and the time zone are the same, only the
+    /// priority and the group change. Otherwise, `next_at` becomes the engine's current time. Returns the schedule as
+    /// it is stored.
     async fn put_schedule(&self, _queue: &Place, _schedule: Scheduled) -> Answer<Agenda> {
         Err(EngineError::refused(NO_SCHEDULES))
     }
@@ -554,18 +560,18 @@ pub(crate) trait Engine: Debug + Send + Sync {
         Err(EngineError::refused(NO_SCHEDULES))
     }
 
-    /// Pauses or resumes the schedule of a key, and wakes waiting processes. Times that have passed during a pause are
-    /// skipped. Returns false if the key has no schedule.
+    /// Pauses or resumes the schedule of a key, and wakes waiting processes. A resumed schedule skips the times that
+    /// have passed during the pause. Returns false if the key has no schedule.
     async fn pause_schedule(&self, _queue: &Place, _key: &Key, _paused: bool) -> Answer<bool> {
         Err(EngineError::refused(NO_SCHEDULES))
     }
 
-    /// Returns the schedule of a key, if it has one.
+    /// Returns the schedule of a key, or an agenda without schedules if the key has none.
     async fn look_up_schedule(&self, _queue: &Place, _key: &Key) -> Answer<Agenda> {
         Ok(Agenda::default())
     }
 
-    /// Returns up to `limit` schedules of each shard in the order of their keys, starting after `after`.
+    /// Returns up to `limit` schedules of each shard, sorted by key. The list begins after the key `after`.
     async fn list_schedules(
         &self,
         _queue: &Place,
@@ -575,13 +581,13 @@ pub(crate) trait Engine: Debug + Send + Sync {
         Err(EngineError::refused(NO_SCHEDULES))
     }
 
-    /// Returns up to `limit` schedules of a shard, in the order in which they are due.
+    /// Returns up to `limit` schedules of a shard, in the order of their due times.
     async fn next_schedules(&self, _queue: &Place, _shard: usize, _limit: usize) -> Answer<Agenda> {
         Err(EngineError::refused(NO_SCHEDULES))
     }
 
-    /// Changes a schedule by `firing`, and adds its key if its time has come. Returns false, and changes nothing, if
-    /// the schedule no longer equals `was`.
+    /// Changes a schedule by `firing`. Adds its key if the schedule is due. Returns false, and changes nothing, if the
+    /// schedule no longer equals `was`.
     async fn fire_schedule(
         &self,
         _queue: &Place,
@@ -591,39 +597,40 @@ pub(crate) trait Engine: Debug + Send + Sync {
         Err(EngineError::refused(NO_SCHEDULES))
     }
 
-    /// Writes the row of a process for a minute, if that minute is still [writable](activity::is_writable). Replaces
-    /// the previous row.
+    /// Writes the row of a process for a minute, and thereby replaces the earlier row. Writes nothing if the minute is
+    /// no longer [writable](activity::is_writable).
     async fn record_activity(&self, _queue: &Place, _record: Record) -> Answer<Recorded> {
         Err(EngineError::refused(NO_ACTIVITY))
     }
 
-    /// Returns rows in no particular order.
+    /// Returns the selected rows, in no particular order.
     async fn read_activity(&self, _queue: &Place, _which: Which) -> Answer<Parts> {
         Err(EngineError::refused(NO_ACTIVITY))
     }
 
-    /// Replaces rows of a minute with a merged row, or with no row if the merged row would be empty. Returns false, and
-    /// changes nothing, if one of the rows was written after it was read, or the minute has another merged row. Also
-    /// removes the rows that are older than [`KEPT`](activity::KEPT).
+    /// Replaces rows of a minute with a merged row, or only removes them if the merged row would be empty. Returns
+    /// false, and changes nothing, if one of the rows was written after the read, or the minute has another merged row.
+    /// Also removes all rows that are older than [`KEPT`](activity::KEPT).
     async fn merge_activity(&self, _queue: &Place, _merging: Merging) -> Answer<bool> {
         Err(EngineError::refused(NO_ACTIVITY))
     }
 
-    /// Records an action of an operator. The store keeps the last [`KEPT`](crate::types::action::KEPT) of each queue.
+    /// Records an action of an operator. The store keeps the last [`KEPT`](crate::types::action::KEPT) actions of each
+    /// queue.
     async fn record_action(&self, _queue: &Place, _action: ActionRecord) -> Answer<()> {
         Err(EngineError::refused(NO_ACTIONS))
     }
 
-    /// Returns the recorded actions, the newest first.
+    /// Returns the recorded actions of the queue, the newest first.
     async fn last_actions(&self, _queue: &Place) -> Answer<Vec<ActionRecord>> {
         Ok(Vec::new())
     }
 
-    /// Completes deliveries. For each delivery, the answer is true if the holder still had its lease. Skips locked keys
-    /// only with [`Tried::InVain`].
+    /// Completes deliveries. The answer for a delivery is true if its lease had not expired. Waits for the locks of
+    /// locked keys, or skips these keys if `tried` is [`Tried::InVain`].
     async fn send_completions(&self, queue: &Place, ends: Vec<End>, tried: Tried) -> Answers<bool>;
 
-    /// Extends the lease of each delivery whose lease has not expired, to `lease` from now.
+    /// Renews the lease of each delivery whose lease has not expired, so that it expires `lease` from now.
     async fn renew_leases(
         &self,
         queue: &Place,
@@ -631,11 +638,11 @@ pub(crate) trait Engine: Debug + Send + Sync {
         lease: Duration,
     ) -> Answer<Vec<Renewed>>;
 
-    /// Cancels keys in the given state, or in any state. All keys are distinct and belong to one
+    /// Cancels keys in the state `only`, or in any state if it is `None`. All keys are distinct and belong to one
     /// [shard](Self::shard_of).
     ///
-    /// For each key, the answer is true if the key was ready, dirty, waiting, parked or damaged. Several keys: skips
-    /// the locked keys. A single key: waits for its lock.
+    /// The answer for a key is true if the key was ready, dirty, waiting, parked or damaged. If there are several keys,
+    /// the engine skips locked keys. If there is a single key, the engine waits for its lock.
     async fn cancel_keys(
         &self,
         queue: &Place,
@@ -643,26 +650,27 @@ pub(crate) trait Engine: Debug + Send + Sync {
         only: Option<State>,
     ) -> Answers<bool>;
 
-    /// Cancels the run of a key in flight. The next renewal informs the holder of the key. A later delivery of the key
-    /// is not affected. If another transaction has locked the key, waits for the lock.
+    /// Cancels the run of a key in flight. The next renewal of the lease reports the cancellation to the worker's
+    /// process. A later delivery of the key is not affected. If another transaction has locked the key, the engine
+    /// waits for the lock.
     async fn cancel_running(&self, queue: &Place, key: &Key) -> Answer<CancelledRun>;
 
     /// Returns a number that changes when a run of the queue may have been cancelled. A process that holds keys reads
-    /// this number often, and renews its leases immediately when the number changes. The number may also change without
-    /// a cancelled run. It may stay the same although a run was cancelled: then the next regular renewal reports the
-    /// cancellation.
+    /// this number often, and renews its leases immediately when the number has changed. The number may change although
+    /// no run was cancelled. It may also stay the same although a run was cancelled. The next regular renewal then
+    /// reports the cancellation.
     async fn cancel_signal(&self, _queue: &Place) -> Answer<u64> {
         Ok(0)
     }
 
-    /// Makes parked or waiting keys, as `from` selects, ready, and resets their failures. The requirements for the
-    /// keys, and the treatment of locked keys, are the same as for [`cancel_keys`](Self::cancel_keys). For each key,
-    /// the answer is true if the key was in that state.
+    /// Makes keys ready that are in the state `from`, and resets their failures. `from` is parked or waiting. The
+    /// conditions for the keys, and the treatment of locked keys, are the same as in
+    /// [`cancel_keys`](Self::cancel_keys). The answer for a key is true if the key was in that state.
     async fn make_ready(&self, queue: &Place, keys: Vec<Key>, from: State) -> Answers<bool>;
 
-    /// Takes the next step of a walk over the keys in the given state, or in any state. The walk returns a
-    /// key at least once if the key is in that state throughout the walk. It may miss a key that enters the
-    /// state during the walk.
+    /// Takes the next step of a walk over the keys in `state`, or in any state if it is `None`. The walk returns a key
+    /// at least once if the key is in that state throughout the walk. It may miss a key that enters the state during
+    /// the walk.
     async fn walk_keys(
         &self,
         queue: &Place,
@@ -679,13 +687,14 @@ pub(crate) trait Engine: Debug + Send + Sync {
         Ok(Walked { keys, next })
     }
 
-    /// Returns true if a sorted page costs a read of all keys. Long lists should then use
+    /// Returns true if the engine reads all keys to return a sorted page. Long lists should then use
     /// [`scan_entries`](Self::scan_entries).
     fn scans(&self) -> bool {
         false
     }
 
-    /// Walks over keys that are not parked, as [`walk_keys`](Self::walk_keys) does, and returns their entries.
+    /// Takes the next step of a walk over keys that are not parked, as [`walk_keys`](Self::walk_keys) does, and returns
+    /// their entries.
     async fn scan_entries(
         &self,
         _queue: &Place,
@@ -702,8 +711,8 @@ pub(crate) trait Engine: Debug + Send + Sync {
         Ok(Vec::new())
     }
 
-    /// Returns up to `limit` keys in this state, or in any state, in the order of the keys, starting after
-    /// `after`.
+    /// Returns up to `limit` keys in `state`, or in any state if it is `None`, sorted by key. The page begins after the
+    /// key `after`.
     async fn read_page(
         &self,
         queue: &Place,
@@ -714,42 +723,41 @@ pub(crate) trait Engine: Debug + Send + Sync {
 
     async fn count_keys(&self, queue: &Place) -> Answer<StateCounts>;
 
-    /// Returns true if no key is ready, waiting or in flight. The cost does not depend on the number of
-    /// keys.
+    /// Returns true if no key is ready, waiting or in flight. The duration does not depend on the number of keys.
     async fn is_idle(&self, queue: &Place) -> Answer<bool> {
         let StateCounts { ready, waiting, in_flight, .. } = self.count_keys(queue).await?;
         Ok(ready + waiting + in_flight == 0)
     }
 
-    /// Returns a counter that changes when a key may have become ready. The counter may change although no key is
-    /// ready, and may stay the same although a key is ready. Therefore, callers must also poll.
+    /// Returns a counter that changes when a key may have become ready. It may change although no key is ready, and may
+    /// stay the same although a key is ready. Therefore, callers must also poll.
     fn subscribe_wakes(&self, queue: &Place) -> watch::Receiver<u64>;
 
-    /// Passes the last wake on to another process, because this process needs no keys. Most engines do nothing here,
-    /// because they wake all processes.
+    /// Passes the last wake on to another process, because this process needs no keys. An engine that wakes all
+    /// processes does nothing.
     fn pass_wake_on(&self, _queue: &Place) {}
 
-    /// Returns the number of batches that the engine can process concurrently.
+    /// Returns the number of batches that the engine can process at the same time.
     fn max_batches(&self) -> usize;
 }
 
-/// Returns the steps that upgrade a schema of version `found` to `wanted`, the last of `steps`. Returns `None` if no
-/// steps lead there.
+/// Returns the steps that upgrade a schema from the version `found` to `wanted`. The last of `steps` leads to `wanted`.
+/// Returns `None` if `steps` does not begin at `found` or an earlier version, or no step is needed.
 pub(crate) fn missing_steps<T>(found: i32, wanted: i32, steps: &[T]) -> Option<&[T]> {
     let count = usize::try_from(wanted.checked_sub(found)?).ok().filter(|&count| count > 0)?;
     steps.get(steps.len().checked_sub(count)?..)
 }
 
-/// The largest number of keys that an engine that [scans](Engine::scans) sorts for a page.
+/// The maximum number of keys that an engine which [scans](Engine::scans) sorts for a page.
 pub(crate) const SORTED_KEYS: u64 = 10_000;
 
-/// Locks a mutex. A poisoned mutex is used like any other: no holder calls code of the user, so a panic leaves no data
-/// half-changed.
+/// Locks a mutex. A poisoned mutex is used like any other. No holder of a lock calls code of the user, so a panic
+/// cannot leave data half-changed.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Splits a batch into one part per shard. Omits empty parts.
+/// Splits a batch into one part for each shard. Omits empty parts.
 pub(crate) fn by_shard<T>(
     engine: &dyn Engine,
     queue: &Place,

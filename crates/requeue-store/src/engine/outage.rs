@@ -1,7 +1,7 @@
-//! Reports when a store stops answering, and when it answers again.
+//! Logs when a store stops answering, and when it answers again.
 //!
-//! Each background task of an open queue retries by a separate schedule. All tasks report here, so that an outage causes a
-//! few lines in the log instead of one per attempt.
+//! Each background task of an open queue retries independently. All tasks report their failures to this module, so that
+//! an outage causes a few lines in the log instead of one line per attempt.
 
 use std::collections::HashMap;
 use std::sync::Mutex;
@@ -13,48 +13,50 @@ use tokio::time::{Instant, timeout_at};
 use crate::engine::{Engine, Place, lock};
 use crate::types::error::{Answer, EngineError, Kind};
 
-/// The documented target of the events. It does not follow the path of this module, which may change.
+/// The target of the events. The documentation names it. It does not contain the path of this module, because the path
+/// may change.
 const TARGET: &str = "requeue_store::outage";
 
-/// The interval of reports during an outage. A part without further attempts for this long no longer counts as failing.
+/// The interval between log lines during an outage. If no request to a part was attempted for this time, the part no
+/// longer counts as failing.
 const EVERY: Duration = Duration::from_secs(60);
-/// If an outage begins within this time after the previous one, both count as one outage. If a store fails every second
-/// request, not every failure is therefore reported.
+/// If an outage begins within this time after the previous one, both are one outage. Therefore, a store that fails
+/// every second request does not cause a log line for each failure.
 const SETTLED: Duration = Duration::from_secs(10);
 
-/// The outages of one queue's store that this process has noticed.
+/// The outages of a queue's store, as far as this process has detected them.
 #[derive(Debug, Default)]
 pub(crate) struct Outage {
-    /// True during an outage. At other times, a success does not take the lock.
+    /// True during an outage. Otherwise, a success need not take the lock.
     is_on: AtomicBool,
     state: Mutex<State>,
 }
 
 #[derive(Debug, Default)]
 struct State {
-    /// For each part without a success since its last failure, the time of that failure.
+    /// The time of the last failure of each part that has not succeeded since.
     failing: HashMap<Part, Instant>,
     since: Option<Instant>,
     ended: Option<Instant>,
-    /// The time of the last line about each trouble.
+    /// The time of the last log line about each kind of trouble.
     reported: [Option<Instant>; 3],
-    /// True if the store was unreachable in this outage.
+    /// True if the store could not be reached during this outage.
     was_gone: bool,
-    /// True if the current outage was reported. Then the end of the outage is also reported.
+    /// True if the current outage was logged. Its end is then also logged.
     is_known: bool,
 }
 
-/// The kinds of trouble with a store.
+/// The kinds of failure of a store.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Trouble {
     Unreachable,
-    /// The store answers that it currently cannot process the request.
+    /// The store answers that it cannot process the request now.
     Unable,
     Rejects,
 }
 
 impl Trouble {
-    /// Returns the trouble of this kind, or `None` if the store works.
+    /// Returns the trouble that a failure of this kind shows, or `None` if the store works.
     const fn from_kind(kind: Kind) -> Option<Self> {
         match kind {
             Kind::Absent | Kind::Unsure => Some(Self::Unreachable),
@@ -64,7 +66,7 @@ impl Trouble {
         }
     }
 
-    /// Returns the words of the first line and of later lines.
+    /// Returns the words for the first log line and for later log lines.
     const fn report_words(self) -> [&'static str; 2] {
         match self {
             Self::Unreachable => ["store unreachable", "store still unreachable"],
@@ -80,20 +82,20 @@ impl Trouble {
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(crate) enum Part {
     Shard(usize),
-    /// All shards of a queue with several shards.
+    /// All shards of a queue that has several shards.
     All,
 }
 
 impl Part {
-    /// Returns the part of a request that concerns all shards.
+    /// Returns the part of the store that serves requests to all shards.
     pub(crate) fn all_shards(engine: &dyn Engine, place: &Place) -> Self {
         if engine.shard_count(place) == 1 { Self::Shard(0) } else { Self::All }
     }
 }
 
 impl Place {
-    /// Waits until `deadline` for the answer to a request, and records whether the part of the store has answered. A
-    /// refusal is not recorded, because the request is not retried.
+    /// Waits until `deadline` for the answer to a request. Records whether the part of the store has answered. A
+    /// refusal is not recorded, because the caller does not retry the request.
     pub(crate) async fn answer_by<T>(
         &self,
         deadline: Instant,
@@ -110,16 +112,16 @@ impl Place {
         answer
     }
 
-    /// Records the failure of a request that will be retried.
+    /// Records the failure of a request that the caller will retry.
     pub(crate) fn note_failure(&self, part: Part, fault: &EngineError) {
         let Some(trouble) = Trouble::from_kind(fault.kind) else { return };
         let now = Instant::now();
         let mut state = lock(&self.outage.state);
         state.failing.insert(part, now);
-        // `Relaxed` suffices, because all writers hold the lock. If an answer misses this value, the next answer ends
-        // the outage.
+        // `Relaxed` suffices, because each writer holds the lock. A success that does not see this value is ignored,
+        // and the next success ends the outage.
         self.outage.is_on.store(true, Ordering::Relaxed);
-        // Short failures in quick succession are one outage, and are not reported separately.
+        // Several failures within a short time are one outage, and cause no separate lines.
         let continues = state.ended.is_some_and(|ended| now - ended < SETTLED);
         let since = *state.since.get_or_insert(now);
         state.was_gone |= trouble == Trouble::Unreachable;
@@ -142,8 +144,8 @@ impl Place {
         }
     }
 
-    /// Records that a request to this part has succeeded. `part` is called only during an outage, so that a
-    /// successful request costs little at other times.
+    /// Records that a request to a part has succeeded. `part` is called only during an outage. Therefore, a successful
+    /// request at other times costs little.
     pub(crate) fn note_answer(&self, part: impl FnOnce() -> Part) {
         if !self.outage.is_on.load(Ordering::Relaxed) {
             return;
@@ -151,7 +153,7 @@ impl Place {
         let now = Instant::now();
         let mut state = lock(&self.outage.state);
         state.failing.remove(&part());
-        // Parts whose last failure is older are no longer retried.
+        // If the last failure of a part is older, requests to this part are no longer retried.
         state.failing.retain(|_, failed| now - *failed < EVERY);
         if !state.failing.is_empty() {
             return;
@@ -160,7 +162,7 @@ impl Place {
         state.ended = Some(now);
         let since = state.since.take();
         let was_known = std::mem::take(&mut state.is_known);
-        // The line is logged after the lock is released, because a subscriber of `tracing` may be slow.
+        // The lock is released before the line is logged, because a subscriber of `tracing` may be slow.
         let was_gone = std::mem::take(&mut state.was_gone);
         drop(state);
         if let (true, Some(since)) = (was_known, since) {
@@ -170,7 +172,7 @@ impl Place {
     }
 }
 
-/// Formats a duration in whole seconds, or in minutes and seconds.
+/// Returns a duration as text, in whole seconds, or in minutes and seconds.
 fn show_duration(time: Duration) -> String {
     match (time + Duration::from_millis(500)).as_secs() {
         0 => "less than a second".to_owned(),

@@ -1,4 +1,4 @@
-//! Reports the keys that this process parks, after a failure or in a claim that finds an expired lease.
+//! Reports the keys that this process parks: after a failed run, or in a claim that finds an expired lease.
 
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -11,7 +11,7 @@ use crate::types::key::Key;
 
 type Report = dyn Fn(&ParkedKey) + Send + Sync;
 
-/// The user's function that is called for each parked key.
+/// The user's function that is called for each key that this process parks.
 #[derive(Clone, Default)]
 pub(crate) struct OnParked(Option<Arc<Report>>);
 
@@ -28,22 +28,23 @@ impl fmt::Debug for OnParked {
 }
 
 impl ParkedKey {
-    /// Returns the report of a key that a claim has parked.
+    /// Returns the report about a key that a claim has parked, because its lease had expired.
     pub(crate) fn from_expired_lease(key: Key, failures: u32) -> Self {
         Self { key, failures, error: LEASE_EXPIRED.to_owned(), lease_expired: true }
     }
 }
 
 impl Place {
-    /// Reports a parked key once, in the process that has parked it.
+    /// Reports a key that this process has parked.
     pub(crate) fn report_parked(&self, parked: &ParkedKey) {
         let (queue, ParkedKey { key, failures, error, .. }) = (&self.name, parked);
         tracing::warn!(target: "requeue_store::parked", queue, %key, failures, error, "parked");
-        // The event is logged before the function is called, so that a panic does not hide the event.
+        // The event is logged before the user's function is called, so that a panic of the function does not hide the
+        // event.
         if let Some(report) = &self.on_parked.0
             && catch_unwind(AssertUnwindSafe(|| report(parked))).is_err()
         {
-            // The panic is caught, because the task that calls the user's function delivers all keys of the queue.
+            // The panic is caught, because this task also delivers other keys of the queue.
             tracing::error!(queue, %key, "the function `on_parked` panicked");
         }
     }

@@ -1,17 +1,17 @@
-//! The last completed runs of a key, in a compact form that is stored with its row.
+//! The last completed runs of a key, in a compact form that is stored in the key's row.
 //!
-//! If a row stays after a completion, the completed run is written before the earlier runs, and the bytes above the limit
-//! are dropped. A key whose first run succeeds therefore costs nothing. `rows.sql` and `rows.lua` write the same form, and
-//! only this module reads it.
+//! When a run completes and the row stays, the run is written before the earlier runs. The bytes above the maximum
+//! length are dropped. Therefore, a key whose first run succeeds costs nothing. `rows.sql` and `rows.lua` write the
+//! same form, but only this module reads it.
 //!
-//! The form begins with the end of the newest run: milliseconds since 1970, in 6 bytes. Three numbers in LEB128 follow for
-//! each run:
+//! The form begins with the time at which the newest run ended: milliseconds since 1970, in 6 bytes. Three numbers in
+//! LEB128 follow for each run:
 //!
-//! 1. the number of its adds times 16, plus a digit for the way in which it ended;
-//! 2. its length;
+//! 1. 16 times the number of its adds, plus a digit for the way in which the run ended;
+//! 2. its duration;
 //! 3. 1 plus the time for which the key was ready before it, or 0 if this time is unknown.
 //!
-//! The time between the ends of two runs is between their numbers. Times are milliseconds.
+//! The time between the ends of two runs stands between their numbers. Times and durations are in milliseconds.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,15 +21,15 @@ use requeue::history::Ended;
 use crate::engine::time::Micros;
 use crate::types::inspect::CompletedRun;
 
-/// The maximum length, in bytes. With this limit, the runs take less than a tenth of the write-ahead log of a key that
-/// is retried. `rows.sql` and `rows.lua` repeat it.
+/// The maximum length of the form, in bytes. With this limit, the form takes less than a tenth of the write-ahead log
+/// that a retry of a key writes. `rows.sql` and `rows.lua` repeat the limit.
 pub(crate) const MOST: usize = 64;
-/// The length of the time at the start.
+/// The length of the time at the beginning of the form.
 const START: usize = 6;
-/// The number that is added to the digit of a run whose lease expired.
+/// The number that is added to the digit of a run if its lease expired.
 const EXPIRED: u64 = 8;
 
-/// The ways to end a run, by their digits.
+/// The ways in which a run can end. The position of a way is its digit.
 const WAYS: [Ended; 7] = [
     Ended::Succeeded,
     Ended::Requeued,
@@ -40,7 +40,7 @@ const WAYS: [Ended; 7] = [
     Ended::GivenUp,
 ];
 
-/// A run that ends.
+/// A completed run that is added to the past.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Ending {
     pub(crate) how: Ended,
@@ -48,11 +48,11 @@ pub(crate) struct Ending {
     pub(crate) adds: u32,
     pub(crate) at: Micros,
     pub(crate) took: Micros,
-    /// How long the key was ready before the run, if that is known.
+    /// The time for which the key was ready before the run, or `None` if it is unknown.
     pub(crate) queued: Option<Micros>,
 }
 
-/// Returns the stored form of the runs `past` and `ending` after them. Damaged runs are kept.
+/// Returns the form of the runs in `past` and of `ending` after them. Damaged bytes of `past` are copied.
 pub(crate) fn append(past: Option<&[u8]>, ending: Ending) -> Arc<[u8]> {
     let Ending { how, lease_expired, adds, at, took, queued } = ending;
     let end = millis(at);
@@ -70,10 +70,10 @@ pub(crate) fn append(past: Option<&[u8]>, ending: Ending) -> Arc<[u8]> {
     bytes.into()
 }
 
-/// Returns the runs at the time `now`, the oldest first. Omits damaged runs and all runs before them.
+/// Returns the runs as of the time `now`, the oldest first. Omits a damaged run and all runs before it.
 pub(crate) fn read_runs(past: &[u8], now: Micros) -> Vec<CompletedRun> {
     let mut runs = Vec::new();
-    // Another program may have written a longer text.
+    // Another program may have written more bytes than the maximum.
     let Some((mut end, mut rest)) = split_start(&past[..past.len().min(MOST)]) else { return runs };
     let now = millis(now);
     while let Some(run) = take_run(&mut rest, now.saturating_sub(end)) {
@@ -86,7 +86,7 @@ pub(crate) fn read_runs(past: &[u8], now: Micros) -> Vec<CompletedRun> {
     runs
 }
 
-/// Splits the time at the start from the runs. Returns `None` if it is cut.
+/// Separates the time at the beginning from the runs. Returns `None` if the time is incomplete.
 fn split_start(past: &[u8]) -> Option<(u64, &[u8])> {
     let (start, rest) = past.split_first_chunk::<START>()?;
     let end = start.iter().fold(0, |end, &byte| end << 8 | u64::from(byte));
@@ -110,7 +110,7 @@ fn millis(time: Micros) -> u64 {
     time.max(0).unsigned_abs() / 1000
 }
 
-/// Appends a number.
+/// Appends a number in LEB128.
 fn push(bytes: &mut Vec<u8>, mut number: u64) {
     while number >= 128 {
         bytes.push((number % 128) as u8 | 128);
@@ -119,7 +119,8 @@ fn push(bytes: &mut Vec<u8>, mut number: u64) {
     bytes.push(number as u8);
 }
 
-/// Takes a number from the front. Returns `None` if it is cut, or exceeds 56 bits.
+/// Removes a number from the beginning, and returns it. Returns `None` if the number is incomplete or longer than 56
+/// bits.
 fn take(rest: &mut &[u8]) -> Option<u64> {
     let length = rest.iter().take(8).position(|&byte| byte < 128)? + 1;
     let (number, after) = rest.split_at(length);
@@ -178,7 +179,7 @@ mod tests {
             let now = endings.last().map_or(0, |last| last.at) + 5_000_000;
             let runs = past.as_deref().map(|past| read_runs(past, now)).unwrap_or_default();
             prop_assert!(past.is_none_or(|past| past.len() <= MOST));
-            // The longest run has 6, 6, 6 and 5 bytes.
+            // The longest form of a run has 6, 6, 6 and 5 bytes, so two runs always fit.
             prop_assert!(runs.len() >= endings.len().min(2), "{runs:?}");
             let last = endings[endings.len() - runs.len()..].iter().map(|&ending| expected(ending, now));
             prop_assert_eq!(runs, last.collect::<Vec<_>>());

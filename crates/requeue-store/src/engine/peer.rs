@@ -1,6 +1,6 @@
 //! Identifies the server at an address after a failed connection, to explain the failure.
 //!
-//! A driver that connects to the wrong kind of server reports only a timeout or a malformed response.
+//! A driver that connects to a server of the wrong kind reports only a timeout or a malformed response.
 
 use std::io;
 use std::sync::Arc;
@@ -17,10 +17,10 @@ use crate::types::error::{EngineError, ErrorKind, Reason};
 
 /// The timeout of a connection attempt.
 const CONNECTING: Duration = Duration::from_secs(3);
-/// The timeout of a server's answer. Only a silent server takes this long to be identified.
+/// The time limit for a server's answer. Only a server that sends nothing takes this long to be identified.
 const ANSWERING: Duration = Duration::from_secs(4);
 
-/// The message by which a client of PostgreSQL requests TLS. The answer is a single letter.
+/// The message with which a client of PostgreSQL requests TLS. The server answers with a single letter.
 pub(crate) const SSL_REQUEST: [u8; 8] = [0, 0, 0, 8, 0x04, 0xd2, 0x16, 0x2f];
 
 /// The protocol that a server is expected to speak.
@@ -48,14 +48,14 @@ enum Peer {
     Silent,
 }
 
-/// Returns the error of a failed attempt to connect to these servers, or a more specific error if the cause can be
-/// determined.
+/// Returns a more specific error than `fault` if the cause of a failed connection to these servers can be determined,
+/// and `fault` if it cannot.
 pub(crate) async fn explain_fault<'a>(
     fault: EngineError,
     servers: impl IntoIterator<Item = (&'a str, u16, Protocol)>,
 ) -> EngineError {
-    // A server that has given a reason needs no further check, except after a failure of TLS. In that case, the server
-    // may not use TLS, or may be of another kind without PostgreSQL's TLS negotiation.
+    // If a server has given a reason, no further check is needed. A failure of TLS is an exception: the server may not
+    // use TLS, or may be of a kind that does not know PostgreSQL's TLS negotiation.
     let known = fault.source.downcast_ref::<Reason>();
     if known.is_some_and(|reason| reason.kind != ErrorKind::Tls) {
         return fault;
@@ -63,8 +63,8 @@ pub(crate) async fn explain_fault<'a>(
     explain_all(servers).await.map_or(fault, EngineError::from)
 }
 
-/// Returns the reasons why the connections to these servers failed, or `None` if [`explain_failure`] finds no reason
-/// for one of them.
+/// Returns the reasons why the connections to these servers failed. Returns `None` if [`explain_failure`] finds no
+/// reason for one of them.
 pub(crate) async fn explain_all<'a>(
     servers: impl IntoIterator<Item = (&'a str, u16, Protocol)>,
 ) -> Option<Reason> {
@@ -79,7 +79,7 @@ pub(crate) async fn explain_all<'a>(
     all
 }
 
-/// Returns the reason why the connection to a server that should speak `wanted` failed. Returns `None` if the server
+/// Returns the reason why the connection to a server failed that should speak `wanted`. Returns `None` if the server
 /// speaks `wanted`, because the driver's error is then more specific.
 async fn explain_failure(host: &str, port: u16, wanted: Protocol) -> Option<Reason> {
     use ErrorKind::{Tls, Unreachable, WrongServer};
@@ -97,7 +97,7 @@ async fn explain_failure(host: &str, port: u16, wanted: Protocol) -> Option<Reas
         |what: &str| (WrongServer, format!("{at} answered, but not as {kind} server: {what}"));
     let (kind, said) = match (found, wanted) {
         (Peer::Postgres, Protocol::Postgres) | (Peer::Redis, Protocol::Redis) => return None,
-        // The server may speak Redis inside TLS. The driver's error then concerns TLS.
+        // The server may speak Redis inside TLS. In this case, the driver's error is about TLS, and is more specific.
         (Peer::Tls, Protocol::RedisTls) => return None,
         (Peer::Redis, Protocol::RedisTls) => (
             Tls,
@@ -114,7 +114,7 @@ async fn explain_failure(host: &str, port: u16, wanted: Protocol) -> Option<Reas
         (Peer::Http, _) => other("it is an HTTP server"),
         (Peer::Tls, Protocol::Postgres) => other("it expects TLS from the first byte"),
         (Peer::Unknown, _) => other(&format!("is this {kind} server?")),
-        // A proxy closes connections like this if its server is down.
+        // A proxy closes connections in this way if the server behind it is down.
         (Peer::Closes, _) => (
             Unreachable,
             format!("{at} closed the connection without an answer: is this {kind} server?"),
@@ -156,12 +156,13 @@ async fn connect_any(host: &str, port: u16) -> Result<TcpStream, Unconnected> {
     Err(last)
 }
 
-/// Sends several greetings, each on a new connection, because each kind of server answers a different greeting.
+/// Identifies a server. Each greeting is sent on a separate connection, because servers of different kinds answer
+/// different greetings.
 async fn identify_peer(host: &str, port: u16) -> Result<Peer, Unconnected> {
     /// An HTTP request, which Redis reads as a command with too few arguments.
     const GET: &[u8] = b"GET / HTTP/1.0\r\n\r\n";
 
-    // If no server listens, the first connection fails, and no other greeting is sent.
+    // If no server listens, the first connection fails, and no further greeting is sent.
     let first = connect_any(host, port).await?;
     let mut greeted = JoinSet::new();
     greeted.spawn(greet_peer(first, SSL_REQUEST.to_vec(), |said| match said {
@@ -169,7 +170,7 @@ async fn identify_peer(host: &str, port: u16) -> Result<Peer, Unconnected> {
         said => in_general(said),
     }));
     for hello in [GET.to_vec(), client_hello()] {
-        // A failure is ignored, because the server may accept only one connection.
+        // This connection may fail, because the server may accept only one connection. The failure is ignored.
         if let Ok(stream) = connect_any(host, port).await {
             greeted.spawn(greet_peer(stream, hello, in_general));
         }
@@ -177,9 +178,9 @@ async fn identify_peer(host: &str, port: u16) -> Result<Peer, Unconnected> {
     let mut found = Peer::Silent;
     while let Some(Ok(peer)) = greeted.join_next().await {
         found = match (found, peer) {
-            // These answers are conclusive.
+            // These answers prove the kind of the server.
             (_, Peer::Postgres | Peer::Redis | Peer::Http) => return Ok(peer),
-            // Servers of several kinds accept TLS from the start.
+            // Servers of several kinds expect TLS from the first byte.
             (_, Peer::Tls) | (Peer::Tls, _) => Peer::Tls,
             (_, Peer::Unknown) | (Peer::Unknown, _) => Peer::Unknown,
             (_, Peer::Closes) | (Peer::Closes, _) => Peer::Closes,
@@ -189,12 +190,12 @@ async fn identify_peer(host: &str, port: u16) -> Result<Peer, Unconnected> {
     Ok(found)
 }
 
-/// Identifies a server by an answer that has the same meaning after any greeting.
+/// Classifies an answer that has the same meaning after any greeting.
 fn in_general(said: &[u8]) -> Peer {
     match said {
         [] => Peer::Closes,
         [b'H', b'T', b'T', b'P', b'/', ..] => Peer::Http,
-        // The answer is a Redis error or a simple string.
+        // The answer is an error or a simple string of Redis.
         [b'-' | b'+', b'A'..=b'Z', ..] => Peer::Redis,
         // The answer is a TLS record with an alert or a handshake message.
         [0x15 | 0x16, 0x03, ..] => Peer::Tls,
@@ -206,7 +207,7 @@ fn in_general(said: &[u8]) -> Peer {
 async fn greet_peer(mut stream: TcpStream, hello: Vec<u8>, is: fn(&[u8]) -> Peer) -> Peer {
     let answered = async {
         stream.write_all(&hello).await?;
-        // The first bytes of the answer identify the kind of server. Later bytes are not read.
+        // The first bytes of the answer identify the kind of server, so later bytes are not read.
         let mut said = vec![0; 64];
         let length = stream.read(&mut said).await?;
         said.truncate(length);
@@ -240,8 +241,7 @@ mod tests {
 
     use super::*;
 
-    /// Starts a server that sends `says` to each client after its first request, and then closes the
-    /// connection.
+    /// Starts a server that answers the first request of each client with `says`, and then closes the connection.
     async fn listener(says: &'static [u8]) -> u16 {
         let listener =
             TcpListener::bind(("127.0.0.1", 0)).await.expect("the listener binds to a free port");
@@ -318,7 +318,8 @@ mod tests {
         let listener = std::net::TcpListener::bind(("127.0.0.1", 0))
             .expect("the listener binds to a free port");
         let port = listener.local_addr().expect("the listener has a local address").port();
-        // The operating system completes the TCP handshakes of connections that are never accepted.
+        // The operating system completes the TCP handshake of a connection, even if the server never accepts the
+        // connection.
         let reason = explain_failure("127.0.0.1", port, Protocol::Postgres)
             .await
             .expect("the missing answer is explained");

@@ -1,11 +1,11 @@
-//! Computes the delay between attempts to reach an engine, or to change a locked key.
+//! Computes the delay between two attempts to reach an engine, or to change a locked key.
 
 use std::time::Duration;
 
 use requeue::wait::{Backoff, JitterSource, jitter_source};
 
-/// A sequence of delays that double from 10 ms up to a maximum, by default 5 s. Each delay is a random duration between
-/// half of its nominal value and the whole value.
+/// A sequence of delays that double from 10 ms up to a maximum, which is 5 s by default. Each delay is random, between
+/// half of this duration and the whole duration.
 #[derive(Debug)]
 pub(crate) struct RetryDelay {
     backoff: Backoff,
@@ -18,7 +18,7 @@ impl RetryDelay {
     }
 
     pub(crate) fn up_to(most: Duration) -> Self {
-        // The jitter at most doubles the duration, so the duration is half of the longest delay.
+        // The jitter at most doubles a duration. Therefore, the durations in `Backoff` are half of the maximum delays.
         let duration = Duration::from_millis(5);
         let backoff =
             Backoff { duration, factor: 2.0, jitter: 1.0, steps: i32::MAX, cap: most / 2 };

@@ -1,5 +1,5 @@
-//! The record of a key, and the effect of each operation on it. The rules are in [`requeue_core::rule`]. This module is
-//! the reference: conformance tests compare it with the engines that implement the rules in SQL or Lua.
+//! The record of a key, and the effect of each operation on the record. [`requeue_core::rule`] contains the rules. This
+//! module is the reference: conformance tests compare it with the engines that implement the rules in SQL or Lua.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,14 +16,14 @@ use crate::types::add::{Added, Merge, ReaddPolicy};
 use crate::types::inspect::{Entry, State};
 use crate::types::key::Key;
 
-/// The error of a key whose lease expired. `claim.lua` and `operations.sql` repeat the text.
+/// The error that is stored when the lease of a key has expired. `claim.lua` and `operations.sql` repeat the text.
 pub(crate) const LEASE_EXPIRED: &str = "the lease expired";
 
-/// The maximum length in bytes of the trace contexts of a run. Contexts of later adds that do not fit are dropped.
+/// The maximum length, in bytes, of the trace contexts of a run. Contexts of later adds are dropped if they do not fit.
 const MAX_TRACE: usize = 1024;
 
-/// Returns the trace contexts of a run: the contexts of earlier adds, and the contexts of later adds if they fit.
-/// Engines do not interpret them.
+/// Returns the trace contexts of a run: the contexts of earlier adds and, if they fit, of later adds. Engines do not
+/// interpret the contexts.
 pub(crate) fn join_traces(earlier: Option<Arc<str>>, later: Option<Arc<str>>) -> Option<Arc<str>> {
     match (earlier, later) {
         (Some(earlier), Some(later)) if earlier.len() + later.len() < MAX_TRACE => {
@@ -36,34 +36,35 @@ pub(crate) fn join_traces(earlier: Option<Arc<str>>, later: Option<Arc<str>>) ->
 /// The record of a key. A key without a state has no record.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Row {
-    /// The due time of the pending run. A key has at most one pending run. For a key in flight, this is the run after
-    /// the current one.
+    /// The due time of the pending run. A key has at most one pending run. If the key is in flight, the pending run is
+    /// the run after the present one.
     pub(crate) at: Option<Micros>,
-    /// The latest time to which debounced adds postpone the pending run, if it waits for such adds.
+    /// The latest time to which debounced adds can postpone the pending run. It is `None` if the run does not wait for
+    /// debounced adds.
     pub(crate) bound: Option<Micros>,
     pub(crate) run: Option<Run>,
-    /// The name of the process that has the key in flight. The process has chosen the name.
+    /// The name of the worker that has the key in flight. The worker's process has chosen the name.
     pub(crate) worker: Option<Arc<str>>,
     pub(crate) parked: bool,
     /// The number of consecutive failures.
     pub(crate) failures: u32,
-    /// The number of failures that the backoff has counted. `until` is the end of the last backoff.
+    /// The number of failures that determines the next backoff. `until` is the time at which the last backoff is over.
     pub(crate) steps: u32,
     pub(crate) until: Micros,
-    /// The earliest time of the next run under [`ReaddPolicy::Hold`].
+    /// Under [`ReaddPolicy::Hold`], the next run does not start before this time.
     pub(crate) not_before: Micros,
-    /// The parameters of the pending run. The priority is kept when no run is pending.
+    /// The parameters of the pending run. If no run is pending, the priority remains.
     pub(crate) asked: Asked,
-    /// The time at which the key became ready or parked. For a key in flight, the time at which it became
-    /// dirty. For a waiting key, the time at which it will become ready.
+    /// The time at which the key became ready or parked, or will become ready if it is waiting. If the key is in
+    /// flight, the time at which it became dirty.
     pub(crate) since: Micros,
     /// The error of the last failure.
     pub(crate) error: Option<String>,
-    /// The time of the last failure, if failures are counted.
+    /// The time of the last failure. It is `None` if the key has no failures.
     pub(crate) failed_at: Option<Micros>,
-    /// The group, which is fixed when the record is created, or `None` if the queue has no groups.
+    /// The name of the group, which does not change while the record exists. It is `None` if the queue has no groups.
     pub(crate) group: Option<Arc<str>>,
-    /// The trace contexts of the adds of the pending run, one per line. See [`join_traces`].
+    /// The trace contexts of the pending run's adds, one per line. See [`join_traces`].
     pub(crate) trace: Option<Arc<str>>,
     /// The trace contexts of the run in flight.
     pub(crate) run_trace: Option<Arc<str>>,
@@ -77,19 +78,19 @@ pub(crate) struct Run {
     pub(crate) epoch: i64,
     pub(crate) lease_until: Micros,
     pub(crate) since: Micros,
-    /// True if the run was cancelled, so that its worker should stop it.
+    /// True if the run was cancelled. Its worker should stop it.
     pub(crate) is_cancelled: bool,
-    /// The parameters of the run.
+    /// The parameters of the run in flight.
     pub(crate) asked: Asked,
 }
 
 impl Row {
-    /// Returns true if the pending run is due.
+    /// Returns true if a run is pending and due.
     fn is_dirty(&self, now: Micros) -> bool {
         self.at.is_some_and(|at| at <= now)
     }
 
-    /// Returns the state of the key at `now`, for the rules.
+    /// Returns the state of the key at the time `now`, which the rules use.
     const fn state_at(&self, now: Micros) -> StateAt<'_> {
         StateAt { row: self, now }
     }
@@ -103,12 +104,12 @@ impl Row {
         }
     }
 
-    /// Returns true if the key may be delivered.
+    /// Returns true if the key may be delivered at the time `now`.
     pub(crate) fn is_ready(&self, now: Micros) -> bool {
         self.phase(now) == Phase::Ready
     }
 
-    /// Returns true if the key is delivered again after the completion of its current run.
+    /// Returns true if the key is in flight and a further run is due.
     pub(crate) fn is_dirty_with_a_worker(&self, now: Micros) -> bool {
         self.phase(now) == Phase::InFlightDirty
     }
@@ -135,7 +136,7 @@ impl Row {
         (self.asked.adds, self.asked.flags, self.trace) = (0, 0, None);
     }
 
-    /// Requests a run now: the row `add` of the state table.
+    /// Requests a run that is due now, by the row `add` of the state table.
     fn demand_now(&mut self, now: Micros) -> Added {
         let added = match rule::table(rule::Row::Add, self.phase(now)) {
             Cell::Enqueue => Added::New,
@@ -147,7 +148,7 @@ impl Row {
         added
     }
 
-    /// Requests a run at `due`, or now. A debounced add has a `bound`.
+    /// Requests a run that is due at `due`, or now if `due` is `None`. Only a debounced add has a `bound`.
     fn demand_at(
         &mut self,
         due: Option<Micros>,
@@ -174,18 +175,18 @@ impl Row {
 
     fn wait(&mut self, wait: Wait<Micros>) {
         (self.at, self.since) = (Some(wait.due), wait.due);
-        // A bound at the due time is not stored, because it has no further effect.
+        // A bound that equals the due time has no further effect, so it is not stored.
         self.bound = wait.bound.filter(|&bound| bound != wait.due);
     }
 
-    /// Applies the add of `ask` to the record of its key.
+    /// Applies the add `ask` to the record of its key. Returns the changed record and the answer.
     pub(crate) fn add(row: Option<Self>, ask: &Ask, queue: &Place, now: Micros) -> (Self, Added) {
         let mut row = row.unwrap_or_else(|| Self { group: ask.group.clone(), ..Self::default() });
         let (add, was_parked) = (ask.add, row.parked);
         if was_parked && !queue.revives(&add) {
             return (row, Added::Parked);
         }
-        // A revived key has no failures, and neither has a key whose due time is set exactly.
+        // A revived key has no failures. The same holds for a key whose add sets its due time exactly.
         if was_parked || add.merge == Merge::Exactly {
             row.take_back();
         }
@@ -234,11 +235,11 @@ impl Row {
         self.run.is_some_and(|run| run.epoch == epoch && run.lease_until > now)
     }
 
-    /// Completes the delivery. Returns the remaining record, if any.
+    /// Completes the delivery. Returns the record, or `None` if no record remains.
     pub(crate) fn finish(mut self, how: Finish, queue: &Place, now: Micros) -> Option<Self> {
         let readd_policy = queue.readd_policy;
         let is_cancelled = self.run.is_some_and(|run| run.is_cancelled);
-        // An unclaimed run has not started, so it is not part of the past.
+        // If a key is unclaimed, its run has not started. Therefore, the past does not include this run.
         let keeps_past = queue.keeps_past && !matches!(how, Finish::Unclaim(..));
         let ending = self.run.filter(|_| keeps_past).map(|run| self.end_run(run, &how, now));
         let (how, asked) = match how {
@@ -256,7 +257,7 @@ impl Row {
             Finish::GiveUp(failure) => self.count_failure(failure, None, None, now),
             Finish::Cancelled => (How::Cancelled, Asked::default()),
             Finish::Release(asked) => (How::Release(None), asked),
-            // The run has not started, so a cancellation takes effect immediately.
+            // The run has not started, so it need not be stopped. A cancellation takes effect now.
             Finish::Unclaim(..) if is_cancelled => (How::Cancelled, Asked::default()),
             Finish::Unclaim(asked, queued) => return Some(self.unclaim(asked, queued, now)),
         };
@@ -277,7 +278,7 @@ impl Row {
         (self.run, self.worker) = (None, None);
         self.not_before = plan.backoff.unwrap_or(0);
         match plan.start {
-            // The key becomes the last of the ready keys. `since` is still the time of the add.
+            // The key becomes the last of the ready keys. `since` remains the time of the add.
             Start::Now if self.is_dirty(now) => (self.at, self.bound) = (Some(now), None),
             Start::Now => {
                 self.demand_now(now);
@@ -309,11 +310,11 @@ impl Row {
         Some(self)
     }
 
-    /// Returns the run that ends now, as the past shows it. The caller knows the way in which it ended.
+    /// Returns the run that ends now, in the form for the past. The caller sets the way in which the run ended.
     fn end_run(&self, run: Run, how: &Finish, now: Micros) -> Ending {
         let took = how.failure().and_then(|failure| failure.took);
         let took = took.map_or_else(|| now.saturating_sub(run.since).max(0), micros);
-        // An add during the run has overwritten a later time.
+        // If `since` is later than the claim, an add during the run has overwritten it.
         let queued = (self.since <= run.since)
             .then(|| now.saturating_sub(took).saturating_sub(self.since).max(0));
         Ending {
@@ -326,12 +327,13 @@ impl Row {
         }
     }
 
-    /// Returns the key to its place before the claim. Adds during the delivery have coalesced, as for any ready key.
+    /// Returns the key to the place that it had before the claim. Adds during the delivery are coalesced, as for a
+    /// ready key.
     fn unclaim(mut self, asked: Asked, queued: Duration, now: Micros) -> Self {
         self.note_adds(asked);
         self.trace = join_traces(self.run_trace.take(), self.trace.take());
-        // The place of a key is the time at which the key became ready. An unclaim must not put the key behind later
-        // keys.
+        // The place of a key in the order is the time at which the key became ready. An unclaim must not put the key
+        // behind keys that became ready later.
         let claimed_at = self.run.map_or(now, |run| run.since);
         let place = claimed_at.saturating_sub(micros(queued)).max(0);
         (self.run, self.worker) = (None, None);
@@ -351,7 +353,8 @@ impl Row {
         }
     }
 
-    /// Returns the completion of a key whose lease has expired. It is a failure if the run was not cancelled.
+    /// Returns the completion for a key whose lease has expired. The completion is a failure, unless the run was
+    /// cancelled.
     pub(crate) fn lease_expiry(&self, failing: Failing) -> Finish {
         if self.run.is_some_and(|run| run.is_cancelled) {
             return Finish::Cancelled;
@@ -360,7 +363,7 @@ impl Row {
         Finish::Retry(failing, Failure::new(asked, LEASE_EXPIRED))
     }
 
-    /// Counts a failure. The key is parked if `delay` is `None`, or after `most` consecutive failures.
+    /// Counts a failure. The key is parked if `delay` is `None`, or if it has failed `most` times consecutively.
     fn count_failure(
         &mut self,
         failure: Failure,
@@ -380,7 +383,7 @@ impl Row {
     }
 
     fn back_off(&mut self, backoff: Backoff, now: Micros) -> Duration {
-        // The backoff of a key that has not failed for twice the cap begins at the base again.
+        // If a key has not failed for twice the cap after its backoff, the next backoff begins at the base again.
         let expires = after(after(self.until, backoff.cap), backoff.cap);
         let Some(steps) = rule::backoff::failures_before(&now, &self.until, &expires, self.steps)
         else {
@@ -395,15 +398,15 @@ impl Row {
         delay
     }
 
-    /// Cancels the key. Returns the remaining record, and true if the cancel removed something.
+    /// Cancels the key. Returns the remaining record, and true if the call removed something.
     pub(crate) fn cancel(mut self) -> (Option<Self>, bool) {
         let was_any = self.at.is_some() || self.parked;
         self.take_back();
         ((!self.is_nothing()).then_some(self), was_any)
     }
 
-    /// Makes a key ready if it is in the state `from`, which is parked or waiting. Returns false if it is in another
-    /// state.
+    /// Makes a key ready if it is in the state `from`, which is parked or waiting. Returns false, and changes nothing,
+    /// if the key is in another state.
     pub(crate) fn make_ready(&mut self, from: State, now: Micros) -> bool {
         if self.state(now) != from {
             return false;
@@ -462,7 +465,7 @@ impl Row {
     }
 }
 
-/// The state of a key at a given time.
+/// The state of a key at the time `now`.
 struct StateAt<'r> {
     row: &'r Row,
     now: Micros,

@@ -1,8 +1,8 @@
-//! The representation of schedules in engines.
+//! Schedules, as engines store them.
 //!
-//! Each process fires the schedules that are due: see `client/schedules.rs`. An engine changes a schedule only if the
-//! schedule is the same as when the process read it, and adds the key in the same transaction. Therefore, only one of
-//! the processes that find a schedule due adds its key.
+//! Each process fires the schedules that are due: see `client/schedules.rs`. Several processes may find the same
+//! schedule due, but only one of them adds its key. An engine changes a schedule only if it is still the same as when
+//! the process read it, and adds the key in the same transaction.
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -17,32 +17,32 @@ use crate::types::schedule::ScheduleInfo;
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Scheduled {
     pub(crate) key: Key,
-    /// The texts of a [`Calendar`](crate::types::calendar::Calendar).
+    /// The texts of the schedule's [`Calendar`](crate::types::calendar::Calendar).
     pub(crate) spec: String,
     pub(crate) zone: String,
     pub(crate) priority: Priority,
     /// The group of the key, or `None` if the queue has no groups.
     pub(crate) group: Option<Arc<str>>,
-    /// The next time. If `is_new` is true, this is the time at which the schedule began, or the last time before a
-    /// pause.
+    /// The time of the next add. If `is_new` is true, this is the time at which the schedule began, or the last time
+    /// before a pause.
     pub(crate) next_at: Micros,
-    /// True if the next time is not known yet, because the schedule was stored or resumed.
+    /// True if no process has computed the next time yet, because the schedule was stored or resumed.
     pub(crate) is_new: bool,
     pub(crate) is_paused: bool,
-    /// The reason why a process has refused the schedule.
+    /// The reason why a process has refused the schedule, or `None` if none has.
     pub(crate) error: Option<String>,
 }
 
 impl Scheduled {
-    /// Returns the time at which a process must look at the schedule, or `None` if it is paused or was refused.
+    /// Returns the time from which a process must handle the schedule, or `None` if it is paused or was refused.
     pub(crate) fn due_at(&self) -> Option<Micros> {
         let is_active = !self.is_paused && self.error.is_none();
         is_active.then_some(if self.is_new { 0 } else { self.next_at })
     }
 
-    /// Returns this schedule, which replaces `was`. If the texts are the same, the times do not change, so that a
-    /// program can store its schedules at each start. A schedule with other texts begins now, even if the earlier
-    /// schedule was refused.
+    /// Returns the schedule that is stored when this schedule replaces `was`. If the texts are the same, the times do
+    /// not change, so that a program can store its schedules at each start. A schedule with other texts begins now,
+    /// even if the earlier schedule was refused.
     pub(crate) fn replace(self, was: Self) -> Self {
         if (&self.spec, &self.zone) == (&was.spec, &was.zone) {
             Self { priority: self.priority, group: self.group, ..was }
@@ -51,7 +51,7 @@ impl Scheduled {
         }
     }
 
-    /// Returns the schedule after a pause or a resume, which skips the times that have passed.
+    /// Returns the schedule after it was paused or resumed. A resumed schedule skips the times that have passed.
     pub(crate) fn set_paused(self, paused: bool) -> Self {
         let is_active = self.due_at().is_some();
         if paused {
@@ -63,7 +63,7 @@ impl Scheduled {
         }
     }
 
-    /// Returns the add of the key.
+    /// Returns the request to add the schedule's key.
     pub(crate) fn to_ask(&self) -> Ask {
         let group = self.group.clone();
         Ask { group, ..Ask::new(self.key.clone(), Add::now().priority(self.priority)) }
@@ -82,30 +82,30 @@ impl Scheduled {
     }
 }
 
-/// Schedules of a shard, and the time of its clock at which they were read.
+/// The schedules of a shard, and the time of the shard's clock at which they were read.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Agenda {
     pub(crate) now: Micros,
     pub(crate) schedules: Vec<Scheduled>,
 }
 
-/// The result of a process for a due schedule.
+/// The change of a due schedule that a process has computed.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Firing {
-    /// The next time.
+    /// The schedule has this next time.
     Next(Micros),
-    /// The schedule has no next time. The engine keeps the reason, and the schedule is not due until it is changed or
-    /// resumed.
+    /// The schedule has no next time. The engine stores the reason. The schedule is not due again until it is changed
+    /// or resumed.
     Refused(String),
 }
 
 impl Firing {
-    /// Returns true if the key is added, because the time of the schedule has come.
+    /// Returns true if the firing adds the key. A new schedule only receives its next time.
     pub(crate) fn adds(&self, was: &Scheduled) -> bool {
         matches!(self, Self::Next(_)) && !was.is_new
     }
 
-    /// Returns the schedule after the firing.
+    /// Returns the schedule as it is after the firing.
     pub(crate) fn apply(self, was: &Scheduled) -> Scheduled {
         match self {
             Self::Next(next_at) => Scheduled { next_at, is_new: false, ..was.clone() },

@@ -1,14 +1,14 @@
-//! Converts between durations and the engines' representation of time.
+//! Converts between durations and the times of engines.
 
 use std::time::Duration;
 
-/// Microseconds since 1970, measured by the engine's clock.
+/// A time in microseconds since 1970, by the engine's clock.
 pub(crate) type Micros = i64;
 
-/// A time that is never reached.
+/// A time in the future that no clock reaches.
 pub(crate) const NEVER: Micros = Micros::MAX;
 
-/// Converts a duration to microseconds. Rounds up, so that no key is due early.
+/// Converts a duration to microseconds. The result is rounded up, so that no key is due early.
 pub(crate) fn micros(duration: Duration) -> Micros {
     Micros::try_from(duration.as_nanos().div_ceil(1000)).unwrap_or(NEVER)
 }

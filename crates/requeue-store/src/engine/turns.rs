@@ -1,9 +1,9 @@
-//! The turns that the groups of a queue take in the claims of one process.
+//! Computes the turns that the groups of a queue take in the claims of one process.
 //!
-//! The claims of a process visit groups, not keys, so that the keys of a group at its limit cost no time. The *ring* of
-//! a priority contains the groups that still had keys after their last turn. A claim first visits groups of the ring.
-//! It then visits a few groups that follow the *cursor* in the order of their names. The claims thus find each group
-//! with ready keys within one cycle, at a cost that does not depend on the number of groups.
+//! A claim visits groups instead of keys, so that the keys of a group at its limit cost no time. The *ring* of a
+//! priority contains the groups that still had keys after their last turn. A claim first visits groups of the ring.
+//! Then it visits a few groups that follow the *cursor* in the order of their names. Therefore, the claims find each
+//! group with ready keys within one cycle. The cost of a claim does not depend on the number of groups.
 
 use std::collections::{HashSet, VecDeque};
 use std::sync::Arc;
@@ -14,49 +14,52 @@ use super::time::Micros;
 use super::time::{after, until};
 use crate::types::add::Priority;
 
-/// The number of groups of the ring that a claim visits. Fewer visits, each with more keys, cost less.
+/// The number of groups of the ring that one claim visits. A claim costs less if it takes more keys from fewer groups,
+/// so the number is small.
 const VISITED: usize = 8;
-/// The number of groups that a claim looks up, starting at the cursor.
+/// The number of groups that one claim looks up. The lookup starts at the cursor.
 pub(crate) const LOOKED_UP: usize = 16;
-/// The number of full claims after which a claim looks up groups even if the ring of the priority is not empty.
+/// The interval of lookups, as a number of full claims. Without this interval, no group would be looked up while the
+/// ring of the priority is not empty.
 const LOOKUP_EVERY: u32 = 8;
-/// The number of groups that a step of a search looks up. A search follows a claim that has found no key.
+/// The number of groups that one step of a search looks up. A search begins after a claim that found no key.
 pub(crate) const LOOKED_UP_IF_EMPTY: usize = 1024;
-/// The number of steps of a search that follows a poll, if a search has visited all groups before. Since the end of
-/// that search, wakes name the changed groups, so polls find only changes that wakes have missed.
+/// The number of search steps after a poll, if an earlier search has visited all groups. Since that search, wakes name
+/// each group that has changed, so a poll finds only changes that wakes have missed.
 const STEPS_PER_POLL: u32 = 8;
-/// The number of claims with keys after which a search is out of date, because a busy process receives no wakes.
+/// After this number of claims with keys, a search is out of date, because a busy process receives no wakes.
 const CLAIMS_PER_SEARCH: u32 = 16;
-/// The maximum number of groups of a priority that wakes have named but no claim has visited.
+/// The maximum number of named groups for each priority. Wakes name a group, and a claim that visits the group removes
+/// it.
 const NAMED: usize = 64;
 
 /// A value for each priority, the lowest first.
 pub(crate) type Bands<T> = [T; Priority::ALL.len()];
 
-/// The groups that the next claims of a process visit.
+/// Chooses the groups that the next claims of a process visit.
 #[derive(Debug, Default)]
 pub(crate) struct Turns {
     bands: Bands<Band>,
-    /// True if the next claim is a step of a search.
+    /// True if the next claim is a step of a search for groups with ready keys.
     is_searching: bool,
-    /// True if wakes name the groups that have changed.
+    /// True if wakes name each group that has changed.
     hears_wakes: bool,
-    /// The number of steps since the search began, or since the last poll.
+    /// The number of search steps since the search began, or since the last poll.
     steps: u32,
-    /// The number of claims with keys after which the last complete search is out of date. With 0, the search is out of
-    /// date.
+    /// The number of further claims with keys after which the last complete search is out of date. It is 0 if the
+    /// search is out of date now.
     searched_for: u32,
-    /// True if the last claim has found as many keys as it wanted.
+    /// True if the last claim found as many keys as it wanted.
     was_full: bool,
-    /// True if the last claim has found a key.
+    /// True if the last claim found a key.
     was_found: bool,
-    /// The number of claims since the last claim that has looked up groups of all priorities.
+    /// The number of claims since the last claim that looked up groups of all priorities.
     since_lookup: u32,
-    /// True if a claim of this search was subject to a rate.
+    /// True if a rate applied to a claim of the present search.
     is_rated: bool,
-    /// True if any claim was subject to a rate.
+    /// True if a rate applied to any claim.
     has_rates: bool,
-    /// The earliest time for the next claim that the claims of this search have returned.
+    /// The earliest time of the next claim, among the times that the claims of this search have returned.
     next_at: Option<Micros>,
 }
 
@@ -64,7 +67,7 @@ pub(crate) struct Turns {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Turn {
     pub(crate) group: Arc<str>,
-    /// The number of keys that the group has already received in its turn.
+    /// The number of keys that the group has received in its present turn.
     pub(crate) used: u32,
 }
 
@@ -77,28 +80,28 @@ impl From<Arc<str>> for Turn {
 #[derive(Debug, Default)]
 struct Band {
     ring: VecDeque<Turn>,
-    /// The groups of the ring.
+    /// The groups that are in the ring.
     members: HashSet<Arc<str>>,
-    /// The groups that wakes have named. The next claim visits them after the groups of the ring, so that a group that
-    /// is named often receives no more turns than others.
+    /// The groups that wakes have named. The next claim visits them after the groups of the ring. Therefore, a group
+    /// that is named often receives no more turns than others.
     named: Vec<Arc<str>>,
-    /// The named groups that the current claim visits.
+    /// The named groups that the present claim visits.
     visited_named: Vec<Arc<str>>,
-    /// The named groups that the last claim has visited.
+    /// The named groups that the last claim visited.
     last_named: Vec<Arc<str>>,
-    /// The last group that was looked up, or `None` if the next lookup begins with the first group.
+    /// The last group that a claim looked up. It is `None` if the next lookup begins with the first group.
     cursor: Option<Arc<str>>,
-    /// False if the current claim looks up no group.
+    /// False if the present claim looks up no group.
     looks_up: bool,
     search: Option<Search>,
 }
 
-/// The part of a search in one priority.
+/// The progress of a search in one priority.
 #[derive(Debug)]
 struct Search {
-    /// The cursor at the beginning of the search.
+    /// The cursor when the search began.
     start: Option<Arc<str>>,
-    /// True if the cursor has passed the last group.
+    /// True if the cursor has passed the last group of the queue.
     has_wrapped: bool,
     is_over: bool,
 }
@@ -123,7 +126,8 @@ impl Band {
         Some(turn)
     }
 
-    /// Names the groups again that a claim has visited in vain. Returns false if too many groups are named.
+    /// Names groups again, because a claim has visited them without finding a key. Returns false if not all of them
+    /// fit.
     fn name_again(&mut self, groups: Vec<Arc<str>>) -> bool {
         let again: Vec<_> =
             groups.into_iter().filter(|group| !self.named.contains(group)).collect();
@@ -135,7 +139,7 @@ impl Band {
 
     fn note_visited(&mut self, visited: Visited) {
         let named = std::mem::take(&mut self.visited_named);
-        // A named group that the claim did not reach must not become the next group.
+        // The claim did not reach these named groups. They must not come before the groups of the ring.
         let is_late = |turn: &Turn| turn.used == 0 && named.contains(&turn.group);
         let (late, next): (Vec<_>, Vec<_>) = visited.next.into_iter().partition(is_late);
         for turn in next.into_iter().rev() {
@@ -144,7 +148,7 @@ impl Band {
             }
         }
         for group in late.into_iter().map(|turn| turn.group).chain(visited.last) {
-            // A group that was looked up may already be in the ring.
+            // A group that the claim looked up may already be in the ring.
             if self.members.insert(Arc::clone(&group)) {
                 self.ring.push_back(group.into());
             }
@@ -172,47 +176,48 @@ impl Band {
 /// The groups that a claim visits for one priority.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Round {
-    /// The groups that are visited first, in this order.
+    /// The groups that the claim visits first, in this order.
     pub(crate) first: Vec<Turn>,
-    /// The group after which the lookup of further groups starts, or `None` to start at the first group.
+    /// The group after which the lookup of further groups begins. It is `None` if the lookup begins with the first
+    /// group.
     pub(crate) after: Option<Arc<str>>,
-    /// The number of further groups.
+    /// The number of further groups that the claim looks up.
     pub(crate) more: usize,
 }
 
-/// The result of the visits for one priority.
+/// The result of the visits of a claim for one priority.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Visited {
-    /// The groups whose turns come next: a group whose turn was cut short, and the groups of `Round::first` that were
-    /// not reached.
+    /// The groups whose turns come next. They are a group whose turn the claim interrupted, and the groups of
+    /// `Round::first` that the claim did not reach.
     pub(crate) next: Vec<Turn>,
-    /// The groups that may have more keys after their turns, and other groups that were found.
+    /// The groups that may have more keys after their turns, and other groups that the claim found.
     pub(crate) last: Vec<Arc<str>>,
-    /// The last group that was looked up, or `None` after the last group of the queue.
+    /// The last group that the claim looked up, or `None` after the last group of the queue.
     pub(crate) cursor: Option<Arc<str>>,
-    /// True if all groups with ready keys were looked up.
+    /// True if the claim looked up all groups with ready keys.
     pub(crate) is_complete: bool,
 }
 
 impl Turns {
-    /// Records that wakes name the groups that change from now on.
+    /// Records that wakes name each group that changes from now on.
     pub(crate) fn hear_wakes(&mut self) {
         self.hears_wakes = true;
     }
 
-    /// Makes the next claim visit a group that may be able to deliver a key of this priority.
+    /// Makes the next claim visit a group, because the group may be able to deliver a key of this priority.
     pub(crate) fn name_group(&mut self, priority: Priority, group: &str) {
         let band = Priority::ALL.iter().zip(&mut self.bands).find(|(band, _)| **band == priority);
         let Some((_, Band { named, .. })) = band else { return };
         if self.was_full || named.len() >= NAMED {
-            // A busy process has enough groups to visit, and needs no search.
+            // A busy process has enough groups to visit, so it need not search now.
             self.forget_search();
         } else if !named.iter().any(|name| **name == *group) {
             named.push(group.into());
         }
     }
 
-    /// Names several groups as [`name_group`](Self::name_group) does, for all priorities.
+    /// Names groups as [`name_group`](Self::name_group) does, for each priority.
     #[cfg(feature = "sqlite")]
     pub(crate) fn name_groups<'a>(&mut self, groups: impl IntoIterator<Item = &'a Arc<str>>) {
         for group in groups {
@@ -220,13 +225,13 @@ impl Turns {
         }
     }
 
-    /// Returns true if the next claim visits groups that wakes have named.
+    /// Returns true if wakes have named groups that no claim has visited yet.
     #[cfg(feature = "postgres")]
     pub(crate) fn has_named(&self) -> bool {
         self.bands.iter().any(|band| !band.named.is_empty())
     }
 
-    /// Makes the next claim visit the named groups of the last claim again, because the last claim has found no key.
+    /// Makes the next claim visit the named groups of the last claim again, because the last claim found no key.
     #[cfg(feature = "postgres")]
     pub(crate) fn name_groups_again(&mut self) {
         let mut fits = true;
@@ -239,12 +244,12 @@ impl Turns {
         }
     }
 
-    /// Makes the next claim that finds no key start a search of all groups, because any group may have changed.
+    /// Makes the next claim that finds no key begin a search of all groups, because any group may have changed.
     pub(crate) fn forget_search(&mut self) {
         self.searched_for = 0;
     }
 
-    /// Records that a claim is subject to a rate. No wake names a group when its rate permits the next start, so only a
+    /// Records that a rate applies to a claim. No wake names a group when its rate permits the next start, so only a
     /// search finds the group.
     pub(crate) fn note_rate(&mut self) {
         self.is_rated = true;
@@ -252,16 +257,16 @@ impl Turns {
         self.forget_search();
     }
 
-    /// Returns true if a claim was subject to a rate. A claim that visits no group with a rate does not detect that
-    /// groups have rates.
+    /// Returns true if a rate applied to an earlier claim. A claim does not detect the rate of a group that it does not
+    /// visit.
     #[cfg(feature = "redis")]
     pub(crate) fn has_rates(&self) -> bool {
         self.has_rates
     }
 
-    /// Returns the time until the next claim. The last claim was at the engine's time `at`, has found `count` keys, and
-    /// has returned `next`. The result of each claim of a search covers only the rates of the groups that the claim has
-    /// visited.
+    /// Returns the time until the next claim. The last claim began at the engine's time `at`, found `count` keys, and
+    /// returned `next`. Each claim of a search knows only the rates of the groups that it has visited, so the result
+    /// combines the times of all claims of the search.
     #[cfg(feature = "redis")]
     pub(crate) fn next_claim(
         &mut self,
@@ -282,8 +287,8 @@ impl Turns {
         earliest.map(|earliest| until(at, earliest))
     }
 
-    /// Returns the groups that the next claim visits. These groups are removed from the ring until the claim has an
-    /// answer. Without an answer, later claims look the groups up again.
+    /// Returns the groups that the next claim visits. The groups are removed from the ring until the claim is answered.
+    /// If the answer is lost, later claims look the groups up again.
     pub(crate) fn next_rounds(&mut self) -> Bands<Round> {
         let skips = self.was_full && !self.is_searching && self.since_lookup + 1 < LOOKUP_EVERY;
         self.since_lookup = if skips { self.since_lookup + 1 } else { 0 };
@@ -301,8 +306,8 @@ impl Turns {
         })
     }
 
-    /// Puts the groups of a claim back. The claim has visited no group, because the queue is paused or its rate permits
-    /// no start.
+    /// Returns the groups of a claim to their places. The claim has visited no group, because the queue is paused or
+    /// its rate permits no start.
     pub(crate) fn return_rounds(&mut self, rounds: Bands<Round>) {
         let mut fits = true;
         for (band, round) in self.bands.iter_mut().zip(rounds) {
@@ -319,7 +324,7 @@ impl Turns {
         }
     }
 
-    /// Records the result of a claim that wanted `wanted` keys and has found `count`. Returns true if another claim may
+    /// Records the result of a claim that asked for `wanted` keys and found `count`. Returns true if another claim may
     /// find a key immediately.
     pub(crate) fn note_visited(
         &mut self,
@@ -348,13 +353,14 @@ impl Turns {
             return false;
         }
         if self.searched_for > 0 && (was_named || was_found) {
-            // Only the named groups have changed since the last search. The next poll continues the search.
+            // Since the last search, only the named groups have changed. The next poll continues the search.
             return false;
         }
         if self.is_searching {
             self.steps += 1;
         } else {
-            // A new search begins, because the lookup of this claim may have preceded the request for wakes.
+            // A new search begins. The lookup of this claim is not enough, because it may have preceded the request for
+            // wakes.
             self.is_searching = true;
             self.bands.iter_mut().for_each(Band::begin_search);
         }
@@ -371,9 +377,9 @@ impl Turns {
     }
 }
 
-/// Returns the number of turns of each visited group with which all these groups together fill a claim of `wanted`
-/// keys. `groups` contains the weight of each group that may deliver, and the number of keys that the group has already
-/// received in its turn.
+/// Returns the number of turns that each visited group needs, so that these groups together fill a claim of `wanted`
+/// keys. For each group that may deliver, `groups` has its weight, and the number of keys that it has received in its
+/// present turn.
 pub(crate) fn turns_each(wanted: usize, groups: impl Iterator<Item = (u32, u32)>) -> usize {
     let add = |(sum, used): (u64, u64), (weight, had): (u32, u32)| {
         (sum + u64::from(weight), used + u64::from(had))
@@ -410,7 +416,7 @@ mod tests {
         assert_eq!(first(&mut turns), [""; 0]);
         turns.note_visited(open(&["b", "a"], None), 7, 9);
         assert_eq!(first(&mut turns), ["b0", "a0"]);
-        // The group `a` has no more keys, and `c` was found.
+        // The group `a` has no more keys, and the claim found the group `c`.
         turns.note_visited(open(&["b", "c", "b"], None), 7, 9);
         assert_eq!(first(&mut turns), ["b0", "c0"]);
         turns.note_visited(open(&[], None), 7, 9);
@@ -449,11 +455,11 @@ mod tests {
         assert_eq!(turns_each(100, [(1, 0), (3, 0)].into_iter()), 25);
         assert_eq!(turns_each(100, [].into_iter()), 100);
         assert_eq!(turns_each(100, std::iter::repeat_n((1, 0), 1000)), 13);
-        // The remainder of a turn has fewer keys.
+        // A group that continues its turn has fewer keys left in it.
         assert_eq!(turns_each(16, [(1, 2), (1, 0)].into_iter()), 9);
     }
 
-    /// Makes an empty claim that has looked up groups up to `cursor` in each priority.
+    /// Makes a claim that finds no key, and looks up groups up to `cursor` in each priority.
     fn look_up_to(turns: &mut Turns, cursor: &str) -> bool {
         _ = turns.next_rounds();
         let looked_up = Visited { cursor: Some(cursor.into()), ..Visited::default() };
@@ -479,7 +485,7 @@ mod tests {
         turns.name_group(Priority::Normal, "x");
         assert_eq!(first(&mut turns), ["x0"]);
         assert!(!turns.note_visited(open(&[], Some("a")), 0, 9), "only x has changed");
-        // A poll searches in steps.
+        // After a poll, the search continues for a limited number of steps.
         let mut steps = (100..).map(|n| look_up_to(&mut turns, &format!("b{n}")));
         assert_eq!(steps.position(|may_find| !may_find), Some(STEPS_PER_POLL as usize));
         drop(steps);
@@ -509,7 +515,7 @@ mod tests {
         assert_eq!(turns.next_claim(true, 0, 1000, None), zero);
         assert_eq!(turns.next_claim(false, 0, 2000, Some(ms(20))), Some(ms(7)));
         assert_eq!(turns.next_claim(false, 0, 2000, None), None);
-        // A claim with keys begins a new search.
+        // After a claim with keys, a new search begins.
         assert_eq!(turns.next_claim(true, 0, 2000, Some(ms(1))), zero);
         assert_eq!(turns.next_claim(false, 1, 2000, Some(ms(20))), Some(ms(20)));
         assert_eq!(turns.next_claim(false, 0, 2000, Some(ms(20))), Some(ms(20)));
@@ -531,7 +537,7 @@ mod tests {
         assert_eq!(first(&mut turns), ["g9-0", "x0"]);
     }
 
-    /// While a queue is paused, each claim returns its groups, and wakes name other groups.
+    /// While the queue is paused, each claim returns its groups, and wakes name further groups.
     #[test]
     fn the_groups_that_wakes_have_named_are_bounded() {
         let mut turns = Turns::default();
@@ -580,7 +586,7 @@ mod tests {
         }
         let some = lookups.iter().filter(|&&more| more > 0).count();
         assert_eq!((some, lookups[0]), (2, LOOKED_UP));
-        // The cursor does not change if no group was looked up.
+        // If no group was looked up, the cursor stays where it was.
         assert_eq!(turns.next_rounds()[1].after.as_deref(), Some("m"));
     }
 }

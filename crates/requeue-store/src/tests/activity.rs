@@ -1,4 +1,4 @@
-//! Tests of the activity that a process writes, and of its signs of life.
+//! Tests the activity and the signs of life that a process writes.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::PoisonError;
@@ -13,11 +13,11 @@ use crate::engine::time::Micros;
 use crate::types::activity::Activity;
 use crate::types::error::EngineError;
 
-/// The activity of the engine in memory.
+/// The activity that the engine in memory stores.
 #[derive(Debug, Default)]
 pub(super) struct Numbers {
     rows: BTreeMap<(i64, String), Part>,
-    /// The failures of the next writes, one for each write.
+    /// The results of the next writes, one for each write.
     mishaps: VecDeque<Mishap>,
 }
 
@@ -70,7 +70,7 @@ fn numbers(engine: &Memory) -> std::sync::MutexGuard<'_, Numbers> {
     engine.numbers.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Returns a queue of a worker with a name.
+/// Returns a queue that is opened with the name of a worker.
 fn worker() -> (Arc<Memory>, Queue) {
     let engine = Arc::new(Memory::new());
     let place = Place { worker: "other".into(), ..Place::new(1, "q", ReaddPolicy::Replace) };
@@ -78,7 +78,7 @@ fn worker() -> (Arc<Memory>, Queue) {
     (engine, queue)
 }
 
-/// Returns the number of adds in the store, without causing a write.
+/// Returns the number of adds that the store has, without causing a write.
 fn stored_adds(engine: &Memory) -> u64 {
     numbers(engine).rows.values().map(|part| part.tally.adds).sum()
 }
@@ -201,7 +201,7 @@ proptest! {
                 queue.add_all((0..number).map(|n| n.to_string())).await.expect("added");
                 adds += number;
                 if matches!(mishap, Mishap::Lost | Mishap::Unheard) {
-                    // If the row was not written, these adds are lost: the minute of the row is over.
+                    // If the row was not written, these adds are lost, because the minute of the row is over.
                     abandoned += adds - stored_adds(&engine);
                 }
                 numbers(&engine).mishaps = [mishap].into();

@@ -1,4 +1,4 @@
-//! Tests of the batches and the retries of adds.
+//! Tests batches of adds, and their retries.
 
 use super::*;
 
@@ -6,7 +6,7 @@ use super::*;
 async fn what_comes_together_travels_together() {
     let (engine, queue) = queue();
     let gate = engine.gate.lock().await;
-    // The first add is in flight when the other adds arrive.
+    // The other adds arrive while the first add is in flight.
     let adds: Vec<_> = (0..100u32)
         .map(|n| {
             let queue = queue.clone();
@@ -50,7 +50,7 @@ async fn an_add_is_tried_until_its_time_is_over() {
     let (engine, queue) = queue();
     engine.fail([Mishap::Absent, Mishap::Lost, Mishap::Absent]);
     assert_eq!(queue.add("a").await.expect("added at last"), Added::New);
-    // The first attempt took effect, so the retry gets the answer of a second add.
+    // The first attempt took effect, so the answer to the retry is that of a second add.
     engine.fail([Mishap::Unheard]);
     assert_eq!(queue.add("b").await.expect("added"), Added::Coalesced);
 

@@ -1,9 +1,9 @@
-//! Tests of keys that are claimed ahead: when, how many, and their return.
+//! Tests keys that are claimed ahead: when they are claimed, how many, and when they return.
 
 use super::*;
 use crate::types::inspect::State;
 
-/// Opens the queue as another process does, with the same engine.
+/// Opens the queue with the same engine, as another process does.
 fn another(engine: &Arc<Memory>) -> Queue {
     let place = Place::new(1, "q", ReaddPolicy::Replace);
     Queue::new(Arc::clone(engine) as Arc<dyn Engine>, place, Options::default(), None)
@@ -13,7 +13,7 @@ fn name(n: u32) -> String {
     format!("{n:05}")
 }
 
-/// A queue of 1,000 keys. A worker has just run 300 of them without a pause, and holds one more.
+/// Returns a queue of 1,000 keys. A worker has just run 300 of them without a break, and holds one more key.
 async fn busy(options: Options) -> (Arc<Memory>, Queue, Item) {
     let (engine, queue) = queue_with(Memory::new(), options);
     for n in 0..1000 {
@@ -39,7 +39,7 @@ async fn keys_are_claimed_ahead_of_a_quick_worker_and_of_no_slow_one() {
     let ahead = in_flight(&queue).await - 1;
     assert!((1..=40).contains(&ahead), "{ahead}");
     item.succeed().await.expect("the lease is held");
-    // This call resets the list of batches. One claim then serves many getters.
+    // This call clears the list of batches. After it, one claim serves many getters.
     engine.batches();
     for _ in 0..20 {
         get(&queue).await.succeed().await.expect("the lease is held");
@@ -47,7 +47,7 @@ async fn keys_are_claimed_ahead_of_a_quick_worker_and_of_no_slow_one() {
     let claims = engine.batches().into_iter().filter(|&keys| keys > 1).count();
     assert!((1..10).contains(&claims), "{claims}");
 
-    // No worker takes the keys that were claimed ahead, so they go back.
+    // No worker takes the keys that were claimed ahead, so they return to the store.
     tokio::time::advance(SECOND).await;
     settle().await;
     assert_eq!(in_flight(&queue).await, 0);
@@ -64,7 +64,7 @@ async fn a_worker_elsewhere_gets_what_was_claimed_ahead_in_its_order_and_it_has_
     let (engine, queue, item) = busy(Options::default()).await;
     let ahead = in_flight(&queue).await - 1;
     let other = another(&engine);
-    // Get all keys that are not claimed yet.
+    // This loop takes all keys that were not claimed ahead.
     let mut elsewhere = Vec::new();
     while elsewhere.len() + ahead < 699 {
         elsewhere.extend(other.get_many(699 - elsewhere.len() - ahead).await);
@@ -92,7 +92,7 @@ async fn what_was_claimed_ahead_is_back_once_it_is_shut_down_and_settled() {
     assert_eq!(in_flight(&queue).await, 1);
     item.succeed().await.expect("the lease is held");
     assert_eq!(engine.row("00301").map(|row| (row.failures, row.asked.adds)), Some((0, 1)));
-    // The key has its old place in the order.
+    // The key has its earlier place in the order.
     assert_eq!(get(&another(&engine)).await.as_str(), Some("00301"));
 }
 
@@ -110,7 +110,7 @@ async fn what_was_claimed_ahead_is_back_when_the_last_handle_is_gone() {
 async fn leases_of_keys_that_are_ahead_are_their_holders() {
     let (engine, queue, item) = busy(Options::default()).await;
     assert!(in_flight(&queue).await > 1);
-    // The process is suspended until its leases have expired, so none of its keys is delivered.
+    // The process is suspended until its leases have expired. Therefore, none of its keys is delivered.
     let gate = engine.gate.lock().await;
     tokio::time::advance(Options::default().lease).await;
     let getter = tokio::spawn({
@@ -169,7 +169,7 @@ async fn a_pause_returns_what_was_claimed_ahead() {
     let other = another(&engine);
     other.pause().await.expect("paused");
     item.succeed().await.expect("the lease is held");
-    // The worker receives keys until its process claims again and learns of the pause.
+    // The worker receives keys until its process claims again, and learns of the pause.
     let mut taken = 0;
     while let Ok(item) = tokio::time::timeout(SECOND, get(&queue)).await {
         item.succeed().await.expect("the lease is held");

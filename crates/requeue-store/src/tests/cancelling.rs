@@ -1,4 +1,4 @@
-//! Checks that a cancelled run reaches the process that has the key. The tests of each engine call these
+//! Checks that the cancellation of a run reaches the process that has the key. The tests of each engine call these
 //! functions.
 
 use std::time::Duration;
@@ -12,14 +12,15 @@ use crate::types::add::Added;
 use crate::types::key::Key;
 use crate::{CancelReason, CancelledRun, Completion};
 
-/// The time limit of the tests.
+/// The time limit for each wait.
 const LATEST: Duration = Duration::from_secs(900);
 
 async fn open(store: &Store, name: &str) -> Queue {
     store.queue(name).open().await.expect("the queue opens")
 }
 
-/// Cancels runs of `worker` from the process `other`. The lease is so long that no renewal informs the worker.
+/// Cancels runs of `worker` from the process `other`. The lease is so long that the worker cannot learn of the
+/// cancellation from a renewal.
 pub(crate) async fn check_cancels(worker: &Store, other: &Store, name: &str) {
     let opened = worker.queue(name).lease(LATEST * 6).open().await;
     let (queue, other) = (opened.expect("the queue opens"), open(other, name).await);
@@ -37,21 +38,21 @@ pub(crate) async fn check_cancels(worker: &Store, other: &Store, name: &str) {
     item.complete(Completion::Cancelled).await.expect("the lease is held");
     assert!(other.look_up("a").await.expect("looked up").is_none(), "nothing is left");
 
-    // A key that was added during the run runs again, and its next delivery is not cancelled.
+    // A key that was added during the run runs again. The next delivery is not cancelled.
     queue.add("again").await.expect("added");
     let item = queue.get().await.expect("the queue is open");
     assert_eq!(other.add("again").await.expect("added"), Added::Dirty);
     let cancelled = other.cancel_running("again").await.expect("answered");
     assert_eq!(cancelled, CancelledRun::Cancelled);
     timeout(LATEST, item.cancelled()).await.expect("the worker learns of it");
-    // The drop of a cancelled item does not count as a failure.
+    // If the item of a cancelled run is dropped, no failure is counted.
     drop(item);
     let item = queue.get().await.expect("the queue is open");
     assert_eq!((item.attempt(), item.cancel_reason()), (1, None));
     item.succeed().await.expect("the lease is held");
 }
 
-/// Cancels a run of `Workers`, and checks that the handler stops.
+/// Cancels a run of `Workers`, and checks that its handler stops.
 pub(crate) async fn check_workers(worker: &Store, other: &Store, name: &str) {
     async fn handle(_: Key, context: Context) -> Result<Action, Error> {
         assert_eq!(context.cancelled().await, CancelReason::Cancelled);
@@ -69,7 +70,7 @@ pub(crate) async fn check_workers(worker: &Store, other: &Store, name: &str) {
     assert!(other.look_up("a").await.expect("looked up").is_none());
 }
 
-/// Cancels a run whose worker renews only at the regular interval.
+/// Cancels a run whose worker learns of it only at a regular renewal.
 pub(crate) async fn check_renewals(worker: &Store, other: &Store, name: &str) {
     let lease = Duration::from_secs(9);
     let queue = worker.queue(name).lease(lease).open().await.expect("the queue opens");

@@ -1,4 +1,4 @@
-//! Tests of claims for the workers of other programs.
+//! Tests claims for the workers of other programs.
 
 use super::*;
 use crate::{Claims, Renewal, Resumed, Ticket};
@@ -9,7 +9,7 @@ async fn claim(queue: &Queue, worker: &str, max: usize) -> Claims {
     queue.claim_for(worker, LEASE, max, Duration::ZERO).await.expect("the name is valid")
 }
 
-/// Claims one key, and hands it over.
+/// Claims one key, and leaves it to another program.
 async fn ticket(queue: &Queue) -> Ticket {
     let claims = claim(queue, "w", 1).await;
     let item = claims.items().next().expect("a key is ready");
@@ -39,7 +39,7 @@ async fn a_claim_has_the_worker_and_the_lease_of_its_client() {
     first.hand_over();
     second.hand_over();
     assert_eq!(queue.leased(), 1, "other programs renew the other two leases");
-    // The leases of the other programs expire, and are counted as failures.
+    // The leases of the other programs expire, which is counted as a failure of each key.
     tokio::time::advance(LEASE).await;
     let again = get(&queue).await;
     assert_eq!(again.attempt(), 2);
@@ -55,7 +55,7 @@ async fn keys_that_are_not_handed_over_return_without_a_failure() {
     settle().await;
     let row = engine.row("a").expect("the key has a row");
     assert!(row.run.is_none() && row.failures == 0);
-    // The client disconnects during the claim.
+    // The client disconnects while the claim is in progress.
     let gate = engine.gate.lock().await;
     let mut waiting = Box::pin(claim(&queue, "w", 1));
     assert!(polled(&mut waiting).await.is_pending());
@@ -78,7 +78,7 @@ async fn a_claim_waits_for_a_key_and_makes_at_least_one_request() {
     queue.add("a").await.expect("added");
     assert_eq!(waiting.await.expect("no panic").items().len(), 1);
 
-    // If no key comes, the claim returns after its timeout, even if other claims wait longer.
+    // If no key is ready, the claim returns after its timeout. The longer wait of another claim does not delay it.
     settle().await;
     let item = get(&queue).await;
     let mut longer = Box::pin(queue.claim_for("other", LEASE, 1, 60 * SECOND));
@@ -89,7 +89,7 @@ async fn a_claim_waits_for_a_key_and_makes_at_least_one_request() {
     drop(longer);
     item.release().await.expect("the lease is held");
 
-    // The store takes longer than the client waits.
+    // The store needs more time than the client waits.
     let gate = engine.gate.lock().await;
     let mut slow = Box::pin(claim(&queue, "w", 1));
     assert!(polled(&mut slow).await.is_pending());
@@ -125,7 +125,7 @@ async fn each_process_can_renew_and_complete_a_claim_once() {
         let over = resume(&second, ticket).await;
         assert!(matches!(over, Err(Resumed::Over(Some(_)))), "{over:?}");
     }
-    // The next run has the flags and the priority of the adds, which this process did not know.
+    // This process did not know the flags and the priority of the adds. The next run has them nevertheless.
     tokio::time::advance(SECOND).await;
     let item = get(&second).await;
     let found = (item.attempt(), item.adds(), item.flags(), item.priority());
@@ -173,7 +173,7 @@ async fn the_lease_of_a_client_is_not_shortened() {
     let claims = queue.claim_for("w", lease, 1, SECOND).await.expect("valid");
     let until = || engine.row("a").and_then(|row| row.run).map(|run| run.lease_until);
     let before = until();
-    // The answer to the client takes longer than the renewals of this process.
+    // The answer to the client takes longer than the interval of this process's renewals.
     tokio::time::sleep(60 * SECOND).await;
     assert_eq!((until(), claims.items().len()), (before, 1));
     claims.hand_over();

@@ -1,5 +1,5 @@
-//! Checks each engine against the model of the queue in memory: random operations at times that the test
-//! sets. After each operation, the visible state of all keys must agree.
+//! Compares each engine with the model of the queue in memory. A test applies random operations at times that it sets.
+//! After each operation, the visible state of all keys must be the same.
 
 pub(crate) mod actions;
 pub(crate) mod activity;
@@ -27,13 +27,13 @@ use crate::tests::BoxFuture;
 use crate::types::add::{Add, ParkedAdd, ReaddPolicy};
 use crate::types::inspect::State;
 
-/// Returns the runtime of a random test.
+/// Returns a runtime for a random test.
 pub(crate) fn runtime() -> tokio::runtime::Runtime {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     runtime.expect("the runtime is built")
 }
 
-/// Returns the configuration of random tests with this number of cases. PROPTEST_CASES overrides the number.
+/// Returns the configuration of a random test with `default` cases. The variable PROPTEST_CASES overrides this number.
 pub(crate) fn cases(default: u32) -> proptest::test_runner::Config {
     let cases = std::env::var("PROPTEST_CASES").ok().and_then(|n| n.parse().ok());
     let cases = cases.unwrap_or(default);
@@ -47,7 +47,7 @@ pub(crate) trait Rig {
 
     fn set_time(&self, now: Micros) -> BoxFuture<'_, ()>;
 
-    /// Returns true if the queue has a single shard, and therefore one order.
+    /// Returns true if the queue has a single shard. All its keys then have one order.
     fn is_ordered(&self) -> bool {
         true
     }
@@ -72,7 +72,7 @@ pub(crate) trait Rig {
         true
     }
 
-    /// Returns true if the engine keeps the last failures of a key.
+    /// Returns true if the engine stores the last failures of a key.
     fn keeps_attempts(&self) -> bool {
         true
     }
@@ -85,12 +85,12 @@ pub(crate) trait Rig {
 
 const STATES: [State; 4] = [State::Ready, State::Waiting, State::InFlight, State::Parked];
 const KEYS: u32 = 6;
-/// The number of groups: more than a claim looks up, so that the cursor has an effect. The first is the group without a
-/// name.
+/// The number of groups. A claim looks up fewer groups, so the cursor has an effect. The first group has an empty name.
 const GROUPS: u32 = 19;
-/// The number of keys of a queue with groups. Each group has a key of each priority, and a second key of one priority.
+/// The number of keys of a queue with groups. Each group has one key of each priority, and a second key of one
+/// priority.
 const GROUPED_KEYS: u32 = 4 * GROUPS;
-/// The pattern that extracts the groups of these keys. In one of the keys, another line break precedes the group.
+/// The pattern that extracts the groups of these keys. One of the keys has another line break before its group.
 pub(crate) const PATTERN: &str = "(?-u)\n([^\n]*)$";
 /// A short name, and a name of the maximum length.
 const WORKERS: [&str; 2] = [
@@ -98,16 +98,16 @@ const WORKERS: [&str; 2] = [
     "\u{20ac}/'\"{x}-99999999999999999999999999999999999999999999999999999999999999999999999999999999999999999",
 ];
 const LEASE: Duration = Duration::from_micros(300);
-/// The backoff of all failures. It is constant, so that the test need not know how many failures count.
+/// The backoff after each failure. It is constant, so that the test need not know how many failures determine it.
 pub(crate) const BACKOFF: Duration = Duration::from_micros(40);
-/// The first time of the clock. It is in 2001, so that no engine mistakes it for a missing value.
+/// The first time of the clock. It is in 2001. An engine could take a time near 0 for a missing value.
 const BEGIN: Micros = 1_000_000_000_000_000;
 
 fn failing() -> Failing {
     Failing { backoff: Backoff { base: BACKOFF, cap: BACKOFF, share: 1.0 }, max_failures: None }
 }
 
-/// Checks that keys whose leases expire together do not become ready together.
+/// Checks that keys do not become ready at the same time if their leases expire at the same time.
 pub(crate) async fn check_jitter(rig: &dyn Rig, name: &str) {
     const KEYS: usize = 40;
     let engine = rig.engine();
@@ -128,11 +128,11 @@ pub(crate) async fn check_jitter(rig: &dyn Rig, name: &str) {
     let dues: BTreeSet<_> =
         page.into_iter().map(|entry| entry.due.expect("the key waits")).collect();
     assert!(dues.iter().all(|due| (second / 2..=second).contains(due)), "{dues:?}");
-    // Keys of different shards may have equal due times.
+    // Keys of different shards may have the same due time.
     assert!(dues.len() > KEYS / 2, "{dues:?}");
 }
 
-/// Checks that more keys than fit in a batch are revived and cancelled, and no other keys.
+/// Checks that the calls revive and cancel more keys than one batch has, and no other keys.
 pub(crate) async fn check_bulk(store: &Store, name: &str) {
     const MANY: u64 = 2_500;
     let queue = store.queue(name).open().await.expect("the queue opens");
@@ -179,7 +179,7 @@ pub(crate) async fn check_bulk(store: &Store, name: &str) {
     assert_eq!(counted().await, (0, 0, 0, 0));
 }
 
-/// Checks that the store lists its queues, with and without keys.
+/// Checks that the store lists all its queues, with and without keys.
 pub(crate) async fn check_queues(store: &Store, name: &str) {
     let [full, empty, parked, absent] =
         ["full", "empty {x} ü", "parked", "absent"].map(|which| format!("{name}-{which}"));

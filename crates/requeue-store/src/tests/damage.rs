@@ -1,4 +1,4 @@
-//! Tests of damaged rows, which other programs wrote and requeue cannot read. They must not affect other keys. The
+//! Tests damaged rows, which another program has written and requeue cannot read. They must not affect other keys. The
 //! tests of each engine write many such rows, and check them with these functions.
 
 use std::collections::BTreeSet;
@@ -18,13 +18,13 @@ use crate::types::error;
 use crate::types::inspect::{State, StateCounts};
 use crate::types::key::Key;
 
-/// The key whose row is overwritten.
+/// The key whose row the test overwrites.
 pub(crate) const BAD: &str = "bad";
 
 const STATES: [State; 5] =
     [State::Ready, State::Waiting, State::InFlight, State::Parked, State::Damaged];
 
-/// The state of the key whose row is overwritten.
+/// The state of the key before the test overwrites its row.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Kind {
     Ready,
@@ -33,7 +33,7 @@ pub(crate) enum Kind {
     Parked,
     Running,
     Dirty,
-    /// The key is in flight, with an expired lease.
+    /// The key is in flight, and its lease has expired.
     Expired,
 }
 
@@ -49,7 +49,7 @@ impl Kind {
     ];
 }
 
-/// Values for the columns of a row: the limits of types, and their neighbours.
+/// Values for the columns of a row: the limits of types, and the numbers next to them.
 pub(crate) const NUMBERS: [i64; 20] = [
     i64::MIN,
     i64::MIN + 1,
@@ -77,11 +77,11 @@ pub(crate) fn number(rng: &mut Rng) -> i64 {
     if rng.u8(..4) == 0 { rng.i64(..) } else { NUMBERS[rng.usize(..NUMBERS.len())] }
 }
 
-/// A queue with a key in each state, and the key whose row the test overwrites.
+/// A queue that has a key in each state, and the key whose row the test overwrites.
 pub(crate) struct Scene {
     engine: Arc<dyn Engine>,
     place: Place,
-    /// The good keys in flight.
+    /// The valid keys in flight.
     held: Vec<(Key, i64)>,
     bad_epoch: i64,
 }
@@ -157,7 +157,7 @@ impl Scene {
         );
     }
 
-    /// Lists, counts, and walks over all keys.
+    /// Reads pages of all keys, counts all keys, and walks over all keys.
     async fn looks(&self, how: &str) -> StateCounts {
         let (engine, place) = (&self.engine, &self.place);
         for state in STATES.map(Some).into_iter().chain([None]) {
@@ -191,8 +191,8 @@ impl Scene {
         false
     }
 
-    /// Checks that all good ready keys are delivered, and that all other operations on good keys work in one
-    /// batch with the bad key. Returns true if the bad key was damaged, and the reports of the claims.
+    /// Checks that all valid ready keys are delivered. Also checks that all other operations on valid keys succeed in
+    /// one batch with the bad key. Returns true if the bad key was damaged, and the reports of the claims.
     pub(crate) async fn check(&self, how: &str) -> (bool, Vec<Damaged>) {
         let (engine, place) = (&self.engine, &self.place);
         let is_damaged = self.is_damaged(how).await;
@@ -247,7 +247,7 @@ impl Scene {
         .into_iter()
         .enumerate()
         {
-            // The page has two keys, and begins after the bad key.
+            // The first parts have two keys each. The bad key is skipped, because it is in each batch.
             let part = all.iter().skip(1).skip(2 * n).take(if n == 2 { 9 } else { 2 });
             let ends: Vec<End> = all[..1]
                 .iter()
@@ -261,13 +261,13 @@ impl Scene {
             let ended = engine.finish_deliveries(place, ends).await;
             let ended = ended.unwrap_or_else(|error| panic!("{how}: {}", error.source));
             assert!(ended[1..].iter().all(|ended| *ended), "{how}: {ended:?}");
-            // An engine may permit the success of a run, because a success removes the row.
+            // An engine may accept the success of the bad key's run, because a success removes the row.
             assert!(!is_damaged || !ended[0] || n == 2, "{how}");
         }
         (is_damaged, reported)
     }
 
-    /// Checks that an add, in a batch with other keys, repairs the key, so that it runs.
+    /// Checks that an add of the bad key, in a batch with other keys, replaces its row. The key then runs.
     pub(crate) async fn check_add(&self, how: &str) {
         let (engine, place) = (&self.engine, &self.place);
         let is_damaged = self.is_damaged(how).await;
@@ -296,7 +296,7 @@ impl Scene {
         assert_eq!(self.looks(how).await.damaged, 0, "{how}");
     }
 
-    /// Checks that a drop counts damaged keys like other keys, and removes all their data.
+    /// Checks that a drop counts damaged keys as it counts other keys, and removes all their data.
     pub(crate) async fn check_drop(&self, how: &str) {
         let (engine, place) = (&self.engine, &self.place);
         let counts = self.looks(how).await;
@@ -341,7 +341,7 @@ impl Scene {
         }
     }
 
-    /// Checks that a cancel, in a batch with another key, removes all data of the key.
+    /// Checks that a cancel of the bad key, in a batch with another key, removes all its data.
     pub(crate) async fn check_cancel(&self, how: &str) {
         let (engine, place) = (&self.engine, &self.place);
         let is_damaged = self.is_damaged(how).await;

@@ -1,4 +1,4 @@
-//! Tests of queues that are dropped while other processes have them open.
+//! Tests queues that are dropped while other processes have them open.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -33,7 +33,7 @@ pub(crate) async fn check_drops(one: &Store, other: &Store, name: &str) {
     check_races(one, other, &format!("{name}-race")).await;
 }
 
-/// Checks that a drop without force changes no queue with keys, in any state.
+/// Checks that a drop without force does not change a queue that has keys in any state.
 async fn check_refusals(one: &Store, other: &Store, name: &str) {
     let error = one.drop_queue(name).await.expect_err("there is no queue");
     assert!(error.kind() == ErrorKind::Missing && !error.kind().is_temporary(), "{error:?}");
@@ -115,7 +115,7 @@ async fn check_forced(one: &Store, other: &Store, name: &str) {
     assert_eq!(error.kind(), ErrorKind::Dropped, "{error:?}");
     assert_eq!(within(queue.get()).await.map(|item| item.to_string()), None);
     assert!(queue.is_dropped() && queue.shutting_down());
-    // The run detects the drop by the next renewal, and its completion has no effect.
+    // The run learns of the drop at the next renewal. Its completion has no effect.
     within(item.lost()).await;
     let error = item.succeed().await.expect_err("the queue was dropped");
     assert!(matches!(error, CompleteError::Lost | CompleteError::Dropped), "{error:?}");
@@ -127,7 +127,7 @@ async fn check_forced(one: &Store, other: &Store, name: &str) {
     let reopened = other.queue(name).must_exist().open().await;
     assert_eq!(reopened.expect_err("the queue was dropped").kind(), ErrorKind::Missing);
 
-    // A getter and workers wait when the queue is dropped.
+    // The queue is dropped while a getter and workers wait for keys.
     let queue = other.queue(name).open().await.expect("the queue is created again");
     let getting = tokio::spawn({
         let queue = queue.clone();
@@ -138,7 +138,7 @@ async fn check_forced(one: &Store, other: &Store, name: &str) {
     );
     let (held, kept) = (queue.clone(), other.queue(name).open().await.expect("the queue opens"));
     kept.add("a").await.expect("added");
-    // The getter or the workers have had the key.
+    // Either the getter or the workers have received the key.
     let got = within(async {
         while kept.counts().await.expect("counted") != StateCounts::default()
             && !getting.is_finished()
@@ -198,7 +198,7 @@ async fn check_created_again(one: &Store, other: &Store, name: &str) {
     one.drop_queue(name).await.expect("the queue is empty");
 }
 
-/// Checks that, if an add and a drop happen at the same time, one of them fails.
+/// Checks that either the add or the drop fails if they happen at the same time.
 async fn check_races(one: &Store, other: &Store, name: &str) {
     const ROUNDS: usize = 40;
     let mut added = 0;
@@ -226,12 +226,12 @@ async fn check_races(one: &Store, other: &Store, name: &str) {
                 added += 1;
             }
             (Ok(()), Err(error)) => assert!(error.kind() == ErrorKind::Dropped, "{error:?}"),
-            // Add and drop both succeed, or both fail, only if some shards receive the keys before the drop, and other
-            // shards after it.
+            // Both can succeed or fail together in only one case: some shards receive the keys before the drop, and
+            // other shards after it.
             (dropped, added) => panic!("round {round}: {dropped:?}, {added:?}"),
         }
     }
-    // In most runs, both outcomes occur. The test requires only that add and drop never both succeed.
+    // In most executions, both outcomes occur. The test only requires that an add and a drop never both succeed.
     assert!(added <= ROUNDS);
 }
 

@@ -1,4 +1,4 @@
-//! An engine in memory for tests. Its time is tokio's, and tests make it fail.
+//! An engine in memory for tests. Its time is that of tokio, and a test can make its operations fail.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -32,12 +32,12 @@ pub(super) enum Mishap {
     Absent,
     /// The call takes effect, and its answer is lost.
     Unheard,
-    /// The call has no effect, and the answer is lost.
+    /// The call has no effect. The caller receives the error for a lost answer.
     Lost,
     /// The call has no effect, and no answer ever arrives.
     Silent,
     Refused,
-    /// The call takes effect and is answered. A later call fails.
+    /// The call takes effect and is answered. The failure after it in the list applies to a later call.
     Fine,
 }
 
@@ -47,16 +47,16 @@ pub(super) struct Memory {
     rows: Mutex<BTreeMap<Key, Row>>,
     epoch: Mutex<i64>,
     wakes: watch::Sender<u64>,
-    /// The number of wakes that the process has passed on.
+    /// The number of wakes that the process has passed on to other processes.
     passed_wakes: AtomicUsize,
     mishaps: Mutex<VecDeque<Mishap>>,
     /// The number of keys in each batch.
     batches: Mutex<Vec<usize>>,
     is_dropped: AtomicBool,
     is_paused: AtomicBool,
-    /// Keys that another transaction has locked. Their leases are still renewed.
+    /// The keys that another transaction has locked. Their leases can be renewed nevertheless.
     locked: Mutex<BTreeSet<Key>>,
-    /// The failures of activity are separate, because the time of a write is random.
+    /// The activity has separate failures, because it is written at random times.
     pub(super) numbers: Mutex<Numbers>,
     /// A test holds this lock to block all operations.
     pub(super) gate: tokio::sync::Mutex<()>,
@@ -64,23 +64,23 @@ pub(super) struct Memory {
     pub(super) counting: tokio::sync::Mutex<()>,
     /// The number of concurrent batches that the engine supports.
     pub(super) breadth: usize,
-    /// True if the engine wakes getters.
+    /// True if the engine wakes getters when a key becomes ready.
     pub(super) tells: bool,
     /// True if the answer to a claim includes the time until the next lease expires.
     pub(super) knows_leases: bool,
-    /// The time until a schedule is due, as claims return it.
+    /// The time until a schedule is due, which claims return.
     pub(super) schedule_in: Option<Duration>,
     /// The schedules of each shard.
     pub(super) schedules: Vec<Mutex<Vec<Scheduled>>>,
-    /// True if claims return the time of the next schedule.
+    /// True if claims return the time until the next schedule is due.
     pub(super) knows_schedules: bool,
-    /// The shard that does not answer requests for schedules.
+    /// The shard that does not answer requests for schedules, or `None` if all shards answer.
     pub(super) silent_shard: Option<usize>,
-    /// The time that an attempt to fire the schedule of a locked key takes.
+    /// The duration of an attempt to fire a schedule whose key is locked.
     pub(super) lock_timeout: Duration,
-    /// True if the store refuses to fire schedules now.
+    /// True if the store answers that it cannot fire schedules now.
     pub(super) is_unable: bool,
-    /// The numbers of requests for schedules, and of attempts to fire one.
+    /// The number of requests for schedules, and the number of attempts to fire one.
     pub(super) looks: AtomicUsize,
     pub(super) shots: AtomicUsize,
 }
@@ -119,12 +119,12 @@ impl Memory {
         }
     }
 
-    /// Injects these failures into the next operations, one into each.
+    /// Injects these failures into the next operations, one failure into each operation.
     pub(super) fn fail(&self, mishaps: impl IntoIterator<Item = Mishap>) {
         lock(&self.mishaps).extend(mishaps);
     }
 
-    /// Removes the failures that no operation has encountered.
+    /// Removes the failures that no operation has consumed.
     pub(super) fn clear(&self) {
         lock(&self.mishaps).clear();
     }
@@ -159,8 +159,8 @@ impl Memory {
         lock(&self.locked).contains(key)
     }
 
-    /// Applies `operation` to the requests whose keys are free. The other requests have no answer, or make the whole
-    /// batch fail.
+    /// Applies `operation` to the requests whose keys are not locked. The other requests have no answer, or they make
+    /// the whole batch fail.
     async fn answer_free<'a, W, T>(
         &self,
         wishes: Vec<W>,
@@ -242,7 +242,7 @@ impl Memory {
         })
     }
 
-    /// Changes the unlocked keys. The wait for a single locked key fails immediately.
+    /// Changes the keys that are not locked. Fails, without waiting for the lock, if `keys` is a single locked key.
     fn changed<'a, T: Send + 'a>(
         &'a self,
         keys: Vec<Key>,
@@ -532,7 +532,7 @@ impl Engine for Memory {
     }
 }
 
-/// Reverses the order of priorities, so that the highest priority is the least value.
+/// Reverses the order of priorities, so that the highest priority has the lowest value.
 const fn flipped(priority: Priority) -> Priority {
     match priority {
         Priority::Low => Priority::High,

@@ -1,4 +1,4 @@
-//! Tests of the errors' texts and sources.
+//! Tests the texts and the sources of errors.
 
 use std::collections::BTreeSet;
 use std::error::Error;
@@ -7,7 +7,7 @@ use super::*;
 use crate::types::error::*;
 use crate::types::inspect::StateCounts;
 
-/// Returns an error of each public type, made in each way that has a source or none.
+/// Returns errors of each public type, one for each way in which the type is created.
 fn all() -> Vec<(&'static str, Box<dyn Error>)> {
     let fault = || EngineError::absent("connection refused");
     vec![
@@ -70,7 +70,7 @@ fn an_error_of_a_change_says_whether_it_may_have_happened() {
         let error = UpdateError::from_engine("queue \"q\" was not dropped", fault);
         (error.to_string(), error.may_have_happened())
     };
-    // A second cancel, revive or drop may also affect later adds.
+    // A second cancel, revive or drop may also affect a later add.
     for (unsure, sure, advice) in [
         (update(lost()), update(absent()), "check before you repeat it"),
         (migrate(lost()), migrate(absent()), "repeating it is harmless"),
@@ -79,12 +79,12 @@ fn an_error_of_a_change_says_whether_it_may_have_happened() {
         let expected = format!("{} (the change may have taken effect; {advice})", sure.0);
         assert_eq!((unsure, sure.1), ((expected, true), false));
     }
-    // A query changes nothing.
+    // A read changes nothing.
     let error = ReadError::from_engine("the keys were not counted", lost());
     assert_eq!(error.to_string(), "the keys were not counted");
 }
 
-/// The first transaction changes 1,000 keys.
+/// The first transaction changes 1,000 keys, and a second transaction changes the last key.
 #[tokio::test(start_paused = true)]
 async fn a_change_that_fails_after_its_first_part_may_have_happened() {
     let keys = || (0..1001).map(|n| format!("{n:04}"));
@@ -101,14 +101,14 @@ async fn a_change_that_fails_after_its_first_part_may_have_happened() {
         assert!(error.may_have_happened(), "{mishap:?}");
         assert_eq!(error.kind().is_temporary(), is_temporary, "{mishap:?}");
         assert!(queue.counts().await.expect("counted").ready <= 1, "{mishap:?}");
-        // No earlier part of the batch was changed.
+        // There is only one transaction, so no other part was changed.
         engine.fail([mishap]);
         let error = queue.cancel_keys(["1000"]).await.expect_err("the only part fails");
         let is_unsure = matches!(mishap, Mishap::Lost | Mishap::Unheard);
         assert_eq!(error.may_have_happened(), is_unsure, "{mishap:?}");
         assert_eq!(error.kind().is_temporary(), is_temporary, "{mishap:?}");
     }
-    // The key that is locked is changed after the others.
+    // A locked key is changed after the other keys.
     for locked in ["a", "b"] {
         let (engine, queue) = queue();
         queue.add_all(["a", "b"]).await.expect("added");
@@ -116,7 +116,7 @@ async fn a_change_that_fails_after_its_first_part_may_have_happened() {
         let error = queue.cancel_keys(["a", "b"]).await.expect_err("the key is locked");
         assert!(error.may_have_happened() && error.kind().is_temporary());
         assert!(chain(&error).ends_with("another transaction has locked the key; try again later"));
-        // No other key has changed.
+        // The other key was already cancelled, so this call changes nothing.
         let error = queue.cancel_keys(["a", "b"]).await.expect_err("the key is locked");
         assert!(!error.may_have_happened() && error.kind().is_temporary());
     }
@@ -139,7 +139,8 @@ fn no_error_prints_its_source_which_it_returns() {
 #[test]
 fn all_types_of_errors_are_held_to_that() {
     let text = include_str!("../types/error.rs");
-    // The text contains the enums, and the uses of the macro: a name, a comma and the end of the message.
+    // The source text contains the enums, and the calls of the macro. In a call, the name is followed by a comma and
+    // the end of the message.
     let enums = text.lines().filter_map(|line| line.strip_prefix("pub enum "));
     let by_macro = text.split("\nerror! {").skip(1).flat_map(str::lines).map(str::trim);
     let names = enums.chain(by_macro).filter_map(|line| line.split([' ', ',']).next());

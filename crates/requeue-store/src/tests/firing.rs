@@ -1,4 +1,4 @@
-//! Tests of the processes that fire the schedules of a queue, even while some schedules fail.
+//! Tests the processes that fire the schedules of a queue, even while some schedules fail.
 
 use std::sync::Mutex;
 use std::sync::atomic::Ordering;
@@ -8,7 +8,7 @@ use tokio::time::{Instant, timeout};
 use super::*;
 use crate::engine::schedules::Scheduled;
 
-/// A schedule that is due after the first second, and then each second.
+/// Returns a schedule that is first due one second after the beginning of the test, and then each second.
 fn scheduled(key: &str) -> Scheduled {
     let (key, spec, zone) = (key.into(), "every 1s".to_owned(), String::new());
     let (priority, group, error) = (Priority::Normal, None, None);
@@ -16,7 +16,7 @@ fn scheduled(key: &str) -> Scheduled {
     Scheduled { key, spec, zone, priority, group, next_at, is_new, is_paused, error }
 }
 
-/// Gets keys for the given time. Returns the number of deliveries of each key.
+/// Takes and completes keys for the given time. Returns the number of deliveries of each key.
 async fn work_for(queue: &Queue, time: Duration) -> Vec<(String, usize)> {
     let until = Instant::now() + time;
     let mut counts = std::collections::BTreeMap::new();
@@ -52,7 +52,7 @@ async fn claims_do_not_pay_for_a_schedule_that_cannot_be_fired() {
     let looks = looks.load(Ordering::SeqCst);
     assert!(looks <= 250, "{looks} requests in a minute, and at least 600 claims");
 
-    // Other processes store a schedule, whose time claims return.
+    // Another process stores a schedule, and claims return its time.
     let new = Scheduled { is_new: true, next_at: 0, ..scheduled("new") };
     engine.schedules[0].lock().expect("no panic").push(new);
     let counts = work_for(&queue, SECOND * 3).await;
@@ -62,7 +62,7 @@ async fn claims_do_not_pay_for_a_schedule_that_cannot_be_fired() {
     assert!(counts.iter().any(|(key, _)| key == "held"), "{counts:?}");
 }
 
-/// A transaction may lock the keys of many schedules. The wait for each of them takes time.
+/// A transaction may have locked the keys of many schedules. The wait for each of these locks takes time.
 #[tokio::test(start_paused = true)]
 async fn many_locked_schedules_do_not_stop_the_others() {
     const LOCKED: usize = 300;

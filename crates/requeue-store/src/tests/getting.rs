@@ -1,4 +1,4 @@
-//! Tests of getters: which keys they get, when they are woken or poll, and when they return `None`.
+//! Tests getters: the keys that they receive, when they are woken or poll, and when they return `None`.
 
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
@@ -24,7 +24,7 @@ async fn a_getter_is_woken_when_a_key_comes_and_when_one_is_due() {
 
     queue.add_after("b", Duration::from_millis(300)).await.expect("added");
     assert_eq!(get(&queue).await.as_str(), Some("b"));
-    // Tokio's timers have a resolution of a millisecond.
+    // The timers of tokio have a resolution of a millisecond.
     assert!(start.elapsed() <= Duration::from_millis(302), "{:?}", start.elapsed());
 }
 
@@ -126,7 +126,7 @@ async fn a_queue_that_is_shut_down_hands_out_no_more() {
 #[tokio::test(start_paused = true)]
 async fn it_is_not_idle_while_another_works() {
     let mut engine = Memory::new();
-    // An engine may not report the expiry of leases.
+    // An engine need not report when leases expire.
     engine.knows_leases = false;
     let (engine, queue) = queue_with(engine, Options::default());
     queue.add("a").await.expect("added");
@@ -200,7 +200,7 @@ async fn a_process_that_wants_no_key_passes_its_wake_on() {
         assert_eq!(engine.passed_wakes(), 1, "wake {n}: the process waits for no further one");
     }
 
-    // The wake for another key arrives while a claim has taken its key but has no answer yet.
+    // The wake for another key arrives during a claim. The claim has taken its key, but is not answered yet.
     queue.add("a").await.expect("added");
     settle().await;
     let gate = engine.gate.lock().await;

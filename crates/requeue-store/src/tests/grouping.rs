@@ -1,4 +1,4 @@
-//! Tests of groups through the API, with SQLite: invalid settings and names, limits, pauses and explanations.
+//! Tests groups through the API, with SQLite: invalid settings and names, limits, pauses and explanations.
 
 use std::time::Duration;
 
@@ -14,9 +14,9 @@ use crate::types::error::{ErrorKind, UpdateError, chain};
 use crate::types::group::GroupBy;
 use crate::types::inspect::State;
 
-/// No test waits for a poll or for the end of a lease.
+/// The interval of polls and the duration of leases. No test waits for either of them.
 const NEVER: Duration = Duration::from_secs(3600);
-/// The time limit of the tests.
+/// The time limit for each wait.
 const LATEST: Duration = Duration::from_secs(900);
 const PATTERN: &str = "^[^/]*";
 
@@ -48,7 +48,7 @@ fn waiting(queue: &Queue) -> JoinHandle<Vec<Item>> {
     tokio::spawn(async move { queue.get_many(10).await })
 }
 
-/// Lets the claims of waiting getters take effect, and returns the number of keys in flight.
+/// Reads the counts until the claims of waiting getters have taken effect. Returns the number of keys in flight.
 async fn in_flight(queue: &Queue) -> u64 {
     let mut counted = 0;
     for _ in 0..3 {
@@ -185,14 +185,14 @@ async fn processes_agree_on_the_groups_of_a_queue() {
         assert!(why.iter().all(|why| error.to_string().contains(why)), "{error}");
     }
 
-    // Without the options, or with equal ones, the queue opens with its stored settings.
+    // Without these options, or with equal options, the queue opens with its stored settings.
     let queue = other.queue("limit").open().await.expect("the queue opens");
     queue.set_group_limit(Some(3)).await.expect("set");
     queue.add("a/1").await.expect("added");
     let info = queue.group("a").info().await.expect("read").expect("it has a key");
     assert_eq!((info.limit, info.counts.ready), (Some(3), 1));
     one.queue("limit").group_by(PATTERN).group_limit(3).open().await.expect("equal settings");
-    // A limit without a pattern is valid, because the adds may name the groups.
+    // A limit without a pattern is valid, because adds may name the groups.
     one.queue("limit").group_limit(3).open().await.expect("an equal limit");
     let error = one.queue("limit").group_limit(2).open().await.expect_err("another limit");
     assert!(error.to_string().contains("the limit of its groups is 3, not 2"), "{error}");
@@ -272,7 +272,7 @@ async fn processes_share_the_limit_of_a_group() {
     held.extend(queue.get_many(1).await);
     let others = get_all(&elsewhere).await;
     assert_eq!((others.len(), in_flight(&queue).await), (1, 4), "{others:?}");
-    // The limit of the group takes precedence.
+    // The limit of the group overrides the limit of the queue.
     queue.group("a").set_limit(Some(4)).await.expect("set");
     assert_eq!(keys(&get_all(&elsewhere).await), ["a/4"]);
     held.remove(0).succeed().await.expect("the lease is held");
@@ -301,7 +301,7 @@ async fn a_lower_limit_applies_to_later_claims() {
     assert_eq!(keys(&get_all(&queue).await), ["a/5"]);
 }
 
-/// The next poll is in an hour.
+/// The next poll is in an hour, so only a wake can deliver the key in time.
 #[tokio::test]
 async fn a_getter_takes_the_slot_that_a_completion_frees() {
     let dir = tempfile::tempdir().expect("a directory");
@@ -394,7 +394,7 @@ async fn a_group_is_cancelled_and_read_without_its_neighbours() {
     assert_eq!(queue.counts().await.expect("counted").ready, 3 + 4 + 5 + 6);
 }
 
-/// The pattern is checked when the queue opens, and the name when a key is added.
+/// The pattern is checked when the queue opens. The extracted name is checked when a key is added.
 #[tokio::test]
 async fn a_pattern_that_extracts_a_long_name_refuses_the_key_alone() {
     let dir = tempfile::tempdir().expect("a directory");
@@ -434,11 +434,11 @@ async fn metrics_show_a_pause_and_the_ready_keys_of_full_groups() {
     assert_eq!(keys(&items), ["a/1", "b/1", "c/1"]);
     let sample = look(&queue).await;
     let at_limit = sample.at_group_limit.expect("groups have a limit");
-    // No key of b is ready, and c is paused.
+    // No key of `b` is ready, and `c` is paused.
     assert_eq!((sample.paused, sample.depth, at_limit.keys), (Some(false), 3, 2));
     assert!(at_limit.oldest > Duration::ZERO, "{at_limit:?}");
 
-    // The keys at their limit are read again after a pause of the group, and when no group is at its limit.
+    // The values are read again. The queue is now paused, and no group has reached its limit.
     queue.pause().await.expect("paused");
     for item in items {
         item.retry("no").await.expect("the lease is held");

@@ -1,5 +1,5 @@
-//! Checks the queue in memory with the conformance test of the engines. The test sets the queue's clock, and
-//! keeps the leases itself.
+//! Checks the queue in memory with the conformance test of the engines. The test sets the queue's clock. This module
+//! keeps the leases, because the queue in memory has none.
 
 use std::collections::{BTreeMap, HashMap};
 use std::future::ready;
@@ -42,9 +42,10 @@ struct Held {
     lease_until: Time,
 }
 
-/// [`requeue::limiter::BackoffLimiter`] without its jitter and its growth.
+/// A limiter like [`requeue::limiter::BackoffLimiter`], without jitter and growth.
 ///
-/// All backoffs are equal. A failure during the backoff of the previous failure waits for the remaining time.
+/// All backoffs are equal. The delay after a failure during the backoff of the previous failure is the time that
+/// remains.
 #[derive(Debug, Default)]
 struct Steady(HashMap<Key, Time>);
 
@@ -180,7 +181,7 @@ impl InMemory {
             Finish::RetryAfter(delay, ..) => item.complete(Completion::RetryAfter(delay)),
             Finish::GiveUp(_) => unreachable!("a queue in memory parks no keys"),
             Finish::Cancelled => unreachable!("this engine cancels no runs"),
-            // The queue in memory does not keep the places of keys, so the test does not unclaim them.
+            // The queue in memory does not keep the place of a key, so the test does not unclaim keys.
             Finish::Release(_) | Finish::Unclaim(..) => item.complete(Completion::Release),
         }
         true
@@ -198,7 +199,7 @@ impl InMemory {
     }
 
     fn all(&self) -> Vec<requeue::Entry<Key>> {
-        // `len` makes due keys ready.
+        // The call of `len` makes due keys ready.
         let _ = self.queue().len();
         self.queue().snapshot(requeue::Cursor::default(), 100).entries
     }
@@ -214,7 +215,7 @@ impl InMemory {
             Phase::Ready => State::Ready,
             Phase::InFlight | Phase::InFlightDirty => State::InFlight,
             _ if waits(&entry) => State::Waiting,
-            // The queue keeps only the key's failures.
+            // The queue only has the failures of the key, so the key has no state.
             _ => return None,
         };
         let held = self.held();
@@ -282,7 +283,7 @@ impl Engine for InMemory {
     }
 
     async fn drop_queue(&self, _: &str, _: bool) -> Answer<Dropped> {
-        // The rig drops no queues.
+        // The test drops no queues of this engine.
         answer(Dropped::Missing).await
     }
 
@@ -422,7 +423,8 @@ impl Rig for Fixture {
 
     fn set_time(&self, now: Micros) -> BoxFuture<'_, ()> {
         let now = Time::from_nanos(u64::try_from(now).expect("after 1970") * 1000);
-        // A key becomes ready when a call finds it due. Therefore, the test steps to each due time.
+        // In this queue, a key becomes ready when a call finds it due. Therefore, the test advances the clock to each
+        // due time.
         while let Some(due) = self.0.next_due().filter(|&due| due < now) {
             self.0.clock.set(due);
         }

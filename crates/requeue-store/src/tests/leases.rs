@@ -1,4 +1,4 @@
-//! Tests of leases: their renewal and loss, and completions during an outage.
+//! Tests leases: their renewal and loss, and completions during an outage.
 
 use super::*;
 
@@ -30,7 +30,7 @@ async fn a_lease_that_can_not_be_renewed_is_lost_before_the_engine_says_so() {
         item.succeed().await,
         Err(CompleteError::Lost | CompleteError::Unreachable(_))
     ));
-    // The run has failed, and the key is delivered again.
+    // The run has failed, so the key is delivered again.
     let item = get(&queue).await;
     assert_eq!((item.attempt(), item.fencing_token()), (2, 2));
     item.succeed().await.expect("the lease is held");
@@ -41,7 +41,7 @@ async fn a_renewal_that_hangs_keeps_nobody_from_hearing_of_the_loss() {
     let (engine, queue) = queue();
     queue.add("a").await.expect("added");
     queue.add("b").await.expect("added");
-    // Another key is claimed first, so that no renewal happens at the expiry of this lease.
+    // Another key is claimed earlier. Therefore, no renewal happens when this lease expires.
     let first = get(&queue).await;
     tokio::time::advance(Duration::from_secs(3)).await;
     let start = Instant::now();

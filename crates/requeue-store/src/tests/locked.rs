@@ -1,4 +1,4 @@
-//! Tests of keys that another transaction has locked.
+//! Tests keys that another transaction has locked.
 
 use super::*;
 
@@ -15,7 +15,7 @@ async fn a_key_that_somebody_has_locked_holds_up_no_other() {
     for other in [a, c] {
         assert_eq!(other.await.expect("the task completes").expect("added"), Added::New);
     }
-    // Later adds of the key also wait, and delay no other key.
+    // Later adds of the locked key also wait, and delay no other key.
     let [again, high] = [Add::now(), Add::now().priority(Priority::High)].map(|how| add("b", how));
     settle().await;
     engine.batches();
@@ -29,7 +29,7 @@ async fn a_key_that_somebody_has_locked_holds_up_no_other() {
     assert_eq!(high.await.expect("the task completes").expect("added"), Added::Coalesced);
     assert_eq!(engine.row("b").expect("the key has a row").asked.adds, 3);
     assert!(start.elapsed() < 2 * SECOND, "{:?}", start.elapsed());
-    // The key is treated like any other key again.
+    // The key is again treated like any other key.
     engine.batches();
     queue.add("b").await.expect("added");
     assert_eq!(engine.batches(), [1]);
@@ -74,7 +74,7 @@ async fn what_is_being_ended_is_kept_until_it_has_ended() {
     let ending = tokio::spawn(a.succeed());
     b.succeed().await.expect("the lease is held");
     assert_eq!((engine.row("b"), queue.leased()), (None, 0));
-    // The loop takes far longer than the lease duration.
+    // The loop takes much longer than the duration of the lease.
     for _ in 0..20 {
         tokio::time::advance(Duration::from_secs(9)).await;
         settle().await;

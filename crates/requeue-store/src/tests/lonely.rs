@@ -1,8 +1,8 @@
-//! Tests of requests that come one at a time, without concurrent requests.
+//! Tests requests that arrive one by one, without concurrent requests.
 
 use super::*;
 
-/// Adds enough keys, one at a time, that the batcher expects no concurrent requests.
+/// Adds many keys one by one. After this, the batcher expects no concurrent requests.
 async fn add_one_by_one(queue: &Queue) {
     for n in 0..20 {
         queue.add(format!("lone {n}")).await.expect("added");
@@ -63,7 +63,7 @@ async fn a_lone_add_that_is_given_up_may_happen_and_holds_up_nobody() {
     assert_eq!(engine.batches(), [1, 1]);
 }
 
-/// A waker that panics.
+/// A waker that panics when it is used.
 struct Unwell;
 
 impl std::task::Wake for Unwell {

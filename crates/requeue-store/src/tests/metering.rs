@@ -1,4 +1,4 @@
-//! Tests of a queue's metrics, and of the frequency at which the engine counts keys.
+//! Tests a queue's metrics, and how often the engine counts keys.
 
 use requeue::Completion;
 use tokio::time::timeout;
@@ -36,11 +36,11 @@ async fn what_this_process_does_is_counted_here_and_keys_by_the_engine() {
     queue.recent_counts().await.expect("counted");
     let sample = queue.sample().expect("counted");
     let counts = sample.totals;
-    // The adds are a twice, b, c, d, and b again. One add of a is coalesced.
+    // The adds are `a` twice, `b`, `c`, `d`, and `b` again. One add of `a` is coalesced.
     assert_eq!((counts.adds, counts.enqueued, counts.coalesced), (6, 5, 1));
     assert_eq!(counts.deliveries, 4);
-    // b failed twice and c once. The retries are d's delay and b's first failure, because b's second failure was its
-    // last.
+    // `b` failed twice and `c` once. The retries are the delay of `d` and the first failure of `b`. The second failure
+    // of `b` was its last one.
     assert_eq!((counts.failures, counts.retries, sample.given_up), (3, 2, 2));
     assert_eq!((sample.consecutive.counts[..2].to_vec(), sample.consecutive.sum), (vec![2, 1], 4));
     assert_eq!(sample.times.queued.sum, 3 * SECOND.as_nanos() + 2 * SECOND.as_nanos());
@@ -79,7 +79,7 @@ async fn a_run_whose_lease_has_expired_counts_as_a_failure_unless_it_was_cancell
         let counted = (sample.totals.failures, sample.given_up, sample.times.worked.count());
         let failures = u64::from(!is_cancelled);
         assert_eq!(counted, (failures, 0, 1), "{completion:?}, {is_cancelled}");
-        // The store has the same number of failures.
+        // The store has counted the same number of failures.
         queue.add("a").await.expect("added");
         let attempt = u64::from(get(&queue).await.attempt());
         assert_eq!(attempt, 1 + failures, "{completion:?}, {is_cancelled}");
@@ -106,7 +106,7 @@ async fn a_count_goes_on_whoever_has_gone() {
     queue.add("a").await.expect("added");
     engine.batches();
     let counting = engine.counting.lock().await;
-    // The loop takes longer than the lease duration.
+    // The loop takes longer than the duration of the lease.
     for _ in 0..5 {
         timeout(10 * SECOND, queue.recent_counts()).await.expect_err("the count goes on");
     }
@@ -116,7 +116,7 @@ async fn a_count_goes_on_whoever_has_gone() {
     assert_eq!(engine.batches(), [0], "one count");
 }
 
-/// Counts the keys. The count takes `time`.
+/// Makes a count that takes `time`.
 async fn count_in(engine: &Memory, queue: &Queue, time: Duration) {
     engine.batches();
     let counting = engine.counting.lock().await;
@@ -131,7 +131,7 @@ async fn count_in(engine: &Memory, queue: &Queue, time: Duration) {
     assert_eq!(engine.batches().len(), 1, "a count was due");
 }
 
-/// Checks that the next count is due after a pause of this length.
+/// Checks that the next count is due after the interval `pause`, and not earlier.
 async fn rests(engine: &Memory, queue: &Queue, pause: Duration) {
     engine.batches();
     tokio::time::advance(pause - Duration::from_millis(1)).await;
@@ -145,14 +145,14 @@ async fn rests(engine: &Memory, queue: &Queue, pause: Duration) {
 #[tokio::test(start_paused = true)]
 async fn a_stall_makes_no_long_pause_and_long_counts_take_a_fifth_of_the_time() {
     let (engine, queue) = queue();
-    // Any count, including the first, may be slow once.
+    // Any count may be slow once, even the first one.
     count_in(&engine, &queue, 40 * SECOND).await;
     rests(&engine, &queue, 30 * SECOND).await;
     count_in(&engine, &queue, SECOND / 10).await;
     rests(&engine, &queue, 5 * SECOND).await;
     count_in(&engine, &queue, 40 * SECOND).await;
     rests(&engine, &queue, 5 * SECOND).await;
-    // A large queue makes every count slow.
+    // A large queue makes each count slow.
     for time in [40, 50] {
         count_in(&engine, &queue, time * SECOND).await;
         rests(&engine, &queue, 160 * SECOND).await;
@@ -189,8 +189,8 @@ async fn a_count_without_an_answer_fails_and_the_last_numbers_remain() {
     assert_eq!(queue.sample().and_then(|sample| sample.counts_age), Some(Duration::ZERO));
 }
 
-/// Makes a count fail with `fault`, or at the time limit. Checks that the next count is due after a pause of this
-/// length.
+/// Makes a count fail with `fault`, or at the time limit if it is `None`. Checks that the next count is due after
+/// `pause` seconds.
 async fn fails(engine: &Memory, queue: &Queue, fault: Option<Mishap>, pause: u32) {
     match fault {
         Some(fault) => {
@@ -213,7 +213,7 @@ async fn fails(engine: &Memory, queue: &Queue, fault: Option<Mishap>, pause: u32
         }
     }
     let (pause, moment) = (pause * SECOND, Duration::from_millis(1));
-    // A query would get this answer.
+    // If the engine were queried, it would give this answer.
     engine.fail([Mishap::Refused]);
     tokio::time::advance(pause - moment).await;
     let error = queue.recent_counts().await.expect_err("the error is cached");
@@ -222,7 +222,7 @@ async fn fails(engine: &Memory, queue: &Queue, fault: Option<Mishap>, pause: u32
     tokio::time::advance(moment).await;
 }
 
-/// During an outage, counts fail in both ways. After the outage, the numbers must soon be recent again.
+/// During an outage, counts fail in both ways. After it, the numbers must soon be up to date again.
 #[tokio::test(start_paused = true)]
 async fn only_counts_that_take_too_long_in_a_row_make_long_pauses() {
     let (engine, queue) = queue();
@@ -273,7 +273,7 @@ async fn what_went_wrong_is_not_asked_for_by_each_who_waited() {
             .collect();
         settle().await;
         tokio::time::advance(30 * SECOND).await;
-        // A single query fails.
+        // Only one query fails, and all callers receive its error.
         engine.fail([Mishap::Absent]);
         drop(counting);
         for asked in asked {

@@ -1,5 +1,5 @@
-//! Tests of the API and the client with an engine in memory: batches, getters, leases, and errors when the
-//! engine fails. Time is tokio's paused time, which passes only while all tasks wait for it.
+//! Tests the API and the client with an engine in memory: batches, getters, leases, and failures of the engine. The
+//! time is the paused time of tokio, which advances only while all tasks wait for it.
 
 pub(crate) mod conformance;
 #[cfg(any(feature = "postgres", feature = "redis"))]
@@ -55,7 +55,7 @@ use crate::engine::{Ask, End, Engine, Place, Tried};
 use crate::types::add::{Add, Added, Priority, ReaddPolicy};
 use crate::types::error::{Answer, CompleteError, chain};
 
-/// The operations, without repetitions of batches.
+/// The operations of an engine, for callers that do not repeat batches.
 #[async_trait]
 pub(crate) trait Batches: Engine {
     async fn add_keys(&self, queue: &Place, asks: Vec<Ask>) -> Answer<Vec<Added>> {
@@ -88,7 +88,7 @@ pub(crate) trait Batches: Engine {
 
 impl<E: Engine + ?Sized> Batches for E {}
 
-/// A future of an engine or a rig of the tests.
+/// A future that an engine or a rig returns.
 pub(crate) type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 pub(crate) type BoxAnswer<'a, T> = BoxFuture<'a, Answer<T>>;
 
@@ -109,7 +109,7 @@ pub(crate) async fn get(queue: &Queue) -> Item {
     queue.get().await.expect("the queue is open")
 }
 
-/// Lets all tasks run until each of them waits for time.
+/// Lets all tasks run until each of them waits for time to pass.
 async fn settle() {
     for _ in 0..50 {
         tokio::task::yield_now().await;
@@ -147,7 +147,7 @@ async fn after_so_many_failures_a_key_is_parked_until_it_is_revived() {
     assert!(queue.revive("a").await.expect("revived"));
     let item = get(&queue).await;
     assert_eq!((item.attempt(), queue.revive("a").await.expect("answered")), (1, false));
-    // If the key is added during the run, it runs again instead, with its failures reset.
+    // If the key was added during the run, it runs again instead, and its failures are reset.
     queue.add("a").await.expect("added");
     item.give_up("never").await.expect("the lease is held");
     let item = get(&queue).await;

@@ -1,4 +1,4 @@
-//! Tests of the log messages about outages.
+//! Tests the log messages about outages.
 
 use std::cell::RefCell;
 use std::fmt;
@@ -17,9 +17,9 @@ thread_local! {
     static LINES: RefCell<Vec<String>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Keeps the messages about outages by thread, because each test has its own thread.
+/// Keeps the messages about outages. Each thread has a separate list, because each test runs on a separate thread.
 ///
-/// All tests share this subscriber. If each thread had its own, other threads could disable the events.
+/// All tests share this subscriber. If each thread had a separate subscriber, other threads could disable the events.
 struct Keeping;
 
 impl Subscriber for Keeping {
@@ -58,7 +58,7 @@ fn keep_lines() {
     });
 }
 
-/// Returns the messages since the last call.
+/// Returns the messages after the last call.
 fn lines() -> Vec<String> {
     LINES.take()
 }
@@ -118,7 +118,7 @@ async fn a_store_that_fails_every_other_time_is_not_reported_each_time() {
     }
     let lines = lines();
     let starts = lines.iter().filter(|line| line.starts_with("store unreachable: ")).count();
-    // One line is logged immediately, and one a minute later.
+    // One line is logged immediately, and one line is logged a minute later.
     assert_eq!((starts, lines.len()), (2, 4), "{lines:?}");
 }
 
@@ -138,7 +138,7 @@ async fn what_a_store_refuses_is_reported_as_that() {
     );
 }
 
-/// A store that answers is not called unreachable.
+/// A store that answers is reachable, even if it cannot process requests.
 #[tokio::test(start_paused = true)]
 async fn a_store_that_answers_is_not_called_unreachable() {
     keep_lines();
@@ -155,7 +155,7 @@ async fn a_store_that_answers_is_not_called_unreachable() {
     tokio::time::advance(60 * SECOND).await;
     let source = "no replica has confirmed it".into();
     place.note_failure(part(), &EngineError { kind: Kind::Unconfirmed, source });
-    // The server then stops. Each kind of trouble is logged at most once a minute.
+    // The server then stops. Each kind of trouble is logged at most once per minute.
     for _ in 0..9 {
         place.note_failure(part(), &EngineError::absent("gone"));
         place.note_failure(part(), &full());

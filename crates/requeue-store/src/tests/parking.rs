@@ -1,4 +1,4 @@
-//! Tests of parked keys: the effect of adds, the reports about them, and bulk changes.
+//! Tests parked keys: the effect of adds, the reports about parked keys, and bulk changes.
 
 use std::collections::BTreeSet;
 use std::fmt::Debug;
@@ -18,7 +18,7 @@ use crate::types::add::ParkedAdd;
 use crate::types::inspect::{ParkedKey, State};
 use crate::types::key::Key;
 
-/// Returns a queue that keeps parked keys.
+/// Returns a queue in which adds leave parked keys parked.
 fn keeping() -> (Arc<Memory>, Queue) {
     let engine = Arc::new(Memory::new());
     let settings = Settings { parked_add: ParkedAdd::Keep, ..Settings::default() };
@@ -53,7 +53,7 @@ async fn an_add_revives_a_parked_key_and_resets_its_failures() {
     assert_eq!(state(&queue, "b").await, (State::Waiting, 0));
     let added = queue.add_all(["a", "c", "c", "d"]).await.expect("added");
     assert_eq!(added, [Added::Coalesced, Added::Revived, Added::Coalesced, Added::New]);
-    // Adds in one batch also have separate answers.
+    // Adds in the same batch also have separate answers.
     let (_, queue) = self::queue();
     park(&queue, ["e"]).await;
     let both = tokio::join!(queue.add("e"), queue.add("e"));
@@ -75,7 +75,7 @@ async fn a_queue_may_keep_parked_keys() {
     assert_eq!(added, [Added::Revived]);
 }
 
-/// The events about parked and damaged keys, as text.
+/// Collects the events about parked and damaged keys, as text.
 #[derive(Clone, Default)]
 pub(crate) struct Events(Arc<Mutex<Vec<String>>>);
 
@@ -151,7 +151,7 @@ async fn a_parked_key_is_reported_and_no_other() {
     settle().await;
     assert_eq!(events.take().len(), 1);
     assert_eq!(engine.row("b").map(|row| row.parked), Some(true));
-    // If the answer was lost, the key is still reported once.
+    // If the answer was lost, the key is reported once nevertheless.
     queue.add("c").await.expect("added");
     let item = get(&queue).await;
     engine.fail([Mishap::Lost]);
@@ -159,7 +159,7 @@ async fn a_parked_key_is_reported_and_no_other() {
     assert_eq!(events.take().len(), 1);
 }
 
-/// The worker dies during the last run within the limit of failures.
+/// The worker dies during the last run that the limit of failures permits.
 #[tokio::test(start_paused = true)]
 async fn a_key_that_a_claim_parks_is_reported_and_counted() {
     let events = Events::default();
@@ -187,7 +187,7 @@ async fn a_key_that_a_claim_parks_is_reported_and_counted() {
     let place = Place { on_parked, ..Place::new(1, "q", settings) };
     let options = Options { max_failures: Some(1), ..Options::default() };
     let queue = Queue::new(Arc::clone(&engine) as Arc<dyn Engine>, place, options, None);
-    // This key was added during its last run, and runs again.
+    // This key was added during its last run, so it runs again.
     let item = get(&queue).await;
     assert_eq!((item.as_str(), item.attempt()), (Some("b"), 1));
     let expected = " message=parked queue=\"q\" key=a failures=1 error=\"the lease expired\"";
@@ -204,7 +204,7 @@ async fn a_key_that_a_claim_parks_is_reported_and_counted() {
     assert_eq!(reported, [(Some("a"), true), (Some("b"), false)]);
 }
 
-/// Checks that the answer to a claim contains the keys that the claim has parked.
+/// Checks that the answer to a claim has the keys that the claim has parked.
 pub(crate) async fn check_expired(rig: &dyn Rig, name: &str) {
     const KEYS: usize = 12;
     const LEASE: Duration = Duration::from_secs(30);
@@ -234,7 +234,7 @@ pub(crate) async fn check_expired(rig: &dyn Rig, name: &str) {
             rig.set_time(now + micros(2 * SECOND)).await;
         }
     }
-    // The first half of the keys are added during the last run, so they are not parked.
+    // The first half of the keys is added during their last runs, so these keys are not parked.
     add((0..KEYS / 2).map(ask).collect()).await;
     let claimed = engine.claim_keys(&place, claim).await.expect("claimed");
     assert_eq!(claimed.items.len(), KEYS / 2);
@@ -247,7 +247,7 @@ pub(crate) async fn check_expired(rig: &dyn Rig, name: &str) {
         assert_eq!((entry.state, entry.failures, entry.error), said);
         assert_eq!((parked.failures, parked.lease_expired), (2, true));
     }
-    // Each parked key is reported once.
+    // Each parked key is reported only once.
     rig.set_time(BEGIN + micros(10 * LEASE)).await;
     assert_eq!(engine.claim_keys(&place, claim).await.expect("claimed").parked, []);
 }
@@ -259,7 +259,7 @@ async fn many_keys_are_revived_in_few_transactions() {
     park(&queue, keys.iter().map(String::as_str)).await;
     engine.batches();
     assert_eq!(queue.revive_all().await.expect("revived"), 2_500);
-    // Each step lists keys and changes them.
+    // Each step lists keys, and then changes them.
     assert_eq!(engine.batches(), [1000, 1000, 1000, 1000, 1000, 500]);
     assert_eq!(queue.cancel_keys(keys).await.expect("cancelled"), [true; 2_500]);
     assert_eq!(engine.batches(), [1000, 1000, 500]);
@@ -279,7 +279,7 @@ async fn an_interrupted_change_goes_on_where_it_was() {
     }
     assert_eq!(reviving.changed(), 1000);
     assert!(reviving.step().await.expect("revived"));
-    // If the change is dropped, the other keys are unchanged.
+    // If the change is dropped, the other keys stay unchanged.
     drop(reviving);
     let counts = queue.counts().await.expect("counted");
     assert_eq!((counts.ready, counts.parked), (2_000, 500));
@@ -298,7 +298,7 @@ async fn a_locked_key_holds_up_no_other_and_is_told() {
     while reviving.changed() < 1_497 {
         assert!(reviving.step().await.expect("revived"));
     }
-    // All other keys have been revived. This key is now unlocked.
+    // All other keys are revived. This key is no longer locked.
     engine.set_locked("0008", false);
     let error = loop {
         match reviving.step().await {

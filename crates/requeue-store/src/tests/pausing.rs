@@ -11,9 +11,9 @@ use crate::client::item::Item;
 use crate::types::add::{Add, Added};
 use crate::types::inspect::State;
 
-/// The time limit of the tests.
+/// The time limit for each wait.
 const LATEST: Duration = Duration::from_secs(900);
-/// No test waits for a poll.
+/// The interval of polls and the duration of leases. No test waits for either of them.
 const POLL: Duration = Duration::from_secs(3600);
 
 async fn open(store: &Store, name: &str) -> Queue {
@@ -25,7 +25,7 @@ fn getting(queue: &Queue) -> JoinHandle<Option<Item>> {
     tokio::spawn(async move { queue.get().await })
 }
 
-/// Pauses and resumes a queue of `worker` from the process `other`. The resume wakes the worker.
+/// Pauses and resumes the queue from the process `other`. Checks that the resume wakes `worker`.
 pub(crate) async fn check_pauses(worker: &Store, other: &Store, name: &str) {
     let (queue, other_queue) = (open(worker, name).await, open(other, name).await);
     queue.add_all(["in flight", "next"]).await.expect("added");
@@ -49,7 +49,7 @@ pub(crate) async fn check_pauses(worker: &Store, other: &Store, name: &str) {
     assert_eq!((entry.state, entry.paused), (State::Ready, true));
     let explained = queue.explain("added").await.expect("answered");
     assert!(explained.contains(", but the queue is paused"), "{explained}");
-    // This read is later than a claim that the adds caused.
+    // The adds have caused a claim. This read happens after that claim.
     assert!(timeout(Duration::ZERO, &mut waiting).await.is_err(), "nothing is delivered");
 
     other_queue.resume().await.expect("resumed");
@@ -62,7 +62,7 @@ pub(crate) async fn check_pauses(worker: &Store, other: &Store, name: &str) {
     let explained = queue.explain("later").await.expect("answered");
     assert!(explained.contains("and further adds"), "{explained}");
 
-    // A later queue of this name is not paused.
+    // A later queue with the same name is not paused.
     other_queue.pause().await.expect("paused");
     worker.force_drop_queue(name).await.expect("dropped");
     other_queue.resume().await.expect_err("the queue was dropped");

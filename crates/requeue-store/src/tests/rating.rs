@@ -1,4 +1,4 @@
-//! Tests of rates through the API, with SQLite: opening, invalid rates, and a worker at the end of a rate.
+//! Tests rates through the API, with SQLite: how they are set, invalid rates, and a worker that has used up a rate.
 
 use std::time::Duration;
 
@@ -12,11 +12,11 @@ use crate::types::inspect::State;
 use crate::types::rate::Rate;
 
 const HOUR: Duration = Duration::from_secs(3600);
-/// The time limit of the tests.
+/// The time limit for each wait.
 const LATEST: Duration = Duration::from_secs(900);
 
 fn options(store: &Store) -> OpenOptions {
-    // No test waits for a poll or for the end of a lease.
+    // No test waits for a poll or for the expiry of a lease.
     store.queue("q").poll(HOUR).lease(HOUR)
 }
 

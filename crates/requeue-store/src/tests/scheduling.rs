@@ -12,10 +12,10 @@ use crate::types::add::Priority;
 use crate::types::error::ErrorKind;
 use crate::types::schedule::{Schedule, ScheduleInfo};
 
-/// The time limit of the tests.
+/// The time limit for each wait.
 const LATEST: Duration = Duration::from_secs(900);
 const LEASE: Duration = Duration::from_secs(3600);
-/// No test waits for a poll.
+/// The interval of polls. No test waits for a poll.
 const POLL: Duration = Duration::from_secs(3600);
 const PERIOD: Duration = Duration::from_millis(10);
 const TIMES: u32 = 10;
@@ -29,7 +29,7 @@ async fn list(queue: &Queue) -> Vec<ScheduleInfo> {
     queue.schedules(None, 10).await.expect("listed")
 }
 
-/// Schedules keys in one process, and gets them in two processes.
+/// Schedules keys in one process, and takes them in two processes.
 pub(crate) async fn check_schedules(worker: &Store, other: &Store, name: &str) {
     let (queue, other_queue) = (open(worker, name).await, open(other, name).await);
     let getter = queue.clone();
@@ -41,8 +41,8 @@ pub(crate) async fn check_schedules(worker: &Store, other: &Store, name: &str) {
     let item = item.expect("no panic");
     assert_eq!(item.as_str(), Some("pulse"));
     item.succeed().await.expect("the lease is held");
-    // Both processes know the schedule after their first claim. Either of them fires it, even while only the other
-    // process waits.
+    // After its first claim, each process knows the schedule. Either of them fires it, even if only the other process
+    // waits for keys.
     for n in 1..TIMES {
         let waiting = if n % 2 == 0 { &queue } else { &other_queue };
         let item = timeout(LATEST, get(waiting)).await.expect("the key comes back");
@@ -65,7 +65,7 @@ pub(crate) async fn check_schedules(worker: &Store, other: &Store, name: &str) {
     let [daily, pulse] = &infos[..] else { panic!("two schedules: {infos:?}") };
     assert!(daily.next.is_some_and(|next| next <= Duration::from_secs(3 * 86_400 + 3_600)));
     let at = daily.next_at.and_then(|at| at.duration_since(SystemTime::UNIX_EPOCH).ok());
-    // The schedule is for 9 o'clock in Berlin, which is one or two hours ahead of UTC.
+    // The schedule is for 9 o'clock in Berlin. The time in Berlin is one or two hours ahead of UTC.
     assert!(at.is_some_and(|at| [7, 8].map(|h| h * 3600).contains(&(at.as_secs() % 86_400))));
     assert_eq!(at.map(|at| at.subsec_micros()), Some(0));
     assert_eq!((&*pulse.spec, pulse.zone.as_deref()), ("0 9 * * MON-FRI", Some("Europe/Berlin")));
@@ -84,7 +84,7 @@ pub(crate) async fn check_schedules(worker: &Store, other: &Store, name: &str) {
     );
     assert!(said.contains("; its schedule adds it in "), "{said}");
     queue.cancel("daily").await.expect("cancelled");
-    // The key may have been added once more before the pause.
+    // Before the pause, the schedule may have added the key once more.
     queue.cancel("pulse").await.expect("cancelled");
     assert_eq!(explained("pulse").await, "pulse: not in the queue; its schedule is paused");
     assert_eq!(queue.look_up_schedule("none").await.expect("answered"), None);
@@ -107,7 +107,7 @@ pub(crate) async fn check_schedules(worker: &Store, other: &Store, name: &str) {
     assert_eq!(list(&open(worker, name).await).await, []);
 }
 
-/// A schedule that no process can compute is stored with the reason, until it is changed.
+/// Checks a schedule whose times no process can compute. The store keeps the reason until the schedule is changed.
 async fn check_refusal(queue: &Queue, other_queue: &Queue) {
     let spec = "0 9 * * someday".to_owned();
     let (key, zone) = ("odd".into(), "UTC".to_owned());

@@ -1,4 +1,4 @@
-//! Tests of `Queue::settled`: no claim and no completion is in flight when it returns.
+//! Tests `Queue::settled`. When it returns, no claim and no completion is in progress.
 
 use requeue::workers::{Action, Context, Error, Workers};
 
@@ -70,7 +70,7 @@ async fn workers_end_when_what_they_did_not_take_is_back() {
     let workers = Workers::new(queue.clone(), succeed).drain_timeout(SECOND);
     let mut ran = Box::pin(workers.run_until(settle()));
     assert!(polled(&mut ran).await.is_pending());
-    // At this point, the workers have stopped, and no longer wait for a key.
+    // The workers have stopped by now, and no longer wait for a key.
     tokio::time::timeout(SECOND * 5, &mut ran).await.expect_err("a key is being claimed");
     drop(gate);
     ran.await;

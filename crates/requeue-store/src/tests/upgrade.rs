@@ -1,4 +1,4 @@
-//! Tests of upgrades: a store of version 1 with keys in several states becomes one of this version.
+//! Tests upgrades. A store of version 1 that has keys in several states becomes a store of this version.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ const HOUR: Duration = Duration::from_secs(3600);
 /// The fencing token of the key in flight.
 const IN_FLIGHT: i64 = 7;
 
-/// Checks that the queue `mail` has the keys of version 1, and that workers can process them.
+/// Checks that the queue `mail` still has the keys of version 1, and that workers can process them.
 pub(crate) async fn check(engine: &dyn Engine) {
     let place = engine.find_queue("mail").await.expect("answered").expect("the queue exists");
     assert_eq!((place.readd_policy, place.parked_add), (ReaddPolicy::Hold, ParkedAdd::Keep));

@@ -1,4 +1,4 @@
-//! The actions of operators, which a store records per queue.
+//! Actions of operators. A store records the last actions on each queue.
 
 use std::time::Duration;
 
@@ -6,7 +6,7 @@ use super::text::prefix;
 
 /// The number of actions that a store keeps for each queue.
 pub(crate) const KEPT: usize = 100;
-/// The maximum lengths of the texts, in bytes.
+/// The maximum length of each text, in bytes.
 const MAX_ACTION: usize = 50;
 const MAX_BY: usize = 200;
 const MAX_TARGET: usize = 200;
@@ -25,20 +25,21 @@ const MAX_NOTE: usize = 500;
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct ActionRecord {
-    /// The time since the action, by the clock of the store. The time is zero for a new action.
+    /// The time since the action, by the clock of the store. It is zero for a new action.
     pub ago: Duration,
     /// The name of the action, as in the HTTP API: `pause`, or `group-limit`.
     pub action: String,
     /// The person or the program that acted.
     pub by: String,
-    /// The key, the group or the number of keys. The text is empty if the action concerns the queue.
+    /// The key or group that the action changed, or the number of changed keys. The text is empty if the action
+    /// concerns the whole queue.
     pub target: String,
     /// The reason that the operator gave, or an empty text.
     pub note: String,
 }
 
 impl ActionRecord {
-    /// Returns an action on the queue, without a note.
+    /// Creates the record of an action on the whole queue, without a note.
     ///
     /// `action` has 1 to 50 bytes, and `by` 1 to 200.
     pub fn new(action: impl Into<String>, by: impl Into<String>) -> Self {
@@ -46,7 +47,7 @@ impl ActionRecord {
         Self { ago, action: action.into(), by: by.into(), target, note }
     }
 
-    /// Sets the key, the group or the number of keys. Only the first 200 bytes are kept.
+    /// Sets the key or group that the action changed, or the number of changed keys. Only the first 200 bytes are kept.
     #[must_use]
     pub fn target(mut self, target: impl Into<String>) -> Self {
         self.target = target.into();
@@ -56,14 +57,14 @@ impl ActionRecord {
         self
     }
 
-    /// Sets the reason, with up to 500 bytes.
+    /// Sets the reason that the operator gave. It has up to 500 bytes.
     #[must_use]
     pub fn note(mut self, note: impl Into<String>) -> Self {
         self.note = note.into();
         self
     }
 
-    /// Returns the reason why the action cannot be recorded, if there is one.
+    /// Returns the reason why the action cannot be recorded, or `None` if it can be recorded.
     pub(crate) fn refusal(&self) -> Option<String> {
         [
             ("action", &self.action, 1, MAX_ACTION),

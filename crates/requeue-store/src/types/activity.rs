@@ -1,4 +1,4 @@
-//! The activity of a queue per minute, over all processes.
+//! The activity of a queue in each minute, over all processes.
 
 use std::time::Duration;
 
@@ -6,25 +6,25 @@ use requeue::Histogram;
 
 use super::inspect::Entry;
 
-/// The work on a queue in a period, over all processes. See [`Queue::activity`](crate::Queue::activity).
+/// The activity on a queue in a period, over all processes. See [`Queue::activity`](crate::Queue::activity).
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub struct Tally {
-    /// Adds, including adds that became part of a pending run. Adds made in SQL are not counted.
+    /// The number of adds, including coalesced adds. Adds made in SQL are not counted.
     pub adds: u64,
-    /// Adds that became part of a pending run.
+    /// The number of adds that were coalesced with a pending run.
     pub coalesced: u64,
-    /// Deliveries.
+    /// The number of deliveries.
     pub starts: u64,
-    /// Runs that succeeded, even if their keys were added again.
+    /// The number of runs that succeeded, including runs whose keys were added again.
     pub successes: u64,
-    /// Runs that failed. The run of a worker that was killed is not counted.
+    /// The number of runs that failed. The run of a worker that was killed is not counted.
     pub failures: u64,
-    /// Keys that were given up, because a handler asked for it or because of too many failures.
+    /// The number of keys that were given up, because a handler gave them up or because they failed too often.
     pub given_up: u64,
-    /// The durations from ready to delivery.
+    /// How long each key was ready before its delivery.
     pub queued: Histogram,
-    /// The durations from delivery to completion.
+    /// How long each delivery lasted, until its completion.
     pub worked: Histogram,
 }
 
@@ -32,7 +32,7 @@ impl Tally {
     pub(crate) const COUNTS: [&str; 6] =
         ["adds", "coalesced", "starts", "successes", "failures", "given_up"];
 
-    /// Returns the counts in the order of [`COUNTS`](Self::COUNTS).
+    /// Returns the numbers in the order of [`COUNTS`](Self::COUNTS).
     pub(crate) const fn counts(&self) -> [u64; Self::COUNTS.len()] {
         let Self { adds, coalesced, starts, successes, failures, given_up, queued: _, worked: _ } =
             *self;
@@ -47,7 +47,7 @@ impl Tally {
         Self { adds, coalesced, starts, successes, failures, given_up, queued, worked }
     }
 
-    /// Returns the counts since `earlier`, an earlier value.
+    /// Returns the activity since the time at which this tally had the value `earlier`.
     pub(crate) fn since(&self, earlier: &Self) -> Self {
         let (mut counts, before) = (self.counts(), earlier.counts());
         for (count, before) in counts.iter_mut().zip(before) {
@@ -57,7 +57,7 @@ impl Tally {
         Self::new(counts, times)
     }
 
-    /// Adds the numbers of another period or process.
+    /// Adds the activity of another period or process.
     pub fn merge(&mut self, other: &Self) {
         let mut counts = self.counts();
         for (count, more) in counts.iter_mut().zip(other.counts()) {
@@ -70,15 +70,15 @@ impl Tally {
     }
 }
 
-/// The numbers of one minute of the engine's clock.
+/// The activity in one minute.
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct Minute {
-    /// The number of the minute since 1970, by the engine's clock.
+    /// The number of the minute, counted from 1970 by the engine's clock.
     pub number: i64,
     /// The time since the minute began.
     pub ago: Duration,
-    /// The work in this minute.
+    /// The activity in this minute.
     pub tally: Tally,
 }
 
@@ -88,13 +88,13 @@ pub struct Minute {
 pub struct LiveWorker {
     /// The worker's [name](crate::OpenOptions::worker).
     pub name: String,
-    /// The time since this record, which a worker writes every 10 seconds.
+    /// The time since the worker's last record. A worker records every 10 seconds that it is alive.
     pub seen: Duration,
-    /// The worker's keys in flight, among the first 256 keys in flight of the queue.
+    /// The worker's keys in flight, as far as they are among the first 256 keys in flight of the queue.
     pub running: Vec<Entry>,
 }
 
-/// The recent work on a queue in all processes. See [`Queue::activity`](crate::Queue::activity).
+/// The recent activity on a queue in all processes. See [`Queue::activity`](crate::Queue::activity).
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub struct Activity {
@@ -102,12 +102,12 @@ pub struct Activity {
     pub period: Duration,
     /// The minutes with activity, the oldest first.
     pub minutes: Vec<Minute>,
-    /// The workers that are alive, by name.
+    /// The workers that are alive, sorted by name.
     pub workers: Vec<LiveWorker>,
 }
 
 impl Activity {
-    /// Returns the sum over all minutes.
+    /// Returns the sum of all minutes.
     #[must_use]
     pub fn total(&self) -> Tally {
         let mut total = Tally::default();

@@ -1,4 +1,4 @@
-//! Adds: their options and their answers.
+//! The options of adds, and the answers to them.
 
 use std::time::Duration;
 
@@ -6,7 +6,8 @@ pub use requeue::{Added, Merge, ReaddPolicy};
 
 /// The effect of an add on a parked key.
 ///
-/// This effect is a setting of the queue for all processes. The first process that opens the queue chooses it.
+/// This value is a setting of the queue for all processes. The first process that opens the queue chooses it
+/// permanently.
 ///
 /// # Examples
 ///
@@ -33,34 +34,34 @@ pub use requeue::{Added, Merge, ReaddPolicy};
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Hash)]
 #[non_exhaustive]
 pub enum ParkedAdd {
-    /// Revives the key: it runs again, and its failures are reset.
+    /// Revives the key: the key runs again, and its failures are reset.
     #[default]
     Revive,
-    /// Leaves the key parked, and answers [`Added::Parked`]. [`Add::revive`] revives the key.
+    /// Leaves the key parked. The answer is [`Added::Parked`]. [`Add::revive`] revives the key nevertheless.
     Keep,
 }
 
 /// The priority of a key. Ready keys with a higher priority are delivered first.
 ///
-/// Within one priority, the keys that have been ready longest are first. See
-/// [`OpenOptions::oldest_every`](crate::OpenOptions::oldest_every) for the exception that keeps low
-/// priorities from starving.
+/// Among keys of the same priority, the key that has been ready longest is first.
+/// [`OpenOptions::oldest_every`](crate::OpenOptions::oldest_every) is an exception: it delivers old keys with a low
+/// priority earlier.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default, Hash)]
 #[non_exhaustive]
 pub enum Priority {
-    /// Delivered after all other keys.
+    /// The key is delivered after keys with a higher priority.
     Low,
-    /// Delivered after `High` and before `Low`.
+    /// The key is delivered after keys with the priority `High`, and before keys with the priority `Low`.
     #[default]
     Normal,
-    /// Delivered before all other keys.
+    /// The key is delivered before keys with a lower priority.
     High,
 }
 
 impl Priority {
     pub(crate) const ALL: [Self; 3] = [Self::Low, Self::Normal, Self::High];
 
-    /// Returns -1, 0 or 1, as the engines store it.
+    /// Returns -1, 0 or 1, which engines store as the priority.
     pub(crate) const fn number(self) -> i8 {
         match self {
             Self::Low => -1,
@@ -91,14 +92,14 @@ impl From<i32> for Priority {
     }
 }
 
-/// Returns -1, 0 or 1, which a queue in memory also accepts as a priority.
+/// Returns -1, 0 or 1. A queue in memory also accepts these numbers as priorities.
 impl From<Priority> for i32 {
     fn from(priority: Priority) -> Self {
         priority.number().into()
     }
 }
 
-/// The options of an add: its delay or debouncing, merge rule, priority and flags.
+/// The options of an add: its delay or quiet time, merge rule, priority and flags.
 ///
 /// # Examples
 ///
@@ -117,7 +118,7 @@ pub struct Add {
     pub(crate) priority: Priority,
     pub(crate) flags: u32,
     pub(crate) revives: bool,
-    /// The longest wait of a debounced add, whose quiet time is `after`.
+    /// The longest time for which further debounced adds can postpone the run. `after` is the quiet time.
     at_most: Option<Duration>,
 }
 
@@ -127,8 +128,8 @@ impl Add {
         Self::after(Duration::ZERO)
     }
 
-    /// Creates an add that makes its key ready after `delay`, with normal priority. The delay is
-    /// measured by the engine's clock, and rounded up to a microsecond.
+    /// Creates an add that makes its key ready after `delay`, with normal priority. The engine's clock measures the
+    /// delay, which is rounded up to a microsecond.
     pub const fn after(delay: Duration) -> Self {
         let (merge, priority) = (Merge::Earliest, Priority::Normal);
         Self { after: delay, merge, priority, flags: 0, revives: false, at_most: None }
@@ -137,12 +138,13 @@ impl Add {
     /// Creates an add that is due when no debounced add of the key has arrived for the time `quiet`. Each debounced add
     /// postpones the pending run.
     ///
-    /// [`at_most`](Self::at_most) bounds the wait. Without a bound, a key that is added again and again never runs. If
-    /// the key already has another delayed add, it is due no later than that add. If the key is ready or dirty, the add
-    /// is part of that run. If the key is in flight, its next run is debounced. A quiet time of zero means now.
+    /// [`at_most`](Self::at_most) bounds the wait. Without a bound, a key that is added repeatedly never runs. If the
+    /// key already has a delayed add, the run is due no later than that add. If the key is ready or dirty, the add is
+    /// coalesced with that run. If the key is in flight, its next run is debounced. With a quiet time of zero, the run
+    /// is due now.
     ///
-    /// Debounced adds combine due times by this separate rule. [`Merge::Exactly`] is the only [merge](Self::merge) that
-    /// affects them.
+    /// The due times of debounced adds are combined by this rule, not by their [merge](Self::merge) rules. The only
+    /// exception is [`Merge::Exactly`].
     ///
     /// # Examples
     ///
@@ -157,7 +159,7 @@ impl Add {
     /// use requeue_store::{Add, Added};
     ///
     /// let queue = store.queue("builds").open().await?;
-    /// // 300 ms after the last change, and 3 s after the first at the latest.
+    /// // The run is due 300 ms after the last change, and at most 3 s after the first change.
     /// let add = Add::debounce(Duration::from_millis(300)).at_most(Duration::from_secs(3));
     /// assert_eq!(queue.add_with("main", add).await?, Added::New);
     /// assert_eq!(queue.add_with("main", add).await?, Added::Coalesced);
@@ -169,17 +171,17 @@ impl Add {
         Self { at_most: Some(Duration::MAX), ..Self::after(quiet) }
     }
 
-    /// Limits the wait of a [debounced](Self::debounce) add, so that the run is due at most `max` after its first add.
-    /// A `max` that is shorter than the quiet time counts as the quiet time.
+    /// Limits the wait of a [debounced](Self::debounce) add: the run is due at most `max` after its first add. If `max`
+    /// is shorter than the quiet time, the quiet time is the limit.
     ///
-    /// If the adds of one run have different bounds, the earliest bound counts. An add that is not debounced
-    /// has no bound, and `at_most` has no effect on it.
+    /// If the adds of one run have different limits, the earliest bound is used. An add that is not debounced has no
+    /// bound, and `at_most` has no effect on it.
     pub const fn at_most(self, max: Duration) -> Self {
         let at_most = if self.at_most.is_some() { Some(max) } else { None };
         Self { at_most, ..self }
     }
 
-    /// Returns the longest wait, if the add is debounced.
+    /// Returns the longest wait of a debounced add, or `None` if the add is not debounced.
     pub(crate) fn longest_wait(&self) -> Option<Duration> {
         self.at_most.filter(|_| !self.after.is_zero()).map(|most| most.max(self.after))
     }
@@ -190,25 +192,25 @@ impl Add {
         Self { merge, ..self }
     }
 
-    /// Sets the priority. The default is [`Priority::Normal`]. If several adds are coalesced, the
-    /// highest priority counts.
+    /// Sets the priority. The default is [`Priority::Normal`]. If several adds are coalesced, the run has the highest
+    /// of their priorities.
     pub const fn priority(self, priority: Priority) -> Self {
         Self { priority, ..self }
     }
 
-    /// Adds bits that say why the key needs a run. If several adds are coalesced, the run sees the
-    /// bitwise or of their flags.
+    /// Adds bits that say why the key needs a run. If several adds are coalesced, the run receives the bitwise or of
+    /// their flags.
     pub const fn flags(self, bits: u32) -> Self {
         Self { flags: self.flags | bits, ..self }
     }
 
-    /// Makes the add revive a parked key even in a queue that [keeps](ParkedAdd::Keep) parked keys.
+    /// Lets the add revive a parked key, even in a queue in which adds [leave](ParkedAdd::Keep) a key parked.
     pub const fn revive(self) -> Self {
         Self { revives: true, ..self }
     }
 }
 
-/// Returns the answer to a repetition of the add.
+/// Returns the answer to an add that repeats an add with the answer `added`.
 pub(crate) const fn repeat_answer(added: Added) -> Added {
     match added {
         Added::New | Added::Dirty | Added::Revived => Added::Coalesced,

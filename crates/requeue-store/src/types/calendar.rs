@@ -1,8 +1,8 @@
-//! The calendar of schedules: cron expressions with a time zone, and periods.
+//! Computes the times of schedules, from a cron expression with a time zone or from a period.
 //!
-//! The crate `cronexpr` finds dates, and this module maps them to instants with `jiff`. Each cron crate was tested with
-//! 26 cases, and none handles all of them. In Berlin, a schedule for 02:30 should run at 03:00 on the day when the
-//! clock skips 02:30 (the gap), and once on the day when the clock shows 02:30 twice (the fold):
+//! The crate `cronexpr` finds dates, and this module maps the dates to instants with `jiff`. We tested each cron crate
+//! with 26 cases, and none handles all of them. In Berlin, a schedule for 02:30 should run at 03:00 on the day on which
+//! the clock skips 02:30 (the gap). It should run once on the day on which the clock shows 02:30 twice (the fold):
 //!
 //! | | `30 2` in the gap | `0,30 2` in the gap | `30 2` in the fold | a day without midnight (Cairo) | Apia's skipped day |
 //! |---|---|---|---|---|---|
@@ -11,10 +11,10 @@
 //! | `jiff-cron` 0.3 | 03:30 | 03:00 | once | 01:00 | skipped |
 //! | this module | 03:00 | 03:00 once | once | 01:00 | the next midnight |
 //!
-//! Therefore, this module uses a crate only for dates in UTC, for which `cronexpr` fits best. `cronexpr` depends only
-//! on `jiff`, its errors name the wrong field, and a search without a result stops after four years. `croner` needs two
-//! families of proc macros. `jiff-cron` requires a field for seconds, and combines the two fields for days differently
-//! from all other crons.
+//! Therefore, this module uses a crate only for dates in UTC. `cronexpr` fits best, although its errors name the wrong
+//! field: it depends only on `jiff`, and stops after four years if it finds no date. `croner` needs two families of
+//! proc macros. `jiff-cron` requires a field for seconds, and its rule for the two fields for days differs from the
+//! rule of all other crons.
 
 use std::time::Duration;
 
@@ -29,9 +29,9 @@ use crate::types::text::prefix;
 const MAX_TEXT: usize = 200;
 /// The minimum period.
 const MIN_PERIOD: Duration = Duration::from_millis(1);
-/// The word before a period in the text of a schedule.
+/// The word before the period in the text of a schedule.
 const EVERY: &str = "every ";
-/// The names of expressions.
+/// The expressions for which a name can be used.
 const NAMES: [(&str, &str); 7] = [
     ("@yearly", "0 0 1 1 *"),
     ("@annually", "0 0 1 1 *"),
@@ -50,8 +50,8 @@ pub(crate) enum Calendar {
 }
 
 impl Calendar {
-    /// Parses the texts that an engine has stored: an expression and its time zone, or `every` and a period, without a
-    /// time zone. Returns the reason if the texts are invalid.
+    /// Parses the texts that an engine has stored. They are either an expression and its time zone, or `every` and a
+    /// period without a time zone. The error is the reason why the texts are invalid.
     pub(crate) fn parse(spec: &str, zone: &str) -> Result<Self, String> {
         let Some(period) = spec.strip_prefix(EVERY) else {
             return Cron::parse(spec, zone).map(Self::Cron);
@@ -70,7 +70,7 @@ impl Calendar {
         Self::every(period)
     }
 
-    /// Returns the default time zone of a schedule.
+    /// Returns the time zone of a schedule if the user names none.
     pub(crate) fn default_zone(spec: &str) -> &'static str {
         if spec.starts_with(EVERY) { "" } else { "UTC" }
     }
@@ -82,7 +82,7 @@ impl Calendar {
         Ok(Self::Every(period))
     }
 
-    /// Returns the texts that [`parse`](Self::parse) accepts.
+    /// Returns the schedule as the texts that [`parse`](Self::parse) accepts.
     pub(crate) fn to_texts(&self) -> (String, String) {
         match self {
             Self::Cron(cron) => (cron.expression.clone(), cron.zone_name.clone()),
@@ -93,17 +93,17 @@ impl Calendar {
         }
     }
 
-    /// Returns the first time after `now`. `was` is one of the times, or the time at which the schedule began. Times are
-    /// microseconds since 1970.
+    /// Returns the first time after `now`. `was` is an earlier time of the schedule, or the time at which the schedule
+    /// began. Times are in microseconds since 1970.
     ///
     /// # Errors
     ///
-    /// Returns the reason if there is no such time.
+    /// Returns the reason why the schedule has no further time.
     pub(crate) fn next_after(&self, was: i64, now: i64) -> Result<i64, String> {
         match self {
             Self::Every(period) => {
                 let period = i64::try_from(period.as_micros()).unwrap_or(i64::MAX);
-                // If the clock was set back, `was` may be later than `now`.
+                // `was` may be later than `now` if the clock was set back.
                 let periods = now.saturating_sub(was).div_euclid(period) + 1;
                 Ok(was.saturating_add(periods.saturating_mul(period)))
             }
@@ -121,10 +121,10 @@ pub(crate) struct Cron {
     expression: String,
     zone_name: String,
     zone: TimeZone,
-    /// The expression in UTC, where each date is one instant.
+    /// The expression. It is used as if in UTC, where each date is exactly one instant.
     dates: Crontab,
-    /// True if the expression has a `*` for the hours. The expression then applies to each hour that passes, even to
-    /// hours that the clock shows twice. Otherwise, the expression means times of day, as the clock shows them.
+    /// True if the expression has a `*` for the hours. The expression then applies to each hour that passes, even to an
+    /// hour that the clock shows twice. Otherwise, the expression means the times of day that the clock shows.
     is_hourly: bool,
 }
 
@@ -150,7 +150,7 @@ impl Cron {
         }
         let parsed = parse_crontab(&format!("{} UTC", fields.join(" ")));
         let dates = parsed.map_err(|error| {
-            // The other lines repeat the expression, and mark a place in it.
+            // The lines before the last one repeat the expression, and mark a place in it.
             let said = error.to_string();
             let why = said.lines().last().unwrap_or_default().trim_start_matches([' ', '^']);
             wrong(&format!("{why}; use one such as 0 9 * * MON-FRI"))
@@ -159,7 +159,7 @@ impl Cron {
         let is_hourly = matches!(fields[1], "*" | "*/1");
         let (expression, zone_name) = (expression.to_owned(), zone_name.to_owned());
         let cron = Self { expression, zone_name, zone, dates, is_hourly };
-        // In the four years after this date, each date of the Gregorian calendar occurs, including 29 February.
+        // The four years after this date contain each date of the Gregorian calendar, including 29 February.
         let any = DateTime::constant(2024, 1, 1, 0, 0, 0, 0);
         cron.next_date(any).map_err(|_| {
             wrong("it has no date within four years; correct the day and the month")
@@ -167,13 +167,13 @@ impl Cron {
         Ok(cron)
     }
 
-    /// Returns the first instant after `now`.
+    /// Returns the first instant of the schedule after `now`.
     fn next_after(&self, now: Timestamp) -> Result<Timestamp, String> {
         if self.is_hourly { self.next_passing(now) } else { self.next_shown(now) }
     }
 
     /// Returns the first instant after `now` at which the clock shows a date of the expression for the first time. If
-    /// the clock skips a date, the first instant after the skipped period counts.
+    /// the clock skips the date, the instant is the end of the skipped period.
     fn next_shown(&self, now: Timestamp) -> Result<Timestamp, String> {
         let mut date = self.zone.to_datetime(now);
         loop {
@@ -181,12 +181,12 @@ impl Cron {
             let at = match self.zone.to_ambiguous_timestamp(date).offset() {
                 AmbiguousOffset::Unambiguous { offset } => offset.to_timestamp(date),
                 AmbiguousOffset::Fold { before, .. } => before.to_timestamp(date),
-                // With the offset after the change, the date is before the change.
+                // The offset after the change maps the skipped date to an instant before the change.
                 AmbiguousOffset::Gap { after, .. } => {
                     after.to_timestamp(date).map(|early| self.next_change(early).unwrap_or(early))
                 }
             };
-            // If the clock shows this hour for the second time, the dates in this hour have already passed.
+            // If the clock shows this hour for the second time, the instant of the date is in the past.
             let at = at.map_err(|error| error.to_string())?;
             if at > now {
                 return Ok(at);
@@ -194,18 +194,19 @@ impl Cron {
         }
     }
 
-    /// Returns the first instant after `now` at which the clock shows a date of the expression.
+    /// Returns the first instant after `now` at which the clock shows a date of the expression. The clock may show the
+    /// same date twice.
     fn next_passing(&self, now: Timestamp) -> Result<Timestamp, String> {
         let failed = |error: jiff::Error| error.to_string();
         let (mut from, mut date) = (now, self.zone.to_datetime(now));
         loop {
-            // Until the next change, all dates have the same offset.
+            // Until the next change of the offset, all dates have the same offset.
             let offset = self.zone.to_offset(from);
             let at = offset.to_timestamp(self.next_date(date)?).map_err(failed)?;
             match self.next_change(from) {
                 Some(change) if change <= at => {
                     from = change;
-                    // The date at the change is the first date with the new offset.
+                    // The search begins just before the change, so that it includes the first date with the new offset.
                     let first = self.zone.to_datetime(change);
                     date = first.checked_sub(SignedDuration::from_nanos(1)).map_err(failed)?;
                 }

@@ -1,15 +1,16 @@
-//! Errors, one type for each kind of operation. No error prints its source.
+//! The errors of operations, with a type for each kind of operation. No message contains the message of the error's
+//! source.
 
 use std::error::Error;
 use std::{fmt, iter};
 
 use crate::types::inspect::StateCounts;
 
-/// The message of an engine about a store that was never migrated.
+/// The message about a store that was never migrated.
 pub(crate) const UNPREPARED: &str =
     "the store has no schema yet; run `requeue store init`, or call `Store::migrate`";
 
-/// Returns the error of an engine about a schema that a newer program has created or upgraded.
+/// Returns the error about a schema that a newer program has created or upgraded.
 pub(crate) fn newer_schema(found: impl fmt::Display, supported: impl fmt::Display) -> EngineError {
     EngineError::refused(format!(
         "the schema has version {found}, and this program needs {supported}; update requeue: a newer \
@@ -17,8 +18,8 @@ pub(crate) fn newer_schema(found: impl fmt::Display, supported: impl fmt::Displa
     ))
 }
 
-/// Returns the error of an engine about a schema that this program does not upgrade automatically. `next` says how to
-/// upgrade the schema.
+/// Returns the error about an older schema that this program does not upgrade automatically. `next` says how to upgrade
+/// it.
 #[cfg(any(feature = "postgres", feature = "redis"))]
 pub(crate) fn older_schema(
     found: impl fmt::Display,
@@ -32,7 +33,7 @@ pub(crate) fn older_schema(
 
 type Source = Box<dyn Error + Send + Sync>;
 
-/// The answer of an engine to a request.
+/// The result of a request to an engine.
 pub(crate) type Answer<T> = Result<T, EngineError>;
 
 /// The error of an engine.
@@ -44,27 +45,28 @@ pub(crate) struct EngineError {
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Kind {
-    /// The store was not reached, and nothing was changed. A retry may succeed.
+    /// The request did not reach the store, and nothing was changed. A retry may succeed.
     Absent,
-    /// The answer was lost, so the change may have been made. A retry may succeed.
+    /// The store's answer was lost, so the change may have been made. A retry may succeed.
     Unsure,
-    /// The store has answered that it cannot make the change now. Nothing was changed. A retry may succeed.
+    /// The store has answered that it cannot make the change now, and nothing was changed. A retry may succeed.
     Unable,
     /// The store has made the change, but has not confirmed that the change is as durable as requested. A retry may
     /// succeed.
     Unconfirmed,
-    /// Nothing was changed, because another transaction has locked a key. The duration of the lock is unknown.
+    /// Nothing was changed, because another transaction has locked a key. It is not known how long the transaction will
+    /// hold the lock.
     Locked,
-    /// Nothing was changed. A retry would fail again.
+    /// The store has refused the request, and nothing was changed. A retry would fail again.
     Refused,
-    /// A part of the change was made. A retry of the other part would fail again.
+    /// A part of the change was made, and the store has refused the other part. A retry would fail again.
     PartlyRefused,
     /// Nothing was changed, and a retry is useless, because the queue was dropped.
     Dropped,
 }
 
 impl Kind {
-    /// Returns true if a retry would get the same answer.
+    /// Returns true if a retry would fail in the same way.
     pub(crate) const fn is_final(self) -> bool {
         matches!(self, Self::Refused | Self::PartlyRefused | Self::Dropped)
     }
@@ -108,8 +110,8 @@ impl EngineError {
         Self { kind: Kind::Dropped, source: format!("queue {queue:?} was dropped").into() }
     }
 
-    /// Returns the error of a change that failed after a part of it was made. In a dropped queue, that part no longer
-    /// exists.
+    /// Returns this error as the error of a change of which a part was already made. If the queue was dropped, that
+    /// part no longer exists.
     pub(crate) fn after_a_part(self) -> Self {
         let kind = match self.kind {
             Kind::Absent | Kind::Unable | Kind::Locked => Kind::Unsure,
@@ -119,20 +121,20 @@ impl EngineError {
         Self { kind, ..self }
     }
 
-    /// Returns the error of a change that failed at its first read. Nothing was changed, even if the answer to the read
-    /// was lost.
+    /// Returns this error as the error of a change that failed at its first read. Nothing was changed, even if the
+    /// answer to the read was lost.
     pub(crate) fn of_a_read(self) -> Self {
         let kind = if self.kind == Kind::Unsure { Kind::Absent } else { self.kind };
         Self { kind, ..self }
     }
 
-    /// Replaces the message of a lock on a single key. Engines report the name of the lock instead.
+    /// Replaces the message about a lock by the message about a locked key. Engines report the name of the lock.
     pub(crate) fn of_a_key(self) -> Self {
         if self.kind == Kind::Locked { Self::locked() } else { self }
     }
 }
 
-/// The reason why connecting to a store failed, with its kind: the source of an [`EngineError`].
+/// The reason why no connection to a store was made, with its kind. It is the source of an [`EngineError`].
 #[derive(Debug, thiserror::Error)]
 #[error("{said}")]
 pub(crate) struct Reason {
@@ -145,8 +147,8 @@ impl Reason {
         Self { kind, said: said.into() }
     }
 
-    /// Combines the reasons of two servers. If their kinds differ, the kind of the result permits a retry, because one
-    /// of the servers may answer later.
+    /// Combines the reasons of two servers. If their kinds differ, the result has a kind that permits a retry, because
+    /// one of the servers may answer later.
     pub(crate) fn and(self, other: Self) -> Self {
         let kind = if self.kind == other.kind { self.kind } else { ErrorKind::Unreachable };
         Self { kind, said: format!("{}; {}", self.said, other.said) }
@@ -162,10 +164,10 @@ impl From<Reason> for EngineError {
     }
 }
 
-/// Returns an error and its sources in one line, with `: ` between them.
+/// Returns the messages of an error and its sources in one line, with `: ` between them.
 ///
-/// Omits a source if the text before it ends with the same words, because the errors of some drivers print their
-/// source.
+/// Omits a source if the text before it ends with the same words, because some drivers print the source in the message
+/// of their error.
 pub(crate) fn chain(error: &(dyn Error + 'static)) -> String {
     let mut text = error.to_string();
     for source in with_sources(error).skip(1) {
@@ -210,35 +212,37 @@ pub enum ErrorKind {
     /// The queue was [dropped](crate::Store::drop_queue) after it was opened. No later call with the same handle
     /// succeeds, even if the queue is created again.
     Dropped,
-    /// No server answers at the address, or the server cannot execute the request now. This kind also means that a file
-    /// cannot be opened or is locked, or that another transaction has locked a key.
+    /// No server answers at the address, or the server cannot execute the request now. For a file, it cannot be opened
+    /// or is locked. The kind also means that another transaction has locked a key.
     Unreachable,
     /// The server rejects the user or the password, or requires a password.
     Authentication,
     /// No encrypted connection was made, because the server's certificate is not trusted, or only one side uses TLS.
     Tls,
-    /// The address belongs to another kind of server, or to a file of another program.
+    /// The address belongs to another kind of server, or the file belongs to another program.
     WrongServer,
-    /// The store refuses for another reason: there is no such database, or no schema of this version, for example.
+    /// The store refuses the request for another reason. For example, the database does not exist, or has no schema of
+    /// this version.
     Refused,
 }
 
 impl ErrorKind {
-    /// Returns true if the same call may succeed later without other changes.
+    /// Returns true if the same call may succeed later, without a change by the user.
     #[must_use]
     pub const fn is_temporary(self) -> bool {
         matches!(self, Self::Unreachable)
     }
 }
 
-/// The end of the message about a change whose answer was lost, if a second change has no further effect.
+/// The end of the message about a change whose answer was lost. This text is for changes that a repetition does not
+/// make twice.
 const HARMLESS: &str = " (the change may have taken effect; repeating it is harmless)";
-/// The end of the message about a change whose answer was lost. A second cancel, revive or drop also affects runs, keys
-/// or queues that were added after the first one.
+/// The end of the message about a change whose answer was lost. This text is for a cancel, a revive or a drop: a second
+/// one also affects runs, keys or queues that were added after the first one.
 const CHECK: &str = " (the change may have taken effect; check before you repeat it)";
 const HARMLESS_ADD: &str = " (the add may have taken effect; repeating it is harmless)";
 
-/// The content of each error: a sentence, and as the source the error of the engine, if it has failed.
+/// The content of each error: a message, its kind, and the error of the engine as the source, if the engine failed.
 #[derive(Debug, thiserror::Error)]
 #[error("{said}")]
 pub(crate) struct Failed {
@@ -257,7 +261,7 @@ impl Failed {
         Self::new(ErrorKind::Invalid, said)
     }
 
-    /// Returns the error about a missing queue. `similar` contains similar names of existing queues.
+    /// Returns the error about a missing queue. `similar` has the names of existing queues that are similar to `queue`.
     pub(crate) fn missing(queue: &str, similar: &[String]) -> Self {
         let names: Vec<_> = similar.iter().map(|name| format!("{name:?}")).collect();
         let said = match names.is_empty() {
@@ -286,7 +290,8 @@ impl Failed {
         Self::new(ErrorKind::HasKeys, format!("queue {queue:?} was not dropped: it has {has}"))
     }
 
-    /// `note` ends the message if the change may have been made.
+    /// Creates the error about an operation that failed in the engine. If the change may have been made, the message
+    /// ends with `note`.
     fn from_engine(said: impl Into<String>, fault: EngineError, note: &str) -> Self {
         let kind = match fault.source.downcast_ref::<Reason>() {
             _ if fault.kind == Kind::Dropped => ErrorKind::Dropped,
@@ -301,8 +306,8 @@ impl Failed {
     }
 }
 
-/// Defines the error of an operation, with the end of its message after a change that may have been made, and the flags
-/// of [`Failed`] that the error exposes.
+/// Defines the error type of an operation. `$note` is the end of the message if the change may have been made. Each
+/// `$flag` is a flag of [`Failed`] that the type exposes as a method.
 macro_rules! error {
     ($(#[$doc:meta])* $name:ident, $note:expr, {$($(#[$flag_doc:meta])* $flag:ident)*}) => {
         $(#[$doc])*
@@ -333,8 +338,9 @@ macro_rules! error {
 error! {
     /// The error of [`Store::connect`](crate::Store::connect).
     ///
-    /// The [kind](Self::kind) of the error determines how to react. Its source is the report of the engine, the server
-    /// or the system; the error about an invalid address has no source. Neither contains a password.
+    /// The [kind](Self::kind) of the error determines how to react. The source of the error is the report of the
+    /// engine, the server or the system. An error about an invalid address has no source. Neither the error nor its
+    /// source contains a password.
     ConnectError, "", {}
 }
 
@@ -346,7 +352,7 @@ impl ConnectError {
 }
 
 error! {
-    /// The error of [`Store::migrate`](crate::Store::migrate). The schema was probably not created or upgraded.
+    /// The error of [`Store::migrate`](crate::Store::migrate). In most cases, the schema was not created or upgraded.
     /// Repeating the call is harmless.
     MigrateError, HARMLESS, {}
 }
@@ -354,35 +360,35 @@ error! {
 error! {
     /// The error of [`OpenOptions::open`](crate::OpenOptions::open).
     ///
-    /// The request was [invalid](ErrorKind::Invalid), or the queue [does not exist](ErrorKind::Missing) and the options
-    /// [do not create it](crate::OpenOptions::must_exist). Otherwise the error has a source: the store cannot be
-    /// reached, or has no schema of this version.
+    /// The error has no source in two cases. The request was [invalid](ErrorKind::Invalid), or the queue [does not
+    /// exist](ErrorKind::Missing) and the options [do not create it](crate::OpenOptions::must_exist). Otherwise, the
+    /// source says why the store cannot be reached or has no schema of this version.
     OpenError, "", {}
 }
 
 error! {
-    /// The error of a query: the store cannot be reached, or the queue was dropped.
+    /// The error of a read: the store cannot be reached, or the queue was dropped.
     ReadError, "", {}
 }
 
 error! {
-    /// The error of a cancel, revive, pause or drop: the store cannot be reached, another transaction has locked a
-    /// key, or the queue was dropped.
+    /// The error of a cancel, revive, pause or drop: the store cannot be reached, another transaction has locked a key,
+    /// or the queue was dropped.
     ///
     /// If the change [may have happened](Self::may_have_happened), look at the key before you repeat a cancel or a
-    /// revive, because a second call also affects later adds and failures. A second drop also drops a later queue of
-    /// the same name. Repeating a pause or a resume is harmless.
+    /// revive, because a second call also affects later adds and failures. A second drop also drops a queue of the same
+    /// name that was created after the first drop. Repeating a pause or a resume is harmless.
     ///
-    /// A drop that finds [keys](ErrorKind::HasKeys) or [no such queue](ErrorKind::Missing) has no source.
+    /// If a drop finds [keys](ErrorKind::HasKeys) or [no such queue](ErrorKind::Missing), the error has no source.
     UpdateError, CHECK, {
-        /// Returns true if the change, or a part of it, may have been made, because the answer to a request was lost,
-        /// or only a part succeeded.
+        /// Returns true if the change, or a part of it, may have been made. Either the answer to a request was lost, or
+        /// only a part of the change succeeded.
         may_have_happened
     }
 }
 
 error! {
-    /// The error of an add. The key was probably not added.
+    /// The error of an add. In most cases, the key was not added.
     AddError, HARMLESS_ADD, {
         /// Returns true if the key may have been added, because the request was sent but its answer was lost. Adding
         /// the key again is harmless.
@@ -390,16 +396,16 @@ error! {
     }
 }
 
-/// The error of a completion. The completion probably had no effect.
+/// The error of a completion. In most cases, the completion had no effect.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum CompleteError {
-    /// The lease had expired, so the completion changed nothing. The run counts as failed, and its key is delivered
-    /// again or parked.
+    /// The lease had expired, so the completion changed nothing. The store counts the run as failed, and the key is
+    /// delivered again or parked.
     #[error("the lease has expired: the key no longer belongs to this worker; discard the result")]
     Lost,
-    /// Either the lease expired, or the completion took effect. The completion was sent in time, but its answer was
-    /// lost. When it was sent again, the lease no longer existed.
+    /// Either the completion took effect, or the lease expired before it. The completion was sent in time, but its
+    /// answer was lost. At the next attempt, the lease no longer existed.
     #[error("the answer was lost: either the completion took effect, or the lease expired before")]
     Unsure,
     /// The queue was [dropped](crate::Store::force_drop_queue) together with the key. Nothing was changed.

@@ -1,4 +1,4 @@
-//! Groups: the keys of one tenant. The group of a key is a name, which the store keeps with the key.
+//! Groups of keys, such as the keys of one tenant. The store keeps the name of the group with each key.
 
 use std::fmt;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ const MAX_NAME: usize = 100;
 ///
 /// This value is a setting of the queue for all processes: see [`OpenOptions::group_by`](crate::OpenOptions::group_by).
 /// The name of a group has up to 100 bytes and no control characters. The group with the empty name is for keys without
-/// a tenant. This group takes turns and has a limit, like any other group.
+/// a tenant. It takes turns and has a limit, like any other group.
 ///
 /// # Examples
 ///
@@ -26,25 +26,27 @@ const MAX_NAME: usize = 100;
 #[derive(Clone, PartialEq, Eq, Debug, Hash)]
 #[non_exhaustive]
 pub enum GroupBy {
-    /// Each add names the group: see [`Queue::group`](crate::Queue::group). A key that is added without the name of a
-    /// group is in the group with the empty name.
+    /// Each add names the group of its key: see [`Queue::group`](crate::Queue::group). If the add names no group, the
+    /// key is in the group with the empty name.
     Add,
     /// A regular expression extracts the group from the key: the first capture, or the whole match if the expression
     /// has no captures. A key that does not match is in the group with the empty name.
     ///
-    /// The crate `regex` defines the syntax. Control characters, backslashes and bytes that are not UTF-8 are escaped
-    /// in the name, as [`Key`](crate::Key) shows them. An add is refused if the name then has more than 100 bytes.
+    /// The crate `regex` defines the syntax. In the name of the group, control characters, backslashes and bytes that
+    /// are not UTF-8 are escaped, as [`Key`](crate::Key) shows them. If the escaped name has more than 100 bytes, the
+    /// queue refuses the add.
     Pattern(String),
 }
 
 impl GroupBy {
-    /// Returns the reason why a queue with this setting refuses an add of `key` that names `group`.
+    /// Returns an error with the reason if a queue with this setting refuses an add of `key` that names the group
+    /// `named`.
     #[doc(hidden)] // Only `requeue-cli` checks an add before it creates the queue.
     pub fn check_add(&self, key: &Key, named: Option<&str>) -> Result<(), String> {
         Grouping::new(self)?.group_of(key, named).map(drop)
     }
 
-    /// Returns the setting that engines store as `stored`.
+    /// Returns the setting that engines store as the text `stored`.
     pub(crate) fn from_stored(stored: &str) -> Self {
         if stored.is_empty() { Self::Add } else { Self::from(stored) }
     }
@@ -56,7 +58,7 @@ impl From<&str> for GroupBy {
     }
 }
 
-/// [`GroupBy`], ready for use.
+/// A [`GroupBy`] with its compiled pattern.
 #[derive(Clone, Debug)]
 pub(crate) enum Grouping {
     Add,
@@ -64,7 +66,7 @@ pub(crate) enum Grouping {
 }
 
 impl Grouping {
-    /// Compiles the pattern. Returns the reason if it is not a regular expression.
+    /// Compiles the pattern. The error is the reason why it is not a regular expression.
     pub(crate) fn new(by: &GroupBy) -> Result<Self, String> {
         match by {
             GroupBy::Add => Ok(Self::Add),
@@ -72,7 +74,7 @@ impl Grouping {
                 Err("the pattern of its groups is empty; use one such as ^[^/]*".to_owned())
             }
             GroupBy::Pattern(pattern) => Regex::new(pattern).map(Self::Pattern).map_err(|error| {
-                // The other lines repeat the pattern.
+                // The lines before the last one repeat the pattern.
                 let error = error.to_string();
                 let why = error.lines().last().unwrap_or_default();
                 let why = why.strip_prefix("error: ").unwrap_or(why);
@@ -81,7 +83,7 @@ impl Grouping {
         }
     }
 
-    /// Returns the setting, as engines store it: an empty text if each add names the group, or the pattern.
+    /// Returns the setting as the text that engines store: the pattern, or an empty text if each add names the group.
     pub(crate) fn as_stored(&self) -> &str {
         match self {
             Self::Add => "",
@@ -89,11 +91,11 @@ impl Grouping {
         }
     }
 
-    /// Returns the group of a key. `named` is the group that its add names.
+    /// Returns the group of a key. `named` is the group that the add names.
     ///
     /// # Errors
     ///
-    /// Returns the reason if the group has no valid name, or differs from the group that the add names.
+    /// Returns the reason why the group has no valid name, or differs from the group that the add names.
     pub(crate) fn group_of(&self, key: &Key, named: Option<&str>) -> Result<Arc<str>, String> {
         let group = match self {
             Self::Add => named.unwrap_or_default().into(),
@@ -136,14 +138,14 @@ impl fmt::Display for Grouping {
     }
 }
 
-/// Returns the upper bound of the valid names before `name`, by the order of bytes that engines use: a text that is
-/// less than `name`, and not less than any earlier name. Returns `None` if no name is less.
+/// Returns a text that is less than `name`, but not less than any valid name before `name`. The order is the order of
+/// bytes, which engines use. Returns `None` if no name is less than `name`.
 pub(crate) fn preceding(name: &str) -> Option<String> {
     let mut chars = name.chars();
     let last = chars.next_back()?;
-    // The range omits the surrogates, which are not characters.
+    // The range has no surrogates, because they are not characters.
     let before = ('\0'..last).next_back()?;
-    // Names are shorter than this text, so none of them begins with it.
+    // This text is longer than any name, so no name begins with it.
     let tail = std::iter::repeat_n(char::MAX, MAX_NAME / char::MAX.len_utf8() + 1);
     Some(chars.chain([before]).chain(tail).collect())
 }

@@ -1,4 +1,4 @@
-//! Snapshots of keys and queues: entries, states and counts.
+//! The results of reads: entries of keys, states, counts and settings.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -18,49 +18,49 @@ use crate::types::rate::{Rate, Throttle};
 pub enum State {
     /// The key can be delivered now.
     Ready,
-    /// The key is due in the future, because it was added with a delay or is backing off.
+    /// The key has a due time in the future, because it was added with a delay or is backing off.
     Waiting,
-    /// The key is delivered to a worker of this or another process.
+    /// A worker of this or another process has received the key, and has not completed it.
     InFlight,
-    /// The key has failed for the last time, and is kept until it is added again, revived or cancelled.
+    /// The key has failed for the last time. The store keeps it until it is added again, revived or cancelled.
     Parked,
     /// The key is set aside, because another program has written an unreadable row for it. No worker receives the key
-    /// until it is added again. An add replaces the row. [`Entry::error`] contains the reason.
+    /// until it is added again: an add replaces the row. [`Entry::error`] has the reason.
     Damaged,
 }
 
-/// The state of a key at the time of a query. The engine measures the times.
+/// The state of a key at the time of a read. All times are measured by the engine's clock.
 ///
-/// The struct is flat, like the entry of a queue in memory, because each field is a column in lists of keys.
+/// The struct has no nested structs, because each field is a column in lists of keys.
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct Entry {
-    /// The key.
+    /// The name of the key.
     pub key: Key,
     /// The state of the key.
     pub state: State,
-    /// The time for which the key has been in its state. For a ready key, this is the time since it was added or became
-    /// due. `None` for a waiting key, because the store does not record this time.
+    /// The time for which the key has been in its state. A ready key has been ready since its add, or since its due
+    /// time. The value is `None` for a waiting key, because the store does not record when the wait began.
     pub since: Option<Duration>,
-    /// The time until the pending run is due. For a key in flight, this is the run after the present run.
+    /// The time until the pending run is due. For a key in flight, the pending run is the run after the present run.
     pub due: Option<Duration>,
-    /// The bound: further debounced adds postpone the pending run until this time has passed, at the latest. `None`
-    /// if the run does not wait for debounced adds. Without [`at_most`](crate::Add::at_most), the bound is more than
-    /// 100 years.
+    /// The bound: the time until which, at the latest, further debounced adds can postpone the pending run. It is
+    /// `None` if the run does not wait for debounced adds. Without [`at_most`](crate::Add::at_most), the bound is more
+    /// than 100 years.
     pub bound: Option<Duration>,
-    /// True if the key is in flight and was added again, so that it runs once more.
+    /// True if the key is in flight and was added again. The key runs once more after its completion.
     pub dirty: bool,
-    /// The reason for the [cancellation](crate::Queue::cancel_running) of the run in flight, if the run was cancelled.
-    /// The worker may not have noticed the cancellation yet.
+    /// The reason for the [cancellation](crate::Queue::cancel_running) of the run in flight. It is `None` if the run
+    /// was not cancelled. The worker may not have noticed the cancellation yet.
     pub cancelled: Option<CancelReason>,
     /// True if the key is ready and its queue is [paused](crate::Queue::pause).
     pub paused: bool,
     /// For a key in flight, the fencing token of its delivery: [`Item::fencing_token`](crate::Item::fencing_token).
     pub fencing_token: Option<u64>,
-    /// For a key in flight, the time until its lease expires if it is not renewed.
+    /// For a key in flight, the time until its lease expires if the worker does not renew it.
     pub lease: Option<Duration>,
-    /// For a key in flight, the [name of its worker](crate::OpenOptions::worker). Another process has written
-    /// this text to the store: escape it where you show it.
+    /// For a key in flight, the [name of its worker](crate::OpenOptions::worker). Another process has written this text
+    /// to the store, so escape it before you show it.
     pub worker: Option<String>,
     /// The number of consecutive failures.
     pub failures: u32,
@@ -68,7 +68,7 @@ pub struct Entry {
     pub priority: Priority,
     /// The number of adds that the pending run serves.
     pub adds: u32,
-    /// The bitwise or of the flags of these adds.
+    /// The bitwise or of the flags of the adds that the pending run serves.
     pub flags: u32,
     /// The error of the last failure, or the reason why the row is damaged.
     pub error: Option<String>,
@@ -76,8 +76,8 @@ pub struct Entry {
     pub failed: Option<Duration>,
     /// The name of the group, or `None` if the queue has no [groups](crate::OpenOptions::group_by).
     pub group: Option<String>,
-    /// The last completed runs of the key, the oldest first. About seven runs are kept with a key, unless
-    /// [`without_past`](crate::OpenOptions::without_past) was set. They are removed with the key, for example after its
+    /// The last completed runs of the key, the oldest first. The store keeps about seven runs with a key, unless
+    /// [`without_past`](crate::OpenOptions::without_past) was set. It removes them with the key, for example after a
     /// success.
     pub past_runs: Vec<CompletedRun>,
 }
@@ -86,54 +86,54 @@ pub struct Entry {
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct CompletedRun {
-    /// The way in which the run ended.
+    /// The result of the run.
     pub how: Ended,
-    /// True if the run ended because its lease expired.
+    /// True if the worker did not complete the run before its lease expired.
     pub lease_expired: bool,
     /// The number of adds that the run served.
     pub adds: u32,
-    /// The time since the end of the run. The store measures it.
+    /// The time since the run ended, measured by the store.
     pub ended: Duration,
-    /// How long the run took. For a failure, the worker measures this duration. Otherwise, the duration counts from the
+    /// The duration of the run. For a failure, the worker measures this duration. Otherwise, this is the time since the
     /// claim of the key.
     pub took: Duration,
-    /// How long the key was ready before the run. `None` if the store does not know this time, because the key was
-    /// added again during the run.
+    /// The time for which the key was ready before the run. It is `None` if the store does not know this time, because
+    /// the key was added again during the run.
     pub queued: Option<Duration>,
 }
 
-/// A run that failed, as [`Queue::attempts`](crate::Queue::attempts) returns it.
+/// A run that failed. [`Queue::attempts`](crate::Queue::attempts) returns this value.
 ///
-/// Other processes have written the texts to the store: escape them where you show them.
+/// Other processes have written the texts to the store, so escape them before you show them.
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct Attempt {
-    /// The number of consecutive failures including this one, from 1.
+    /// The number of consecutive failures, including this one. The first failure has the number 1.
     pub number: u32,
-    /// The time since the end of the run. The store measures it.
+    /// The time since the run ended, measured by the store.
     pub ended: Duration,
     /// The duration of the run. If the lease expired, this is the time from the claim of the key to the expiry.
     pub took: Duration,
-    /// The [name of the worker](crate::OpenOptions::worker).
+    /// The [name](crate::OpenOptions::worker) of the worker.
     pub worker: Option<String>,
     /// The [exit status](crate::Item::set_exit_status), if the worker has set it.
     pub exit_status: Option<i32>,
-    /// The error.
+    /// The error of the run.
     pub error: String,
     /// The last part of the [output](crate::Item::set_output), if the worker has set it.
     pub output: Option<String>,
 }
 
-/// The entries of the next keys of a walk: see [`Queue::walk_entries`](crate::Queue::walk_entries).
+/// A part of a walk over the keys of a queue: see [`Queue::walk_entries`](crate::Queue::walk_entries).
 #[doc(hidden)] // Only `requeue-http` needs this item.
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct Part {
-    /// The entries.
+    /// The entries of the keys in this part.
     pub entries: Vec<Entry>,
     /// The position of the next part, or `None` after the last part.
     pub next: Option<Vec<u8>>,
-    /// True if the entries are sorted by key, so that a walk can continue after each of them.
+    /// True if the entries are sorted by key. A walk can then continue after each of them.
     pub in_order: bool,
 }
 
@@ -141,7 +141,7 @@ impl Part {
     const SORTED: u8 = b'k';
     const SCANNED: u8 = b's';
 
-    /// Returns the part of a walk in the order of the keys.
+    /// Returns the part of a walk in sorted order.
     #[must_use]
     pub fn of_page(entries: Vec<Entry>, limit: usize) -> Self {
         let last = entries.last().filter(|_| entries.len() >= limit);
@@ -149,7 +149,7 @@ impl Part {
         Self { entries, next, in_order: true }
     }
 
-    /// Returns the part of a scan of several shards.
+    /// Returns the part of a walk that scans several shards.
     pub(crate) fn of_scan(entries: Vec<Entry>, next: Option<(usize, Vec<u8>)>) -> Self {
         let position = |(shard, at): (usize, Vec<u8>)| {
             // A queue has at most 256 shards.
@@ -159,19 +159,20 @@ impl Part {
         Self { entries, next: next.map(position), in_order: false }
     }
 
-    /// Returns the position after a key, in the order of the keys.
+    /// Returns the position after `key`, for a walk in sorted order.
     #[must_use]
     pub fn position_after(key: &Key) -> Vec<u8> {
         [&[Self::SORTED], &key[..]].concat()
     }
 
-    /// Returns the key after which a walk in order continues.
+    /// Returns the key after which a walk in sorted order continues, or `None` if the position belongs to a scan.
     #[must_use]
     pub fn key_before(position: &[u8]) -> Option<Key> {
         Some(Key::from(position.strip_prefix(&[Self::SORTED])?))
     }
 
-    /// Returns the shard of a scan, and the position within the shard.
+    /// Returns the shard of a scan and the position within the shard, or `None` if the position belongs to another
+    /// walk.
     pub(crate) fn place_in_scan(position: &[u8]) -> Option<(usize, Vec<u8>)> {
         let (shard, at) = position.strip_prefix(&[Self::SCANNED])?.split_first_chunk::<2>()?;
         let is_valid = at.iter().all(u8::is_ascii_digit)
@@ -197,7 +198,7 @@ pub struct ParkedKey {
     pub failures: u32,
     /// The error of the last failure.
     pub error: String,
-    /// True if the last failure was an expired lease, because the worker died or was cut off from the store.
+    /// True if the last failure was the expiry of a lease, because the worker died or could not reach the store.
     pub lease_expired: bool,
 }
 
@@ -209,13 +210,14 @@ pub struct QueueInfo {
     pub name: String,
     /// The re-add policy.
     pub readd_policy: ReaddPolicy,
-    /// The effect of an add on a parked key.
+    /// The setting for an add of a parked key.
     pub parked_add: ParkedAdd,
     /// The rule that assigns keys to groups, or `None` if the queue has no [groups](crate::OpenOptions::group_by).
     pub group_by: Option<GroupBy>,
-    /// The limit of keys in flight of each group without a [separate limit](crate::GroupHandle::set_limit).
+    /// The maximum number of keys in flight of each group without a [separate limit](crate::GroupHandle::set_limit). It
+    /// is `None` if these groups have no limit.
     pub group_limit: Option<u32>,
-    /// The [rate](crate::OpenOptions::rate) of the queue's starts, or `None` if there is no limit.
+    /// The [rate](crate::OpenOptions::rate) of the queue's starts, or `None` if the queue has no rate.
     pub rate: Option<Rate>,
     /// True if the queue has no key in any state.
     pub is_empty: bool,
@@ -223,25 +225,28 @@ pub struct QueueInfo {
     pub is_paused: bool,
 }
 
-/// A group of a queue, with its settings and the numbers of its keys: see [`Queue::groups`](crate::Queue::groups) and
-/// [`GroupHandle::info`](crate::GroupHandle::info).
+/// A group of a queue, with its settings and the number of its keys in each state.
+/// [`Queue::groups`](crate::Queue::groups) and [`GroupHandle::info`](crate::GroupHandle::info) return this value.
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct GroupInfo {
-    /// The name of the group. The name is empty for keys whose add names no group, or that the pattern does not match.
+    /// The name of the group. It is empty for keys whose add names no group, and for keys that the pattern does not
+    /// match.
     pub name: String,
     /// The number of the group's keys in each state.
     pub counts: StateCounts,
-    /// The limit of the group's keys in flight: its [separate limit](crate::GroupHandle::set_limit), or the [limit of
-    /// the queue](crate::OpenOptions::group_limit). `None` means that there is no limit.
+    /// The maximum number of the group's keys in flight. It is the group's [separate
+    /// limit](crate::GroupHandle::set_limit), or the [limit of the queue](crate::OpenOptions::group_limit). It is
+    /// `None` if neither is set.
     pub limit: Option<u32>,
-    /// The number of keys in one turn: see [`GroupHandle::set_weight`](crate::GroupHandle::set_weight).
+    /// The number of keys that are delivered in one turn: see
+    /// [`GroupHandle::set_weight`](crate::GroupHandle::set_weight).
     pub weight: u32,
-    /// The [rate](crate::GroupHandle::set_rate) of the group's starts. `None` means that only the rate of the queue
+    /// The [rate](crate::GroupHandle::set_rate) of the group's starts. It is `None` if only the rate of the queue
     /// applies.
     pub rate: Option<Rate>,
-    /// The time until the group's rate permits the next start. The time is zero if the rate permits a start now, and
-    /// `None` if there is no rate.
+    /// The time until the group's rate permits the next start. It is zero if the rate permits a start now, and `None`
+    /// if the group has no rate.
     pub next_start: Option<Duration>,
     /// True if the group is [paused](crate::GroupHandle::pause).
     pub is_paused: bool,
@@ -251,17 +256,17 @@ pub struct GroupInfo {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub struct StateCounts {
-    /// Keys that may be delivered now.
+    /// The number of keys that may be delivered now.
     pub ready: u64,
-    /// Keys that are due in the future.
+    /// The number of keys with a due time in the future.
     pub waiting: u64,
-    /// Keys in flight, including dirty keys.
+    /// The number of keys in flight, including dirty keys.
     pub in_flight: u64,
-    /// Keys in flight that were added again and run once more.
+    /// The number of keys in flight that were added again.
     pub dirty: u64,
-    /// Parked keys.
+    /// The number of parked keys.
     pub parked: u64,
-    /// [Damaged](State::Damaged) keys.
+    /// The number of [damaged](State::Damaged) keys.
     pub damaged: u64,
     /// The time for which the oldest ready key has been ready, or zero if no key is ready.
     pub oldest_ready: Duration,
@@ -275,15 +280,15 @@ impl StateCounts {
     }
 }
 
-/// A bound that is further away than this time counts as never reached. The time is 100 years.
-/// Engines differ in the latest time that they
-/// store.
+/// The time, 100 years, beyond which a bound is treated as unlimited. Without this limit, the text about a key would
+/// depend on the latest time that its engine can store.
 pub(crate) const FAR: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
 
-/// The settings that apply to a ready key, and the keys of its group in flight.
+/// The reason why a ready key is or is not delivered now: the settings of its group and queue, and the keys of its
+/// group in flight.
 #[derive(Clone, Debug)]
 pub(crate) enum Standing {
-    /// Keys of the group may be delivered.
+    /// No setting holds the keys of the group back.
     Eligible {
         limit: Option<u32>,
         in_flight: u64,
@@ -293,7 +298,7 @@ pub(crate) enum Standing {
     AtRate(Throttle),
     /// The rate of the group permits no start now.
     AtGroupRate(Throttle),
-    /// The group has as many keys in flight as its limit permits. The value contains the first of these keys.
+    /// The group has as many keys in flight as its limit permits. `first` contains the first of these keys.
     AtLimit {
         limit: u32,
         in_flight: u64,
@@ -302,7 +307,7 @@ pub(crate) enum Standing {
 }
 
 impl Standing {
-    /// Returns the part of an explanation that follows the state of a key of this group.
+    /// Returns the part of an explanation that follows the state of a key in `group`.
     fn explain(&self, group: &str) -> String {
         match self {
             Self::Eligible { limit: Some(limit), in_flight } => {
@@ -327,7 +332,8 @@ impl Standing {
     }
 }
 
-/// Lists these entries in flight by their workers. `in_flight` is the number of all keys in flight.
+/// Returns a text that lists the keys of `first` by their workers. These keys are in flight. `in_flight` is the number
+/// of all keys in flight.
 fn holders_text(first: &[Entry], in_flight: u64) -> String {
     let mut workers: BTreeMap<Option<&str>, Vec<String>> = BTreeMap::new();
     for entry in first {
@@ -353,14 +359,15 @@ fn holders_text(first: &[Entry], in_flight: u64) -> String {
 impl Entry {
     /// Returns one line of text that explains the state of the key.
     ///
-    /// If a rate, or the limit or a pause of the group, holds a ready key back, the text does not name this cause.
-    /// [`Queue::explain`](crate::Queue::explain) also names these causes.
+    /// The text does not say whether a rate, or the limit or a pause of the group, holds a ready key back.
+    /// [`Queue::explain`](crate::Queue::explain) names these causes.
     #[must_use]
     pub fn explain(&self) -> String {
         self.explain_in_group(None)
     }
 
-    /// Returns the explanation of the key. Only `standing` shows whether a ready key is throttled.
+    /// Returns the explanation of the key. `standing` says whether a ready key is held back. If it is `None`, the text
+    /// does not say so.
     pub(crate) fn explain_in_group(&self, standing: Option<&Standing>) -> String {
         let (key, since) = (&self.key, Shown(self.since.unwrap_or_default()));
         let failed = match self.failures {
@@ -401,7 +408,7 @@ impl Entry {
                 format!("{key}: due in {due}{postponed}{failed}{why}")
             }
             (State::Ready, _) => {
-                // The limit of the group is unknown.
+                // Without a standing, the limit of the group is not known.
                 let unread = Standing::Eligible { limit: None, in_flight: 0 };
                 let group = self.group.as_deref().unwrap_or_default();
                 let but = match self.paused {

@@ -1,12 +1,12 @@
-//! Keys. Keys are bytes, because engines and programs in other languages share them.
+//! Keys. A key is a sequence of bytes, because engines and programs in other languages share keys.
 
 use std::fmt;
 use std::ops::Deref;
 use std::sync::Arc;
 
-/// The name of something that may need work: up to 2,048 bytes, in most cases text.
+/// The name of something that may need work. A key has up to 2,048 bytes, and in most cases is text.
 ///
-/// Adds of equal keys are coalesced. A clone shares the bytes.
+/// Adds of equal keys are coalesced. Clones of a key share its bytes.
 ///
 /// # Examples
 ///

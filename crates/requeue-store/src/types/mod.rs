@@ -1,4 +1,4 @@
-//! Plain data: keys, adds, entries and errors.
+//! The plain data types of the API: keys, adds, entries, errors and settings.
 
 pub(crate) mod action;
 pub(crate) mod activity;

@@ -1,30 +1,29 @@
-//! The rate of starts of a queue, or of a group, as a setting.
+//! The maximum rate of starts in a queue or in a group, as a setting.
 
 use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
 
-/// The default burst is the number of starts in this time.
+/// The default burst is the number of starts that the rate permits in this time.
 const DEFAULT_BURST: Duration = Duration::from_millis(200);
 /// The maximum product of the burst and the period of a rate, in microseconds: about 35 years. Up to this product, the
-/// arithmetic of each engine is exact, even with the doubles of Redis, and an unused rate permits its burst.
+/// arithmetic of each engine is exact, even with the doubles of Redis. An unused rate then permits its whole burst.
 const MOST: u128 = 1 << 50;
 
-/// A limit on the rate at which keys start, for all processes together: at most `starts` in each period `per`, and a
-/// burst.
+/// Limits the rate at which all processes together start runs: at most `starts` in each period `per`, and a burst.
 ///
 /// In every window of the engine's clock, at most `window × starts / per + burst` deliveries start. While keys are
 /// ready and workers wait for them, at least 95 % of the permitted starts happen. Each delivery counts as a start,
-/// including a retry and a delivery after an expired lease. The delivery of a key that returns to the store without
-/// a run also counts as a start.
+/// including a retry and a delivery after an expired lease. If a key is delivered and returns to the store without a
+/// run, this delivery also counts.
 ///
-/// The burst is the number of starts that may follow each other immediately after a pause. The default burst is the
-/// number of starts in 200 ms, rounded up, so slow claims do not lower the rate. With a burst of 1, each claim delivers
-/// one key, and the latency of each claim delays all later starts.
+/// The burst is the number of starts that can follow each other without delay after a time without starts. The default
+/// burst is the number of starts in 200 ms, rounded up, so that slow claims do not lower the rate. With a burst of 1,
+/// each claim delivers one key, and the latency of each claim delays all later starts.
 ///
-/// If the engine's clock goes back, the rate permits the starts of the repeated period again.
+/// If the engine's clock is set back, the rate permits the starts of the repeated period again.
 ///
-/// The algorithm is the generic cell rate algorithm of ITU-T I.371: it stores one time for each rate.
+/// The algorithm is the generic cell rate algorithm of ITU-T I.371, which stores one time for each rate.
 ///
 /// # Examples
 ///
@@ -41,7 +40,7 @@ const MOST: u128 = 1 << 50;
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
 pub struct Rate {
     starts: u32,
-    /// The period in microseconds. It is rounded up, so that the rate is never exceeded.
+    /// The period in microseconds. It is rounded up, so that the rate is never higher than requested.
     per: i64,
     burst: u32,
 }
@@ -49,8 +48,8 @@ pub struct Rate {
 impl Rate {
     /// Creates the rate of `starts` in each period `per`, with the default burst.
     ///
-    /// Opening a queue and the setters refuse a rate of 0 starts, a period or a burst of 0, and a product of the period
-    /// and the burst of more than 35 years.
+    /// Calls that set a rate refuse a rate of 0 starts, a period or a burst of 0, and a rate whose period times burst
+    /// exceeds 35 years.
     #[must_use]
     pub fn new(starts: u32, per: Duration) -> Self {
         let per = i64::try_from(per.as_nanos().div_ceil(1000)).unwrap_or(i64::MAX);
@@ -59,7 +58,7 @@ impl Rate {
         Self { starts, per, burst: u32::try_from(burst).unwrap_or(u32::MAX) }
     }
 
-    /// Sets the number of starts that may follow each other immediately.
+    /// Sets the number of starts that can follow each other without delay.
     #[must_use]
     pub const fn burst(mut self, burst: u32) -> Self {
         self.burst = burst;
@@ -78,13 +77,13 @@ impl Rate {
         Duration::from_micros(self.per.unsigned_abs())
     }
 
-    /// Returns the number of starts that may follow each other immediately.
+    /// Returns the number of starts that can follow each other without delay.
     #[must_use]
     pub const fn burst_size(&self) -> u32 {
         self.burst
     }
 
-    /// Returns the reason if the rate is invalid.
+    /// Returns an error with the reason if the rate is invalid.
     pub(crate) fn check(self) -> Result<(), String> {
         let refuse = |what: &str| Err(format!("invalid rate {self}: use {what}"));
         if self.starts == 0 {
@@ -107,7 +106,7 @@ impl Rate {
         [self.starts as i64, self.per, self.burst as i64]
     }
 
-    /// Returns the valid rate with these parts.
+    /// Returns the rate with these parts, or `None` if it is not valid.
     pub(crate) fn from_parts(parts: &[i64]) -> Option<Self> {
         let &[starts, per, burst] = parts else { return None };
         let (starts, burst) = (starts.try_into().ok()?, burst.try_into().ok()?);
@@ -115,20 +114,20 @@ impl Rate {
         rate.check().is_ok().then_some(rate)
     }
 
-    /// Returns the parts as text, with spaces between them.
+    /// Returns the [parts](Self::parts) as text, with spaces between them.
     pub(crate) fn to_stored(self) -> String {
         self.parts().map(|part| part.to_string()).join(" ")
     }
 
-    /// Parses the text of [`to_stored`](Self::to_stored).
+    /// Parses a text that [`to_stored`](Self::to_stored) has returned.
     pub(crate) fn from_stored(text: &str) -> Option<Self> {
         let parts: Result<Vec<_>, _> = text.split(' ').map(str::parse).collect();
         Self::from_parts(&parts.ok()?)
     }
 }
 
-/// Parses a rate with the default burst, such as `10/s`, `90/m`, `1000/h` or `0.5/s`: starts in a second, a minute or
-/// an hour. Without a unit, the rate is per second.
+/// Parses a rate such as `10/s`, `90/m`, `1000/h` or `0.5/s`: a number of starts in a second, a minute or an hour.
+/// Without a unit, the number is per second. The rate has the default burst.
 impl FromStr for Rate {
     type Err = ParseRateError;
 
@@ -157,7 +156,7 @@ impl FromStr for Rate {
     }
 }
 
-/// Writes the rate. The alternate form, `{:#}`, omits the burst.
+/// Writes the rate and its burst. The alternate form, `{:#}`, omits the burst.
 impl fmt::Display for Rate {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { starts, per, burst } = self;
@@ -171,7 +170,7 @@ impl fmt::Display for Rate {
     }
 }
 
-/// The error of a text that is not a [`Rate`].
+/// The error about a text that is not a [`Rate`].
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("invalid rate {text:?}: {why}")]
 pub struct ParseRateError {
@@ -191,7 +190,7 @@ impl Throttle {
         !self.next_start.is_zero()
     }
 
-    /// Returns a text with the time until the next permitted start.
+    /// Returns a text with the rate and the time until it permits the next start.
     pub(crate) fn explain(&self) -> String {
         let Self { rate, next_start } = self;
         format!("its rate of {rate} permits the next start in {next_start:.1?}")
@@ -199,14 +198,14 @@ impl Throttle {
 }
 
 impl Rate {
-    /// Returns the duration of `starts` starts at the rate, in microseconds, rounded up.
+    /// Returns the time in which the rate permits `starts` starts, in microseconds, rounded up.
     pub(crate) fn time_of(self, starts: usize) -> i64 {
         let time = (as_wide(self.per) * starts as u128).div_ceil(u128::from(self.starts));
         i64::try_from(time).unwrap_or(i64::MAX)
     }
 }
 
-/// Converts a number that is not negative.
+/// Converts a number without loss. A negative number becomes 0.
 pub(crate) fn as_wide(number: i64) -> u128 {
     u128::from(number.max(0).unsigned_abs())
 }

@@ -34,15 +34,16 @@ pub struct Schedule {
 impl Schedule {
     /// Creates a schedule from a cron expression of five fields and the name of a time zone in the IANA database.
     ///
-    /// The fields are minute, hour, day of the month, month and day of the week. If both fields for days are
-    /// restricted, a day needs to match only one of them. The names from `@hourly` to `@yearly` are also expressions.
+    /// The fields are minute, hour, day of the month, month and day of the week. If the expression restricts both
+    /// fields for days, a day needs to match only one of them. The names from `@hourly` to `@yearly` are also
+    /// expressions.
     ///
-    /// A time of day that a change of the clocks skips is replaced by the first instant after it. A time of day that
-    /// the clock shows twice is used once. With `*` for the hours, the expression means each hour that passes, and no
-    /// hour is skipped or repeated.
+    /// If a change of the clocks skips a time of day, the schedule uses the first instant after the skipped period. If
+    /// the clock shows a time of day twice, the schedule uses it once. With `*` for the hours, the expression means
+    /// each hour that passes, so no hour is skipped or repeated.
     ///
-    /// Time zones come from the system. If the system has no time zones, as in many containers, they come from this
-    /// program.
+    /// The data of time zones comes from the system. If the system has none, as in many containers, the data comes from
+    /// this program.
     ///
     /// # Errors
     ///
@@ -71,8 +72,8 @@ impl Schedule {
         Self::new(Calendar::Every(period))
     }
 
-    /// Creates a schedule from the texts that [`ScheduleInfo`] shows: a cron expression and its time zone, which is UTC by
-    /// default, or `every` and a period.
+    /// Creates a schedule from the texts that [`ScheduleInfo`] shows. They are a cron expression and its time zone, or
+    /// `every` and a period. The default time zone is UTC.
     ///
     /// # Errors
     ///
@@ -97,13 +98,14 @@ impl Schedule {
         Self { calendar, priority: Priority::Normal, group: None }
     }
 
-    /// Sets the priority of the adds.
+    /// Sets the priority of the adds that the schedule makes.
     pub const fn priority(mut self, priority: Priority) -> Self {
         self.priority = priority;
         self
     }
 
-    /// Sets the group of the adds, in a queue whose [adds name the groups](crate::GroupBy::Add).
+    /// Sets the group of the adds that the schedule makes, in a queue whose [adds name the
+    /// groups](crate::GroupBy::Add).
     pub fn group(mut self, group: impl Into<Arc<str>>) -> Self {
         self.group = Some(group.into());
         self
@@ -114,25 +116,26 @@ impl Schedule {
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct ScheduleInfo {
-    /// The key.
+    /// The key that the schedule adds.
     pub key: Key,
     /// The cron expression, or `every` and the period: `every 5m`.
     pub spec: String,
     /// The time zone of the cron expression, or `None` for a period.
     pub zone: Option<String>,
-    /// The time until the next add, or zero if the add is overdue. `None` if the schedule is paused, or no worker has
-    /// computed the time yet.
+    /// The time until the next add, or zero if the add is overdue. It is `None` if the schedule is paused, or no worker
+    /// has computed the next time yet.
     pub next: Option<Duration>,
     /// The time of the next add by the clock of the store, which may differ from the clock of this process.
     pub next_at: Option<SystemTime>,
-    /// True if the schedule adds nothing, because it is [paused](crate::Queue::pause_schedule), or was refused.
+    /// True if the schedule adds nothing, because it is [paused](crate::Queue::pause_schedule) or a worker has refused
+    /// it.
     pub is_paused: bool,
-    /// The reason why a worker has refused the schedule. Either the schedule was stored by SQL, or its time zone is
-    /// unknown to the worker.
+    /// The reason why a worker has refused the schedule. Either the schedule was stored with SQL and is invalid, or the
+    /// worker does not know its time zone.
     pub error: Option<String>,
-    /// The priority of the adds.
+    /// The priority of the adds that the schedule makes.
     pub priority: Priority,
-    /// The group of the adds, or `None` if the queue has no groups.
+    /// The group of the adds that the schedule makes, or `None` if the queue has no groups.
     pub group: Option<String>,
 }
 

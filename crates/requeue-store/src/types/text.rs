@@ -1,13 +1,13 @@
-//! Text of bounded length.
+//! Cuts texts to a maximum length.
 
-/// Returns the longest prefix of `text` with at most `bytes` bytes.
+/// Returns the longest prefix of `text` that has at most `bytes` bytes and does not cut a character.
 pub(crate) fn prefix(text: &str, bytes: usize) -> &str {
-    // `str::floor_char_boundary` needs Rust 1.91.
+    // `str::floor_char_boundary` does the same, but needs Rust 1.91.
     let end = (0..=bytes.min(text.len())).rev().find(|&end| text.is_char_boundary(end));
     &text[..end.unwrap_or(0)]
 }
 
-/// Returns the longest suffix of `text` with at most `bytes` bytes.
+/// Returns the longest suffix of `text` that has at most `bytes` bytes and does not cut a character.
 pub(crate) fn suffix(text: &str, bytes: usize) -> &str {
     let start =
         (text.len().saturating_sub(bytes)..=text.len()).find(|&at| text.is_char_boundary(at));

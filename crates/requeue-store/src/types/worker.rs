@@ -1,11 +1,11 @@
-//! The name of a worker. The store keeps it with each key that the worker has in flight.
+//! The name of a worker. The store keeps the name with each key that the worker has in flight.
 
 use super::text::prefix;
 
 /// The maximum length of a name in bytes.
 const MAX_WORKER: usize = 100;
 
-/// Returns the reason why a name is invalid, or `None` if it is valid.
+/// Returns the reason why the name of a worker is invalid, or `None` if it is valid.
 pub(crate) fn invalid_worker(label: &str) -> Option<String> {
     if label.is_empty() || label.len() > MAX_WORKER || label.contains(char::is_control) {
         return Some(format!(
@@ -16,11 +16,11 @@ pub(crate) fn invalid_worker(label: &str) -> Option<String> {
     None
 }
 
-/// Returns the default name: the name of this machine and the id of this process.
+/// Returns the default name of a worker: the name of this machine and the id of this process.
 pub(crate) fn this_process() -> String {
     let host = host_name();
     let host: String = host.chars().filter(|char| !char.is_control()).collect();
-    // The other 20 bytes are for the colon and the process id.
+    // The remaining 20 bytes are for the colon and the process id.
     let host = prefix(&host, MAX_WORKER - 20);
     format!("{}:{}", if host.is_empty() { "localhost" } else { host }, std::process::id())
 }

@@ -1,4 +1,4 @@
--- Records an action of an operator. The table keeps the last 100 of each queue.
+-- Records an action of an operator. The table keeps the last 100 actions of each queue.
 create or replace function requeue.record_action(
     in_queue integer, in_action text, in_who text, in_target text, in_note text
 ) returns void

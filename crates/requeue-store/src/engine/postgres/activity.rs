@@ -1,4 +1,4 @@
-//! The activity of a queue per minute.
+//! Stores the activity of a queue in each minute.
 
 use tokio_postgres::Row as SqlRow;
 
@@ -75,7 +75,7 @@ impl Postgres {
     }
 }
 
-/// Reads a row of [`Postgres::read_parts`]. Returns `None` if the row contains only the time.
+/// Reads a row of [`Postgres::read_parts`]. Returns `None` if the row contains only the server's time.
 fn read_part(row: &SqlRow) -> Option<Part> {
     let minute = row.get::<_, Option<_>>(1)?;
     let mut counts = [0; Tally::COUNTS.len()];

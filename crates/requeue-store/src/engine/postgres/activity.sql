@@ -1,7 +1,7 @@
--- The activity of a queue per minute: see `engine/activity.rs`. Rust code merges the rows, because only Rust code
--- decodes the histograms.
+-- The activity of a queue in each minute: see `engine/activity.rs`. The merge of rows is computed in Rust, because only
+-- Rust code decodes the histograms.
 
--- Writes the row of a process for a minute, unless that minute is over. Replaces the previous row.
+-- Writes the row of a process for a minute, and thereby replaces the earlier row. Writes nothing if the minute is over.
 create or replace function requeue.record_activity(
     in_queue integer, in_minute bigint, in_instance text, in_worker text, in_counts bigint[], in_times bytea,
     out current_minute bigint, out is_written boolean, out has_old boolean
@@ -17,7 +17,7 @@ begin
     if is_written then
         perform requeue.keep_queue(in_queue);
         perform requeue.check_queue(in_queue);
-        -- The commit does not wait for the disk. A crash of the server may lose the last numbers.
+        -- The commit does not wait for the disk, so a crash of the server may lose the last numbers.
         perform set_config('synchronous_commit', 'off', true);
         insert into requeue.activity as a values (
             in_queue, wanted, in_instance, in_worker, t, in_counts[1], in_counts[2], in_counts[3], in_counts[4],
@@ -35,14 +35,14 @@ begin
     );
 end $$;
 
--- Removes the rows that are older than seven days.
+-- Removes rows that are older than seven days.
 create or replace function requeue.trim_activity(in_queue integer, t bigint) returns void language sql as $$
     delete from requeue.activity a where a.queue = in_queue and a.minute < t / 60000000 - 7 * 24 * 60
 $$;
 
--- Replaces rows of a minute with a merged row. The arguments name the rows and the times of their last writes. Without
--- times, no row remains. Returns false if a row was written after it was read, is being written, or was merged by
--- another process. Also removes the rows that are older than seven days.
+-- Replaces rows of a minute with a merged row. The arguments name the rows and the times of their last writes. If
+-- `in_times` is null, no row remains. Returns false if one of the rows was written after the read, is being written, or
+-- was merged by another process. Also removes rows that are older than seven days.
 create or replace function requeue.merge_activity(
     in_queue integer, in_minute bigint, in_instances text[], in_ats bigint[], in_counts bigint[], in_times bytea
 ) returns boolean

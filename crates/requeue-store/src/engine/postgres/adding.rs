@@ -1,4 +1,4 @@
-//! Builds the arguments of adds for the server, and adds keys in a transaction of the caller.
+//! Encodes adds as arguments of SQL functions, and adds keys in a transaction of the caller.
 
 use std::collections::HashSet;
 use std::error::Error;
@@ -12,23 +12,24 @@ use crate::engine::time::micros;
 use crate::types::add::{Add, Added};
 use crate::types::key::Key;
 
-/// Adds of different keys, sorted by key. The server returns the answers in the same order.
+/// A batch of adds of different keys, sorted by key. The server returns the answers in the same order.
 pub(super) struct Batch<'a> {
-    /// The original position of each add.
+    /// The position that each add had before the batch was sorted.
     pub(super) order: Vec<usize>,
     pub(super) keys: Vec<&'a [u8]>,
     pub(super) afters: Vec<i64>,
     pub(super) hows: Vec<i16>,
     pub(super) priorities: Vec<i16>,
     pub(super) flags: Vec<i32>,
-    /// The longest waits of debounced adds. The vector is empty if no add is debounced.
+    /// The longest wait of each debounced add. The vector is empty if no add is debounced.
     pub(super) mosts: Vec<Option<i64>>,
 }
 
 impl<'a> Batch<'a> {
     pub(super) fn new(adds: impl Iterator<Item = (&'a [u8], Add)>) -> Self {
         let mut adds: Vec<(usize, (&[u8], Add))> = adds.enumerate().collect();
-        // All transactions lock keys in this order, because transactions that lock in different orders can deadlock.
+        // All transactions lock keys in this order. Transactions that lock the same keys in different orders can
+        // deadlock.
         adds.sort_unstable_by_key(|&(_, (key, _))| key);
         let mosts = adds.iter().map(|(_, (_, add))| add.longest_wait().map(micros));
         let mosts =
@@ -44,8 +45,8 @@ impl<'a> Batch<'a> {
         }
     }
 
-    /// Returns the answers in the original order of the adds: `None` for keys that other transactions have
-    /// locked.
+    /// Returns the answers in the order that the adds had before the batch was sorted. The answer is `None` for a key
+    /// that another transaction has locked.
     pub(super) fn read_answers(
         &self,
         row: &Row,
@@ -59,7 +60,7 @@ impl<'a> Batch<'a> {
     }
 }
 
-/// An answer, encoded as its index in `requeue.answers`.
+/// An answer to an add. The server encodes the answer as its index in `requeue.answers`.
 struct Answer(Option<Added>);
 
 impl<'a> FromSql<'a> for Answer {
@@ -90,9 +91,8 @@ impl<'a> FromSql<'a> for Answer {
 /// immediately. Programs with another driver call [the SQL
 /// functions](crate::engine::postgres#adds-in-a-transaction-of-the-caller).
 ///
-/// The keys stay locked until the transaction ends. If another transaction has locked a key, the call waits
-/// for as long as the session's `lock_timeout` allows. The statement is not prepared, so that it works
-/// through a pooler.
+/// The keys stay locked until the transaction ends. If another transaction has locked a key, the call waits as long as
+/// the session's `lock_timeout` permits. The statement is not prepared, so it also works through a pooler.
 ///
 /// ```no_run
 /// use requeue_store::Add;
@@ -115,7 +115,7 @@ impl<'a> FromSql<'a> for Answer {
 ///
 /// # Cancel safety
 ///
-/// If the future is dropped, the statement may still run. Roll the transaction back.
+/// If the future is dropped, the server may still run the statement. Roll the transaction back.
 pub async fn add_in<C, K>(
     client: &C,
     queue: &str,
@@ -128,11 +128,11 @@ where
     add_with_group(client, queue, None, adds).await
 }
 
-/// Adds keys to a group, as [`add_in`] does, in a queue with [groups](crate::GroupBy). An existing key stays in its
-/// group.
+/// Adds keys to a group, as [`add_in`] does, in a queue with [groups](crate::GroupBy). A key that is already in the
+/// queue stays in its group.
 ///
-/// If a pattern extracts the groups of the queue, the caller must name the group that the pattern extracts: neither this
-/// function nor the server evaluates the pattern.
+/// If a pattern extracts the groups of the queue, the caller must name the group that the pattern extracts. Neither
+/// this function nor the server evaluates the pattern.
 ///
 /// # Errors
 ///
@@ -141,7 +141,7 @@ where
 ///
 /// # Cancel safety
 ///
-/// As [`add_in`].
+/// The behaviour is the same as that of [`add_in`].
 pub async fn add_in_group<C, K>(
     client: &C,
     queue: &str,
@@ -169,7 +169,7 @@ where
     let mut added = vec![None; adds.len()];
     let mut left: Vec<usize> = (0..adds.len()).collect();
     while !left.is_empty() {
-        // The adds are split, because no batch may contain a key twice.
+        // The adds are split into batches, because no batch may contain a key twice.
         let mut different = HashSet::new();
         let (batch, again): (Vec<usize>, Vec<usize>) =
             left.into_iter().partition(|&n| different.insert(&adds[n].0));
@@ -178,13 +178,13 @@ where
         let sql = "select requeue.add_each($1, $2, $3, $4, $5, $6, $7, $8)";
         let groups: Vec<&str> = group.map(|group| vec![group; keys.len()]).unwrap_or_default();
         let params = with_types(&[&queue, keys, afters, hows, priorities, flags, mosts, &groups]);
-        // The statement is not prepared: behind a pooler, the next statement may run in another session.
+        // The statement is not prepared, because a pooler may run the next statement in another session.
         let row = client.query_typed_one(sql, &params).await?;
         for (n, answer) in batch.into_iter().zip(asked.read_answers(&row)?) {
             added[n] = answer;
         }
         left = again;
     }
-    // Because this function waits for locks, no answer is `None`.
+    // The function waits for locks, so no answer is `None`.
     Ok(added.into_iter().flatten().collect())
 }

@@ -1,22 +1,20 @@
--- Adds, and the notification of waiting processes. The operations lock keys in sorted order: see `operations.sql`.
+-- Adds keys, and notifies waiting processes. All operations lock keys in sorted order: see `operations.sql`.
 
--- A process that finds no key records with `wait` that it waits. Until `waited_until`, each add notifies the process
--- with `wake`. No notification is needed for a key that is due after the `horizon`, because each waiting process polls
--- before that time. Most processes poll again within 1.5 s. `wait` ensures that all other processes poll at least 10 s
--- before `waited_until`. `horizon` is the later one of these two times.
+-- A process that finds no key calls `wait`, which records that the process waits. Until `waited_until`, each add calls
+-- `wake`, which notifies the waiting processes. If a key is due after the `horizon`, no notification is needed, because
+-- each waiting process polls before that time. Most processes poll again within 1.5 s. For the other processes, `wait`
+-- ensures that they poll at least 10 s before `waited_until`. `horizon` returns the later of these two times.
 
--- Records that a process waits for a key of the queue and polls again within `in_time` microseconds. For polls within
--- that time, the process need not call `wait` again. For a process that polls within 1.5 s, `in_time` is at most 5.5 s:
--- see `SAID`.
+-- Records that a process waits for a key of the queue, and polls again within `in_time` microseconds. Within that time,
+-- the process need not call `wait` again. If the process polls within 1.5 s, `in_time` is at most 5.5 s: see `SAID`.
 create or replace function requeue.wait(in_queue integer, in_time bigint) returns void
 language plpgsql {definer} set lock_timeout = '5s' as $$
 declare
-    -- Answers and timers may be 1 s late.
+    -- Answers of the server and timers of the process may be 1 s late.
     said_until bigint := requeue.now() + in_time + 1000000
         + case when in_time > 5500000 then 10000000 else 0 end;
 begin
-    -- Another 5 s are added, so that most waiting processes need not write the row. For most processes, the total is
-    -- 11.5 s.
+    -- Another 5 s are added, so that most waiting processes need not write this row. In most cases, the sum is 11.5 s.
     update requeue.queues set waited_until = said_until + 5000000
     where id = in_queue and waited_until < said_until;
 end $$;
@@ -32,8 +30,8 @@ begin
     perform pg_notify('requeue_' || in_queue, '');
 end $$;
 
--- Notifies waiting processes as `wake` does, in a queue with groups, and names the changed groups. A digit for the
--- priority, 0 for the lowest, precedes each name. Processes visit these groups first. With too many groups, the
+-- Notifies waiting processes of a queue with groups, as `wake` does, and names the changed groups. Each name follows a
+-- digit for the priority, with 0 for the lowest. Processes visit these groups first. If there are too many groups, the
 -- notification names none, and processes search all groups.
 create or replace function requeue.wake_for_groups(in_queue integer, in_groups text[]) returns void
 language plpgsql as $$
@@ -45,24 +43,23 @@ begin
     end);
 end $$;
 
--- `how` encodes the merge rule and the revival of an add: 0 for the earliest due time, 1 for the latest, 2 for exactly
--- this due time, plus 4 to revive. Until the answer is known, the row's `said` is this value plus 8, which is different
--- from every answer. The row of a new key keeps this value.
+-- `how` encodes the merge rule of an add: 0 for the earliest due time, 1 for the latest, and 2 for exactly this due
+-- time. If the add revives a parked key, 4 is added. Until the answer is computed, `said` in the key's row is `how`
+-- plus 8, which differs from every answer. The row of a new key keeps this value.
 create or replace function requeue.wants_latest(said smallint) returns boolean language sql immutable
     return said & 3 = 1;
 
--- The names of the answers, from 0. Only `add_free` answers `locked`.
+-- The names of the answers. The first answer has the number 0. Only `add_free` returns `locked`.
 create or replace function requeue.answers() returns text[] language sql immutable
     return array['new', 'coalesced', 'dirty', 'backing_off', 'parked', 'locked', 'revived'];
 
--- Raises an error if these groups are not allowed for the keys of a batch. The queue has no groups if `group_by` is
--- null.
+-- Raises an error if the keys of a batch may not be in these groups. If `group_by` is null, the queue has no groups.
 create or replace function requeue.check_groups(group_by text, in_groups text[], in_count integer) returns void
 language plpgsql immutable as $$
 declare
     wrong text;
 begin
-    -- One search in all names is faster than one search in each name.
+    -- A single search in all names together is faster than one search for each name.
     if group_by is null or array_to_string(in_groups, '') ~ '[\u0001-\u001f\u007f-\u009f]'
         or (select max(octet_length(g)) from unnest(in_groups) g) > 100
     then
@@ -93,20 +90,21 @@ begin
     end if;
 end $$;
 
--- Adds the keys in their order. Returns the answers as indexes into `answers`. `in_mosts` contains the longest waits of
--- debounced adds, and null for other adds. `in_groups` contains the groups of the keys, and is null or empty if the
--- queue has no groups. An existing key stays in its group. `in_traces` has the trace contexts of the adds, if any.
+-- Adds the keys in their order. Returns the answers as indexes into `answers`. `in_mosts` has the longest wait of each
+-- debounced add, and null for other adds. `in_groups` has the group of each key, or is null or empty if the queue has
+-- no groups. A key that is already in the queue stays in its group. `in_traces` has the trace contexts of the adds, if
+-- there are any.
 create or replace function requeue.add_all(
     in_queue integer, in_keys bytea[], in_afters bigint[], in_hows smallint[],
     in_priorities smallint[], in_flags integer[], in_adds integer[], in_mosts bigint[],
     in_groups text[] default null, in_traces text[] default null
 ) returns smallint[]
--- (Planning each batch would take longer than executing it.)
+-- (Without this setting, the server would plan each batch again, which takes longer than the execution.)
 language plpgsql {definer} set plan_cache_mode = force_generic_plan
 set enable_nestloop = off as $$
 declare
-    -- The number is assigned before the clock is read, so that a claim that reads a later time knows of this
-    -- transaction.
+    -- The number of the transaction is assigned before the clock is read. Therefore, a claim that reads a later time
+    -- knows of this transaction.
     xid constant xid8 := pg_current_xact_id();
     t bigint := requeue.now();
     place requeue.queues;
@@ -115,7 +113,7 @@ declare
     -- The groups in which keys became ready: see `wake_for_groups`.
     ready text[];
 begin
-    -- Raises an error if a key is too long.
+    -- This statement raises an error if a key is too long.
     perform requeue.checked(a.key) from unnest(in_keys) a (key)
     where a.key is null or octet_length(a.key) > 2048;
     perform requeue.keep_queue(in_queue);
@@ -172,7 +170,7 @@ begin
                         else 1
                     end
                 from (
-                    -- The values that the key keeps. A key that starts over keeps no values.
+                    -- The values of the row that remain. If the key starts over, no values remain.
                     select b.starts_over,
                         case when k.state = 2 then 0 else k.state end as state,
                         case when b.starts_over then null else k.at end as at,
@@ -184,7 +182,7 @@ begin
                         select k.state = 2 or excluded.said & 3 = 2 as starts_over
                     ) b
                 ) o, lateral (
-                    -- The due time that this add requests. A debounced add postpones the run to the bound at most.
+                    -- The due time that this add requests. A debounced add can postpone the run only up to the bound.
                     select case
                         when excluded.bound is null then excluded.at
                         else least(excluded.at, coalesce(o.bound, o.at))

@@ -1,4 +1,4 @@
-//! Parses PostgreSQL addresses in the format of `libpq`, and finds the passwords for them.
+//! Parses addresses of PostgreSQL in the format of `libpq`, and looks up their passwords.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -15,21 +15,21 @@ use crate::types::error::ConnectError;
 /// The default maximum number of connections of a process.
 const CONNECTIONS: usize = 12;
 
-/// A server, a database, and the credentials and options of the connections.
+/// A server and a database, with the credentials and the options of connections to them.
 #[derive(Clone, Debug)]
 pub(crate) struct Address {
-    /// The `Debug` output of a configuration contains no password.
+    /// The driver's configuration. Its `Debug` output contains no password.
     pub(super) config: Config,
-    /// The address of the server for notifications, if they are enabled.
+    /// The address at which the process listens for notifications, or `None` if it does not listen.
     pub(super) listen: Option<Config>,
     pub(super) pooling: Pooling,
     pub(super) trust: Trust,
-    /// The `sslmode` that is negotiated where connections are [guarded](super::guard).
+    /// The `sslmode` that this program negotiates itself. It is `None` if connections are not [guarded](super::guard).
     pub(super) negotiation: Option<Negotiation>,
     pub(super) connections: usize,
 }
 
-/// The options of an address, and their possible values. The driver parses the options that this module does not parse.
+/// The options of an address that this module parses, and their possible values. The driver parses all other options.
 const OPTIONS: &[(&str, &str)] = &[
     ("connections", "a number of 1 or more"),
     ("listen", "HOST:PORT, the address of the server itself behind a pooler"),
@@ -64,17 +64,17 @@ const PASSWORD: &str = "password";
 const UNREADABLE: &str = "the address is invalid; use postgres://USER:PASSWORD@HOST:PORT/DATABASE, and \
                           percent-encode special characters, such as %40 for @";
 
-/// The kind of server that a connection reaches.
+/// The kind of server that accepts a connection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(super) enum Pooling {
-    /// A server, or a pooler that gives each connection its own session.
+    /// A server, or a pooler that gives each connection a separate session.
     #[default]
     None,
     /// A pooler such as pgbouncer, which chooses a session for each transaction.
     Transactions,
 }
 
-/// The options that this module parses.
+/// The values of the options that this module parses.
 #[derive(Debug, Default)]
 struct Options {
     trust: Option<Trust>,
@@ -87,7 +87,7 @@ struct Options {
     listen: Option<String>,
 }
 
-/// The trusted certificate authorities.
+/// The authorities whose certificates are trusted.
 #[derive(Debug)]
 enum Roots {
     System,
@@ -95,11 +95,12 @@ enum Roots {
 }
 
 impl Address {
-    /// Parses the address of a PostgreSQL store. No error contains a password.
+    /// Parses the address of a PostgreSQL store. The errors contain no password.
     pub(crate) fn parse(url: &str) -> Result<Self, ConnectError> {
         let bad = |why: &str| ConnectError::new(format!("postgres: {why}"));
         let (base, query) = url.split_once('?').unwrap_or((url, ""));
-        // If the query contains an `@`, the unknown option may be part of a password that contains a `?`.
+        // If the query contains an `@`, the address may contain a password with a `?`, and the query is then a part of
+        // the password.
         let is_misread = query.contains('@');
         let mut options = Options::default();
         let mut rest = Vec::new();
@@ -119,7 +120,7 @@ impl Address {
                 Some(false) | None => return Err(wrong()),
             }
         }
-        // The error names no option, because its name would reveal a part of the password.
+        // The error does not name an option, because the name may be a part of the password.
         if is_misread {
             return Err(bad(UNREADABLE));
         }
@@ -141,7 +142,7 @@ impl Address {
         };
         let trust = options.required_trust(config.get_ssl_mode()).map_err(bad)?;
         if !matches!(trust, Trust::Anybody) {
-            // In its default mode, the driver would connect without TLS to a server that offers no TLS.
+            // In the driver's default mode, it would connect without TLS to a server that offers no TLS.
             config.ssl_mode(SslMode::Require);
             listen.iter_mut().for_each(|listen| {
                 listen.ssl_mode(SslMode::Require);
@@ -167,14 +168,14 @@ impl Address {
         [&mut self.config].into_iter().chain(&mut self.listen)
     }
 
-    /// Guards the connections, so that no password is sent in clear text or as an MD5 hash.
+    /// Makes this program negotiate TLS itself, so that no password is sent in clear text or as an MD5 hash.
     pub(super) fn guard_passwords(&mut self) {
         let taken: Vec<_> = self.all_configs().map(Negotiation::take).collect();
-        // The first negotiation suffices, because both configurations have the same options.
+        // Both configurations have the same options, so the first negotiation is used for both.
         self.negotiation = taken.first().copied();
     }
 
-    /// Returns the servers that are reached over TCP.
+    /// Returns the host and the port of each server that is reached over TCP.
     pub(super) fn tcp_servers(&self) -> impl Iterator<Item = (&str, u16)> {
         let ports = self.config.get_ports();
         self.config.get_hosts().iter().enumerate().filter_map(|(n, host)| match host {
@@ -183,7 +184,7 @@ impl Address {
         })
     }
 
-    /// Returns the address without secrets.
+    /// Returns the address as text, without the password.
     pub(crate) fn without_secrets(&self) -> String {
         let config = &self.config;
         let hosts = config.get_hosts().iter().enumerate().map(|(n, host)| {
@@ -200,8 +201,8 @@ impl Address {
 }
 
 impl Options {
-    /// Returns the required verification of the server. The rules are the same as in libpq, except for `sslrootcert`
-    /// without `sslmode`: an address that names an authority requires a verified server.
+    /// Returns how the server must prove its identity. The rules are those of libpq, with one exception: an address
+    /// with `sslrootcert` but without `sslmode` requires a verified server.
     fn required_trust(&mut self, mode: SslMode) -> Result<Trust, &'static str> {
         Ok(match (self.trust.take(), self.roots.take()) {
             (None, None) => Trust::Anybody,
@@ -225,8 +226,8 @@ impl Options {
         })
     }
 
-    /// Parses an option that this module handles. Returns false for any other option, and `None` if the value is not
-    /// valid.
+    /// Parses an option that this module handles. Returns `Some(false)` for any other option, and `None` if the value
+    /// is not valid.
     fn take_option(&mut self, name: &str, value: &str) -> Option<bool> {
         match (name, value) {
             ("sslmode", "verify-ca") => self.trust = Some(Trust::Authority(None)),
@@ -246,12 +247,12 @@ impl Options {
     }
 }
 
-/// Returns true if the driver knows the option and accepts the value.
+/// Returns true if the driver knows the option and accepts its value.
 fn is_driver_option(name: &str, value: &str) -> bool {
     format!("postgres://host?{name}={value}").parse::<Config>().is_ok()
 }
 
-/// Returns the URL with its hosts replaced by `hosts`.
+/// Returns the URL with `hosts` in the place of its hosts.
 fn replace_hosts(url: &str, hosts: &str) -> String {
     let start = url.find("://").map_or(0, |at| at + 3);
     let end = url[start..].find('/').map_or(url.len(), |at| start + at);
@@ -259,9 +260,9 @@ fn replace_hosts(url: &str, hosts: &str) -> String {
     format!("{}{hosts}{}", &url[..user], &url[end..])
 }
 
-/// Returns the driver's configuration for a URL, with defaults for the options that the URL omits.
+/// Returns the driver's configuration for a URL. Sets defaults for the options that the URL omits.
 fn build_config(url: &str, passfile: Option<&Path>) -> Result<Config, &'static str> {
-    // The driver's error is replaced, because it may contain parts of a password.
+    // The error of the driver is not shown, because it may contain parts of a password.
     let mut config: Config = url.parse().map_err(|_| UNREADABLE)?;
     if config.get_hosts().is_empty() {
         config.host("localhost");
@@ -278,15 +279,16 @@ fn build_config(url: &str, passfile: Option<&Path>) -> Result<Config, &'static s
     if config.get_application_name().is_none() {
         config.application_name("requeue");
     }
-    // Without a timeout, the report of an outage is delayed by minutes if the network drops packets.
+    // If the network drops packets, a connection attempt without a timeout would delay the report of an outage by
+    // minutes.
     if config.get_connect_timeout().is_none() {
         config.connect_timeout(Duration::from_secs(5));
     }
-    // The loss of the connection must be noticed before leases of the default duration expire.
+    // The loss of a connection must be detected before a lease of the default duration expires.
     if config.get_tcp_user_timeout().is_none() {
         config.tcp_user_timeout(Duration::from_secs(20));
     }
-    // The driver's default means that the address sets no value.
+    // This value is the driver's default. It means that the address sets no value.
     if config.get_keepalives_idle() == Duration::from_secs(2 * 60 * 60) {
         config.keepalives_idle(Duration::from_secs(10));
         config.keepalives_interval(Duration::from_secs(5));

@@ -1,11 +1,12 @@
--- The failed runs of keys. See `engine/attempts.rs`.
+-- The failed runs of keys: see `engine/attempts.rs`.
 --
--- A key whose `failed_at` is null has no rows here, so that keys that never fail cost nothing. An add or a revival that
--- resets the failures of a key does not remove the rows, but readers ignore them. The rows are removed with the key, or
--- replaced by later failures.
+-- A key whose `failed_at` is null has no rows in `attempts`, so keys that never fail cost nothing. An add or a revival
+-- that resets the failures of a key does not remove its rows, but reads ignore them. The rows are removed with the key,
+-- and later failures replace them.
 
 -- Stores the failure of a key after a completion, or removes the rows of a key that no longer has failures. `was` is
--- the key before the completion. If `in_took` is null, the duration of the run is the time since its claim.
+-- the row of the key before the completion, and `k` is the row after it. If `in_took` is null, the duration of the run
+-- is the time since its claim.
 create or replace function requeue.keep_attempt(
     was requeue.keys, k requeue.keys, t bigint, in_error text, in_took bigint, in_status integer, in_output text
 ) returns void
@@ -26,8 +27,8 @@ begin
     end if;
 end $$;
 
--- Removes the oldest failures of a queue if it has too many. Skips locked rows, because completions lock rows in
--- another order.
+-- Removes the oldest failures of a queue if it has too many. The function skips locked rows, because completions lock
+-- rows in another order.
 create or replace function requeue.trim_attempts(in_queue integer) returns void
 language plpgsql as $$
 declare

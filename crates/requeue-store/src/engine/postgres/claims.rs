@@ -11,12 +11,14 @@ use super::watermark::{LOWEST, Snapshot, Watermark};
 use crate::engine::{Claim, Claimed, Place, lock};
 use crate::types::error::Answer;
 
-/// The time for which a record of a waiting process remains valid after its next poll: see `requeue.wait`.
+/// The time after the next poll of a process for which the server's record of its wait remains valid: see
+/// `requeue.wait`.
 pub(super) const SAID: Duration = Duration::from_secs(4);
 /// Scans of all keys below the watermark use at most 1 / `WHOLE_SHARE` of the time.
 const WHOLE_SHARE: u32 = 20;
-/// Scans for the keys of a transaction that has ended use at most 1 / `LATE_SHARE` of the time. They read fewer rows
-/// than scans of all keys, and a key may be waiting for them.
+/// Scans for the keys of a late transaction use at most 1 / `LATE_SHARE` of the time. This share is greater than that
+/// of scans of all keys, because a scan for the keys of one transaction reads fewer rows, and a worker may be waiting
+/// for one of the keys.
 const LATE_SHARE: u32 = 4;
 
 /// Claims keys for one process.
@@ -27,34 +29,34 @@ pub(super) struct Claims(Arc<Shared>);
 struct Shared {
     sessions: Sessions,
     wakes: Arc<QueueWakes>,
-    /// True if adds notify this process.
+    /// True if this process receives notifications from adds.
     listens: bool,
     has_warned: AtomicBool,
-    /// The interval of scans of all keys below the watermark. With zero, each claim searches all keys.
+    /// The interval between scans of all keys below the watermark. If it is zero, each claim searches all keys.
     every: Duration,
     queues: Mutex<HashMap<i64, Known>>,
 }
 
-/// The state that is kept between the claims of a queue.
+/// The state of a queue that this process keeps between two claims.
 #[derive(Debug)]
 struct Known {
     watermark: Watermark,
-    /// The time of the next scan of all keys below the watermark.
+    /// The time from which a scan of all keys below the watermark is due.
     whole_at: Instant,
-    /// True after `whole_at` has passed.
+    /// True if a scan of all keys is due now.
     is_whole_due: bool,
     /// The earliest time of the next scan for the keys of late transactions.
     scan_at: Instant,
     is_scanning: bool,
-    /// The earliest expiry of a lease that the last scan has found.
+    /// The earliest time at which a lease expires, as the last scan has found it.
     lease_at: Option<Instant>,
-    /// The time until which the caller of the last claim sleeps.
+    /// The time until which the claiming task sleeps after its last claim.
     sleeps_until: Instant,
-    /// The task that wakes that caller before `sleeps_until`.
+    /// The task that wakes the claiming task before `sleeps_until`.
     alarm: Option<Task>,
-    /// The time until which the server knows that this process waits.
+    /// The time until which the server has a record that this process waits.
     said_until: Instant,
-    /// True if the next claim must visit the named groups again, because of transactions in progress.
+    /// True if the next claim must visit the named groups again, because transactions are in progress.
     is_repeating: bool,
 }
 
@@ -91,14 +93,14 @@ impl Claims {
         let was_named = queue.group_by.is_some() && lock(&queue.turns).has_named();
         let (mut claimed, snapshot) = self.claim_once(queue, claim).await?;
         if claim.poll.is_zero() {
-            // No caller waits for keys.
+            // No caller waits for a key, so no notification is needed.
             return Ok(claimed);
         }
         if queue.group_by.is_some() && claimed.items.is_empty() {
             self.visit_named_again(queue, was_named, &snapshot);
         }
         if claimed.items.is_empty() && self.say_waiting(queue, claim.poll).await? {
-            // Adds that ran before the server knew of this waiting process sent no notification, so the claim is
+            // An add that ran before the server had this process's record sent no notification. Therefore, the claim is
             // repeated.
             let (again, snapshot) = self.claim_once(queue, claim).await?;
             let next = claimed.next.into_iter().chain(again.next).min();
@@ -123,10 +125,10 @@ impl Claims {
     async fn claim_once(&self, queue: &Place, claim: &Claim) -> Answer<(Claimed, Snapshot)> {
         let is_each_whole = self.0.every.is_zero();
         let mut begun = self.0.with_queue(queue.id, |known| known.watermark.begin(Instant::now()));
-        // The list of transactions in progress determines whether to visit the named groups again.
+        // The list of transactions in progress decides whether the named groups are visited again.
         begun.names_newest |= queue.group_by.is_some() && lock(&queue.turns).has_named();
         if is_each_whole {
-            // With an interval of zero, each claim searches all keys, and no scan follows.
+            // If the interval is zero, each claim searches all keys, and needs no scan.
             begun.lows = LOWEST;
         }
         let sessions = &self.0.sessions;
@@ -147,12 +149,12 @@ impl Claims {
             }
             let is_due = known.watermark.is_suspect() || known.is_whole_due;
             let scans = is_due && !known.is_scanning && !is_each_whole;
-            // The flag is checked and set under the same lock, so that only one task scans a queue.
+            // The lock protects both the check and the change of the flag, so only one task at a time scans a queue.
             known.is_scanning |= scans;
             scans
         });
         if scans {
-            // A scan may take longer than a claim, so it runs in a separate task and delays no getter.
+            // A scan may take longer than a claim. It runs in a separate task, so that no getter waits for it.
             let shared = Arc::clone(&self.0);
             let mut scan = Scan { shared, queue: queue.id, has_ended: false };
             tokio::spawn(async move { while scan.run_step().await {} });
@@ -163,8 +165,9 @@ impl Claims {
     /// Makes claims visit the groups that a wake has named again, until the transactions that were in progress have
     /// ended.
     ///
-    /// An uncommitted completion still occupies its slot of the group, and does not see keys of other uncommitted adds.
-    /// The add then wakes a process that finds the group at its limit, and the completion wakes no process.
+    /// Suppose that a completion and an add are both uncommitted. The completion still occupies a place in the group,
+    /// and does not see the key of the add. When the add commits, the process that it wakes finds the group at its
+    /// limit. When the completion commits, it wakes no process.
     fn visit_named_again(&self, queue: &Place, was_named: bool, snapshot: &Snapshot) {
         let is_unaware = self.0.with_queue(queue.id, |known| {
             if was_named && !known.is_repeating {
@@ -178,8 +181,8 @@ impl Claims {
         }
     }
 
-    /// Requests notifications from adds until this process claims again, after `poll`. Returns true if adds did not
-    /// notify this process before.
+    /// Requests notifications from adds, until this process claims again after `poll`. Returns true if adds did not
+    /// notify this process before this call.
     async fn say_waiting(&self, queue: &Place, poll: Duration) -> Answer<bool> {
         let now = Instant::now();
         if !self.0.listens {
@@ -194,17 +197,18 @@ impl Claims {
         if self.0.with_queue(queue.id, |known| now + poll <= known.said_until) {
             return Ok(false);
         }
-        // The server keeps the record for longer than one poll, so most claims need not write it again.
+        // The server keeps the record for longer than one poll interval, so most claims need not renew it.
         self.0.sessions.announce_wait(queue, poll + SAID).await?;
-        // The time counts from before the request, so the server keeps the record for longer than this process assumes.
+        // The time begins before the request. Therefore, the server keeps the record for longer than this process
+        // assumes.
         self.0.with_queue(queue.id, |known| known.said_until = now + poll + SAID);
         Ok(true)
     }
 }
 
 impl Shared {
-    /// Schedules a wake of the claimer if it should claim again before the end of `sleep`, the time for which
-    /// it sleeps. Unlike [`Claimed::next`], such a wake does not mean that a key is ready.
+    /// Schedules a wake of the claiming task if it should claim again before the end of `sleep`, for which it would
+    /// sleep. Unlike [`Claimed::next`], this wake does not mean that a key is ready.
     fn set_alarm(&self, queue: i64, sleep: Duration) {
         let now = Instant::now();
         self.with_queue(queue, |known| {
@@ -228,7 +232,7 @@ impl Shared {
     }
 }
 
-/// A task that runs scans until none is due.
+/// Runs scans until no scan is due.
 struct Scan {
     shared: Arc<Shared>,
     queue: i64,
@@ -236,7 +240,7 @@ struct Scan {
 }
 
 impl Scan {
-    /// Waits until the next scan is due, and runs it. Returns true if another scan may be due.
+    /// Waits until the next scan is due, and runs it. Returns true if a further scan may be due.
     async fn run_step(&mut self) -> bool {
         let Self { shared, queue, has_ended } = self;
         let scan_at = shared
@@ -249,13 +253,13 @@ impl Scan {
                 let is_due = std::mem::take(&mut known.is_whole_due);
                 is_due.then(|| (LOWEST, known.watermark.current_lows()))
             });
-            // The flag is set under the same lock as the range, so that a claim that finds a suspect range later starts
-            // another task.
+            // The lock protects both the flag and the range. Therefore, if a later claim finds a suspect range, it
+            // starts another task.
             known.is_scanning = suspect.is_some();
             suspect
         });
         let Some((floors, lows)) = suspect else {
-            // If a panic or a shutdown stops the task before this line, the drop of the task resets `is_scanning`.
+            // If the task stops before this line, because of a panic or a shutdown, its drop resets `is_scanning`.
             *has_ended = true;
             return false;
         };
@@ -265,7 +269,8 @@ impl Scan {
         let tells = shared.with_queue(*queue, |known| match scanned {
             Ok((found, lease)) => {
                 if floors == LOWEST {
-                    // The pause is proportional to the duration of the scan, so that scans of a large table are rare.
+                    // The interval is proportional to the duration of the scan, so that scans of a large table are
+                    // rare.
                     known.whole_at = began + shared.every.max(took * WHOLE_SHARE);
                     known.lease_at = lease.map(|lease| Instant::now() + lease);
                 } else {
@@ -277,9 +282,10 @@ impl Scan {
             Err(fault) => {
                 let error = fault.source;
                 tracing::warn!(%error, "a scan for late keys failed, and is tried again");
-                // Without this call, only the next scan of all keys would find the keys of this range.
+                // The scan has failed, so its range is marked as suspect again. Otherwise, only the next scan of all
+                // keys would find the keys.
                 known.watermark.mark_suspect(floors);
-                // After a failure, the next scan waits, so that the server can recover.
+                // The next scan waits, so that the server can recover from the failure.
                 known.scan_at = began + Duration::from_secs(1);
                 false
             }
@@ -293,7 +299,7 @@ impl Scan {
 
 impl Drop for Scan {
     fn drop(&mut self) {
-        // The runtime was shut down, or the task has panicked.
+        // This branch is for a shutdown of the runtime and for a panic of the task.
         if !self.has_ended {
             self.shared.with_queue(self.queue, |known| known.is_scanning = false);
         }
@@ -302,7 +308,7 @@ impl Drop for Scan {
 
 #[cfg(test)]
 impl Claims {
-    /// Returns the time until the alarm wakes the last claimer, or `None` if it sleeps until its poll.
+    /// Returns the time until the alarm wakes the claiming task, or `None` if the task sleeps until its poll.
     pub(super) fn alarm(&self, queue: &Place) -> Option<Duration> {
         self.0.with_queue(queue.id, |known| {
             let sleep = known.sleeps_until.saturating_duration_since(Instant::now());

@@ -1,8 +1,8 @@
 -- Drops queues, and makes other operations fail on a dropped queue. The id of a queue is never reused. Therefore, a
--- process that has a dropped queue open finds no queue, even if a new queue has the same name.
+-- process that has a dropped queue open does not find a new queue of the same name.
 
--- Fails if the queue was dropped. Functions call this check only if they neither change nor find a key, so most calls
--- do not need the check.
+-- Raises an error if the queue was dropped. A function calls this check only if it has neither changed nor found a key,
+-- so most calls do not need the check.
 create or replace function requeue.check_queue(in_queue integer) returns void
 language plpgsql stable set search_path = pg_catalog, pg_temp as $$
 begin
@@ -11,22 +11,24 @@ begin
     end if;
 end $$;
 
--- Prevents a drop of the queue until the transaction ends. Waits for a drop in progress. Many transactions can hold the
--- lock at the same time. Adds and recorded actions need it. Completions also insert rows, but do not need this lock:
--- they hold the lock of a key, for which a drop waits.
+-- Prevents a drop of the queue until the transaction ends. Waits for a drop that is in progress. Many transactions can
+-- hold this lock at the same time. Adds and records of actions need it. Completions also insert rows, but do not need
+-- it: they hold the lock of a key, and a drop waits for that lock.
 create or replace function requeue.keep_queue(in_queue integer) returns void
 language plpgsql set search_path = pg_catalog, pg_temp as $$
 begin
-    -- The first number is "rqqu" in bytes.
+    -- The bytes of the first number are "rqqu".
     perform pg_advisory_xact_lock_shared(1920037237, in_queue);
     if current_setting('transaction_isolation') <> 'read committed' then
-        -- A snapshot from before the drop still contains the queue. With such a snapshot, this statement fails (40001).
+        -- A snapshot that is older than the drop still contains the queue. In a transaction with such a snapshot, this
+        -- statement fails (40001).
         perform from requeue.queues q where q.id = in_queue for key share;
     end if;
 end $$;
 
--- Drops a queue that has neither keys nor schedules, or any queue with `force`. Returns whether the queue was dropped
--- (null if there is no such queue), and its numbers of keys and schedules before the call.
+-- Drops a queue that has neither keys nor schedules, or any queue if `force` is true. `dropped` is true if the queue
+-- was dropped, and null if there is no such queue. The other results are the numbers of keys and schedules before the
+-- call.
 create or replace function requeue.drop_queue(
     name text, force boolean default false, out dropped boolean, out ready bigint,
     out waiting bigint, out in_flight bigint, out dirty bigint, out parked bigint, out schedules bigint
@@ -35,14 +37,14 @@ language plpgsql {definer} set lock_timeout = '5s' as $$
 declare
     in_queue integer := (select f.id from requeue.find(name) f);
     t bigint := requeue.now();
-    -- The lock is taken only if it is needed, because adds wait while this transaction waits for the lock.
+    -- Adds wait while this transaction waits for the lock. Therefore, it takes the lock only if it needs the lock.
     is_locked boolean := force or not exists (select from requeue.keys x where x.queue = in_queue)
         and not exists (select from requeue.schedules s where s.queue = in_queue);
 begin
     if in_queue is null then
         return;
     end if;
-    -- The count must include the adds that this transaction has waited for.
+    -- The count must include the adds for which this transaction has waited.
     perform requeue.check_isolation('drop_queue');
     loop
         if is_locked then
@@ -63,7 +65,7 @@ begin
         if not dropped then
             return;
         end if;
-        -- Without the lock, adds in progress could insert further keys after this count.
+        -- Without the lock, adds in progress could insert keys after this count.
         exit when is_locked;
         is_locked := true;
     end loop;

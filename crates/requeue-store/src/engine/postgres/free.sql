@@ -1,8 +1,8 @@
--- Operations that do not wait for locks of other transactions, unlike the plain operations. In a transaction of the
--- caller, `requeue.add` waits for as long as the timeouts of that transaction permit.
+-- Operations that do not wait for the locks of other transactions. The plain operations do wait: `requeue.add` in a
+-- transaction of the caller waits as long as the timeouts of that transaction permit.
 
--- Adds keys as `add_all` does. The caller does not expect the keys to stay locked. After 100 ms, the function gives up
--- and releases its locks, so that the other keys of the batch can be processed.
+-- Adds keys as `add_all` does, for a caller that does not expect locked keys. If a key stays locked for 100 ms, the
+-- function fails and releases its locks, so that the other keys of the batch can be processed.
 create or replace function requeue.add_all_soon(
     in_queue integer, in_keys bytea[], in_afters bigint[], in_hows smallint[],
     in_priorities smallint[], in_flags integer[], in_adds integer[], in_mosts bigint[],
@@ -23,7 +23,8 @@ begin
     return requeue.finish(in_queue, in_hold, ends, in_past);
 end $$;
 
--- Operations that skip locked keys. A part of a batch that contains a locked key is halved recursively.
+-- The following operations skip locked keys. If a part of a batch contains a locked key, the operation halves this part
+-- recursively.
 
 -- Adds keys as `add_all` does. The answer for a locked key is 5.
 create or replace function requeue.add_free(
@@ -73,7 +74,8 @@ language plpgsql {definer} set lock_timeout = '1ms' as $$
 declare
     many integer := cardinality(ends.keys);
     half integer := many / 2;
-    -- The results of the first and the second half. The positions in `those` count from the start of the second half.
+    -- The results for the first and the second half. The positions in `those` are relative to the start of the second
+    -- half.
     these record;
     those record;
 begin

@@ -1,13 +1,13 @@
-//! Prevents connections from sending passwords to servers that have not been authenticated.
+//! Prevents a connection from sending the password to a server that has not proved its identity.
 //!
-//! A server may ask for the password in clear text, or as an MD5 hash with which an eavesdropper can log in as well.
-//! The driver answers both requests. Therefore, each connection without verified TLS goes through a [`Guarded`] stream.
-//! Until the client is authenticated, the stream inspects the server's messages. If it finds such a request, the
-//! connection fails before the driver sees the request. SCRAM is permitted, because it reveals nothing that the server
-//! does not already know.
+//! A server may ask for the password in clear text, or for an MD5 hash with which an eavesdropper can also log in. The
+//! driver answers both requests. Therefore, each connection without verified TLS is wrapped in a [`Guarded`] stream.
+//! Until the server has authenticated the client, the stream inspects the server's messages. If it finds such a
+//! request, the connection fails before the driver receives the request. SCRAM is permitted, because it reveals nothing
+//! that the server does not already know.
 //!
-//! The driver permits no wrapper around a plain connection. Therefore, the driver is configured to start TLS
-//! immediately, and the `sslmode` of the address is negotiated [here](negotiate_tls).
+//! The driver does not permit a wrapper around a connection without TLS. Therefore, the driver is configured to start
+//! TLS immediately, and [`negotiate_tls`] negotiates the `sslmode` of the address.
 
 use std::error::Error;
 use std::fmt;
@@ -30,7 +30,7 @@ use crate::types::error::with_sources;
 type Rustls<S> = <MakeRustlsConnect as MakeTlsConnect<S>>::TlsConnect;
 type Encrypted<S> = <MakeRustlsConnect as MakeTlsConnect<S>>::Stream;
 
-/// The TLS options of the address, which are not passed to the driver.
+/// The TLS options of the address. This program applies them itself, and does not pass them to the driver.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Negotiation {
     mode: SslMode,
@@ -38,7 +38,7 @@ pub(super) struct Negotiation {
 }
 
 impl Negotiation {
-    /// Moves the TLS options out of the driver's configuration.
+    /// Removes the TLS options from the driver's configuration, and returns them.
     pub(super) fn take(config: &mut Config) -> Self {
         let taken = Self { mode: config.get_ssl_mode(), way: config.get_ssl_negotiation() };
         config.ssl_mode(SslMode::Require).ssl_negotiation(SslNegotiation::Direct);
@@ -46,8 +46,8 @@ impl Negotiation {
     }
 }
 
-/// Returns true if all servers of the configuration are reached without a network: by a Unix socket or the
-/// loopback interface. Only programs on this machine can then listen to the connection or impersonate the server.
+/// Returns true if no server of the configuration is reached over a network, but only by a Unix socket or the loopback
+/// interface. Then only programs on this machine could eavesdrop on the connection or impersonate the server.
 pub(super) fn is_local(config: &Config) -> bool {
     let addresses = config.get_hostaddrs();
     let is_loopback = |host: &str| {
@@ -56,7 +56,7 @@ pub(super) fn is_local(config: &Config) -> bool {
     };
     let hosts = config.get_hosts();
     (0..hosts.len().max(addresses.len())).all(|n| match (addresses.get(n), hosts.get(n)) {
-        // If `hostaddr` is set, the host name is used only to verify the certificate.
+        // If `hostaddr` is set, the host name only serves to verify the certificate.
         (Some(address), _) => address.to_canonical().is_loopback(),
         (None, Some(Host::Tcp(host))) => is_loopback(host),
         (None, Some(Host::Unix(_))) => true,
@@ -64,11 +64,11 @@ pub(super) fn is_local(config: &Config) -> bool {
     })
 }
 
-/// Wraps the driver's connections.
+/// Makes connections for the driver.
 #[derive(Clone)]
 pub(super) struct Connector {
     tls: MakeRustlsConnect,
-    /// The TLS options, if the connections are guarded.
+    /// The TLS options, or `None` if connections are not guarded.
     negotiation: Option<Negotiation>,
 }
 
@@ -96,7 +96,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send + 'static> MakeTlsConnect<S> for C
     }
 }
 
-/// Wraps one connection.
+/// Makes one connection for the driver.
 pub(super) struct Connect<S: AsyncRead + AsyncWrite + Unpin + Send + 'static> {
     tls: Rustls<S>,
     server: String,
@@ -113,7 +113,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send + 'static> TlsConnect<S> for Conne
             let Self { tls, server, negotiation } = self;
             let is_encrypted = match negotiation {
                 Some(negotiation) => negotiate_tls(&mut stream, negotiation).await?,
-                // If `negotiation` is absent, the driver has already negotiated TLS.
+                // Without `negotiation`, the driver has already negotiated TLS.
                 None => true,
             };
             let inner = if is_encrypted {
@@ -127,7 +127,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send + 'static> TlsConnect<S> for Conne
     }
 }
 
-/// Negotiates TLS. Returns true if the TLS handshake comes next.
+/// Negotiates whether the connection uses TLS. Returns true if the TLS handshake follows.
 async fn negotiate_tls<S: AsyncRead + AsyncWrite + Unpin>(
     stream: &mut S,
     Negotiation { mode, way }: Negotiation,
@@ -144,15 +144,15 @@ async fn negotiate_tls<S: AsyncRead + AsyncWrite + Unpin>(
     match (answer, mode) {
         ([b'S'], _) => Ok(true),
         (_, SslMode::Prefer) => Ok(false),
-        // `InvalidData` is reported as a TLS error.
+        // An error of the kind `InvalidData` is reported as a TLS error.
         _ => Err(io::Error::new(io::ErrorKind::InvalidData, "the server does not support TLS")),
     }
 }
 
-/// A connection to a server. Inspects the server's messages until the client is authenticated.
+/// A connection to a server. The stream inspects the server's messages until the client is authenticated.
 pub(super) struct Guarded<S: AsyncRead + AsyncWrite + Unpin + Send + 'static> {
     inner: Either<S, Encrypted<S>>,
-    /// The parser of the messages, until the client is authenticated.
+    /// Parses the messages. It is `None` after the client is authenticated.
     filter: Option<Filter>,
 }
 
@@ -173,7 +173,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send + 'static> AsyncRead for Guarded<S
     ) -> Poll<io::Result<()>> {
         let Self { inner, filter } = self.get_mut();
         let Some(reading) = filter else { return Pin::new(inner).poll_read(cx, buf) };
-        // If the buffer has no space, a read of zero bytes would look like the end of the stream.
+        // Without space in the buffer, the read would return no bytes, and would look like the end of the stream.
         if buf.remaining() == 0 {
             return Poll::Ready(Ok(()));
         }
@@ -186,12 +186,12 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send + 'static> AsyncRead for Guarded<S
                 *filter = None;
                 return Pin::new(inner).poll_read(cx, buf);
             }
-            // The bytes go to a separate buffer, because the driver must not see unchecked bytes.
+            // The bytes are read into a separate buffer, because the driver must not receive unchecked bytes.
             let mut more = [0; 1024];
             let mut more = ReadBuf::new(&mut more);
             ready!(Pin::new(&mut *inner).poll_read(cx, &mut more))?;
             if more.filled().is_empty() {
-                // The server closed the connection.
+                // The server has closed the connection.
                 return Poll::Ready(Ok(()));
             }
             reading.take_bytes(more.filled())?;
@@ -217,22 +217,23 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send + 'static> AsyncWrite for Guarded<
     }
 }
 
-/// Parses the messages that a server sends before the client is authenticated. Each message consists of a letter, the
-/// length without the letter, and the content. The content of an authentication message begins with a number.
+/// Parses the messages that a server sends before the client is authenticated. Each message consists of a letter, a
+/// length that does not include the letter, and the content. The content of an authentication message begins with a
+/// number.
 struct Filter {
     server: String,
     is_encrypted: bool,
-    /// The received bytes that were not yet passed to the driver.
+    /// The received bytes that the driver has not received yet.
     held: Vec<u8>,
-    /// The number of bytes from the start of `held` that belong to permitted messages. Some of these bytes may not have
-    /// been received yet.
+    /// The number of bytes at the start of `held` that belong to permitted messages. The connection may not have
+    /// received all of these bytes yet.
     free: usize,
-    /// True after the client is authenticated. All later bytes can pass.
+    /// True after the server has authenticated the client. All later bytes are permitted.
     is_in: bool,
 }
 
 const HEADER: usize = 5;
-/// The length in bytes of the header and the number of an authentication message.
+/// The length, in bytes, of the header and the number of an authentication message.
 const AUTHENTICATION: usize = 9;
 
 impl Filter {
@@ -240,7 +241,7 @@ impl Filter {
         Self { server, is_encrypted, held: Vec::new(), free: 0, is_in: false }
     }
 
-    /// Returns true if no byte is left to parse or to pass on.
+    /// Returns true if no byte remains to be parsed or passed to the driver.
     const fn is_over(&self) -> bool {
         self.is_in && self.held.is_empty()
     }
@@ -258,7 +259,7 @@ impl Filter {
                     break;
                 };
                 match u32::from_be_bytes(number) {
-                    // After the authentication, the server sends answers to statements, which can contain any bytes.
+                    // After the authentication, the server sends results of statements, which can contain any bytes.
                     0 => self.is_in = true,
                     3 => return Err(self.refuse_request("the password in clear text")),
                     5 => return Err(self.refuse_request("an MD5 hash of the password")),
@@ -270,7 +271,7 @@ impl Filter {
         Ok(())
     }
 
-    /// Passes permitted bytes to the driver. Returns their number.
+    /// Passes permitted bytes to the driver. Returns the number of these bytes.
     fn give_bytes(&mut self, to: &mut ReadBuf<'_>) -> usize {
         let free = if self.is_in { self.held.len() } else { self.free.min(self.held.len()) };
         let count = free.min(to.remaining());
@@ -287,7 +288,7 @@ impl Filter {
     }
 }
 
-/// The server requested the password in a form that reveals it.
+/// The error about a server that requests the password in a form that reveals it.
 #[derive(Debug, thiserror::Error)]
 #[error(
     "{server} asks for {request}, and {}: no password was sent; use sslmode=verify-full \
@@ -305,7 +306,7 @@ pub(super) struct Refusal {
     is_encrypted: bool,
 }
 
-/// Returns the refusal that caused the error, if any.
+/// Returns the refusal among the sources of an error, or `None` if there is none.
 pub(super) fn find_refusal<'a>(error: &'a (dyn Error + 'static)) -> Option<&'a Refusal> {
     with_sources(error).find_map(|error| {
         let inner = error.downcast_ref::<io::Error>().and_then(io::Error::get_ref);
@@ -326,7 +327,7 @@ mod tests {
         message(b'R', &[&number.to_be_bytes()[..], rest].concat())
     }
 
-    /// Returns the bytes that pass. The second value is true if a request was refused.
+    /// Returns the bytes that the filter permits. The second value is true if the filter has refused a request.
     fn passed(all: &[u8], piece: usize) -> (Vec<u8>, bool) {
         let mut filter = Filter::new("db".to_owned(), false);
         let mut passed = Vec::new();
@@ -351,7 +352,7 @@ mod tests {
         let notice = message(b'N', b"SNOTICE\0\0");
         let scram = authentication(10, b"SCRAM-SHA-256\0\0");
         let let_in = authentication(0, b"");
-        // After the authentication, bytes that look like a request are data.
+        // After the authentication, bytes that look like a request are part of the data.
         let row = authentication(3, b"");
         for request in [authentication(3, b""), authentication(5, b"salt")] {
             for before in [vec![], notice.clone(), scram.clone(), [&notice[..], &scram].concat()] {
@@ -367,7 +368,7 @@ mod tests {
             let all = [&notice[..], &scram, &let_in, &row, b"\0\0"].concat();
             assert_eq!(passed(&all, piece), (all.clone(), false), "{piece} at once");
         }
-        // The lengths 0 and 3 are invalid, and the last length exceeds the data.
+        // The lengths 0 and 3 are invalid, and the last length is greater than the data.
         for length in [0, 3, u32::MAX] {
             let odd = [&b"N"[..], &length.to_be_bytes(), &authentication(3, b"")].concat();
             let (passed, is_refused) = passed(&odd, 4);

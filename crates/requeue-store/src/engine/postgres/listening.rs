@@ -1,4 +1,4 @@
-//! Listens on a dedicated connection for notifications that a key may be ready.
+//! Listens for notifications that a key may be ready, on a separate connection.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, Weak};
@@ -17,10 +17,10 @@ use crate::engine::wakes::Wakes;
 use crate::engine::{Place, lock};
 use crate::types::add::Priority;
 
-/// The interval of warnings while the connection for notifications is missing.
+/// The interval of warnings while there is no connection for notifications.
 const REPORTING: Duration = Duration::from_secs(60);
 
-/// The task that listens. It stops when this value is dropped.
+/// Owns the task that listens. The task stops when this value is dropped.
 #[derive(Debug)]
 pub(super) struct Listener {
     wakes: Arc<QueueWakes>,
@@ -30,9 +30,9 @@ pub(super) struct Listener {
 #[derive(Debug, Default)]
 pub(super) struct QueueWakes {
     getters: Wakes,
-    /// The number of notifications about cancelled runs of each queue.
+    /// The number of notifications of cancelled runs that each queue has received.
     cancels: Mutex<HashMap<i64, u64>>,
-    /// Notified when a queue was added to `getters`.
+    /// Notified when a queue is added to `getters`.
     more: Notify,
 }
 
@@ -61,7 +61,8 @@ impl Listener {
         Arc::clone(&self.wakes)
     }
 
-    /// Starts to listen for keys that become ready in the queue, if the address allows it.
+    /// Starts to listen for ready keys of the queue, if the address enables notifications. Returns the counter of
+    /// wakes.
     pub(super) fn subscribe_wakes(
         &self,
         queue: &Place,
@@ -69,7 +70,7 @@ impl Listener {
         tls: &Connector,
     ) -> watch::Receiver<u64> {
         let mut task = lock(&self.task);
-        // The task may have stopped together with the runtime of an earlier queue.
+        // The task may have stopped with the runtime on which an earlier queue was opened.
         if address.listen.is_some() {
             lock(&queue.turns).hear_wakes();
         }
@@ -106,7 +107,7 @@ impl QueueWakes {
         &self.getters
     }
 
-    /// Handles a notification. An unknown notification wakes the getters.
+    /// Handles a notification. A notification with an unknown payload wakes the getters.
     fn note(&self, queue: i64, payload: &str) {
         match payload.strip_prefix(GROUPS) {
             _ if payload == CANCEL => self.note_cancel(queue),
@@ -120,7 +121,7 @@ impl QueueWakes {
     }
 }
 
-/// Returns the priority and the group of a line: a digit, 0 for the lowest priority, and the name.
+/// Parses a line: a digit for the priority, with 0 for the lowest, and the name of a group.
 fn group(line: &str) -> Option<(Priority, &str)> {
     let digit = line.chars().next()?.to_digit(10)?;
     let priority = Priority::ALL.get(digit as usize)?;
@@ -129,15 +130,15 @@ fn group(line: &str) -> Option<(Priority, &str)> {
 
 async fn run_listener(wakes: Weak<QueueWakes>, config: Config, tls: Connector) {
     let mut delay = RetryDelay::new();
-    // The time of the last warning about the lost connection. Before the first warning, the time at which the loss was
-    // noticed.
+    // The time of the last warning about the missing connection. Before the first warning, it is the time at which the
+    // loss was detected.
     let mut told_at = None;
     while wakes.strong_count() > 0 {
         match config.connect(tls.clone()).await {
             Ok((client, mut connection)) => {
-                // The connection has worked, so the first delay after its next loss is short.
+                // The connection works, so the first delay after its next loss is short.
                 (delay, told_at) = (RetryDelay::new(), None);
-                // The task has a weak handle, because the connection must not keep the wakes of a closed store alive.
+                // The connection must not keep the wakes of a closed store alive, so its task has only a weak handle.
                 let heard = wakes.clone();
                 let driven = tokio::spawn(async move {
                     while let Some(message) = poll_fn(|cx| connection.poll_message(cx)).await {
@@ -151,14 +152,16 @@ async fn run_listener(wakes: Weak<QueueWakes>, config: Config, tls: Connector) {
                             }
                             Ok(_) => {}
                             Err(error) => {
-                                // The log level is `debug`, because the loop reconnects, and claims report an outage.
+                                // The loop connects again, and claims report an outage, so this message has only the
+                                // level `debug`.
                                 tracing::debug!(%error, "the connection for notifications was closed");
                                 return;
                             }
                         }
                     }
                 });
-                // The task closes the connection when the listener is dropped, or when a LISTEN fails.
+                // When the listener is dropped, or LISTEN fails, this value aborts the task, which closes the
+                // connection.
                 let _driver = Task::new(&driven);
                 tokio::select! {
                     () = listen_to_queues(&wakes, &client) => {}
@@ -167,8 +170,8 @@ async fn run_listener(wakes: Weak<QueueWakes>, config: Config, tls: Connector) {
             }
             Err(error) => {
                 let now = Instant::now();
-                // Claims report an outage of the server. This warning concerns only the connection for notifications,
-                // without which the process polls for keys.
+                // This warning is about the connection for notifications, without which the process polls for keys.
+                // Claims report an outage of the server.
                 if now - *told_at.get_or_insert(now) >= REPORTING {
                     told_at = Some(now);
                     tracing::warn!(%error, "no connection for notifications: the \
@@ -193,11 +196,11 @@ async fn listen_to_queues(wakes: &Weak<QueueWakes>, client: &Client) {
                 return;
             }
             asked.insert(queue);
-            // Before this LISTEN, notifications may have been lost, so the getters claim again.
+            // Notifications before this LISTEN may be lost. Therefore, the getters claim again.
             strong.getters.wake_getters(queue);
             strong.note_cancel(queue);
         }
-        // `notify_one` stores a permit, so a queue that was added since the keys were read is not missed.
+        // `notify_one` stores a permit. Therefore, this wait also ends if a queue was added after the list was read.
         strong.more.notified().await;
     }
 }

@@ -1,4 +1,4 @@
-//! The operations of the engine. Each calls a function of the schema for a batch.
+//! Implements the operations of the engine. Each of them calls a function of the schema with a batch.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -39,11 +39,12 @@ use crate::types::inspect::{Attempt, Entry, ParkedKey, QueueInfo, State, StateCo
 use crate::types::key::Key;
 use crate::types::rate::{Rate, Throttle};
 
-/// The first limit of a queue is tried again after the pause, for `PATIENCE` in total.
+/// If another transaction has locked keys in flight, the first limit of a queue is set again after this delay. The
+/// attempts end after `PATIENCE`.
 const PAUSE: Duration = Duration::from_millis(50);
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// The SQL row of all parameters of completions.
+/// The parameters of completions, as a row of SQL.
 macro_rules! ends {
     () => {
         "row($3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17)::requeue.ends"
@@ -57,8 +58,8 @@ impl Engine for Postgres {
     }
 
     async fn open_queue(&self, name: &str, settings: Settings) -> Answer<Place> {
-        // The queue is searched first, because most queues exist, and a role that may not create queues can call only
-        // `find`.
+        // Most queues exist, so the queue is searched first. In addition, a role that may not create queues can call
+        // only `find`.
         if let Some(place) = self.find_queue(name).await? {
             return Ok(place);
         }
@@ -289,7 +290,7 @@ impl Engine for Postgres {
         let epochs: Vec<i64> = ends.iter().map(|end| end.epoch).collect();
         let hows: Vec<i16> = ends.iter().map(|end| how_to_end(&end.how)).collect();
         let mut rest = Rest::default();
-        // Without completions of other kinds, the statement has no further parameters.
+        // If all runs have succeeded, the statement has no further parameters.
         if hows.iter().any(|&how| how != 0) {
             ends.iter().for_each(|end| rest.push(&end.how));
         }
@@ -304,8 +305,8 @@ impl Engine for Postgres {
         let params = [&of_all[..], &of_others[..], &of_failures[..]].concat();
         let row = self.query_row(queue, sql, &params).await;
         if ends.iter().any(|end| matches!(end.how, Finish::Unclaim(..))) {
-            // Unclaimed keys return to their old places, which may precede the start of the next claim. The scan is
-            // also needed if the answer was lost, because the keys may have returned.
+            // Unclaimed keys return to their places in the order, which may be before the start of the next claim.
+            // Therefore, a scan is needed, even if the answer was lost, because the keys may have returned.
             self.claims.scan_soon(queue);
         }
         Ok(changed(&row?, ends.len()))
@@ -355,7 +356,8 @@ impl Engine for Postgres {
         })
     }
 
-    /// Returns the number of notifications. Through a pooler without `listen`, it never changes.
+    /// Returns the number of notifications that a run was cancelled. Behind a pooler, without `listen`, the number
+    /// never changes.
     async fn cancel_signal(&self, queue: &Place) -> Answer<u64> {
         Ok(self.listener.cancel_count(queue.id))
     }
@@ -379,7 +381,7 @@ impl Engine for Postgres {
     }
 
     async fn read_attempts(&self, queue: &Place, key: &Key) -> Answer<Vec<Attempt>> {
-        // The texts are cut, because another program may have written longer ones.
+        // The query cuts the texts, because another program may have written longer texts.
         let sql = "select k.failures, requeue.now(), a.number, a.at, a.took, a.worker, a.exit_status, \
                        left(a.error, 4096), left(a.output, 4096) \
                    from requeue.keys k join requeue.attempts a using (queue, key) \
@@ -400,8 +402,7 @@ impl Engine for Postgres {
         after: Option<&Key>,
         limit: usize,
     ) -> Answer<Vec<Entry>> {
-        // The number of these reads is limited, because they may take minutes, and must leave connections for claims
-        // and completions.
+        // These reads may take minutes. Their number is limited, so that connections remain for claims and completions.
         let _turn = self.looks.acquire().await;
         let sql = page_sql(state, after.is_some());
         let limit = i64::try_from(limit).unwrap_or(i64::MAX);
@@ -423,7 +424,7 @@ impl Engine for Postgres {
         let row = self.query_row(queue, &sql, &[&number(queue)]).await?;
         let oldest_ready = until(0, row.get::<_, Option<i64>>(5).unwrap_or(0));
         let counts = StateCounts { oldest_ready, ..read_counts(&row)? };
-        // Counts of zero can also mean that the queue was dropped. Any other counts show that the queue exists.
+        // If all counts are zero, the queue may have been dropped. Any other counts show that it exists.
         if counts == StateCounts::default() {
             self.check_queue(queue).await?;
         }
@@ -439,12 +440,12 @@ impl Engine for Postgres {
     }
 
     fn max_batches(&self) -> usize {
-        // More concurrent batches would be smaller, and the server would need more time per key.
+        // With more concurrent batches, each batch would be smaller, and the server would need more time per key.
         2
     }
 }
 
-/// Adds the queue's name to the error of a dropped queue, because the server knows only the queue's id.
+/// Adds the name of the queue to the error about a dropped queue, because the server knows only its id.
 fn name_dropped<T>(queue: &Place, answer: Answer<T>) -> Answer<T> {
     answer.map_err(|fault| match fault.kind {
         Kind::Dropped => EngineError::dropped(&queue.name),
@@ -456,8 +457,8 @@ fn read_counts(row: &SqlRow) -> Answer<StateCounts> {
     StateCounts::read(row).map_err(|error| faults::of_statement(&error))
 }
 
-/// Reads a row with the positions of the changed and of the locked keys. Returns true, false or `None` for each of
-/// `count` keys.
+/// Reads a row that has the positions of the changed keys and of the locked keys. For each of `count` keys, the result
+/// is `Some(true)` if it was changed, `None` if it is locked, and `Some(false)` otherwise.
 fn changed(row: &SqlRow, count: usize) -> Vec<Option<bool>> {
     let mut changed = vec![Some(false); count];
     read_indexes(row, 0).into_iter().for_each(|n| changed[n] = Some(true));
@@ -465,7 +466,7 @@ fn changed(row: &SqlRow, count: usize) -> Vec<Option<bool>> {
     changed
 }
 
-/// Replaces the text of the server about a lock with its most frequent cause.
+/// Replaces the server's message about a lock by a message about the most frequent cause.
 fn name_open_adds(fault: EngineError) -> EngineError {
     match fault.kind {
         Kind::Locked => EngineError {
@@ -497,8 +498,8 @@ impl Postgres {
         name_dropped(queue, self.sessions.query_row(sql, params).await)
     }
 
-    /// Sets a limit of groups. The first limit of a queue locks the keys in flight, and is tried again while other
-    /// transactions have locked some of them.
+    /// Sets a limit of groups. The first limit of a queue locks the keys in flight. If other transactions have locked
+    /// some of them, the call tries again.
     async fn set_limit(&self, queue: &Place, sql: &str, params: &Params<'_>) -> Answer<()> {
         let since = Instant::now();
         loop {
@@ -511,12 +512,12 @@ impl Postgres {
         }
     }
 
-    /// Fails if the queue was dropped.
+    /// Returns an error if the queue was dropped.
     pub(super) async fn check_queue(&self, queue: &Place) -> Answer<()> {
         self.query_row(queue, "select requeue.check_queue($1)", &[&number(queue)]).await.map(drop)
     }
 
-    /// Runs a function that changes keys in a state. For each key, the result is true if the function has changed it.
+    /// Calls a function that changes keys in a state. The answer for a key is true if the function has changed the key.
     async fn changed(
         &self,
         sql: &str,
@@ -543,7 +544,7 @@ impl Sessions {
         lows: &Lows,
         names_newest: bool,
     ) -> Answer<(Claimed, Lows, Snapshot)> {
-        // The same statement reads the time of the next schedule, with one search in an index.
+        // The same statement also reads the time of the next schedule, with one search in an index.
         let plain = "select keys, epochs, priorities, adds, flags, failures, queued, parked, \
                      parked_failures, next_due, lows, snapshot, is_paused, is_rated, traces, failed, \
                      (select s.due_at - requeue.now() from requeue.schedules s \
@@ -613,7 +614,7 @@ impl Sessions {
     }
 
     /// Returns the earliest ready key of each priority, and the earliest expired lease, among the keys that claims have
-    /// skipped. Also returns the time until the next lease expires, if the scan covered all keys below `lows`.
+    /// skipped. Also returns the time until the next lease expires if the scan covers all keys below `lows`.
     pub(super) async fn passed_over(
         &self,
         queue: i64,
@@ -628,7 +629,7 @@ impl Sessions {
         Ok((found.try_into().unwrap_or([None; 4]), lease.map(|lease| until(0, lease))))
     }
 
-    /// Requests notifications from adds to the queue. The request need not be repeated for `time`.
+    /// Requests notifications of adds to the queue. The request is valid for `time`.
     pub(super) async fn announce_wait(&self, queue: &Place, time: Duration) -> Answer<()> {
         self.query_row("select requeue.wait($1, $2)", &[&number(queue), &micros(time)])
             .await
@@ -636,7 +637,7 @@ impl Sessions {
     }
 }
 
-/// The groups to visit, as arguments of `requeue.claim_turns`.
+/// The groups that a claim visits, as arguments of `requeue.claim_turns`.
 struct Visits<'a> {
     bands: Vec<i32>,
     ring: Vec<&'a str>,
@@ -663,7 +664,7 @@ impl<'a> Visits<'a> {
     }
 }
 
-/// Reads the groups that later claims visit from the row that `requeue.claim_turns` returns.
+/// Reads the groups that later claims visit. `row` is the result of `requeue.claim_turns`.
 fn read_visited(row: &SqlRow, is_complete: Vec<bool>) -> Bands<Visited> {
     let bands: Vec<i32> = row.get("bands");
     let ring: Vec<&str> = row.get("ring");
@@ -687,7 +688,7 @@ fn read_visited(row: &SqlRow, is_complete: Vec<bool>) -> Bands<Visited> {
     visited
 }
 
-/// Reads the row that `requeue.claim` returns. Arrays that describe the same keys have the same length.
+/// Reads the result of `requeue.claim`. Arrays about the same keys have the same length.
 fn read_claimed(row: &SqlRow) -> (Claimed, Lows, Snapshot) {
     let keys: Vec<&[u8]> = row.get("keys");
     let epochs: Vec<i64> = row.get("epochs");
@@ -733,8 +734,8 @@ fn read_claimed(row: &SqlRow) -> (Claimed, Lows, Snapshot) {
     (claimed, lows.try_into().unwrap_or(LOWEST), snapshot)
 }
 
-/// Returns the query of a page of groups. Its parameters `$1` to `$3` are the queue, the limit, and the group before the
-/// page.
+/// Returns the query of a page of groups. Its parameters `$1` to `$3` are the queue, the limit, and the group before
+/// the page.
 fn groups_sql(is_next: bool) -> String {
     let after_this = if is_next { "name > $3 collate \"C\"" } else { "$3::text is null" };
     format!(
@@ -771,14 +772,14 @@ fn read_group(row: &SqlRow) -> Answer<GroupInfo> {
     })
 }
 
-/// Reads a rate and the time until its next start from two columns.
+/// Reads a rate from a column, and the time until its next start from the next column.
 fn read_throttle(row: &SqlRow, column: usize) -> Option<Throttle> {
     let rate = read_rate(row, column)?;
     Some(Throttle { rate, next_start: until(0, row.get(column + 1)) })
 }
 
-/// Returns the query of a page. Its parameters `$1` to `$3` are the queue, the limit, and the key before
-/// the page.
+/// Returns the query of a page of keys. Its parameters `$1` to `$3` are the queue, the limit, and the key before the
+/// page.
 pub(super) fn page_sql(state: Option<State>, is_next: bool) -> String {
     let which = match state {
         None => "",
@@ -786,7 +787,7 @@ pub(super) fn page_sql(state: Option<State>, is_next: bool) -> String {
         Some(State::Waiting) => "and k.state = 0 and k.at > n.t",
         Some(State::InFlight) => "and k.state = 1",
         Some(State::Parked) => "and k.state = 2",
-        // The constraints of the table refuse damaged rows.
+        // The table has no damaged rows, because its constraints refuse them.
         Some(State::Damaged) => "and false",
     };
     let after_this = if is_next { "k.key > $3" } else { "$3::bytea is null" };

@@ -1,38 +1,39 @@
--- The operations on keys. Each applies to a batch, and locks the keys in sorted order, because different orders can
--- deadlock. A `ctid` here always refers to a locked row, which therefore keeps its `ctid`.
+-- The operations on keys. Each operation applies to a batch, and locks its keys in sorted order, because different
+-- orders can deadlock. Each `ctid` in this file refers to a locked row. The `ctid` of a locked row does not change.
 
--- Tries to acquire the right to decide on a lease. Only one transaction at a time has this right, until it commits.
+-- Tries to get the right to decide whether a lease is renewed or lost. One transaction at a time has this right, until
+-- it commits.
 create or replace function requeue.decides(epoch bigint) returns boolean
 language plpgsql set search_path = pg_catalog, pg_temp as $$
 begin
-    -- The first number is "rqme" in bytes.
+    -- The bytes of the first number are "rqme".
     return pg_try_advisory_xact_lock(1920036197, (epoch % 2147483647)::integer);
 end $$;
 
--- The maximum number of leases that one transaction decides on. Each lease takes an entry in the lock table of the
--- whole server.
+-- The maximum number of leases that one transaction decides on. For each lease, the transaction needs an entry in the
+-- lock table of the whole server.
 create or replace function requeue.most_decisions() returns integer language sql immutable return 64;
 
--- Returns whether a row in `renewals` extends the lease: see `renew`.
+-- Returns true if a row in `renewals` extends the lease: see `renew`.
 create or replace function requeue.is_renewed(in_epoch bigint, t bigint) returns boolean language sql stable
     return exists (
         select from requeue.renewals r where r.epoch = in_epoch and r.lease_until > t
     );
 
--- Raises the next fencing tokens to the time in microseconds since 1970, if the tokens are lower.
+-- Raises the next fencing tokens to the time in microseconds since 1970, unless they are greater.
 --
--- The sequence makes tokens increase, even if the clock is set back. But the sequence itself falls back when a replica
--- is promoted without the last transactions, when a backup is restored, and after `setval`. In these cases, the time is
--- later than all lost tokens.
+-- The sequence makes tokens grow, even if the clock is set back. But the sequence itself falls back in three cases:
+-- when a replica is promoted without the last transactions, when a backup is restored, and after `setval`. In these
+-- cases, the time is later than all lost tokens.
 --
 -- Most claims only read the sequence. A claim sets the sequence if it is behind the clock by more than `slack`, which
--- happens at most 20 times per second. The slack is shorter than a failover. Because of the slack, `setval` is safe
--- although the sequence was read in an earlier step: between the two steps, other claims would have to draw 50,000
--- tokens to exceed the new value.
+-- happens at most 20 times per second. The slack is shorter than a failover. It also makes `setval` safe, although an
+-- earlier step has read the sequence: to exceed the new value, other claims would have to draw 50,000 tokens between
+-- the two steps.
 --
--- A lock prevents two claims from setting the sequence simultaneously. A lock until the commit would make claims wait
--- for each other's commits. A session lock would remain after a cancelled statement. The lock is therefore taken in a
--- subtransaction that is rolled back immediately. The rollback does not undo `setval`.
+-- A lock prevents two claims from setting the sequence at the same time. If the lock lasted until the commit, claims
+-- would wait for each other's commits. A lock of the session would remain after a cancelled statement. Therefore, the
+-- lock is taken in a subtransaction, which is rolled back immediately. The rollback does not undo `setval`.
 create or replace function requeue.raise_epochs() returns void
 language plpgsql set search_path = pg_catalog, pg_temp as $$
 declare
@@ -42,7 +43,7 @@ begin
         return;
     end if;
     begin
-        -- `decides` never uses a negative number.
+        -- `decides` never uses a negative number, so the two locks differ.
         perform pg_advisory_xact_lock(1920036197, -1);
         if (select s.last_value from requeue.epochs s) < requeue.now() - slack then
             perform setval('requeue.epochs', requeue.now());
@@ -53,9 +54,9 @@ begin
     end;
 end $$;
 
--- Returns the transactions in progress that no snapshot names. The numbers of these transactions are `first` or
--- greater, and greater than the number of every transaction that has ended. A transaction holds a lock on its number.
--- The lock shows the lower 32 bits of that number.
+-- Returns the transactions in progress that no snapshot names. Their numbers are at least `first`, and greater than the
+-- number of each transaction that has ended. A transaction holds a lock on its number, and the list of locks shows the
+-- lower 32 bits of that number.
 create or replace function requeue.newest(first bigint) returns text language sql volatile as $$
     select coalesce(string_agg((first + n.after)::text, ','), '')
     from pg_locks l, lateral (
@@ -64,12 +65,11 @@ create or replace function requeue.newest(first bigint) returns text language sq
     where l.locktype = 'transactionid' and l.mode = 'ExclusiveLock' and n.after < 2147483648
 $$;
 
--- A claim finds a key below its lower bounds if the transaction that added the key is at most this old, in
--- microseconds.
+-- The maximum age of a transaction, in microseconds, whose keys a claim still finds below the claim's lower bounds.
 create or replace function requeue.slack() returns bigint language sql immutable return 200000;
 
 -- Returns the transactions in progress. With `in_newest`, the result names all of them. A claim calls this function
--- before it reads keys, so that the claim sees all changes of transactions that the result does not name.
+-- before it reads keys. Therefore, the claim sees all changes of transactions that the result does not name.
 create or replace function requeue.snapshot(in_newest boolean) returns text
 language plpgsql as $$
 declare
@@ -80,8 +80,8 @@ begin
     end;
 end $$;
 
--- Counts a failure for each lease that expired at or after `low`. Returns the lower bound for the next claim, the keys
--- that were parked after their last permitted failure, and the groups of the keys.
+-- Counts a failure for each lease that expired at `low` or later. Returns the lower bound for the next claim, the keys
+-- that this failure has parked, and the groups of all keys with expired leases.
 create or replace function requeue.expire_leases(
     in_queue integer, in_hold boolean, in_base bigint, in_cap bigint, in_share double precision,
     in_most integer, t bigint, in_past boolean, inout low bigint,
@@ -96,7 +96,7 @@ declare
     renewed_until bigint;
     expired integer := 0;
     is_trimmed boolean := false;
-    -- The step of the jitter. Keys that fail at the same time must not become ready at the same time: see
+    -- The step of the jitter. If several keys fail at the same time, they must not become ready at the same time: see
     -- `Failing::nth`.
     step double precision;
 begin
@@ -145,8 +145,8 @@ begin
 end $$;
 
 -- Delivers the keys that a claim has chosen and locked, in their order. Returns the arrays that `claim` describes. With
--- `in_counted`, the keys count towards the limits of their groups. `traces` contains the trace contexts of the runs, and
--- `failed` the times since the last failures. Each array is null if it would contain only nulls.
+-- `in_counted`, the keys count towards the limits of their groups. `traces` has the trace contexts of the runs, and
+-- `failed` the times since the last failures. An array that would contain only nulls is null.
 create or replace function requeue.deliver(
     in_taken tid[], t bigint, in_lease bigint, in_worker text, in_counted boolean,
     out keys bytea[], out epochs bigint[], out priorities smallint[], out adds integer[],
@@ -181,17 +181,17 @@ begin
     from claimed c;
 end $$;
 
--- Claims keys for delivery, after counting a failure for each expired lease.
+-- Counts a failure for each expired lease, and then claims keys.
 --
--- Skips everything below `in_lows`, the lower bounds for the low, normal and high priority and for leases.
--- Below these bounds, the index contains entries of past deliveries. While another transaction is open, these entries
--- cannot be removed, and each claim would read all of them. `lows` contains the bounds for the next claim.
+-- Skips everything below `in_lows`: the lower bounds for the low, normal and high priority, and for leases. Below these
+-- bounds, the index contains entries of past deliveries. While another transaction is open, the server cannot remove
+-- these entries, and each claim would read all of them. `lows` has the bounds for the next claim.
 --
--- Returns one row. Arrays contain the claimed keys, their fencing tokens, the parameters of their runs, and the times
--- for which they were ready. Two more arrays contain the keys that the claim has parked, because the expiry of their
--- lease was their last permitted failure. `next_due` is the time until the next key may be ready. `snapshot` names the
--- transactions that were in progress: see `watermark.rs`. With `in_newest`, `snapshot` names all of them. In a paused
--- queue, the claim handles only the expired leases.
+-- Returns one row. Its arrays have the claimed keys, their fencing tokens, the parameters of their runs, and the times
+-- for which they were ready. Two more arrays have the keys that the claim has parked, because the expiry of their lease
+-- was their last permitted failure. `next_due` is the time until the next key may be ready. `snapshot` names the
+-- transactions that were in progress. It names all of them only with `in_newest`: see `watermark.rs`. If the queue is
+-- paused, the claim only handles the expired leases.
 create or replace function requeue.claim(
     in_queue integer, in_hold boolean, in_max integer, in_oldest integer, in_lease bigint,
     in_base bigint, in_cap bigint, in_share double precision, in_most integer, in_lows bigint[],
@@ -244,8 +244,8 @@ begin
     end if;
 
     if in_oldest > 0 then
-        -- This search takes no locks, because it finds up to three times `in_oldest` keys, most of which the claim does
-        -- not need.
+        -- This search takes no locks. It finds up to three times `in_oldest` keys, and the claim does not need most of
+        -- them.
         select array_agg(o.id) into here from (
             select b.id from (
                 (select x.ctid as id, x.at from requeue.keys x
@@ -262,7 +262,7 @@ begin
             ) b order by b.at limit in_oldest
         ) o;
         select coalesce(array_agg(o.id), '{}') into eldest from (
-            -- (`+ 0` prevents the planner from using the index of all ready keys.)
+            -- (With `+ 0`, the planner cannot use the index of all ready keys.)
             select x.ctid as id from requeue.keys x
             where x.ctid = any (here) and x.queue + 0 = in_queue and x.state + 0 = 0
                 and x.at + 0 <= t
@@ -294,7 +294,7 @@ begin
                 and x.at >= lows[band]
             order by x.at limit 1
         ) o;
-        -- If another transaction has locked a ready key, the process claims again soon.
+        -- If a ready key remains, another transaction has locked it. The process claims again after 20 ms.
         next_due := case when next_at <= t then 20000 else next_at - t end;
     end if;
     if is_rated and not is_paused then
@@ -302,8 +302,8 @@ begin
     end if;
 end $$;
 
--- Pauses or resumes the deliveries of a queue, and wakes the waiting processes. A claim that is in progress may still
--- deliver keys.
+-- Pauses or resumes the deliveries of a queue, and wakes the waiting processes. A claim that has already begun may
+-- still deliver keys.
 create or replace function requeue.set_paused(in_queue integer, in_paused boolean) returns void
 language plpgsql {definer} set lock_timeout = '5s' as $$
 begin
@@ -313,12 +313,12 @@ begin
 end $$;
 
 -- Finds keys that claims have skipped, because a transaction in progress had added or locked them. Returns the earliest
--- ready key of each priority, and the earliest expired lease, between `in_floors` (included) and `in_lows` (excluded).
--- Null means that there is no such key or lease.
+-- ready key of each priority, and the earliest expired lease. The search begins at `in_floors` (included), and ends
+-- before `in_lows`. A result is null if there is no such key or lease.
 --
 -- With floors of -2^63, the function scans everything below `in_lows`, clears `renewals`, and returns the time until
--- the next lease expires. The scan reads the index entries of past deliveries, which claims skip, so it does not run
--- within a claim. The scan locks no key, because claims skip locked keys.
+-- the next lease expires. This scan reads the index entries of past deliveries, which claims skip. Therefore, it does
+-- not run within a claim. It locks no key, because claims skip locked keys.
 create or replace function requeue.passed_over(
     in_queue integer, in_floors bigint[], in_lows bigint[], out passed bigint[], out next_lease bigint
 )
@@ -353,7 +353,7 @@ begin
     end if;
 end $$;
 
--- Completes deliveries. Returns the positions in the batch of the deliveries whose holders still had their leases.
+-- Completes deliveries. Returns the positions in the batch of the deliveries whose leases had not expired.
 create or replace function requeue.finish(
     in_queue integer, in_hold boolean, ends requeue.ends, in_past boolean default false
 ) returns integer[]
@@ -365,22 +365,23 @@ declare
     held integer[];
     gone tid[];
     again tid[];
-    -- The keys that have succeeded after failures.
+    -- The keys that have succeeded after earlier failures.
     cured bytea[];
-    -- True if this call removes old failures.
+    -- True if this call must remove old failures.
     is_trimmed boolean := false;
     others integer[];
-    -- The groups of the keys in the batch.
+    -- The groups of the keys in this batch.
     freed text[];
     n integer;
     first_at bigint;
 begin
-    -- The commit does not wait for the disk. If a crash of the server undoes a completion, the effect is that of an
-    -- expired lease.
+    -- The commit does not wait for the disk. If a crash of the server undoes a completion, the effect on its key is
+    -- that of an expired lease.
     perform set_config('synchronous_commit', 'off', true);
-    -- One statement locks the keys, and a second statement changes them. The second statement sees the changes of an
-    -- add that was in progress when the first statement began. (The query looks up one key at a time, without `state =
-    -- 1`. Otherwise, a plan from the time when the table was small would scan the whole table, or the index of leases.)
+    -- One statement locks the keys, and a second statement changes them. Therefore, the second statement sees the
+    -- changes of an add that was in progress when the first one began. (The query looks up one key at a time, without
+    -- `state = 1`. Otherwise, a plan from the time when the table was small would scan the whole table, or the whole
+    -- index of leases.)
     select array_agg(f.n),
         array_agg(f.id) filter (where f.how = 0 and f.at is null),
         array_agg(f.id) filter (where f.how = 0 and f.at is not null),
@@ -438,7 +439,7 @@ begin
             first_at := least(first_at, case when k.state = 0 then k.at end);
         end loop;
     end if;
-    -- This is the last step, so that the function does not wait for a key while it holds these locks.
+    -- This step is the last one, so that the function waits for no key while it holds these locks.
     if is_trimmed then
         perform requeue.trim_attempts(in_queue);
     end if;
@@ -453,9 +454,9 @@ begin
 end $$;
 
 -- Renews leases. Returns four lists of positions in the batch: the renewed leases; the leases on which another
--- transaction is currently deciding; the leases that need another transaction; and the renewed leases whose runs were
--- cancelled. During a wait for one locked key, all other leases could expire. The renewal of a locked key is therefore
--- stored separately, in `renewals`.
+-- transaction is deciding now; the leases that need a further transaction; and the renewed leases whose runs were
+-- cancelled. While the function waited for one locked key, all other leases could expire. Therefore, the renewal for a
+-- locked key is stored separately, in `renewals`.
 create or replace function requeue.renew(
     in_queue integer, in_keys bytea[], in_epochs bigint[], in_lease bigint,
     out renewed integer[], out busy integer[], out rest integer[], out cancelled integer[]
@@ -488,7 +489,7 @@ begin
     for n in
         select e.n from generate_subscripts(in_epochs, 1) e (n) where e.n <> all (renewed)
     loop
-        -- A completed delivery needs no decision.
+        -- If the delivery was completed, there is no lease to decide on.
         continue when not exists (
             select from requeue.keys x
             where x.queue = in_queue and x.key = in_keys[n] and x.epoch = in_epochs[n]
@@ -502,8 +503,7 @@ begin
             busy := busy || n;
             continue;
         end if;
-        -- An earlier holder of the lock may have ended the lease. From this point on, no other transaction can end the
-        -- lease.
+        -- Before this lock was free, its holder may have ended the lease. From now on, no other transaction can end it.
         select x.cancel_epoch = x.epoch into is_cancelled from requeue.keys x
         where x.queue = in_queue and x.key = in_keys[n] and x.epoch = in_epochs[n]
             and (x.lease_until > t or requeue.is_renewed(x.epoch, t));
@@ -522,9 +522,9 @@ begin
     end if;
 end $$;
 
--- Locks the existing keys among `in_keys` for a change. If there is a single key, waits for its lock. In a
--- larger batch, keys that other transactions have locked are skipped, so that they do not delay the batch. Returns the
--- positions and row IDs of the keys that it locked, and the positions of the keys that other transactions have locked.
+-- Locks the keys among `in_keys` that exist, for a change. The function waits for the lock of a single key. In a batch
+-- of several keys, it skips keys that other transactions have locked, so that they do not delay the batch. Returns the
+-- positions and row IDs of the keys that it has locked, and the positions of the keys that were locked already.
 create or replace function requeue.lock(
     in_queue integer, in_keys bytea[], out numbers integer[], out ids tid[], out locked integer[]
 )
@@ -557,8 +557,8 @@ begin
     end if;
 end $$;
 
--- Cancels the keys in the given state, or in any state: 0 ready, 1 waiting, 2 in flight, 3 parked. Returns the
--- positions of the keys that were parked or had a pending run.
+-- Cancels keys in the given state, or in any state if it is null. The states are 0 for ready, 1 for waiting, 2 for in
+-- flight and 3 for parked. Returns the positions of the keys that were parked or had a pending run.
 create or replace function requeue.cancel(
     in_queue integer, in_keys bytea[], in_state integer,
     out cancelled integer[], out locked integer[]
@@ -603,8 +603,8 @@ begin
     end if;
 end $$;
 
--- Cancels the run of a key in flight, and notifies its holder, which renews its lease. Returns 0 if the key is
--- not in flight, 1 if the run is cancelled now, and 2 if it was cancelled before.
+-- Cancels the run of a key in flight, and notifies the worker's process, which then renews the lease. Returns 0 if the
+-- key is not in flight, 1 if this call has cancelled the run, and 2 if the run was cancelled before.
 create or replace function requeue.cancel_running(in_queue integer, in_key bytea) returns integer
 language plpgsql {definer} set lock_timeout = '5s' as $$
 declare
@@ -652,7 +652,7 @@ begin
     end if;
 end $$;
 
--- Returns whether no key is ready, waiting or in flight. (The queries use `order by` to select the indexes, because
+-- Returns true if no key is ready, waiting or in flight. (The queries use `order by` to select the indexes, because
 -- `exists` ignores the order.)
 create or replace function requeue.is_idle(in_queue integer) returns boolean
 language plpgsql stable {planned} as $$

@@ -1,4 +1,4 @@
-//! Typed parameters of statements. A statement that is not prepared must name the types of its parameters.
+//! Parameters of statements, with their SQL types. A statement that is not prepared must name these types.
 
 use std::borrow::Cow;
 
@@ -11,7 +11,7 @@ pub(super) trait Param: ToSql + Sync {
     fn sql_type(&self) -> Type;
 }
 
-/// A value that can be an array element. `ARRAY` is the type of the array.
+/// A value that can be an element of an array. `ARRAY` is the SQL type of the array.
 pub(super) trait Scalar: ToSql + Sync {
     const TYPE: Type;
     const ARRAY: Type;
@@ -60,7 +60,7 @@ impl<T: Scalar> Param for &[T] {
     }
 }
 
-/// Returns the parameters with their types, as unprepared statements require.
+/// Returns each parameter with its type. Statements that are not prepared require this form.
 pub(super) fn with_types<'a>(params: &Params<'a>) -> Vec<(&'a (dyn ToSql + Sync), Type)> {
     params.iter().map(|&param| (param as &(dyn ToSql + Sync), param.sql_type())).collect()
 }

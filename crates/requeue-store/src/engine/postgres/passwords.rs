@@ -1,4 +1,4 @@
-//! Finds passwords that are not in the address: in `PGPASSWORD`, or in a file in the format of `libpq`.
+//! Finds a password that the address does not contain: in `PGPASSWORD`, or in a file in the format of `libpq`.
 
 use std::env;
 use std::fs;
@@ -29,13 +29,13 @@ pub(super) fn find_password(config: &Config, passfile: Option<&Path>) -> Option<
     look_up(&text, [&host, &port, database, &user])
 }
 
-/// Reads the file if no other user can access it.
+/// Reads the file. Returns `None` if other users can access it.
 fn read_private(file: &Path) -> Option<String> {
     #[cfg(unix)]
     {
         use std::os::unix::fs::PermissionsExt;
 
-        // As libpq does, requeue ignores such a file, because another user could have written the password.
+        // Such a file is ignored, as in libpq, because another user could have written the password.
         if fs::metadata(file).ok()?.permissions().mode() & 0o077 != 0 {
             tracing::warn!(file = %file.display(), "the password file is ignored, because \
                 other users can access it; change its mode to 0600");
@@ -45,7 +45,7 @@ fn read_private(file: &Path) -> Option<String> {
     fs::read_to_string(file).ok()
 }
 
-/// Returns the password of the first line that matches this host, port, database and user.
+/// Returns the password from the first line that matches this host, port, database and user.
 fn look_up(text: &str, wanted: [&str; 4]) -> Option<String> {
     let lines = text.lines().filter(|line| !line.starts_with('#'));
     lines.map(split_fields).find_map(|fields| {

@@ -1,8 +1,8 @@
--- Adds by programs in other languages, and functions that open a queue.
+-- Functions that open a queue, and adds for programs in other languages.
 
--- Returns the id and the settings of the queue with this name: whether its re-adds are held, whether its adds revive
--- parked keys, the rule that assigns keys to groups, the limit of the groups, and the rate of all starts. Returns no
--- row if the queue does not exist.
+-- Returns the id and the settings of the queue with this name. The settings are: whether re-adds are held, whether adds
+-- revive parked keys, the rule that assigns keys to groups, the limit of the groups, and the rate of all starts.
+-- Returns no row if the queue does not exist.
 create or replace function requeue.find(name text)
 returns table (id integer, holds boolean, revives boolean, group_by text, group_limit integer, rate bigint[])
 language sql stable {definer}
@@ -10,8 +10,8 @@ begin atomic
     select q.id, q.hold, q.revive, q.group_by, q.group_limit, q.rate from requeue.queues q where q.name = find.name;
 end;
 
--- Returns the same row as `find`, but creates the queue if it does not exist. With an empty `group_by`, each add names
--- the group. `rate` contains the number of starts, their period in microseconds, and the burst.
+-- Returns the same row as `find`, after it has created the queue if it did not exist. If `group_by` is empty, each add
+-- names the group. `rate` has the number of starts, their period in microseconds, and the burst.
 create or replace function requeue.open(
     name text, hold boolean default true, revive boolean default true,
     inout group_by text default null, inout group_limit integer default null,
@@ -20,7 +20,7 @@ create or replace function requeue.open(
 )
 language plpgsql {definer} set lock_timeout = '5s' as $$
 declare
-    -- A search without a result sets the output parameters to null.
+    -- A search that finds nothing sets the output parameters to null, so their values are copied.
     wanted_by constant text := open.group_by;
     wanted_limit constant integer := open.group_limit;
     wanted_rate constant bigint[] := open.rate;
@@ -43,7 +43,7 @@ begin
     end loop;
 end $$;
 
--- Returns the row of the queue with this name. Fails if there is no such queue.
+-- Returns the row of the queue with this name. Raises an error if there is no such queue.
 create or replace function requeue.known_queue(name text) returns requeue.queues
 language plpgsql stable as $$
 declare
@@ -57,9 +57,9 @@ begin
     return place;
 end $$;
 
--- Adds keys, each with a separate delay in microseconds, merge and revival (as encoded by `how_number`), priority and
--- flags. Debounced adds also have a longest wait in `mosts`. In a queue with groups, `groups` contains the group of
--- each key. No key may occur twice. Returns the answers in the order of the keys' bytes: see `answers`.
+-- Adds keys, each with a separate delay in microseconds, merge and revival (encoded by `how_number`), priority and
+-- flags. `mosts` has the longest wait of each debounced add. In a queue with groups, `groups` has the group of each
+-- key. No key may occur twice. Returns the answers in the order of the keys' bytes: see `answers`.
 create or replace function requeue.add_each(
     queue text, keys bytea[], afters bigint[], hows smallint[], priorities smallint[],
     flags integer[], mosts bigint[], groups text[] default null
@@ -98,8 +98,8 @@ language sql {definer}
     return requeue.add(queue, convert_to(key, 'UTF8'), after, merge, priority, flags, revive, debounce,
         at_most, "group");
 
--- Adds all keys in a fixed order, so that two calls do not deadlock. Returns one row: the number of keys with each
--- answer of `add`.
+-- Adds all keys in a fixed order, so that two calls do not deadlock. Returns one row, which has the number of keys for
+-- each answer of `add`.
 create or replace function requeue.add_many(
     queue text, keys bytea[], after interval default '0', merge text default 'earliest',
     priority text default 'normal', flags integer default 0, revive boolean default false,
@@ -138,8 +138,8 @@ begin
         after, merge, priority, flags, revive, debounce, at_most, "group");
 end $$;
 
--- Adds a key again at each time of a schedule: a cron expression with a time zone, or `every` and a period. A process
--- that claims keys of the queue computes the times.
+-- Stores a schedule, which adds a key again at each of its times. The schedule is a cron expression with a time zone,
+-- or `every` and a period. A process that claims keys of the queue computes the times.
 create or replace function requeue.schedule(
     queue text, key bytea, spec text, zone text default null, priority text default 'normal',
     "group" text default null
@@ -177,7 +177,8 @@ create or replace function requeue.schedule(
 language sql {definer}
     return requeue.schedule(queue, convert_to(key, 'UTF8'), spec, zone, priority, "group");
 
--- Lists the schedules of a queue. `next` is null while the next time is unknown, and for a paused schedule.
+-- Lists the schedules of a queue. `next` is null if the schedule is paused, or no process has computed its next time
+-- yet.
 create or replace function requeue.list_schedules(queue text)
 returns table (
     key bytea, spec text, zone text, next timestamptz, paused boolean, error text, priority text, "group" text
@@ -191,7 +192,7 @@ begin atomic
     where q.name = list_schedules.queue order by s.key;
 end;
 
--- These functions return false if the key has no schedule, or there is no such queue.
+-- The following functions return false if the key has no schedule, or if there is no such queue.
 create or replace function requeue.unschedule(queue text, key bytea) returns boolean
 language sql {definer}
     return coalesce((select requeue.remove_schedule(f.id, unschedule.key) from requeue.find(queue) f), false);
@@ -221,7 +222,7 @@ language sql {definer}
 create or replace function requeue.delay(after interval) returns bigint language sql immutable
     return least(greatest(ceil(extract(epoch from after) * 1000000), 0), 9223372036854775807)::bigint;
 
--- Returns the longest wait of a debounced add in microseconds, or null for other adds.
+-- Returns the longest wait of a debounced add, in microseconds. Returns null for any other add.
 create or replace function requeue.longest_wait(after interval, debounce interval, at_most interval)
 returns bigint
 language plpgsql immutable as $$

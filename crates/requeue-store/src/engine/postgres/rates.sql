@@ -1,33 +1,35 @@
--- The rates of a queue and of its groups, by the generic cell rate algorithm: `Gate` in engine/gate.rs is the reference.
+-- Applies the rates of a queue and of its groups, with the generic cell rate algorithm. `Gate` in engine/gate.rs is the
+-- reference.
 --
--- `rates` contains the time from which each rate permits the next start. The row of the queue itself has a control
--- character as its name, which no group can have. Only one claim at a time uses a rate, and holds a lock until it
--- commits. A claim that cannot get the lock does not wait, so that claims never wait for each other's commits. Each
--- function here reads the time with a statement that begins after the lock was acquired. The statement therefore sees
--- the writes of all earlier holders of the lock.
+-- The table `rates` has the time from which each rate permits the next start. The row for the queue itself has a
+-- control character as its name, so no group has the same name. One claim at a time uses a rate, and holds a lock until
+-- it commits. A claim that cannot get the lock does not wait, so claims never wait for each other's commits. Each
+-- function in this file reads the time with a statement that begins when the lock is held. Therefore, the statement
+-- sees the writes of all earlier holders of the lock.
 
--- Returns the number of starts that a rate permits at the time `t`, or null without a rate.
+-- Returns the number of starts that a rate permits at the time `t`. Returns null if there is no rate.
 create or replace function requeue.permitted(in_rate bigint[], next_at bigint, t bigint) returns integer
 language sql immutable
     return case
         when in_rate is null then null
         when t < next_at then 0
-        -- (The type is numeric, because a time since 1970 times the number of starts exceeds a bigint.)
+        -- (The type is numeric, because a bigint cannot represent the product of a time since 1970 and a number of
+        -- starts.)
         else least(1 + div((t - next_at)::numeric * in_rate[1], in_rate[2]), in_rate[3], 2147483647)::integer
     end;
 
--- Returns the duration of `n` starts at the rate, rounded up.
+-- Returns the time in which the rate permits `starts` starts, rounded up.
 create or replace function requeue.time_of_starts(in_rate bigint[], starts integer) returns bigint
 language sql immutable
     return ceil(starts * in_rate[2]::numeric / in_rate[1])::bigint;
 
--- Returns the time from which a rate permits the next start. If the stored time is more than one interval ahead, the
--- clock was set back, or the rate was changed.
+-- Returns the time from which a rate permits the next start. The stored time may be more than one interval in the
+-- future, because the clock was set back or the rate was changed. In this case, the result is one interval from now.
 create or replace function requeue.next_start(in_rate bigint[], next_at bigint, t bigint) returns bigint
 language sql immutable
     return least(coalesce(next_at, 0), t + requeue.time_of_starts(in_rate, 1) + 1);
 
--- Returns the time of the next start after the given number of starts at the time `t`.
+-- Returns the time of the next start, if `starts` starts happen at the time `t`.
 create or replace function requeue.after_starts(in_rate bigint[], next_at bigint, t bigint, starts integer)
 returns bigint
 language sql immutable
@@ -37,17 +39,18 @@ language sql immutable
             + requeue.time_of_starts(in_rate, starts)
     end;
 
--- Tries to acquire the right to use the rate of a queue, or to visit a group, until the transaction ends.
+-- Tries to get the right to use the rate of a queue, or to visit a group. The right lasts until the transaction ends.
 create or replace function requeue.try_lock(in_queue integer, in_name text) returns boolean
 language plpgsql set search_path = pg_catalog, pg_temp as $$
 begin
-    -- The first number is "rqgr" in bytes.
+    -- The bytes of the first number are "rqgr".
     return pg_try_advisory_xact_lock(1920034674, hashtext(in_queue || ' ' || in_name));
 end $$;
 
--- Returns how many of `in_max` keys a claim may deliver by the rate of the queue, and the time of the next start.
--- Without the right to use the rate, the number is 0, and the process claims again soon. The keys must be delivered at
--- a later time than the time of this call, which is later than the times of all claims that have had the right.
+-- Returns how many of `in_max` keys a claim may deliver by the rate of the queue, and the time of the next start. If
+-- another claim has the right to use the rate, the number is 0, and the process claims again soon. The time of this
+-- call is later than the times of all claims that have had the right. The claim must deliver its keys at a still later
+-- time.
 create or replace function requeue.begin_rate(
     in_queue integer, in_rate bigint[], in_max integer, out most integer, out next_at bigint
 )
@@ -58,7 +61,7 @@ declare
 begin
     most := 0;
     next_at := requeue.next_start(in_rate, stored, t);
-    -- Many processes may wait for the same time. Before that time, they need no lock.
+    -- Many processes may wait for the same time. Before this time, they do not need the lock.
     if next_at > t and next_at = stored then
         return;
     end if;
@@ -75,7 +78,7 @@ begin
     end if;
 end $$;
 
--- Stores the time of the next start, unless the same time is already stored.
+-- Stores the time of the next start, unless this time is already stored.
 create or replace function requeue.keep_rate(in_queue integer, in_name text, in_at bigint) returns void
 language plpgsql as $$
 begin
@@ -83,8 +86,8 @@ begin
     on conflict (queue, name) do update set next_at = excluded.next_at where r.next_at <> excluded.next_at;
 end $$;
 
--- Records that a claim has delivered `in_starts` keys at the time `t`, after `begin_rate`. If the claim delivered as
--- many keys as the rate permitted, returns the time until the next claim may find a key. Otherwise, returns `in_next`.
+-- Records that a claim has delivered `in_starts` keys at the time `t`, after `begin_rate`. Returns the time until the
+-- rate permits a further start if the claim delivered as many keys as the rate permitted, and `in_next` if it did not.
 create or replace function requeue.end_rate(
     in_queue integer, in_rate bigint[], in_max integer, in_most integer, in_starts integer, in_at bigint, t bigint,
     in_next bigint
@@ -99,16 +102,16 @@ begin
     if in_starts < in_most or in_most = in_max then
         return in_next;
     end if;
-    -- If no work is left, the result must not name a time, because `work --until-empty` must not wait for the rate.
+    -- If no work is left, the result is null. Otherwise, `work --until-empty` would wait for the rate.
     return case when not requeue.is_idle(in_queue) then greatest(next_at - t, 0) end;
 end $$;
 
--- Returns the number of starts that the rate of a group permits. Only a claim that `try_group` has given the lock
--- corrects a stored time that is more than one interval ahead.
+-- Returns the number of starts that the rate of a group permits. If the stored time is more than one interval in the
+-- future, only a claim that has the lock from `try_group` corrects it.
 create or replace function requeue.permitted_now(in_queue integer, c requeue.turn, is_locked boolean) returns integer
 language plpgsql as $$
 declare
-    -- This time is not before the time of any claim that has held the lock.
+    -- This time is not earlier than the time of any claim that has held the lock.
     t constant bigint := requeue.now();
     stored constant bigint := (select r.next_at from requeue.rates r where r.queue = in_queue and r.name = c.name);
     next_at constant bigint := requeue.next_start(c.rate, stored, t);
@@ -120,12 +123,12 @@ begin
         perform requeue.keep_rate(in_queue, c.name, next_at);
         return 0;
     end if;
-    -- The clock was set back, or the rate was changed. The claim needs the lock to correct the time.
+    -- The clock was set back, or the rate was changed. To correct the stored time, the claim needs the lock.
     return 2147483647;
 end $$;
 
--- Records that a claim delivers a key of each of `in_groups` at the time `t`, after `try_group`. `in_groups` can
--- contain a group several times.
+-- Records that a claim delivers one key for each element of `in_groups`, at the time `t`, after `try_group`. A group
+-- can occur several times.
 create or replace function requeue.end_group_rates(in_queue integer, in_groups text[], t bigint) returns void
 language plpgsql as $$
 begin
@@ -144,8 +147,8 @@ begin
     on conflict (queue, name) do update set next_at = excluded.next_at;
 end $$;
 
--- Returns the time until the rate of a group permits the start of a ready key, if rates prevented starts at `began`,
--- the time at which the claim began.
+-- Returns the time until the rate of a group permits the start of a ready key. Only rates that prevented starts at
+-- `began`, the time at which the claim began, are included.
 create or replace function requeue.next_by_rates(in_queue integer, began bigint, t bigint) returns bigint
 language plpgsql stable as $$
 begin
@@ -173,11 +176,12 @@ begin
     perform requeue.wake(in_queue);
 end $$;
 
--- If the queue has no rate, sets its rate, and wakes the waiting processes. Returns the resulting rate of the queue.
+-- Sets the rate of a queue that has none, and wakes the waiting processes. Returns the rate that the queue has after
+-- the call.
 create or replace function requeue.set_first_rate(in_queue integer, in_rate bigint[]) returns bigint[]
 language plpgsql {definer} set lock_timeout = '5s' as $$
 begin
-    -- If two processes set a first rate, the second process waits here, and then finds the rate of the first process.
+    -- If two processes set a first rate, the second waits at this statement, and then finds the rate of the first.
     update requeue.queues q set rate = in_rate where q.id = in_queue and q.rate is null;
     perform requeue.check_queue(in_queue);
     perform requeue.wake(in_queue);
@@ -190,7 +194,7 @@ language plpgsql {definer} set lock_timeout = '5s' as $$
 begin
     perform requeue.keep_queue(in_queue);
     perform requeue.check_queue(in_queue);
-    -- `change_group` locks the rows in the same order.
+    -- The rows are locked in the same order as in `change_group`.
     update requeue.queues q set has_group_rates = true where q.id = in_queue and not q.has_group_rates;
     insert into requeue.groups as g (queue, name, rate) values (in_queue, in_name, in_rate)
     on conflict (queue, name) do update set rate = excluded.rate;

@@ -1,4 +1,4 @@
-//! Makes the first connection, and explains its failure.
+//! Makes the first connection, and finds the reason if it fails.
 
 use std::pin::pin;
 use std::time::Duration;
@@ -9,16 +9,17 @@ use super::{Postgres, sessions};
 use crate::engine::peer::{self, Protocol};
 use crate::types::error::{Answer, EngineError, ErrorKind};
 
-/// The time without an answer after which the engine checks whether the server is a PostgreSQL server. Some other
-/// servers wait for more data and never answer.
+/// If the server has not answered for this time, the engine checks whether it is a PostgreSQL server. Some other
+/// servers wait for more data, and never answer.
 const SILENCE: Duration = Duration::from_secs(2);
-/// The timeout for the authentication of a connected client.
+/// The time limit for the authentication of a connected client.
 const HANDSHAKE: Duration = Duration::from_secs(10);
 
 impl Postgres {
-    /// Opens a connection, so that an unreachable server is reported early.
+    /// Opens a connection, so that an unreachable server is reported when the store is opened.
     pub(super) async fn check_reachable(&self) -> Answer<()> {
-        // The attempt continues during the check of the server, because a slow server must still be able to answer.
+        // The attempt continues while the kind of the server is checked, because a slow server must still be able to
+        // answer.
         let mut first = pin!(sessions::check_server(&self.sessions, &self.renewals));
         let opened = match timeout(SILENCE, &mut first).await {
             Ok(opened) => opened,

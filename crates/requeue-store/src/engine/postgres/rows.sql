@@ -1,6 +1,6 @@
 -- The effect of each operation on a row. `row.rs` is the reference.
 
--- All functions read the time from this function.
+-- Returns the time. All functions read the time from this function.
 create or replace function requeue.now() returns bigint language sql volatile
     return (extract(epoch from clock_timestamp()) * 1000000)::bigint;
 
@@ -55,10 +55,10 @@ begin
     return k;
 end $$;
 
--- Returns the key after the completion of its delivery. `how`: 0 succeed, 1 requeue_after, 2 retry, 3 retry_after, 4
--- give_up, 5 release, 6 unclaim, 7 cancelled. An unclaimed key, whose run was not started, returns to its place before
--- the claim. `delay` is the time for which the key had been ready before the claim. If the run of the key was cancelled
--- since the claim, the cancellation takes effect immediately.
+-- Returns the key after the completion of its delivery. The values of `how` are 0 succeed, 1 requeue_after, 2 retry, 3
+-- retry_after, 4 give_up, 5 release, 6 unclaim and 7 cancelled. The run of an unclaimed key was not started, so the key
+-- returns to its place in the order. `delay` is then the time for which the key had been ready before the claim. If the
+-- run of an unclaimed key was cancelled, the cancellation takes effect immediately.
 create or replace function requeue.ended(
     k requeue.keys, t bigint, hold boolean, how smallint, delay bigint, in_priority smallint,
     in_adds integer, in_flags integer, in_error text, base bigint, cap bigint,
@@ -70,7 +70,8 @@ declare
     wanted bigint;
     place bigint := greatest(k.run_since - delay, 0);
 begin
-    -- The completing process is not the process that claimed the key: see `Asked`.
+    -- The process that completes the delivery may not have claimed the key, so the stored parameters are used: see
+    -- `Asked`.
     if in_adds = 0 then
         in_priority := k.run_priority;
         in_adds := k.run_adds;
@@ -103,7 +104,8 @@ begin
             if requeue.later(requeue.later(k.until, cap), cap) < t then
                 k.steps := 0;
             end if;
-            -- The maximum is 9e18, because a bigint cannot represent all numbers of microseconds that a double can.
+            -- The value is limited to 9e18, because a double can represent numbers of microseconds that a bigint
+            -- cannot.
             wait := least(9e18, ceil(
                 least(base * power(2::double precision, least(k.steps, 64)), cap)
                 * (0.5 + share / 2)));
@@ -115,7 +117,7 @@ begin
                 k.state := 2;
                 k.since := t;
             else
-                -- The key was added during the run, so its failures are forgotten.
+                -- The key was added during the run, so its failures are reset.
                 k := requeue.forgotten(k);
             end if;
         else
@@ -137,12 +139,12 @@ begin
     end if;
     {k.no_run}
     if how = 6 then
-        -- Adds during the delivery have coalesced, as for any ready key.
+        -- Adds during the delivery are coalesced, as for any ready key.
         k.at := place;
         k.since := place;
         k.bound := null;
     elsif k.at <= t then
-        -- The key becomes the last of the ready keys. `since` is still the time of the add.
+        -- The key becomes the last of the ready keys. `since` remains the time of the add.
         k.at := t;
         k.bound := null;
     end if;
@@ -161,8 +163,9 @@ create or replace function requeue.leb128(n bigint) returns bytea language sql i
     end
 $$;
 
--- Returns the past of a key with the run that ends now, in the form of `engine/past.rs`. `was` is the key before the
--- completion, and `k` afterwards. Without `in_took`, the run has taken the time since its claim.
+-- Returns the past of a key, including the run that ends now, in the form of `engine/past.rs`. `was` is the row of the
+-- key before the completion, and `k` is the row after it. If `in_took` is null, the duration of the run is the time
+-- since its claim.
 create or replace function requeue.with_run(
     was requeue.keys, k requeue.keys, t bigint, how smallint, in_took bigint, is_expired boolean
 ) returns bytea
@@ -180,7 +183,7 @@ declare
     ended constant bytea := substring(int8send(t / 1000) from 3);
     last constant bigint := ('x' || encode(substring(was.past from 1 for 6), 'hex'))::bit(48)::bigint;
 begin
-    -- An unclaimed run has not started, so it is not part of the past.
+    -- The run of an unclaimed key has not started, so the past does not include it.
     if how = 6 then
         return k.past;
     end if;
@@ -188,15 +191,15 @@ begin
         ended || requeue.leb128(was.run_adds::bigint * 16 + digit) || requeue.leb128(took / 1000)
         || requeue.leb128(case
             when was.since <= was.run_since then greatest(t - took - was.since, 0) / 1000 + 1
-            -- An add during the run has overwritten a later time.
+            -- An add during the run has overwritten the time at which the key became ready.
             else 0
         end)
         || coalesce(requeue.leb128(greatest(t / 1000 - last, 0)) || substring(was.past from 7), '')
         from 1 for 64);
 end $$;
 
--- Stores the row of a key that is locked, or deletes it if the key has no state left. Each statement that writes `at`
--- also writes `is_due`: see `turns.sql`.
+-- Stores the row of a locked key, or deletes it if the key has no state. Each statement that writes `at` also writes
+-- `is_due`: see `turns.sql`.
 create or replace function requeue.keep(k requeue.keys, t bigint) returns void
 language plpgsql as $$
 begin

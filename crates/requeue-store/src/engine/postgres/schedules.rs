@@ -1,4 +1,4 @@
-//! The schedules of a queue.
+//! Stores the schedules of a queue.
 
 use tokio_postgres::Row as SqlRow;
 
@@ -30,7 +30,7 @@ impl Postgres {
         Ok(Agenda { now: row.get(4), schedules })
     }
 
-    /// Returns schedules in the order in which they are due. With `after`, returns the next schedules, sorted by key.
+    /// Returns schedules in the given order.
     pub(super) async fn read_schedules(
         &self,
         queue: &Place,
@@ -81,17 +81,17 @@ impl Postgres {
     }
 }
 
-/// An order of schedules.
+/// Selects schedules and their order.
 #[derive(Clone, Copy)]
 pub(super) enum Order<'a> {
     Due,
-    /// Only the schedule of this key.
+    /// Selects only the schedule of this key.
     Only(&'a Key),
-    /// The schedules after this key, sorted by key.
+    /// Selects the schedules after this key, sorted by key.
     Key(Option<&'a Key>),
 }
 
-/// Reads a row of [`Postgres::read_schedules`]. Returns `None` if the row contains only the time.
+/// Reads a row of [`Postgres::read_schedules`]. Returns `None` if the row contains only the server's time.
 fn read_schedule(row: &SqlRow) -> Option<Scheduled> {
     let key: &[u8] = row.get::<_, Option<_>>(1)?;
     Some(Scheduled {

@@ -1,7 +1,8 @@
--- Schedules. A process computes the next time of each schedule, because PostgreSQL cannot evaluate cron expressions.
--- See `client/schedules.rs`.
+-- Stores schedules. A process computes the next time of each schedule, because PostgreSQL cannot evaluate cron
+-- expressions. See `client/schedules.rs`.
 
--- Stores the schedule of a key, and wakes the waiting processes. Schedules with the same texts keep their times.
+-- Stores the schedule of a key, and wakes the waiting processes. If the key already has a schedule with the same texts,
+-- its times remain.
 create or replace function requeue.put_schedule(
     in_queue integer, in_key bytea, in_spec text, in_zone text, in_priority smallint, in_group text,
     out next_at bigint, out is_new boolean, out paused boolean, out error text
@@ -39,7 +40,7 @@ begin
     return false;
 end $$;
 
--- Pauses or resumes the schedule of a key, and wakes the waiting processes. A process computes the next time of a
+-- Pauses or resumes the schedule of a key, and wakes the waiting processes. A process then computes the next time of a
 -- resumed schedule. Returns false if the key has no schedule.
 create or replace function requeue.set_schedule_paused(in_queue integer, in_key bytea, in_paused boolean)
 returns boolean
@@ -58,9 +59,10 @@ begin
 end $$;
 
 -- Sets the next time of a schedule, or the reason why it has no next time. Adds the key, unless the schedule is new.
--- Returns false, and changes nothing, if another process has changed the schedule, which was read with these values.
+-- The arguments `was_spec` to `was_new` are the values with which the process has read the schedule. Returns false, and
+-- changes nothing, if another process has changed the schedule since then.
 --
--- The update locks the schedule until the key is added, so that only one of several processes adds the key.
+-- The update locks the schedule until the key is added. Therefore, only one of several processes adds the key.
 create or replace function requeue.fire_schedule(
     in_queue integer, in_key bytea, was_spec text, was_zone text, was_next_at bigint, was_new boolean,
     in_next_at bigint, in_error text

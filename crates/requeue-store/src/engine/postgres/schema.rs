@@ -1,4 +1,4 @@
-//! Creates the schema, upgrades it, and checks its version.
+//! Creates and upgrades the schema, and checks its version.
 
 use std::time::Duration;
 
@@ -22,19 +22,19 @@ use crate::types::inspect::StateCounts;
 
 /// The version of the schema that this program creates and uses.
 pub(super) const VERSION: i32 = 2;
-/// The changes of the tables from each version to the next one, up to [`VERSION`]. All functions are replaced after the
-/// last step.
+/// The statements that change the tables from each version to the next one, up to [`VERSION`]. After the last step, all
+/// functions are replaced.
 pub(super) const STEPS: &[&str] = &[include_str!("upgrades/2.sql")];
-/// The oldest server version that this program was tested with.
+/// The oldest version of the server with which this program was tested.
 const OLDEST_SERVER: i32 = 140_000;
-/// Serializes migrations. The number is "requeue" in bytes.
+/// Prevents two migrations at the same time. The bytes of the number are "requeue".
 const LOCK: &str = "select pg_advisory_xact_lock(32199685320308069)";
 
-/// Creates the tables of version 1. [`STEPS`] change these tables even in a new schema, so that new and upgraded
-/// schemas are equal.
+/// Creates the tables of version 1. The [`STEPS`] then change these tables, even in a new schema. Therefore, new and
+/// upgraded schemas are equal.
 pub(super) const TABLES: &str = concat!("create schema requeue;", include_str!("schema.sql"));
 
-/// Creates the functions, or replaces the functions of an older version. See [`function_sql`] for the names in braces.
+/// Creates the functions, or replaces the functions of an older version. [`function_sql`] replaces the names in braces.
 const FUNCTIONS: &str = concat!(
     include_str!("rows.sql"),
     include_str!("adding.sql"),
@@ -51,18 +51,18 @@ const FUNCTIONS: &str = concat!(
     include_str!("workers.sql"),
 );
 
-/// The options of the functions that a worker or producer calls. The functions run as the owner of the schema, and do
-/// not find objects that the caller has created.
+/// The options of functions that a worker or a producer calls. These functions have the rights of the owner of the
+/// schema, and do not find objects that the caller has created.
 const DEFINER: &str = "security definer set search_path = pg_catalog, pg_temp";
-/// The options of [`DEFINER`], and options for functions whose plans must not depend on the size of the table at planning
-/// time. A query for the first keys in an order must read the index with that order, instead of reading and sorting all
-/// keys. The disabled plans make the estimated costs so high that the server would compile each query.
+/// The options of functions whose plans must not depend on the size of the table. A query for the first keys in an
+/// order must read the index with that order, instead of reading and sorting all keys. JIT compilation is off, because
+/// the disabled plans make the estimated costs so high that the server would compile each query.
 const PLANNED: &str = "{definer} set plan_cache_mode = force_generic_plan set jit = off \
                        set enable_seqscan = off set enable_bitmapscan = off set enable_sort = off \
                        set enable_hashjoin = off set enable_mergejoin = off";
 
-/// Returns [`FUNCTIONS`] with the common options, with the lists of columns inserted, so that only one list names the
-/// columns of a key, and with the constants of processes.
+/// Returns [`FUNCTIONS`] with the names in braces replaced by common options, lists of columns, and constants. With
+/// these replacements, the columns of a key are listed in one place only.
 fn function_sql() -> String {
     let run = |form: fn(&&str) -> String| Columns::RUN.iter().map(form).collect::<Vec<_>>();
     let sql = FUNCTIONS
@@ -95,8 +95,9 @@ fn function_sql() -> String {
 const BEGIN_UPGRADE: &str = include_str!("upgrades/begin.sql");
 const END_UPGRADE: &str = include_str!("upgrades/end.sql");
 
-/// An upgrade waits for each transaction that has added keys, and all later operations wait for the upgrade. Therefore,
-/// an attempt stops after this timeout. The upgrade tries again after the pause, for `PATIENCE` in total.
+/// The timeout for the locks of one attempt. An upgrade waits for each transaction that has added keys, and all later
+/// operations wait for the upgrade. Therefore, an attempt stops after this timeout, and the next one follows after
+/// `PAUSE`. The attempts end after `PATIENCE`.
 const WAITING: &str = "set local lock_timeout = '1s'";
 const PAUSE: Duration = Duration::from_millis(500);
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -110,8 +111,8 @@ pub(super) async fn check_version(sessions: &Sessions, steps: &[&str]) -> Answer
         session.put_back();
         return Err(EngineError::refused(crate::types::error::UNPREPARED));
     };
-    // If this role may not upgrade, the error must name a role that may. An error of the first statement would not name
-    // that role.
+    // If this role has no right to upgrade the schema, the error must name the role that has it. An error of the first
+    // statement would not name it.
     let may_upgrade = missing_steps(found, VERSION, steps).is_some() && owns_schema(client).await?;
     session.put_back();
     match found {
@@ -121,7 +122,7 @@ pub(super) async fn check_version(sessions: &Sessions, steps: &[&str]) -> Answer
     }
 }
 
-/// Returns the error about a schema of another version, which was not upgraded.
+/// Returns the error about a schema of another version that was not upgraded.
 fn version_mismatch(version: i32, steps: &[&str]) -> EngineError {
     if missing_steps(version, VERSION, steps).is_some() {
         older_schema(
@@ -134,7 +135,7 @@ fn version_mismatch(version: i32, steps: &[&str]) -> EngineError {
     }
 }
 
-/// Returns the version of the schema, if it exists.
+/// Returns the version of the schema, or `None` if there is no schema.
 async fn read_version(client: &Client) -> Answer<Option<i32>> {
     let there = "select from pg_catalog.pg_namespace where nspname = 'requeue'";
     let there =
@@ -196,11 +197,11 @@ async fn try_migrate(sessions: &Sessions, steps: &[&str]) -> Answer<()> {
         let said = format!("PostgreSQL {} is too old; use version 14 or later", server / 10_000);
         return Err(EngineError::refused(said));
     }
-    // If this function returns early, the session is closed, which rolls the transaction back. Processes that start
-    // together migrate one after the other. Each process waits without a limit for the migration of the previous
-    // process.
+    // If this function returns early, the session is closed, which rolls the transaction back. Processes that start at
+    // the same time migrate one after the other. Each process waits without a time limit for the migration of the
+    // previous process.
     run_batch(client, &format!("{BEGIN}; set local lock_timeout = 0; {LOCK}")).await?;
-    // Another process may have migrated before this process acquired the lock.
+    // Another process may have migrated the schema before this process got the lock.
     match read_version(client).await? {
         None => {
             let record = format!("insert into requeue.version values ({VERSION})");
@@ -211,7 +212,8 @@ async fn try_migrate(sessions: &Sessions, steps: &[&str]) -> Answer<()> {
         Some(version) => {
             let missing = missing_steps(version, VERSION, steps)
                 .ok_or_else(|| version_mismatch(version, steps))?;
-            // The version changes in the same transaction as the tables, so that a failed step changes neither.
+            // The version changes in the same transaction as the tables. Therefore, a step that fails changes neither
+            // of them.
             let record = format!("update requeue.version set version = {VERSION}");
             let all = [
                 WAITING,

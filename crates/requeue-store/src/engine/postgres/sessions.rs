@@ -15,10 +15,10 @@ use super::guard::Connector;
 use super::params::{Params, with_types};
 use crate::types::error::{Answer, EngineError, ErrorKind, Reason};
 
-/// The settings of a session, or of the current transaction, which override the settings of the role and the database.
-/// A statement that waits for a lock fails after 5 s, and so does a commit that waits for other transactions with
-/// notifications. The server checks every second that the client is still connected, and cancels the statements of a
-/// disconnected client. JIT compilation does not pay off for these statements.
+/// The settings that override those of the role and the database, for a session or for the current transaction. A
+/// statement that waits for a lock fails after 5 s. A commit that waits for other transactions with notifications also
+/// fails after 5 s. Each second, the server checks that the client is still connected, and it cancels the statements of
+/// a disconnected client. JIT compilation is off, because it does not make these statements faster.
 macro_rules! settings {
     ($set:literal, $is_local:literal) => {
         concat!(
@@ -41,12 +41,12 @@ macro_rules! settings {
     };
 }
 
-/// The settings of a session that only this process uses.
+/// Sets the options of a session that only this process uses.
 const SESSION: &str = concat!(
     "set default_transaction_isolation = 'read committed'; set default_transaction_read_only = off; ",
     settings!("set", "false"),
 );
-/// Begins a transaction in a session that other clients use as well.
+/// Begins a transaction in a session that other clients also use.
 pub(super) const BEGIN: &str =
     concat!("begin isolation level read committed read write; ", settings!("set local", "true"));
 const PID: &str = "select pg_backend_pid()";
@@ -75,16 +75,16 @@ impl Sessions {
         let pool = Pool::builder(manager)
             .max_size(most)
             .post_create(prepare)
-            // This timeout also limits the first statements of a session. The connect timeout does not.
+            // This timeout also limits the first statements of a session. The connect timeout does not limit them.
             .create_timeout(Some(Duration::from_secs(30)))
             .runtime(Runtime::Tokio1)
             .build();
-        // Only a pool that has timeouts but no runtime fails to build.
+        // The build fails only for a pool that has timeouts but no runtime.
         let pool = pool.unwrap_or_else(|error| unreachable!("{error}"));
         Self { pool, pooling }
     }
 
-    /// Returns a connection. The caller returns it with [`Session::put_back`].
+    /// Returns a connection. The caller gives it back with [`Session::put_back`].
     pub(super) async fn open_session(&self) -> Answer<Session> {
         let client = self.pool.get().await.map_err(faults::of_connecting)?;
         Ok(Session(Some(client)))
@@ -105,7 +105,7 @@ impl Sessions {
                         .try_collect()
                         .await
                 }
-                // The statements are sent in this order, without a wait for a result between them.
+                // The statements are sent in this order, but the client waits for no result between them.
                 Pooling::Transactions => {
                     let (begun, rows, committed) = tokio::join!(
                         biased;
@@ -119,7 +119,7 @@ impl Sessions {
                 }
             }
         };
-        // If the caller is dropped here, the session is dropped without `put_back`, which closes the
+        // If the caller is dropped at this wait, the session is dropped without `put_back`. The drop closes the
         // connection.
         let rows = rows.await;
         session.put_back();
@@ -139,8 +139,8 @@ impl fmt::Debug for Sessions {
     }
 }
 
-/// A connection. Dropping it without [`put_back`](Self::put_back) closes it, because a pending response may never
-/// arrive, and would block the next user of the connection.
+/// A connection of the pool. If it is dropped without [`put_back`](Self::put_back), the connection is closed.
+/// Otherwise, an answer that never arrives could block the next user of the connection.
 pub(super) struct Session(Option<Object>);
 
 impl Session {
@@ -152,7 +152,7 @@ impl Session {
         }
     }
 
-    /// Returns the connection to the pool. A dropped session closes its connection instead.
+    /// Gives the connection back to the pool.
     pub(super) fn put_back(mut self) {
         drop(self.0.take());
     }
@@ -166,8 +166,8 @@ impl Drop for Session {
     }
 }
 
-/// Checks that the server can be reached, and is a PostgreSQL server. If the address does not name a pooler, also
-/// checks that each connection has a separate session.
+/// Checks that the server can be reached, and is a PostgreSQL server. Also checks that each connection has a separate
+/// session, unless the address names a pooler.
 pub(super) async fn check_server(some: &Sessions, others: &Sessions) -> Answer<()> {
     let one = some.open_session().await?;
     let version = one.client().query_typed_one("select version()", &[]).await;
@@ -176,12 +176,12 @@ pub(super) async fn check_server(some: &Sessions, others: &Sessions) -> Answer<(
         return Err(reason.into());
     }
     if some.pooling == Pooling::None
-        // Without a second connection, the sessions cannot be compared.
+        // If no second connection is available, the sessions cannot be compared.
         && let Ok(other) = others.open_session().await
     {
         let pids = (backend_pid(one.client()).await?, backend_pid(other.client()).await?);
         if pids.0 == pids.1 {
-            // The pooler gives this session to other clients, which must not inherit the settings.
+            // The pooler also gives this session to other clients. They must not inherit its settings.
             let _ = run_batch(one.client(), "reset all").await;
             return Err(EngineError::refused(faults::POOLED));
         }
@@ -191,10 +191,11 @@ pub(super) async fn check_server(some: &Sessions, others: &Sessions) -> Answer<(
     Ok(())
 }
 
-/// Returns the reason not to use a server with this `version()`, because it is another database that speaks the
-/// protocol of PostgreSQL. Some of these databases report a version of PostgreSQL as their `server_version`.
+/// Returns the reason why a server with this `version()` cannot be used, or `None` if it is PostgreSQL. The reason is
+/// that the server is another database with the protocol of PostgreSQL. Some of these databases report a version of
+/// PostgreSQL as their `server_version`.
 fn unsuitable_server(version: &str) -> Option<Reason> {
-    /// Databases whose `version()` begins like that of PostgreSQL, and the word that identifies each of them.
+    /// Databases whose `version()` begins like that of PostgreSQL, each with a word that identifies it.
     const OTHERS: [(&str, &str); 6] = [
         ("-YB-", "YugabyteDB"),
         ("Redshift", "Redshift"),

@@ -1,4 +1,4 @@
-//! Verifies the certificates of servers.
+//! Verifies the certificate of the server.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -15,14 +15,15 @@ use tokio_postgres_rustls::MakeRustlsConnect;
 
 use crate::types::error::ConnectError;
 
-/// The required proof of the server's identity. The trusted authorities are those in a file, or those of the system.
+/// The proof of its identity that the server must give. The trusted authorities are those in the file, or those of the
+/// system if there is no file.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) enum Trust {
-    /// No proof: the connection is encrypted, but the server is not verified (`sslmode=require`).
+    /// The server gives no proof. The connection is encrypted, but the server is not verified (`sslmode=require`).
     Anybody,
-    /// A certificate of a trusted authority, for any name: `sslmode=verify-ca`.
+    /// The server has a certificate of a trusted authority, for any name: `sslmode=verify-ca`.
     Authority(Option<PathBuf>),
-    /// A certificate of a trusted authority that names the host: `sslmode=verify-full`.
+    /// The server has a certificate of a trusted authority that names the host: `sslmode=verify-full`.
     Name(Option<PathBuf>),
 }
 
@@ -41,7 +42,8 @@ pub(super) fn tls_connector(trust: &Trust) -> Result<MakeRustlsConnect, ConnectE
                 ConnectError::new(format!("sslrootcert: {}: {error}", file.display()))
             })?
         }
-        // Public authorities sign certificates for anyone, so only the name identifies the server.
+        // Public authorities sign certificates for anyone. Therefore, only the name in the certificate identifies the
+        // server.
         Trust::Authority(None) | Trust::Name(None) => {
             Arc::new(Verifier::new(Arc::clone(&provider)).map_err(bad)?)
         }
@@ -70,8 +72,8 @@ fn read_roots(file: &Path) -> Result<RootCertStore, ConnectError> {
     Ok(roots)
 }
 
-/// Accepts a server that has the private key of a certificate signed by one of `roots`. Without roots, accepts any
-/// certificate. Ignores the name in the certificate.
+/// Accepts a server that has the private key of a certificate signed by one of `roots`. Any certificate is accepted if
+/// `roots` is `None`. The name in the certificate is not checked.
 #[derive(Debug)]
 struct Lenient {
     roots: Option<RootCertStore>,
@@ -87,7 +89,7 @@ impl ServerCertVerifier for Lenient {
         _ocsp: &[u8],
         now: UnixTime,
     ) -> Result<ServerCertVerified, rustls::Error> {
-        // The name is not compared, because `verify-ca` accepts any name that a trusted authority has signed.
+        // `verify-ca` accepts a certificate with any name, so the name is not compared.
         if let Some(roots) = &self.roots {
             let algorithms = self.provider.signature_verification_algorithms.all;
             let certificate = ParsedCertificate::try_from(certificate)?;

@@ -1,14 +1,14 @@
--- Claims of queues with groups. The groups take turns, and a group at its limit is skipped. The claiming process knows
--- which groups come next: see `Turns`.
+-- Claims keys from queues with groups. The groups take turns, and a claim skips a group that has reached its limit. The
+-- claiming process knows which groups come next: see `Turns`.
 --
--- The index `keys_turns` contains only ready keys, so that groups without ready keys cost nothing. If a row was written
--- before the key was due, `is_due` is false until a claim after the due time updates the row.
+-- The index `keys_turns` contains only ready keys, so groups without ready keys cost nothing. If a row is written
+-- before its key is due, `is_due` is false. The first claim after the due time sets it to true.
 --
 -- Each search for one row has `limit 1`. Otherwise, a plan from the time when the table was small would join in another
--- order, and read the whole index. Each search for keys has the same order as the index that it must use. With another
+-- order, and read the whole index. Each search for keys has the order of the index that it must use. With another
 -- order, or with `exists`, which ignores the order, the search could read all keys of the queue.
 
--- Marks up to 256 keys whose due time has passed. Returns their number.
+-- Marks up to 256 keys whose due time has passed. Returns the number of marked keys.
 create or replace function requeue.note_due(in_queue integer, t bigint) returns integer
 language plpgsql as $$
 declare
@@ -23,8 +23,9 @@ begin
     return marked;
 end $$;
 
--- Returns up to `in_count` groups that have ready keys of a priority, sorted by name: first the groups after
--- `in_after`, then the others. Each step is a search in the index, so the cost does not depend on the number of keys.
+-- Returns up to `in_count` groups that have ready keys of a priority. The groups after `in_after` come first, sorted by
+-- name, and the other groups follow. Each step is a search in the index, so the cost does not depend on the number of
+-- keys.
 create or replace function requeue.next_groups(
     in_queue integer, in_priority integer, in_after text, in_count integer
 ) returns text[]
@@ -32,7 +33,7 @@ language plpgsql stable as $$
 declare
     found text[];
     others text[];
-    -- Names contain no control characters, so no name is between `in_after` and this text.
+    -- No name of a group is between `in_after` and this text, because names contain no control characters.
     low constant text := coalesce(in_after || e'\u0001', '');
 begin
     with recursive g (name, n) as (
@@ -71,9 +72,9 @@ begin
     return found;
 end $$;
 
--- Returns the groups to visit: for each priority the groups of the ring, in their order, and then the groups that were
--- found. Omits paused groups. Also omits found groups that are at their limits or whose rates permit no start, so that
--- these groups take neither places in the ring nor locks.
+-- Returns the groups that a claim visits. For each priority, they are the groups of the ring, in their order, and then
+-- the groups that were looked up. Omits paused groups. Also omits groups that were looked up if their limit or rate
+-- permits no start. These groups then take neither places in the ring nor locks.
 create or replace function requeue.candidates(
     in_queue integer, in_limit integer, ring_bands integer[], ring text[], used integer[],
     found_bands integer[], found_names text[]
@@ -114,13 +115,13 @@ begin
     ));
 end $$;
 
--- Returns the number of keys, up to `in_wanted`, that a claim may take from a group with a limit or a rate. The claim
--- has already taken `in_had` other keys from the group. If the result is greater than 0, no other claim visits the
--- group until this transaction ends. Null means that another claim is visiting the group.
+-- Returns how many keys a claim may take from a group with a limit or a rate, up to `in_wanted`. The claim has already
+-- taken `in_had` other keys from the group. If the result is greater than 0, no other claim visits the group until this
+-- transaction ends. The result is null if another claim is visiting the group.
 --
--- A claim that cannot get the lock does not wait, so that claims never wait for each other's commits. A group that
--- permits no key is not locked, because each lock takes an entry in the lock table of the whole server. Statements that
--- begin after the lock was acquired see the writes of all earlier holders.
+-- A claim that cannot get the lock does not wait, so claims never wait for each other's commits. A group that permits
+-- no key is not locked, because each lock takes an entry in the lock table of the whole server. A statement that begins
+-- when the lock is held sees the writes of all earlier holders.
 create or replace function requeue.try_group(
     in_queue integer, c requeue.turn, in_had integer, in_wanted bigint
 ) returns bigint
@@ -151,11 +152,11 @@ begin
     return room;
 end $$;
 
--- Chooses and locks up to `in_wanted` ready keys of one priority from the groups `in_turns`, by their turns. The number
--- of keys in a turn is the weight of the group times a factor, less the keys that the group has already received in
--- this turn. With this factor, 8 groups fill the claim. `taken` contains the keys that this claim has chosen, and
--- `taken_groups` the groups of those keys whose groups have a limit or a rate. Also returns the groups that may have
--- more keys, the groups that had fewer keys than permitted, and whether another claim was visiting a group.
+-- Chooses and locks up to `in_wanted` ready keys of one priority from the groups `in_turns`, in the order of their
+-- turns. In one turn, a group delivers its weight times a factor, less the keys that it has already received in this
+-- turn. The factor is chosen so that 8 groups fill the claim. `taken` has the keys that this claim has chosen.
+-- `taken_groups` has the groups of those keys whose groups have a limit or a rate. Also returns the groups that may
+-- have more keys, the groups that had fewer keys than permitted, and whether another claim was visiting a group.
 create or replace function requeue.take_turns(
     in_queue integer, in_turns requeue.turn[], in_wanted integer,
     inout taken tid[], inout taken_groups text[], inout short requeue.turn[], inout is_busy boolean,
@@ -165,26 +166,26 @@ language plpgsql as $$
 declare
     wanted integer := in_wanted;
     wanted_before integer;
-    -- The number of turns, as in `turns_each`.
+    -- The factor, as in `turns_each`.
     each bigint;
     c requeue.turn;
     room bigint;
     visited integer;
     locked integer;
-    -- The groups whose keys the next statement locks: the number of the last group, and for each group its room and its
-    -- turn.
+    -- The next statement locks the keys of several groups. These values are the position of the last of these groups,
+    -- and the room and the keys per turn of each group.
     last integer;
     rooms bigint[];
     turns bigint[];
     filled bigint;
     here tid[];
-    -- For each key, the number of its group among these groups.
+    -- For each key, the position of its group among these groups.
     numbers bigint[];
     many integer;
-    -- The groups whose turns are over. The next pass visits these groups.
+    -- The groups whose turns are over. They are visited in the next pass.
     over requeue.turn[];
-    -- The keys of this pass in the order of the groups, and for each group the number of its keys, the number of keys
-    -- that it has already received in its turn, and its weight.
+    -- The keys of this pass, in the order of the groups. For each group: the number of its keys, the number of keys
+    -- that it had received before in its turn, and its weight.
     found tid[];
     counts integer[];
     used bigint[];
@@ -225,7 +226,7 @@ begin
                 rooms := rooms || room;
                 filled := filled + coalesce(room, 0);
             end loop;
-            -- One statement serves all these groups, because each statement takes as long as several keys.
+            -- One statement serves all these groups, because a statement costs as much time as several keys.
             select array_agg(k.id), array_agg(k.n) into here, numbers from (
                 select h.id, g.n
                 from unnest(in_turns[visited + 1 : last], rooms) with ordinality
@@ -249,7 +250,7 @@ begin
                 if many = turns[n] or rooms[n] is null then
                     over := over || row(c.priority, c.name, 0, false, c.weight, c.most, c.rate)::requeue.turn;
                 elsif many = wanted then
-                    -- The claim is full before the turn is over.
+                    -- The claim is full before the group's turn is over.
                     open := open
                         || row(c.priority, c.name, c.used + many, true, c.weight, c.most, c.rate)::requeue.turn;
                 end if;
@@ -264,7 +265,7 @@ begin
             end loop;
             visited := last;
         end loop;
-        -- Workers take the keys of a claim in this order, so it must be the order of the turns.
+        -- Workers take the keys of a claim in this order, so the order must be that of the turns.
         if cardinality(counts) > 1 then
             select array_agg(found[g.first + k] order by (g.used + k - 1) / g.weight, g.n) into found
             from (
@@ -274,17 +275,17 @@ begin
         end if;
         taken := taken || found;
         in_turns := in_turns[visited + 1 :];
-        -- A lower priority is visited only after a pass that finds no key.
+        -- The claim moves to a lower priority only after a pass that finds no key.
         exit when wanted = 0 or wanted = wanted_before or cardinality(in_turns) > 0 or cardinality(over) = 0;
         in_turns := over;
     end loop;
-    -- The next claim visits the groups that were not visited.
+    -- The groups that this claim has not visited are visited by the next claim.
     is_busy := is_busy or wanted > 0 and cardinality(in_turns) > 0;
-    -- If a claim visits a priority again, no group may have two consecutive turns.
+    -- A claim may visit a priority again. In this case, no group may have two consecutive turns.
     open := open || in_turns || over;
 end $$;
 
--- Returns the priority of the oldest key among the first ready keys of the groups below their limits.
+-- Returns the priority of the oldest key, among the first ready keys of the groups that are below their limits.
 create or replace function requeue.oldest_priority(in_queue integer, in_turns requeue.turn[]) returns integer
 language plpgsql stable as $$
 begin
@@ -304,8 +305,8 @@ begin
 end $$;
 
 -- Returns the groups in `in_groups` that have a ready key, each with the digit of the key's priority: see
--- `wake_for_groups`. Without `in_all`, returns only groups with a limit, because the completion of their keys permits
--- another run.
+-- `wake_for_groups`. Without `in_all`, the result has only groups with a limit, because the completion of their keys
+-- permits a further run.
 create or replace function requeue.freed_groups(in_queue integer, in_groups text[], in_all boolean, t bigint)
 returns text[]
 language plpgsql as $$
@@ -329,8 +330,8 @@ begin
 end $$;
 
 -- Wakes the processes that wait for a key, after runs were completed. `first_at` is the earliest time at which a key of
--- these runs is due again, or null. `in_groups` contains the groups of the keys, because groups with limits permit runs
--- again. `in_groups` is null if the queue has no groups.
+-- these runs is due again, or null. `in_groups` has the groups of the keys, because a group with a limit permits a
+-- further run. It is null if the queue has no groups.
 create or replace function requeue.wake_for_ended(
     in_queue integer, first_at bigint, in_groups text[], t bigint
 ) returns void
@@ -353,8 +354,9 @@ begin
     end if;
 end $$;
 
--- Looks up groups of each priority, as `claim_turns` describes. Returns their names, their priorities (1 is the
--- lowest), and for each priority the last group that was looked up (or null) and whether all groups were looked up.
+-- Looks up groups of each priority, as `claim_turns` describes. Returns their names and their priorities (1 is the
+-- lowest). Also returns, for each priority, the last group that was looked up (or null), and whether all groups were
+-- looked up.
 create or replace function requeue.look_up_groups(
     in_queue integer, in_after text[], in_more integer[],
     out bands integer[], out names text[], out cursors text[], out is_complete boolean[]
@@ -381,9 +383,9 @@ begin
     end loop;
 end $$;
 
--- Returns the time until the next claim, if it is known, after a claim by turns that has found too few keys. `marked`
--- is the number of keys that the claim has marked as due, and `short` contains the groups that had fewer keys than
--- permitted. `is_busy` is true if another claim was visiting a group.
+-- Returns the time until the next claim, after a claim by turns that has found too few keys. The result is null if the
+-- time is not known. `marked` is the number of keys that the claim has marked as due. `short` has the groups that had
+-- fewer keys than permitted. `is_busy` is true if another claim was visiting a group.
 create or replace function requeue.next_turn(
     in_queue integer, marked integer, short requeue.turn[], is_busy boolean, t bigint
 ) returns bigint
@@ -394,7 +396,7 @@ declare
         where x.queue = in_queue and x.state = 0 and x.grp is not null and not x.is_due
         order by x.at limit 1
     );
-    -- A due key was not marked if too many keys were due, or another transaction has locked it.
+    -- If a due key is not marked, too many keys were due, or another transaction has locked the key.
     next_due constant bigint := case
         when next_at > t then next_at - t
         when next_at is not null and marked < 256 then 20000
@@ -403,7 +405,7 @@ declare
 begin
     return case
         when is_busy then least(next_due, 5000)
-        -- Another transaction has locked a ready key: see `claim`.
+        -- If such a key exists, another transaction has locked it: see `claim`.
         when exists (
             select from unnest(short) c, lateral (
                 select from requeue.keys x
@@ -417,12 +419,13 @@ begin
 end $$;
 
 -- Claims keys as `claim` does, in a queue with groups. The groups in `in_ring` come first, each with its priority (1 is
--- the lowest), and the number of keys that it has received in its turn. Then, for each priority whose `in_more` is not
--- 0, up to `in_more` groups after `in_after` follow. Groups have no lower bounds, so `lows` changes only for leases.
+-- the lowest) and the number of keys that it has received in its turn. For each priority whose `in_more` is not 0, up
+-- to `in_more` groups after `in_after` follow. Groups have no lower bounds, so `lows` changes only for leases.
 --
--- Also returns the groups of the keys; the groups that later claims visit, as in `in_ring`, with the groups whose turns
--- come next (`is_next`); and for each priority the last group that was looked up (or null) and whether all groups were
--- looked up. If the queue is paused, no group is visited, and the arrays of groups are empty.
+-- Also returns the groups of the keys, and the groups that later claims visit, in the form of `in_ring`. `is_next`
+-- marks the groups whose turns come next. Also returns, for each priority, the last group that was looked up (or null),
+-- and whether all groups were looked up. If the queue is paused, no group is visited, and the arrays of groups are
+-- empty.
 create or replace function requeue.claim_turns(
     in_queue integer, in_hold boolean, in_max integer, in_oldest integer, in_lease bigint,
     in_base bigint, in_cap bigint, in_share double precision, in_most integer, in_lows bigint[],
@@ -446,7 +449,7 @@ declare
     turns requeue.turn[];
     present integer[];
     rest requeue.turn[];
-    -- The priorities, in the order of the visits, and the numbers of keys.
+    -- The priorities in the order of the visits, and the maximum number of keys for each of them.
     visits integer[] := '{1, 0, -1}';
     quotas integer[] := array[in_max, in_max, in_max];
     aged integer;
@@ -480,7 +483,7 @@ begin
     end if;
     turns := '{}';
     cursors := array[null, null, null];
-    -- A claim that the rate of the queue holds back visits no group.
+    -- If the rate of the queue permits no start, the claim visits no group.
     if not is_paused and in_max > 0 then
         marked := requeue.note_due(in_queue, t);
         looked_up := requeue.look_up_groups(in_queue, in_after, in_more);
@@ -491,7 +494,7 @@ begin
         );
     end if;
 
-    -- The first rate of a group may have been set since `place` was read.
+    -- The first rate of a group may have been set after `place` was read.
     has_group_rates := place.has_group_rates or exists (select from unnest(turns) c where c.rate is not null);
     is_rated := place.rate is not null or has_group_rates;
     present := array(select distinct c.priority from unnest(turns) c);
@@ -524,7 +527,7 @@ begin
     into bands, ring, used, is_next from unnest(turns) c;
 
     if is_rated then
-        -- This time is not before the time of any claim that has had the right to use a rate.
+        -- This time is not earlier than the time of any claim that has had the right to use a rate.
         t := requeue.now();
         if has_group_rates and cardinality(visited.taken_groups) > 0 then
             perform requeue.end_group_rates(in_queue, visited.taken_groups, t);
@@ -548,47 +551,50 @@ begin
     end if;
 end $$;
 
--- Marks the keys in flight of a queue that gets its first limit, so that they count. Without limits, keys have no mark
--- and no entry in the index `keys_of_group`, which would make each claim more expensive.
+-- Marks the keys in flight of a queue when it receives its first limit, so that they count towards the limit. Without
+-- limits, keys have no mark and no entry in the index `keys_of_group`. The mark and the entry would make each claim
+-- more expensive.
 --
--- A claim that does not mark its keys shares a lock. This function waits until it has this lock alone, and then sees
--- the keys of these claims. While this function waits, claims mark their keys, and do not wait. If another transaction
--- keeps a key in flight locked, this function fails without a change, and the client calls it again. The function fails
--- before the server looks for deadlocks, because that transaction may itself wait for a key of this function.
+-- A claim that does not mark its keys shares a lock. This function waits until no claim shares the lock, and then sees
+-- the keys of these claims. While it waits, other claims mark their keys, and do not wait for the lock. If another
+-- transaction keeps a key in flight locked, this function fails without a change, and the client calls it again. It
+-- fails before the server looks for deadlocks, because that transaction may itself wait for a key that this function
+-- has locked.
 create or replace function requeue.begin_limits(in_queue integer) returns void
 language plpgsql set search_path = pg_catalog, pg_temp set lock_timeout = '200ms' as $$
 begin
     if (select q.has_group_limits from requeue.queues q where q.id = in_queue) then
         return;
     end if;
-    -- The first number is "rqli" in bytes.
+    -- The bytes of the first number are "rqli".
     perform pg_advisory_xact_lock(1920035945, in_queue);
     if (select q.has_group_limits from requeue.queues q where q.id = in_queue) then
         return;
     end if;
-    -- All operations lock in the order of keys.
+    -- All operations lock keys in sorted order.
     perform from requeue.keys x where x.queue = in_queue and x.state = 1 order by x.key for update;
     update requeue.keys x set is_counted = true
     where x.queue = in_queue and x.state = 1 and not x.is_counted;
-    -- This row is locked last, so that processes that call `wait` do not wait for the keys.
+    -- The row of the queue is locked last. Therefore, a process that calls `wait` does not wait for the locks of the
+    -- keys.
     update requeue.queues q set has_group_limits = true where q.id = in_queue;
 end $$;
 
--- Returns true if a claim must mark its keys. If the result is false, no limit begins before the transaction of the
--- claim ends.
+-- Returns true if a claim must mark its keys. If the result is false, no limit can begin before the claim's transaction
+-- ends.
 create or replace function requeue.must_count(in_queue integer) returns boolean
 language plpgsql as $$
 begin
-    -- If the lock is not free, `begin_limits` waits for it or holds it.
+    -- If this lock is not free, `begin_limits` waits for it or holds it.
     if not pg_try_advisory_xact_lock_shared(1920035945, in_queue) then
         return true;
     end if;
-    -- This statement sees a limit that began before this transaction acquired the lock.
+    -- This statement sees a limit that began before this transaction got the lock.
     return (select q.has_group_limits from requeue.queues q where q.id = in_queue);
 end $$;
 
--- Changes a setting of a group, and wakes the waiting processes. The settings are 0 for the limit, 1 for the weight,
--- and 2 for the pause.
+-- Changes a setting of a group, and wakes the waiting processes. `in_setting` is 0 for the limit, 1 for the weight, and
+-- 2 for the pause.
 create or replace function requeue.change_group(
     in_queue integer, in_name text, in_setting integer, in_value integer
 ) returns void
@@ -609,7 +615,7 @@ begin
     perform requeue.wake_for_groups(in_queue, array['0' || in_name, '1' || in_name, '2' || in_name]);
 end $$;
 
--- Sets the limit of the groups without a separate limit, and wakes the waiting processes.
+-- Sets the limit for groups without a separate limit, and wakes the waiting processes.
 create or replace function requeue.set_group_limit(in_queue integer, in_limit integer) returns void
 language plpgsql {definer} set lock_timeout = '5s' as $$
 begin

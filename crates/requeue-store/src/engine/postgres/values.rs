@@ -1,4 +1,4 @@
-//! Converts the values of operations to and from SQL.
+//! Converts the values of operations to SQL, and results from SQL.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -16,19 +16,19 @@ use crate::types::error::Answer;
 use crate::types::inspect::{Entry, State};
 use crate::types::rate::Rate;
 
-/// The columns that [`read_entry`] reads: the columns of a row, then the key and the time.
+/// The columns that [`read_entry`] reads: first the columns of a row, then the key and the time.
 ///
-/// The library writes at most 4096 characters of an error. The query truncates longer errors from other programs, so
-/// that they do not fill the memory of a reader.
+/// The library writes at most 4096 characters of an error. Other programs may write longer errors. The query cuts them,
+/// so that they do not fill the memory of a reader.
 pub(super) fn entry_columns() -> String {
     let columns = Columns::join_names(|column| match column.name {
         "lease_until" => "greatest(k.lease_until, \
              (select r.lease_until from requeue.renewals r where r.epoch = k.epoch))"
             .to_owned(),
         name @ ("error" | "trace" | "run_trace") => format!("left(k.{name}, 4096)"),
-        // (The constraint of the table limits the length.)
+        // (The constraints of the table limit the length of the other texts.)
         name if column.column_type != ColumnType::Number => format!("k.{name}"),
-        // All numbers are read as one type, so that the decoder need not know the type of each column.
+        // All numbers are read as one type. Therefore, the decoder need not know the type of each column.
         name => format!("k.{name}::bigint"),
     });
     format!("{columns}, k.key, n.t")
@@ -50,7 +50,7 @@ impl Source for SqlRow {
     }
 }
 
-/// The parameters of a batch of completions, except the way to complete.
+/// The parameters of a batch of completions, except the kind of each completion.
 #[derive(Default)]
 pub(super) struct Rest<'a> {
     pub(super) delays: Vec<Option<i64>>,
@@ -62,7 +62,7 @@ pub(super) struct Rest<'a> {
     pub(super) caps: Vec<Option<i64>>,
     pub(super) shares: Vec<Option<f64>>,
     pub(super) mosts: Vec<Option<i32>>,
-    // The next fields are the parameters of failures.
+    // The following fields are the parameters of failures.
     pub(super) tooks: Vec<Option<i64>>,
     pub(super) statuses: Vec<Option<i32>>,
     pub(super) outputs: Vec<Option<Cow<'a, str>>>,
@@ -86,7 +86,7 @@ impl<'a> Rest<'a> {
         };
         let asked = match how {
             Finish::Succeed | Finish::Cancelled => Asked::default(),
-            // The completion itself counts as the add of the next run.
+            // The completion itself is the add of the next run.
             Finish::RequeueAfter(_, priority) => Asked { adds: 1, flags: 0, priority: *priority },
             Finish::Release(asked) | Finish::Unclaim(asked, _) => *asked,
             Finish::Retry(_, failure)
@@ -110,13 +110,13 @@ impl<'a> Rest<'a> {
     }
 }
 
-/// Returns the place of a queue from a row. Its columns are the id of the queue, whether re-adds are held, whether adds
-/// revive parked keys, the rule that assigns keys to groups, the limit of the groups, and the rate.
+/// Reads a queue from a row. The columns are the id of the queue, whether re-adds are held, whether adds revive parked
+/// keys, the rule that assigns keys to groups, the limit of the groups, and the rate.
 pub(super) fn read_place(name: &str, row: &SqlRow) -> Place {
     Place::new(row.get::<_, i32>(0).into(), name, read_settings(row))
 }
 
-/// Returns the settings of a queue from a row with these columns.
+/// Reads the settings of a queue from a row that has the columns of [`read_place`].
 pub(super) fn read_settings(row: &SqlRow) -> Settings {
     let group_by: Option<&str> = row.get(3);
     let group_limit: Option<i32> = row.get(4);
@@ -128,25 +128,25 @@ pub(super) fn read_settings(row: &SqlRow) -> Settings {
     }
 }
 
-/// Returns the parts of a rate as a parameter, which is empty without a rate.
+/// Returns the parts of a rate, for a parameter. The list is empty if there is no rate.
 pub(super) fn rate_parts(rate: Option<Rate>) -> Vec<i64> {
     rate.map(Rate::parts).into_iter().flatten().collect()
 }
 
-/// Reads a rate from a column.
+/// Reads a rate from a column. Returns `None` if there is no rate, or it is invalid.
 pub(super) fn read_rate(row: &SqlRow, column: usize) -> Option<Rate> {
     let parts: Option<Vec<i64>> = row.get(column);
     parts.as_deref().and_then(Rate::from_parts)
 }
 
-/// Returns the number that stands for a state in `requeue.cancel`.
+/// Returns the number of a state in the parameters of `requeue.cancel`.
 pub(super) const fn number_of(state: State) -> i32 {
     match state {
         State::Ready => 0,
         State::Waiting => 1,
         State::InFlight => 2,
         State::Parked => 3,
-        // PostgreSQL has no keys in this state.
+        // PostgreSQL has no damaged keys.
         State::Damaged => 4,
     }
 }
@@ -156,7 +156,7 @@ pub(super) const fn is_hold(readd_policy: ReaddPolicy) -> bool {
 }
 
 pub(super) fn number(queue: &Place) -> i32 {
-    // The value was an `i32` when it was read.
+    // The id was an `i32` when it was read, so the conversion cannot fail.
     queue.id.try_into().unwrap_or(0)
 }
 
@@ -187,7 +187,7 @@ pub(super) fn failing_params(failing: &Failing) -> (i64, i64, f64, Option<i32>) 
     (micros(base), micros(cap), share.clamp(0.0, 1.0), failing.max_failures.map(count))
 }
 
-/// Converts a count for the server. It saturates at 2³¹ - 1.
+/// Converts a count to the server's type. A count above 2³¹ - 1 becomes 2³¹ - 1.
 pub(super) fn count(number: u32) -> i32 {
     number.try_into().unwrap_or(i32::MAX)
 }
@@ -196,18 +196,18 @@ pub(super) fn from_count(count: i32) -> u32 {
     count.try_into().unwrap_or(0)
 }
 
-/// Replaces NUL characters, which the server does not accept in text.
+/// Replaces NUL characters, because the server does not accept them in texts.
 pub(super) fn clean_text(text: &str) -> Cow<'_, str> {
     if text.contains('\0') { text.replace('\0', "\u{fffd}").into() } else { text.into() }
 }
 
-/// Converts a column of positions, which the server counts from 1, to indexes in the batch.
+/// Reads a column of positions. The server counts them from 1, and the result contains indexes from 0.
 pub(super) fn read_indexes(row: &SqlRow, column: usize) -> Vec<usize> {
     let numbers: Vec<i32> = row.get(column);
     numbers.into_iter().filter_map(|n| usize::try_from(n).ok()?.checked_sub(1)).collect()
 }
 
-/// Returns the failed run in a row of `attempts`, starting at the third column.
+/// Reads a failed run from a row of `attempts`. Its columns begin at the third column.
 pub(super) fn read_failed(row: &SqlRow) -> Failed {
     let worker: Option<&str> = row.get(5);
     Failed {
@@ -221,7 +221,7 @@ pub(super) fn read_failed(row: &SqlRow) -> Failed {
     }
 }
 
-/// Returns the entry in a row of [`entry_columns`].
+/// Reads an entry from a row that has the columns [`entry_columns`].
 pub(super) fn read_entry(row: &SqlRow) -> Answer<Entry> {
     let columns = Columns::read(row).map_err(|error| faults::of_statement(&error))?;
     Ok(Row::from(columns).to_entry(row.get::<_, &[u8]>("key").into(), row.get("t")))

@@ -1,45 +1,46 @@
-//! Tracks the watermark of a queue, which consists of the times below which claims do not search for keys.
+//! Tracks the watermark of a queue: the times below which claims do not search for keys.
 //!
-//! Below the watermark, the index contains the entries of delivered keys. The server removes them only when no
-//! transaction can see them, so a claim that began at the oldest entry would read all of them.
+//! Below the watermark, the index contains entries of delivered keys. The server removes an entry only when no
+//! transaction can see it. Therefore, a claim that began at the oldest entry would read all of these entries.
 //!
-//! Keys can appear below the watermark. An add reads the clock when it runs, but its key becomes visible when its
-//! transaction commits. A claim also skips locked keys, whose positions do not change. Therefore, each claim returns
-//! the transactions that were in progress when it began. A later claim may find that one of these transactions took
-//! longer than the [slack](SLACK) of claims. Then the range that claims have passed since the transaction began is
-//! suspect. A [scan](super::claims) of that range follows.
+//! Keys can appear below the watermark in two ways. An add reads the clock when it runs, but its key becomes visible
+//! when its transaction commits. In addition, a claim skips a locked key, whose position does not change. Therefore,
+//! each claim returns the transactions that were in progress when it began. A later claim may find that one of these
+//! transactions took longer than the [slack](SLACK) of claims. In this case, the range that claims have passed since
+//! the transaction began is suspect: it may contain keys that claims have skipped. A [scan](super::claims) of that
+//! range follows.
 //!
-//! A snapshot names a transaction in progress only if a newer transaction has ended. A claim that takes a key is such a
-//! newer transaction, so the snapshot of the next claim names all transactions older than that claim. Other claims also
-//! ask for the newest transactions, which costs the server more time.
+//! A snapshot names a transaction in progress only if a newer transaction has ended. A claim that takes a key is a
+//! newer transaction, so the snapshot of the next claim names all transactions that are older than that claim. Other
+//! claims also ask for the newest transactions, which costs the server more time.
 
 use std::collections::{BTreeSet, HashMap};
 use std::time::{Duration, Instant};
 
 use crate::engine::time::Micros;
 
-/// The due times of ready keys, from low to high priority, and the expiry times of leases.
+/// A bound for each priority, from low to high, and a bound for leases. Keys are compared by their due times, and
+/// leases by their expiry times.
 pub(super) type Lows = [Micros; 4];
 
-/// A bound below all keys.
+/// A bound below all keys and leases.
 pub(super) const LOWEST: Lows = [Micros::MIN; 4];
 
-/// The time by which claims search further back than their bounds: see `slack` in `requeue.claim`.
+/// Claims search further back than their bounds by this time: see `requeue.slack`.
 const SLACK: Duration = Duration::from_millis(200);
-/// The first pause of a claiming process that some adds may not wake.
+/// The first interval after which a process claims again, if some adds may not wake it.
 const FIRST_PAUSE: Duration = Duration::from_millis(20);
 
 /// The transactions that were in progress at one moment.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(super) struct Snapshot {
-    /// One more than the number of the newest transaction that has ended.
+    /// The number of the newest transaction that has ended, plus one.
     next: u64,
     open: BTreeSet<u64>,
 }
 
 impl Snapshot {
-    /// Parses the text of a `pg_snapshot`, `xmin:xmax:open,open,…`, optionally followed by the newest
-    /// transactions, `:open,…`.
+    /// Parses the text of a `pg_snapshot`, `xmin:xmax:open,open,…`. The newest transactions can follow, as `:open,…`.
     pub(super) fn parse(text: &str) -> Option<Self> {
         let mut parts = text.splitn(3, ':').skip(1);
         let next = parts.next()?.parse().ok()?;
@@ -53,19 +54,19 @@ impl Snapshot {
     }
 }
 
-/// A transaction that was in progress.
+/// A transaction that was in progress during a claim.
 #[derive(Clone, Copy, Debug)]
 struct Open {
-    /// The time after which the transaction began, or `None` if it began before the first claim.
+    /// A time before the transaction began, or `None` if it began before the first claim.
     since: Option<Instant>,
-    /// The bounds below which the transaction cannot hide a key.
+    /// The transaction can hide keys only at or above these bounds.
     lows: Lows,
 }
 
-/// A claim in progress.
+/// The parameters of a claim that has begun.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Begun {
-    /// The lower bounds of the search.
+    /// The lower bounds of the claim's search.
     pub(super) lows: Lows,
     /// True if the claim also asks for the newest transactions.
     pub(super) names_newest: bool,
@@ -76,21 +77,21 @@ pub(super) struct Begun {
 
 #[derive(Debug)]
 pub(super) struct Watermark {
-    /// The bounds that the last claim returned.
+    /// The lower bounds that the last claim has returned.
     lows: Lows,
-    /// The start of the next claim, if there are keys below `lows`.
+    /// The lower bounds of the next claim, if a scan has found keys below `lows`.
     lower: Option<Lows>,
     /// The number of times that `lower` was set.
     lowered: u64,
-    /// The entries for transactions that a claim sees for the first time: one entry for the next claim, and
-    /// one for the claim after that.
+    /// The entries for transactions that a claim sees for the first time. The first entry is for the next claim, and
+    /// the second for the claim after it.
     next_open: [Open; 2],
     /// True if the last claim took no key.
     was_empty: bool,
     open: HashMap<u64, Open>,
-    /// The lower end of the suspect range, which extends to `lows` and may contain keys.
+    /// The lower end of the suspect range, or `None` if there is no such range. The upper end is `lows`.
     suspect: Option<Lows>,
-    /// The transactions that were in progress when the server learned that this process waits. Their adds may not send
+    /// The transactions that were in progress when the server recorded that this process waits. Their adds may not send
     /// notifications.
     unaware: BTreeSet<u64>,
     unaware_since: Instant,
@@ -118,13 +119,14 @@ impl Watermark {
     pub(super) fn begin(&self, now: Instant) -> Begun {
         let lows = self.lower.map_or(self.lows, |below| lower_of(below, self.lows));
         let [open, newer] = self.next_open;
-        // If the last claim is recent, the slack of the next claims covers transactions that began after it.
+        // If the last claim is recent, no newest transaction is needed: the slack of the next claims covers
+        // transactions that began after that claim.
         let is_long_ago = newer.since.is_none_or(|since| now > since + SLACK / 2);
         let names_newest = self.was_empty || is_long_ago;
         Begun { lows, names_newest, at: now, lowered: self.lowered, open }
     }
 
-    /// Records the results of a claim. A claim that fails is not recorded.
+    /// Records the result of a claim. A failed claim is not recorded.
     pub(super) fn note_claim(
         &mut self,
         begun: &Begun,
@@ -148,12 +150,13 @@ impl Watermark {
             self.open.entry(transaction).or_insert(begun.open);
         }
         self.unaware.retain(|&transaction| !snapshot.has_ended(transaction));
-        // The transaction may have begun, and locked a key, during the second to last claim.
+        // A transaction that the next claim sees for the first time may have begun, and locked a key, during the claim
+        // before this one.
         self.next_open = [self.next_open[1], Open { since: Some(begun.at), lows: self.lows }];
         self.lows = lows;
     }
 
-    /// Marks the range above `floors` as suspect, because it may contain keys that claims have skipped.
+    /// Marks the range from `floors` as suspect, because it may contain keys that claims have skipped.
     pub(super) fn mark_suspect(&mut self, floors: Lows) {
         self.suspect = Some(self.suspect.map_or(floors, |other| lower_of(other, floors)));
     }
@@ -166,12 +169,12 @@ impl Watermark {
         self.lows
     }
 
-    /// Takes the lower and upper bound of the range to scan.
+    /// Returns the lower and the upper bound of the suspect range. The range is then no longer suspect.
     pub(super) fn take_suspect(&mut self) -> Option<(Lows, Lows)> {
         self.suspect.take().map(|floors| (floors, self.lows))
     }
 
-    /// Records the results of a scan. Returns true if the scan found a key.
+    /// Records the result of a scan. Returns true if the scan found a key.
     pub(super) fn note_scan(&mut self, found: [Option<Micros>; 4]) -> bool {
         let is_any = found.iter().any(Option::is_some);
         if is_any {
@@ -182,19 +185,19 @@ impl Watermark {
         is_any
     }
 
-    /// Records that the server has learned that this process waits, and that a later claim has completed.
+    /// Records that the server knows that this process waits, and that a claim has completed after that.
     pub(super) fn note_announced(&mut self, snapshot: &Snapshot, now: Instant) {
         self.unaware.clone_from(&snapshot.open);
         self.unaware_since = now;
     }
 
-    /// Returns true while transactions are in progress that may change keys without a notification.
+    /// Returns true while transactions are in progress whose changes may cause no notification.
     pub(super) fn has_unaware(&self) -> bool {
         !self.unaware.is_empty()
     }
 
-    /// Returns the time after which to claim again, because adds may not send notifications. The pauses grow with the
-    /// age of the transactions that cause them.
+    /// Returns the time after which the process must claim again, because some adds may not send notifications. The
+    /// time grows with the age of these adds' transactions. The result is `None` if there are no such transactions.
     pub(super) fn claim_pause(&self, now: Instant) -> Option<Duration> {
         let age = now.saturating_duration_since(self.unaware_since);
         (!self.unaware.is_empty()).then(|| (age / 2).max(FIRST_PAUSE))
@@ -209,8 +212,8 @@ mod tests {
         Snapshot::parse(text).expect("the snapshot is valid")
     }
 
-    /// Runs claims. Each has a time in milliseconds, the bound that it returns, and the snapshot that it sees. Returns
-    /// the suspect bound after each claim.
+    /// Makes claims, and returns the suspect bound after each of them. Each claim has a time in milliseconds, the bound
+    /// that it returns, and the snapshot that it sees.
     fn suspects<const N: usize>(claims: [(u64, Micros, &str); N]) -> [Option<Micros>; N] {
         let start = Instant::now();
         let mut mark = Watermark::new(start);
@@ -241,7 +244,7 @@ mod tests {
 
     #[test]
     fn what_a_long_transaction_may_hide_is_suspect_once_it_has_ended() {
-        // Transaction 5 begins during the claim at 1 ms, which may skip a key that transaction 5 has locked.
+        // Transaction 5 begins during the claim at 1 ms. That claim may skip a key that transaction 5 has locked.
         let long = suspects([
             (0, 10, "5:5:"),
             (1, 20, "5:5:"),
@@ -252,7 +255,7 @@ mod tests {
             (500, 70, "9:9:"),
         ]);
         assert_eq!(long, [None, None, None, None, None, Some(10), None]);
-        // The result is the same for the newest transaction, which not all snapshots name.
+        // The result is the same for the newest transaction, which only some of the snapshots name.
         let newest = suspects([
             (0, 10, "5:5:"),
             (1, 20, "5:5:"),
@@ -261,11 +264,11 @@ mod tests {
             (400, 50, "6:6:"),
         ]);
         assert_eq!(newest, [None, None, None, None, Some(Micros::MIN)]);
-        // A short transaction is within the slack of the claims.
+        // The slack of the claims covers a short transaction.
         let short =
             suspects([(0, 10, "5:5:"), (1, 20, "5:5:"), (2, 30, "5:6:5"), (199, 40, "6:6:")]);
         assert_eq!(short, [None; 4]);
-        // A transaction that was in progress before the first claim can have any age.
+        // A transaction that was in progress before the first claim may have begun at any time.
         let first = suspects([(0, 10, "5:6:5"), (1, 20, "6:6:")]);
         assert_eq!(first, [None, Some(Micros::MIN)]);
     }
@@ -293,7 +296,7 @@ mod tests {
         mark.note_claim(&first, [100; 4], &none, false);
         assert!(!mark.note_scan([None; 4]));
         assert!(mark.note_scan([None, Some(50), None, None]));
-        // This claim is never recorded, as if it had failed.
+        // This claim is never recorded, like a claim that has failed.
         let failing = mark.begin(now);
         assert_eq!(failing.lows, [100, 50, 100, 100]);
         let second = mark.begin(now);
@@ -318,7 +321,7 @@ mod tests {
         assert_eq!(mark.claim_pause(later), Some(Duration::from_millis(500)));
         mark.note_claim(&begun, [100; 4], &snapshot("5:8:5,7"), true);
         assert!(mark.claim_pause(later).is_some());
-        // Transaction 7 began later.
+        // Transaction 7 began after the snapshot of `note_announced`.
         mark.note_claim(&begun, [100; 4], &snapshot("7:8:7"), true);
         assert_eq!(mark.claim_pause(later), None);
     }

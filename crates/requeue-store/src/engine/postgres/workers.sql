@@ -1,9 +1,9 @@
 -- Claims and completions for programs in other languages. Each function checks its arguments, and then calls the
--- function that Rust processes call.
+-- function that the Rust library calls.
 --
--- A session is like a Rust process: between two claims of a queue, it remembers the turns of the groups, and some
--- times. A setting of the session contains these values as JSON. If a transaction is rolled back, the server restores
--- the setting.
+-- A session has the role of a process of the Rust library: between two claims of a queue, it remembers the turns of the
+-- groups, and some times. A setting of the session has these values as JSON. If a transaction is rolled back, the
+-- server also restores this setting.
 
 -- Returns the values that this session remembers about a queue.
 create or replace function requeue.recall(in_queue integer) returns jsonb language sql stable
@@ -15,10 +15,10 @@ begin
     perform set_config('requeue.queue_' || in_queue, (requeue.recall(in_queue) || changes)::text, false);
 end $$;
 
--- The random share of a backoff. Tests replace this function.
+-- Returns the random share of a backoff. Tests replace this function.
 create or replace function requeue.jitter() returns double precision language sql volatile return random();
 
--- Raises an error in transactions that do not see the commits of other transactions.
+-- Raises an error if the transaction does not see the later commits of other transactions.
 create or replace function requeue.check_isolation(function text) returns void
 language plpgsql as $$
 begin
@@ -28,7 +28,7 @@ begin
     end if;
 end $$;
 
--- Returns the duration in microseconds.
+-- Returns a duration in microseconds. Raises an error if it is shorter than `shortest`.
 create or replace function requeue.checked_duration(name text, value interval, shortest bigint) returns bigint
 language plpgsql as $$
 begin
@@ -48,9 +48,8 @@ begin
     end if;
 end $$;
 
--- Counts work in the activity of the current minute. The row belongs to this session alone, so that no transaction
--- waits for another one. The caller holds the lock of a key, or the lock of `keep_queue`, so that the queue is not
--- dropped.
+-- Adds counts to the activity of the current minute. Only this session writes the row, so no transaction waits for
+-- another one. The caller holds the lock of a key, or the lock of `keep_queue`, so the queue cannot be dropped.
 create or replace function requeue.count_work(in_queue integer, in_worker text, in_counts bigint[]) returns void
 language plpgsql as $$
 declare
@@ -68,9 +67,9 @@ begin
         );
 end $$;
 
--- Claims keys as `claim` does, or as `claim_turns` does in a queue with groups. The session remembers, for each
--- priority, the last group that has received its turn, and the groups whose turns were cut short. A new session begins
--- with a random group, so that sessions with only one claim are also fair.
+-- Claims keys as `claim` does, or as `claim_turns` does in a queue with groups. For each priority, the session
+-- remembers the last group that has received its turn, and the groups whose turns were interrupted. A new session
+-- begins with a random group. Therefore, sessions that claim only once are also fair.
 create or replace function requeue.claim_for_session(
     place requeue.queues, in_max integer, in_lease bigint, in_base bigint, in_cap bigint, in_most integer,
     in_worker text,
@@ -81,7 +80,7 @@ language plpgsql {planned} as $$
 #variable_conflict use_column
 declare
     lowest constant bigint[] := array_fill('-9223372036854775808'::bigint, array[4]);
-    -- On average, one of {oldest_every} keys is the oldest: see `OpenOptions::oldest_every`.
+    -- On average, one of {oldest_every} keys is the oldest ready key: see `OpenOptions::oldest_every`.
     oldest constant integer := floor(in_max / {oldest_every}.0 + 1 - requeue.jitter());
     known constant jsonb := requeue.recall(place.id);
     bands constant integer[] := coalesce((known ->> 'bands')::integer[], '{}');
@@ -110,7 +109,7 @@ begin
             requeue.jitter(), in_most, lowest, false, in_worker, bands, ring, used, cursors,
             array_fill(more, array[3]), true);
         parked := parked || c.parked;
-        -- (The last value is null if the claim has visited no group.)
+        -- (If the claim has visited no group, the last value is null.)
         exit when cardinality(c.keys) > 0 or (true = all (c.is_complete)) is not false;
         more := least(more::bigint * 64, 2147483647);
     end loop;
@@ -120,12 +119,13 @@ begin
         return;
     end if;
     if (true = all (c.is_complete)) is not true then
-        -- Groups that the claim has not looked up may have ready keys.
+        -- The claim has not looked up all groups, so the other groups may have ready keys.
         next_due := 0;
     end if;
     cursors := array(
         select coalesce((
-            -- The claim has visited the ring first, then the groups after the cursor, and then those up to the cursor.
+            -- The claim has first visited the ring, then the groups after the cursor, and then the groups up to the
+            -- cursor.
             select d.name from unnest(groups, priorities) as d (name, priority)
             where d.priority = b.band - 2 and not exists (
                 select from unnest(bands, ring) as r (band, name) where r.band = b.band and r.name = d.name
@@ -140,8 +140,8 @@ begin
     ));
 end $$;
 
--- Claims up to `keys` keys for a worker. `token` is the fencing token, and `attempt` counts from 1. The backoff and
--- `max_failures` apply to keys whose leases have expired.
+-- Claims up to `keys` keys for a worker. `token` is the fencing token. `attempt` is 1 for a key that has not failed.
+-- The backoff and `max_failures` apply to keys whose leases have expired.
 create or replace function requeue.claim(
     queue text, worker text, keys integer default 1, lease interval default '{lease}',
     backoff interval default '{backoff}', max_backoff interval default '{max_backoff}',
@@ -155,7 +155,7 @@ language plpgsql {definer} as $$
 declare
     place constant requeue.queues := requeue.known_queue(queue);
     t constant bigint := requeue.now();
-    -- True if the worker must be recorded as alive.
+    -- True if the function must record that the worker is alive.
     signs constant boolean := coalesce((requeue.recall(place.id) ->> 'sign')::bigint + {sign} <= t, true);
     c record;
     found_keys integer;
@@ -173,12 +173,13 @@ begin
             coalesce(to_json(left(worker, 100))::text, 'NULL')
             using errcode = 'invalid_parameter_value';
     end if;
-    -- After a crash of the server, no other worker may get keys that this worker holds.
+    -- The commit must wait for the disk. Otherwise, after a crash of the server, another worker could receive keys that
+    -- this worker holds.
     if current_setting('synchronous_commit') = 'off' then
         perform set_config('synchronous_commit', 'on', true);
     end if;
     if signs then
-        -- As in an add, this lock is acquired before the locks of keys.
+        -- This lock comes before the locks of keys, as in an add.
         perform requeue.keep_queue(place.id);
     end if;
     c := requeue.claim_for_session(place, keys, requeue.checked_duration('lease', lease, 1000),
@@ -193,7 +194,7 @@ begin
         perform requeue.trim_activity(place.id, t);
         perform requeue.remember(place.id, jsonb_build_object('sign', t));
     end if;
-    -- After a full claim, more keys may be ready.
+    -- If the claim was full, more keys may be ready.
     perform requeue.remember(place.id, jsonb_build_object('next', case
         when found_keys = keys then 0 else requeue.later(requeue.now(), c.next_due)
     end));
@@ -205,8 +206,8 @@ begin
 end $$;
 
 -- Makes this session listen to notifications of the queue. Returns the time for which the session may wait for a
--- notification before its next claim, which is at most `poll`. The result is 0 if the session must claim first, because
--- earlier adds did not notify it.
+-- notification before its next claim. This time is at most `poll`. It is 0 if the session must claim first, because
+-- earlier adds have not notified it.
 create or replace function requeue.listen(queue text, poll interval default '{poll}') returns interval
 language plpgsql {definer} as $$
 declare
@@ -229,13 +230,13 @@ begin
             array_fill('-9223372036854775808'::bigint, array[4])
         ) p
     );
-    -- This time applies once, because a session that never claims must not call this function in a loop.
+    -- The remembered time is used once. Otherwise, a session that never claims would call this function in a loop.
     perform requeue.remember(place.id, '{"next": null}');
     return greatest(least(longest, (known ->> 'next')::bigint - t, next_lease), 0) * interval '1 microsecond';
 end $$;
 
--- Renews the lease of a key. Returns `renewed`; `cancelled` if the lease is renewed and the worker should stop the run;
--- `busy` if another transaction is deciding on the lease; or `lost`.
+-- Renews the lease of a key. Returns `renewed`, or `cancelled` if the lease was renewed but the worker should stop the
+-- run. Returns `busy` if another transaction is deciding on the lease, and `lost` if the lease no longer exists.
 create or replace function requeue.renew_lease(
     queue text, key bytea, token bigint, lease interval default '{lease}'
 ) returns text
@@ -268,7 +269,7 @@ begin
     end if;
 end $$;
 
--- Returns the first 4 KiB of a text, or the last 4 KiB, without a part of a character.
+-- The next two functions return the first and the last 4 KiB of a text, without incomplete characters.
 create or replace function requeue.first_part(whole text) returns text
 language plpgsql immutable as $$
 declare
@@ -299,13 +300,14 @@ begin
     return convert_from(substring(bytes from from_byte + 1), 'UTF8');
 end $$;
 
--- Completes a delivery in the transaction of the caller. See `ended` for `in_how`. Returns false if the lease is lost.
+-- Completes a delivery in the transaction of the caller. `ended` describes `in_how`. Returns false if the lease is
+-- lost.
 create or replace function requeue.end_delivery(
     queue text, key bytea, token bigint, in_how integer, in_delay bigint default null, in_error text default null,
     in_base bigint default null, in_cap bigint default null, in_most integer default null,
     in_status integer default null, in_output text default null
 ) returns boolean
--- (`finish` changes this setting, which must not apply to the other changes of the caller.)
+-- (`finish` changes this setting. With this clause, the change does not apply to other changes of the caller.)
 language plpgsql {definer} set synchronous_commit = off as $$
 declare
     place constant requeue.queues := requeue.known_queue(queue);
@@ -328,7 +330,7 @@ begin
     if held = '{}' then
         return false;
     end if;
-    -- The same rule as in `count_completion` of `engine/counters.rs`.
+    -- This rule is the same as that of `count_completion` in `engine/counters.rs`.
     perform requeue.count_work(place.id, coalesce(k.worker, ''), array[
         (in_how = 1)::integer, 0, 0, (in_how < 2)::integer, fails::integer,
         coalesce(in_how = 4 or fails and k.failures + 1 >= in_most, false)::integer
@@ -336,15 +338,15 @@ begin
     return true;
 end $$;
 
--- Completes a run that has succeeded. With `after`, the key is added again after this time.
+-- Completes a run that has succeeded. If `after` is given, the key is added again after this time.
 create or replace function requeue.complete(
     queue text, key bytea, token bigint, after interval default null
 ) returns boolean
 language sql {definer}
     return requeue.end_delivery(queue, key, token, (after is not null)::integer, requeue.delay(after));
 
--- Completes a run that has failed. The key runs again after its backoff, or after the time `after`. It is parked after
--- `max_failures` consecutive failures, or immediately with `park`.
+-- Completes a run that has failed. The key runs again after its backoff, or after `after` if it is given. The key is
+-- parked after `max_failures` consecutive failures, or immediately if `park` is true.
 create or replace function requeue.fail(
     queue text, key bytea, token bigint, error text, after interval default null, park boolean default false,
     backoff interval default '{backoff}', max_backoff interval default '{max_backoff}',
@@ -363,7 +365,7 @@ begin
         max_failures, exit_status, output);
 end $$;
 
--- Undoes a delivery, without a failure. The key is ready again, after the other ready keys.
+-- Undoes a delivery, and counts no failure. The key is ready again, after all other ready keys.
 create or replace function requeue.release(queue text, key bytea, token bigint) returns boolean
 language sql {definer}
     return requeue.end_delivery(queue, key, token, 5);
@@ -373,5 +375,5 @@ create or replace function requeue.cancelled(queue text, key bytea, token bigint
 language sql {definer}
     return requeue.end_delivery(queue, key, token, 7);
 
--- Privileges on these functions come only from grants.
+-- A role has privileges on these functions only through grants.
 revoke all on all functions in schema requeue from public;

@@ -1,5 +1,5 @@
-//! The actions of operators on a queue. Each action is a list element with one text per line, because the texts have no
-//! control characters.
+//! Stores the actions of operators on a queue. Each action is an element of a list, with one text per line. The texts
+//! contain no control characters.
 
 use super::Redis;
 use super::activity::activity_call;
@@ -24,7 +24,7 @@ impl Redis {
         let now = text(answer.bytes()?).parse().unwrap_or_default();
         let mut actions = Vec::new();
         while !answer.is_empty() {
-            // Elements that other programs have damaged are skipped.
+            // Elements that another program has damaged are skipped.
             actions.extend(decode_action(&text(answer.bytes()?), now));
         }
         Ok(actions)

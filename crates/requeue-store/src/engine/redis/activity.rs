@@ -1,4 +1,4 @@
-//! The activity of a queue per minute. It is not in a shard, because it concerns the whole queue.
+//! Stores the activity of a queue in each minute. The activity concerns the whole queue, so it is not part of a shard.
 
 use std::fmt::Write;
 
@@ -39,7 +39,7 @@ impl Redis {
         let mut parts = Vec::new();
         while !answer.is_empty() {
             let (minute, instance) = (text(answer.bytes()?), text(answer.bytes()?));
-            // Rows that other programs have damaged are skipped.
+            // Rows that another program has damaged are skipped.
             if let (Ok(minute), Some(part)) = (minute.parse(), decode_part(&answer.bytes()?)) {
                 parts.push(Part { minute, instance, ..part });
             }
@@ -71,7 +71,7 @@ impl Redis {
     }
 }
 
-/// Returns a call of a script, and the slot of its Redis keys.
+/// Returns a call of a script, and the slot of the Redis keys that the script uses.
 pub(super) fn activity_call<'s>(script: &'s Script, queue: &Place) -> (Call<'s>, u16) {
     let (record, slot) = names::queue(&queue.name);
     let mut call = script.with(&names::with_activity(record));
@@ -79,7 +79,7 @@ pub(super) fn activity_call<'s>(script: &'s Script, queue: &Place) -> (Call<'s>,
     (call, slot)
 }
 
-/// Encodes a row without its time. The counts are on the first line, the worker on the second, and the histograms
+/// Encodes a row without its time. The first line has the counts, and the second line has the worker. The histograms
 /// follow.
 fn encode_part(worker: &str, tally: &Tally) -> Vec<u8> {
     let mut text = String::new();
@@ -92,7 +92,7 @@ fn encode_part(worker: &str, tally: &Tally) -> Vec<u8> {
     part
 }
 
-/// Decodes a row, apart from its minute and its instance.
+/// Decodes a row without its minute and its instance. Returns `None` if the row is invalid.
 fn decode_part(row: &[u8]) -> Option<Part> {
     let mut lines = row.splitn(3, |&byte| byte == b'\n');
     let mut line = || std::str::from_utf8(lines.next()?).ok();

@@ -1,4 +1,4 @@
-//! Claims keys of a queue with several shards.
+//! Claims keys from the shards of a queue.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -16,14 +16,14 @@ use crate::engine::time::micros;
 use crate::engine::{Claim, Claimed, Place, lock};
 use crate::types::error::{Answer, EngineError, Kind};
 
-/// The timeout of a claim. Keys in a later response are not delivered until their leases expire.
+/// The timeout of a claim. If the answer arrives later, its keys stay in flight until their leases expire.
 const CLAIMING: Duration = Duration::from_secs(3);
-/// The time in which replicas should confirm a claim, if `wait` is set. The claim is valid without their
-/// confirmation, but later claims wait for this one.
+/// The time in which replicas should confirm a claim, if `wait` is set. Without the confirmation, the claim is valid
+/// nevertheless, but later claims wait for it.
 const WAIT: Duration = Duration::from_millis(200);
-/// The timeout of a query for the number of keys that can be claimed from a shard.
+/// The timeout of a request for the number of keys that can be claimed from a shard.
 const PEEKING: Duration = Duration::from_secs(1);
-/// The pause before the next request to a shard that did not answer.
+/// The interval after which a shard that did not answer is asked again.
 const RESTING: Duration = Duration::from_secs(2);
 
 impl Redis {
@@ -79,13 +79,13 @@ impl Redis {
             );
         }
         for item in &mut claimed.items {
-            // Shards count independently, so two shards may have used the same token.
+            // Shards count tokens independently. Two shards may have used the same token.
             item.epoch = epoch_of(item.epoch, number, shards.len());
         }
         Ok(claimed)
     }
 
-    /// Looks up whether keys can be claimed from the shard.
+    /// Asks how many keys can be claimed from a shard, without claiming them.
     async fn peek_shard(
         &self,
         queue: &Place,
@@ -106,9 +106,9 @@ impl Redis {
         Ok(Peeked { due, rest: Claimed { next, schedule_in, ..Claimed::default() } })
     }
 
-    /// Claims from one shard. If that shard has too few keys, also claims from other shards with keys. A shard that
-    /// does not answer does not delay the others. The engine queries such a shard from time to time, to detect when it
-    /// is available again.
+    /// Claims from one shard, and also from other shards that have keys if the first shard has too few. A shard that
+    /// does not answer does not delay the others. The engine asks such a shard again at intervals, to detect when it
+    /// answers again.
     pub(super) async fn claim_shards(
         &self,
         queue: &Place,
@@ -118,7 +118,7 @@ impl Redis {
         let shards = self.shards_of(queue)?;
         let count = shards.len();
         let mut others: Vec<usize> = (0..count).map(|n| (begin + n) % count).collect();
-        // Silent shards are skipped, because a claim from such a shard would delay the getters until its timeout.
+        // Shards that did not answer are skipped. A claim from such a shard would delay the getters until its timeout.
         let well = others.iter().position(|&number| lock(&shards[number].silent).is_none());
         let mut all = Gathered::default();
         if let Some(first) = well {
@@ -137,7 +137,7 @@ impl Redis {
             let claims = self.claim_others_by_turns(queue, &shards, &others, peeked, claim, all);
             return claims.await;
         }
-        // The shards together must not deliver more keys than the claim requests.
+        // All shards together must not deliver more keys than the claim requests.
         let (mut left, mut oldest) = (claim.max - all.claimed.items.len(), claim.oldest);
         oldest = oldest.saturating_sub(all.claimed.items.len());
         let mut claims = Vec::new();
@@ -166,9 +166,9 @@ impl Redis {
 }
 
 impl Redis {
-    /// Claims from the `others`, shards of a queue with groups. A shard may have many ready keys that the limits of
-    /// their groups hold back, so the claim does not rely on their number. Each round of claims divides the wanted keys
-    /// among the shards that have not been visited.
+    /// Claims from the shards `others` of a queue with groups. The limits of groups may hold back many of the ready
+    /// keys of a shard, so the claim does not rely on the number of its keys. Each round of claims divides the wanted
+    /// keys among the shards that were not visited yet.
     async fn claim_others_by_turns(
         &self,
         queue: &Place,
@@ -208,22 +208,22 @@ impl Redis {
         }
         let mut claimed = all.into_claimed()?;
         if was_cut && claimed.items.len() < claim.max {
-            // A shard had more keys than its share of the claim.
+            // A shard may have more keys than its share of the claim, so the process claims again immediately.
             claimed.next = Some(Duration::ZERO);
         }
         Ok(claimed)
     }
 }
 
-/// The contents of a shard, without a claim.
+/// The contents of a shard, read without a claim.
 struct Peeked {
     /// The number of keys that can be claimed.
     due: usize,
-    /// The result of a claim that takes none of these keys.
+    /// The result for the shard if the claim takes none of these keys.
     rest: Claimed,
 }
 
-/// The combined results of several shards.
+/// The combined results of the shards.
 #[derive(Default)]
 struct Gathered {
     claimed: Claimed,
@@ -252,21 +252,21 @@ impl Gathered {
         }
     }
 
-    /// Returns the combined result. A failure of a shard counts only if no other shard has answered. A pause of some
-    /// shards counts only if the other shards have delivered no key. Otherwise, the client would return these keys to
-    /// the store, and claim them again immediately.
+    /// Returns the combined result. The failure of a shard is returned only if no other shard has answered. The queue
+    /// counts as paused only if no shard has delivered a key. Otherwise, the client would return these keys to the
+    /// store, and claim them again immediately.
     fn into_claimed(self) -> Answer<Claimed> {
         let Self { claimed, answered, fault } = self;
         let has_items = !claimed.items.is_empty();
         match fault {
             Some(fault) if !answered || fault.kind == Kind::Dropped && !has_items => Err(fault),
-            // A failure here was already reported.
+            // The failure of a shard was already reported.
             Some(_) | None => Ok(Claimed { is_paused: claimed.is_paused && !has_items, ..claimed }),
         }
     }
 }
 
-/// Runs a request with the timeout `limit`, and records whether the shard has answered.
+/// Runs a request with the timeout `limit`. Records whether the shard has answered.
 async fn in_time<T>(
     limit: Duration,
     shard: &Shard,
@@ -274,7 +274,7 @@ async fn in_time<T>(
 ) -> Answer<T> {
     let ran = timeout(limit, ran).await;
     let ran = ran.unwrap_or_else(|_| Err(EngineError::late()));
-    // The value is the time of the last failure. After a pause from this time, the shard is asked again.
+    // The value is the time of the last failure. After an interval from this time, the shard is asked again.
     *lock(&shard.silent) = ran.is_err().then(Instant::now);
     ran
 }

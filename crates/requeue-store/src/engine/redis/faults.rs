@@ -35,17 +35,17 @@ fn to_fault(kind: Kind, address: &str, error: &RedisError) -> EngineError {
         (Some("WRONGPASS"), _) | (_, RedisErrorKind::AuthenticationFailed) => {
             Reason::new(ErrorKind::Authentication, text).into()
         }
-        // The error code comes from the server.
+        // The code of the error comes from the server.
         (Some(_), _) if kind == Kind::Refused => Reason::new(ErrorKind::Refused, text).into(),
         (Some(_), _) => Reason::new(ErrorKind::Unreachable, text).into(),
-        // An untrusted certificate, for example, has this error kind.
+        // An untrusted certificate causes such an error, for example.
         _ if has_invalid_data(error) => Reason::new(ErrorKind::Tls, text).into(),
         _ => text.into(),
     };
     EngineError { kind, source }
 }
 
-/// Returns true if TLS has rejected the received data.
+/// Returns true if TLS has rejected data of the server.
 fn has_invalid_data(error: &RedisError) -> bool {
     // The driver wraps the causes of its errors in `Arc`.
     let cause =
@@ -54,16 +54,16 @@ fn has_invalid_data(error: &RedisError) -> bool {
     cause.is_some_and(|error| error.kind() == io::ErrorKind::InvalidData)
 }
 
-/// Returns the error for a response that no script of requeue produces.
+/// Returns the error about an answer that no script of requeue gives.
 pub(super) fn unknown_format() -> EngineError {
     EngineError::unsure("the server's answer has an unknown format")
 }
 
-/// Returns the kind of an error that the server itself has reported. The failed command had no effect, because scripts
-/// begin to write only when no step can fail any longer.
+/// Returns the kind of an error that the server has reported, or `None` if the server has reported none. The failed
+/// command had no effect, because a script begins to write only when no later step can fail.
 fn reported_kind(error: &RedisError) -> Option<Kind> {
-    // Older servers report the codes of scripts in the text. With these codes, either another server has the data, or
-    // this server currently serves no client.
+    // Older servers report the codes of scripts in the text of the error. These codes mean that another server has the
+    // data, or that this server now serves no client.
     const ABSENT: [&str; 8] = [
         "LOADING",
         "CLUSTERDOWN",
@@ -75,7 +75,7 @@ fn reported_kind(error: &RedisError) -> Option<Kind> {
         "max number of clients",
     ];
     const UNABLE: [&str; 7] = [
-        // alive.lua raises this error while a drop is in progress. The drop may still be refused.
+        // alive.lua raises this error while a drop is in progress. The drop may still fail.
         "SEALED",
         "TRYAGAIN",
         "READONLY",

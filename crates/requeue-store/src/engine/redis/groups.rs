@@ -1,10 +1,10 @@
-//! The settings of groups, and the list of groups.
+//! Changes the settings of groups, and lists groups.
 //!
-//! All shards of a queue contain the settings of all its groups. If a pattern extracts the groups, all keys of a group
-//! are in one shard. Otherwise, the queue has one shard. One script can therefore enforce the limits in a claim.
+//! Each shard of a queue has the settings of all groups. If a pattern extracts the groups, all keys of a group are in
+//! one shard. Otherwise, the queue has only one shard. Therefore, the script of a claim can enforce the limits.
 //!
 //! A server that evicts keys can lose the settings of groups. The next process that opens the queue restores the limit
-//! of the queue. The groups then have the default weight and no separate limits, until these are set again.
+//! of the queue. The weights and the separate limits are lost, until a user sets them again.
 
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
@@ -21,11 +21,11 @@ use crate::types::inspect::{Entry, State, StateCounts};
 use crate::types::key::Key;
 use crate::types::rate::{Rate, Throttle};
 
-/// The name under which the scripts keep the settings of the queue, like those of a group.
+/// The name under which the scripts store the settings of the queue, in the same form as those of a group.
 const DEFAULT: &[u8] = b"\x01";
 
 impl Redis {
-    /// Changes a setting of a group, or of the queue, in one shard after the other.
+    /// Changes a setting of a group, or of the queue if `group` is `None`. Changes one shard after another.
     pub(super) async fn change_group_setting(
         &self,
         queue: &Place,
@@ -43,17 +43,17 @@ impl Redis {
             command.arg(group.map(|group| format!(".{group}")).unwrap_or_default());
             command.arg(setting).arg(&value);
             let ran = self.run_script(shard, &command).await;
-            // If a later shard fails, the earlier shards were changed.
+            // If a shard after the first one fails, the earlier shards are already changed.
             ran.map_err(|fault| if n > 0 { fault.after_a_part() } else { fault })?;
         }
         Ok(())
     }
 
-    /// Sets the limit of the groups without a separate limit. The record of the queue also contains the limit, to
-    /// restore it in a shard that has lost it.
+    /// Sets the limit for groups without a separate limit. The record of the queue also has this limit, so that a shard
+    /// that has lost it can be restored.
     pub(super) async fn set_default_limit(&self, queue: &Place, limit: Option<u32>) -> Answer<()> {
         let shards = self.shards_of(queue)?;
-        // The shards change before the record, because this step fails if the queue was dropped.
+        // This step fails if the queue was dropped. Therefore, the shards are changed before the record.
         self.change_group_setting(queue, None, GroupChange::Limit(limit)).await?;
         let limit = limit.map(|limit| limit.to_string()).unwrap_or_default();
         let recorded =
@@ -64,7 +64,7 @@ impl Redis {
 
     pub(super) async fn read_queue_rate(&self, queue: &Place) -> Answer<Option<Throttle>> {
         let shards = self.shards_of(queue)?;
-        // Only a queue with one shard can have a rate.
+        // A queue with several shards cannot have a rate.
         let [shard] = &shards[..] else { return Ok(None) };
         let read = self.run_script(shard, &self.nodes.scripts.read_rate.on(shard)).await?;
         let mut read = Values::from_array(read)?;
@@ -73,9 +73,9 @@ impl Redis {
         Ok(gate.map(|gate| gate.throttle(now)))
     }
 
-    /// Sets the rate of a queue with one shard, because the starts of several shards could not be counted exactly. The
-    /// record of the queue also contains the rate, like the limit of the groups. With `when` "first", an existing rate
-    /// is not changed. Returns the resulting rate.
+    /// Sets the rate of a queue with one shard. The starts of several shards could not be counted exactly. The record
+    /// of the queue also has the rate. If `when` is "first", an existing rate is not changed. Returns the rate that the
+    /// queue has after the call.
     pub(super) async fn set_queue_rate(
         &self,
         queue: &Place,
@@ -102,9 +102,8 @@ impl Redis {
         recorded.await.map_err(|fault| fault.after_a_part())
     }
 
-    /// Changes the record of a queue, which contains the rate `recorded`, until it contains the rate that claims use.
-    /// Repetitions are needed because another process may change the rate meanwhile, and may change the record first.
-    /// Returns the rate.
+    /// Writes the rate that claims use into the record of the queue, which now has the rate `recorded`. The change is
+    /// repeated until both are equal, because another process may change the rate in the meantime. Returns the rate.
     pub(super) async fn record_queue_rate(
         &self,
         queue: &Place,
@@ -121,7 +120,7 @@ impl Redis {
         }
     }
 
-    /// Restores the rate from the record, if the server has lost it.
+    /// Restores the rate from the record of the queue if the server has lost the rate.
     pub(super) async fn restore_rate(&self, shard: &Shard) -> Answer<()> {
         match self.read_record(&shard.queue.name, None).await? {
             Some(record) if record.settings.rate.is_some() => self.restore_mark(shard).await,
@@ -134,8 +133,8 @@ impl Redis {
         dropping::record(&self.nodes, &shard.queue, &change).await
     }
 
-    /// Lists groups with the numbers of their keys. Shards have no index of keys by group, so this reads all keys of
-    /// the queue.
+    /// Lists groups with the number of their keys in each state. A shard has no index of keys by group, so the function
+    /// reads all keys of the queue.
     pub(super) async fn list_all_groups(
         &self,
         queue: &Place,
@@ -184,8 +183,8 @@ impl Redis {
         Ok(infos.collect())
     }
 
-    /// Reads the settings of all groups. All shards contain the same settings, with two exceptions: a change can be in
-    /// progress, and only the shard of a group knows the time of the next start that its rate permits.
+    /// Reads the settings of all groups. All shards have the same settings, with two exceptions. A change may be in
+    /// progress. In addition, only the shard of a group knows the time of the next start that the group's rate permits.
     async fn read_settings(
         &self,
         shard: &Shard,
@@ -220,12 +219,12 @@ struct Setting {
     limit: Option<u32>,
     weight: u32,
     is_paused: bool,
-    /// The rate of the group.
+    /// The rate of the group, and the time of its next start.
     gate: Option<Gate>,
 }
 
 impl Setting {
-    /// Parses the settings as the scripts do: an invalid setting counts as its default.
+    /// Parses the settings as the scripts do. If a setting is invalid, its default is used.
     fn parse(text: &str, now: Micros) -> Self {
         let mut words = text.splitn(4, ' ');
         let limit = words.next().and_then(|limit| limit.parse().ok());
@@ -246,7 +245,7 @@ impl Default for Setting {
     }
 }
 
-/// The list of the first groups after a name.
+/// A page of groups that follow a name.
 struct Listing<'a> {
     after: Option<&'a str>,
     limit: usize,
@@ -256,12 +255,12 @@ struct Listing<'a> {
 #[derive(Default)]
 struct Group {
     counts: StateCounts,
-    /// A scan may return a key twice.
+    /// The keys that were counted. A scan may return a key twice, so each key is counted once.
     keys: HashSet<Key>,
 }
 
 impl Listing<'_> {
-    /// Returns the group, if it belongs to the page.
+    /// Returns the group with this name, or `None` if it is not on this page.
     fn group(&mut self, name: &str) -> Option<&mut Group> {
         if self.limit == 0 || self.after.is_some_and(|after| name <= after) {
             return None;

@@ -1,4 +1,4 @@
-//! The map of slots to servers, as one server has reported it.
+//! The map of a cluster's slots to servers, as one server has reported it.
 
 use std::sync::Arc;
 
@@ -11,17 +11,17 @@ use crate::types::error::{Answer, EngineError};
 
 #[derive(Debug, Default)]
 pub(super) struct Map {
-    /// The ranges of slots, by their last slots, in ascending order.
+    /// The ranges of slots and their servers. A range is given by its last slot, and the ranges are in ascending order.
     ranges: Vec<(u16, Arc<Node>)>,
     pub(super) is_cluster: bool,
-    /// True if the cluster is complete. A master that was cut off from the cluster reports this with a delay.
+    /// True if the cluster is complete. A master that was separated from the cluster reports this with a delay.
     pub(super) is_whole: bool,
-    /// The configuration epoch of the cluster, as the server knows it. It increases with each election of a master.
+    /// The configuration epoch of the cluster, as the server knows it. It grows with each election of a master.
     epoch: u64,
 }
 
 impl Map {
-    /// Requests the map of a server. `known` returns the node with an address that the server names.
+    /// Requests the map from a server. `known` returns the node for an address that the server names.
     pub(super) async fn ask_server(
         node: &Arc<Node>,
         known: impl Fn(ConnectionAddr) -> Arc<Node>,
@@ -62,7 +62,7 @@ impl Map {
             };
             ranges.push((last, known(address(node, &value_text(host), port))));
         }
-        // Servers report their ranges in any order, and `holder_of` needs them sorted.
+        // Servers report their ranges in any order, but `holder_of` needs them in ascending order.
         ranges.sort_by_key(|&(last, _)| last);
         Ok(Self {
             ranges,
@@ -72,12 +72,12 @@ impl Map {
         })
     }
 
-    /// Returns true if this map is more credible than the other.
+    /// Returns true if this map is more credible than `other`.
     pub(super) fn is_better_than(&self, other: &Self) -> bool {
         (self.is_whole, self.epoch) > (other.is_whole, other.epoch)
     }
 
-    /// Returns the servers that have slots, each once.
+    /// Returns each server that has slots, once.
     pub(super) fn all_masters(&self) -> Vec<Arc<Node>> {
         let mut masters: Vec<Arc<Node>> = Vec::new();
         for (_, node) in &self.ranges {
@@ -98,7 +98,7 @@ impl Map {
     }
 }
 
-/// Returns the address of a server that `from` has named. A missing host is the host of `from`.
+/// Returns the address of a server that `from` has named. If the host is missing, it is the host of `from`.
 pub(super) fn address(from: &Node, host: &str, port: u16) -> ConnectionAddr {
     let own = match from.info.addr() {
         ConnectionAddr::Tcp(host, _) | ConnectionAddr::TcpTls { host, .. } => host.clone(),
@@ -114,7 +114,7 @@ pub(super) fn address(from: &Node, host: &str, port: u16) -> ConnectionAddr {
     }
 }
 
-/// Returns the value that follows this name in a list of names and values.
+/// Returns the value that follows `name` in a list of names and values.
 pub(super) fn find_value(words: &[Value], name: &str) -> Option<String> {
     words.chunks(2).find_map(|pair| match pair {
         [said, value] if value_text(said) == name => Some(value_text(value)),

@@ -1,67 +1,67 @@
-//! Redis and Valkey stores, on a single node or a cluster.
+//! The engine for Redis and Valkey, on a single node or a cluster.
 //!
-//! Each operation is a script. It runs atomically, at one time of the server's clock, on one shard. A queue
-//! has one shard on a single node and several on a cluster. Each key belongs permanently to one shard.
+//! Each operation is a script. A script runs atomically on one shard, with one reading of the server's clock. A queue
+//! has one shard on a single node, and several shards on a cluster. Each key belongs permanently to one shard.
 //!
 //! A shard consists of these Redis keys:
 //!
-//! - A hash with one row per key that has a state.
-//! - Sorted sets of the keys that are due, in flight or parked.
+//! - A hash with one row for each key that has a state.
+//! - Sorted sets of the keys that are ready, waiting, in flight or parked.
 //! - The last fencing token.
 //! - A hash of the last failed runs of each key that fails.
 //! - A list with a token for waiting processes.
-//! - For groups: a sorted set of the ready keys in the order of the turns. Two hashes contain the number of keys in
-//!   flight, and the settings of each group. The group of a key is in its row. Queues without groups run no command for
-//!   them.
+//! - If the queue has groups: a sorted set of the ready keys in the order of the turns, and two hashes. The hashes have
+//!   the number of keys in flight and the settings of each group. The group of a key is in the key's row. If the queue
+//!   has no groups, scripts run no commands for groups.
 //!
-//! Schedules are in a hash and a sorted set, in the shard of their keys. If the server evicts keys, it may lose them. The
-//! numbers per minute are in a hash and two sorted sets, in the slot of the record of the queue.
+//! The schedules of a shard's keys are in a hash and a sorted set. A server that evicts keys may lose them. The
+//! activity of each minute is in a hash and two sorted sets, in the slot of the queue's record.
 //!
 //! # Groups
 //!
-//! A claim counts the keys of a group in flight, and delivers further ones, in one script. The limits are therefore
-//! exact. After a failover, they are exact except for lost writes. All keys of a group must therefore be in one shard.
-//! If a pattern extracts the groups, the group of a key determines its shard. If adds name the groups, the queue has
-//! one shard, even if the address asks for more.
+//! One script counts the keys of a group in flight and delivers further keys. Therefore, the limits are exact. After a
+//! failover, they are exact except for lost writes. The script needs all keys of the group in one shard. If a pattern
+//! extracts the groups, the group of a key determines its shard. If adds name the groups, the queue has one shard, even
+//! if the address asks for more.
 //!
 //! # Data loss in a failover
 //!
-//! Replication is asynchronous. When a master fails, writes that it had acknowledged but not replicated are
-//! lost:
+//! Replication is asynchronous. When a master fails, writes that it had acknowledged but not replicated are lost:
 //!
-//! - Adds: at worst the adds of about the last second, unless N replicas have confirmed them (`wait=N`).
-//! - Completions: the key is delivered again after its lease.
-//! - Claims: a key may be delivered again while its holder still processes it. The holder's fencing token is
-//!   then lower, so its completion has no effect here, and destinations that compare tokens reject its
-//!   writes.
+//! - Adds: at worst, the adds of about the last second are lost, unless N replicas have confirmed them (`wait=N`).
+//! - Completions: the key is delivered again after its lease has expired.
+//! - Claims: a key may be delivered again while a worker still processes it. The fencing token of that worker is then
+//!   lower, so its completion has no effect. Destinations that compare tokens also reject its writes.
 //!
-//! An add that replicas do not confirm in time is sent again. The script recognizes the batch by its receipt, a Redis
-//! key with the answers of the batch. The receipt is written together with the rows, and expires when the batch can no
-//! longer be repeated. A retried add therefore counts once, even after a failover to a replica that has the receipt.
+//! If replicas do not confirm an add in time, the engine sends the add again. The script recognizes the batch by its
+//! receipt, which is a Redis key with the answers of the batch. The receipt is written together with the rows, and
+//! expires when the batch can no longer be repeated. Therefore, a repeated add is counted once, even after a failover
+//! to a replica that has the receipt.
 //!
-//! Fencing tokens increase regardless of lost writes, because each is at least the time of its server in microseconds.
-//! The clocks of servers that replace each other must therefore differ by less than the time that a failover takes.
+//! Fencing tokens grow even if writes are lost, because each token is at least the time of its server in microseconds.
+//! The guarantee requires that the clocks of servers that replace each other differ by less than the duration of a
+//! failover.
 //!
 //! # Minimum permissions
 //!
-//! Queues need the keys `requeue:*` and the commands `evalsha`, `script|load`, `blpop`, `get`, `set`,
-//! `time`, `exists`, `type`, `hset`, `hdel`, `hget`, `hlen`, `hmget`, `hscan`, `zadd`, `zrem`, `zrange`,
-//! `zrangebylex`, `zrangebyscore`, `zscore`, `zcount`, `zcard`, `zscan`, `llen`, `lpush` and `ltrim`. A
-//! cluster also needs `cluster|slots` and `cluster|info`, `wait=N` needs `wait`, and an address with a
-//! `/DB` needs `select`. `migrate` needs no further permissions. The permission for `info` makes requeue detect servers
-//! that evict or do not persist keys. Drops of queues need `unlink`, and queues with groups need `zremrangebylex`.
+//! Queues need the keys `requeue:*` and the commands `evalsha`, `script|load`, `blpop`, `get`, `set`, `time`, `exists`,
+//! `type`, `hset`, `hdel`, `hget`, `hlen`, `hmget`, `hscan`, `zadd`, `zrem`, `zrange`, `zrangebylex`, `zrangebyscore`,
+//! `zscore`, `zcount`, `zcard`, `zscan`, `llen`, `lpush` and `ltrim`. A cluster also needs `cluster|slots` and
+//! `cluster|info`, `wait=N` needs `wait`, and an address with a `/DB` needs `select`. `migrate` needs no further
+//! permissions. The permission for `info` makes requeue detect servers that evict or do not persist keys. Drops of
+//! queues need `unlink`, and queues with groups need `zremrangebylex`.
 //!
 //! # Lost keys
 //!
-//! Evictions and manual deletions can remove parts of a shard. Each row has one place in the sorted sets, so
-//! a script can detect missing parts by comparing counts. Scripts compare the counts when a queue is opened, and when a
-//! claim finds no key. If parts are missing, a repair walks all rows in short steps, and restores their places. Places
-//! without a row are dropped. Keys whose rows are missing are lost.
+//! Evictions and manual deletions can remove parts of a shard. Each row has one place in the sorted sets, so a script
+//! can detect missing parts by comparing counts. Scripts compare them when a queue is opened, and when a claim finds no
+//! key. If parts are missing, a repair walks all rows in short steps, and restores their places. It drops places
+//! without a row. Keys whose rows are missing are lost.
 //!
 //! In a queue with groups, claims deliver no key while the numbers of keys in flight are wrong, because claims could
-//! not enforce the limits. Each script adds differences to these numbers, so that their sum stays wrong until the
-//! repair counts all keys in flight. A script that finds an impossible number makes the sum wrong. The regular review
-//! of the schedules does the same if the numbers do not add up to their sum.
+//! not enforce the limits. Each script adds differences to these numbers. Therefore, their sum stays wrong until the
+//! repair counts all keys in flight. A script that finds an impossible number makes the sum wrong. The regular look at
+//! the schedules also makes the sum wrong, if the numbers do not add up to it.
 
 mod actions;
 mod activity;
@@ -126,24 +126,24 @@ use crate::types::rate::{Rate, Throttle};
 
 /// The default number of shards of a queue on a cluster.
 const SHARDS: u16 = 16;
-/// The time in which replicas must confirm adds, if `wait` is set.
+/// The time in which replicas must confirm adds if `wait` is set.
 const WAIT: Duration = Duration::from_secs(1);
 
 #[derive(Debug)]
 pub(crate) struct Redis {
-    /// The host and port of each seed, separated by commas, for messages.
+    /// The hosts and ports of the seeds, separated by commas, for messages.
     address: String,
     nodes: Arc<Nodes>,
-    /// The number of replicas that must have received an acknowledged write.
+    /// The number of replicas that must have a write before it is acknowledged.
     wait: u32,
     shards: u16,
-    /// The shards of the open queues, by generation.
+    /// The shards of the open queues, by the generation of the queue.
     queues: Mutex<HashMap<u64, Arc<Vec<Shard>>>>,
-    /// The wake state of each open queue, by the number of its place.
+    /// The wakes of each open queue, by the number of its place.
     waiting: Mutex<HashMap<i64, Arc<Waiting>>>,
     places: AtomicI64,
     receipts: Receipts,
-    /// A counter that determines the shard with which the next claim begins.
+    /// A counter that selects the shard with which the next claim begins.
     turn: AtomicUsize,
 }
 
@@ -156,10 +156,10 @@ impl Redis {
         }
     }
 
-    /// Connects with a custom clock. `clock` defines a Lua function `now`.
+    /// Connects to the store, with a given clock. `clock` is the text of a Lua function `now`.
     async fn connect_with(options: Options, clock: &str) -> Answer<Self> {
-        // The driver chooses no TLS provider. If the program has already installed a provider, `install_default` fails,
-        // and that provider is used.
+        // The driver does not choose a TLS provider. If the program has already installed one, `install_default` fails,
+        // and the driver uses that provider.
         let _ = rustls::crypto::ring::default_provider().install_default();
         let Options { seeds, wait, shards, accepts_eviction } = options;
         let addresses: Vec<_> = seeds.iter().map(|seed| seed.addr().to_string()).collect();
@@ -183,14 +183,15 @@ impl Redis {
         shards.ok_or_else(|| EngineError::refused("the queue has not been opened"))
     }
 
-    /// Returns the shards of the queue, and the number of the shard that has the key.
+    /// Returns the shards of the queue, and the number of the shard to which the key belongs.
     fn shard_with(&self, queue: &Place, key: &Key) -> Answer<(Arc<Vec<Shard>>, usize)> {
         let shards = self.shards_of(queue)?;
         let number = names::shard_of(&shards[0].queue, key, shards.len());
         Ok((shards, number))
     }
 
-    /// Runs a script that changes keys of one shard in a state. The result for a key is true if it was changed.
+    /// Runs a script that changes keys of one shard in a state. The answer for a key is true if the script has changed
+    /// it.
     async fn changed(
         &self,
         script: &Script,
@@ -208,7 +209,7 @@ impl Redis {
     }
 }
 
-/// Returns the queue's fencing token for a token of a shard. Tokens of different shards differ.
+/// Converts a fencing token of a shard to one of the queue. The results for different shards differ.
 fn epoch_of(epoch: i64, number: usize, count: usize) -> i64 {
     // A queue has at most 256 shards.
     epoch.saturating_mul(count as i64).saturating_add(number as i64)
@@ -218,7 +219,7 @@ fn hold_flag(queue: &Place) -> u8 {
     u8::from(queue.readd_policy == ReaddPolicy::Hold)
 }
 
-/// Encodes the settings of completions: see `read_flags` of rows.lua.
+/// Encodes the settings of completions: see `read_flags` in rows.lua.
 fn completion_flags(queue: &Place) -> u8 {
     hold_flag(queue) + 2 * u8::from(queue.keeps_past)
 }
@@ -264,7 +265,7 @@ impl Engine for Redis {
         let (shards, number) = self.shard_with(queue, &first.key)?;
         let (shard, script) = (&shards[number], &self.nodes.scripts.add);
         let is_first = attempts.is_first();
-        // Without `wait`, a batch is rarely sent again.
+        // Without `wait`, a batch is rarely sent again, so it has no receipt.
         let receipt = (self.wait > 0).then(|| self.receipts.for_attempt(attempts));
         let mut command = match receipt {
             Some(Receipt { name, .. }) => script.on_also(shard, &shard.receipt(name)),
@@ -277,13 +278,13 @@ impl Engine for Redis {
         }
         let line = (Line::WaitingAdds, WAIT);
         let (answer, replicas) = self.run_and_wait(shard, &command, line).await?;
-        // The master has the write, but a failover may lose the write. The caller sends the batch again.
+        // The master has the write, but a failover may lose it. The caller sends the batch again.
         if replicas < self.wait {
             let wanted = self.wait;
             let source = format!("only {replicas} of {wanted} replicas have confirmed it").into();
             return Err(EngineError { kind: Kind::Unconfirmed, source });
         }
-        // After a second attempt, the first attempt may still arrive, and must then find its receipt.
+        // If there were several attempts, the first one may still arrive, and must then find its receipt.
         if let Some(receipt) = receipt.filter(|_| is_first) {
             self.receipts.put_back(receipt);
         }
@@ -298,7 +299,7 @@ impl Engine for Redis {
     async fn claim_keys(&self, queue: &Place, claim: Claim) -> Answer<Claimed> {
         let waiting = lock(&self.waiting).get(&queue.id).map(Arc::clone);
         let woken = waiting.as_ref().and_then(|waiting| waiting.shard());
-        // Claims rotate over the shards, so that the keys of no shard starve.
+        // Successive claims begin with different shards, so that no shard's keys starve.
         let begin = woken.unwrap_or_else(|| self.turn.fetch_add(1, Ordering::Relaxed));
         let claimed = self.claim_shards(queue, begin, claim).await;
         if let Some(waiting) = waiting {
@@ -311,19 +312,20 @@ impl Engine for Redis {
         claimed
     }
 
-    /// Pauses one shard after the other.
+    /// Pauses or resumes one shard after another.
     async fn set_paused(&self, queue: &Place, paused: bool) -> Answer<()> {
         for (n, shard) in self.shards_of(queue)?.iter().enumerate() {
             let mut command = self.nodes.scripts.pause.on(shard);
             command.arg(u8::from(paused));
             let ran = self.run_script(shard, &command).await;
-            // The earlier shards were changed.
+            // If a shard after the first one fails, the earlier shards are already changed.
             ran.map_err(|fault| if n > 0 { fault.after_a_part() } else { fault })?;
         }
         Ok(())
     }
 
-    /// Returns true if at least one shard is paused. An interrupted pause or resume can leave only some shards paused.
+    /// Returns true if at least one shard is paused. If a pause or a resume is interrupted, only some of the shards may
+    /// be paused.
     async fn is_paused(&self, queue: &Place) -> Answer<bool> {
         for shard in &*self.shards_of(queue)? {
             let found = self.run_script(shard, &self.nodes.scripts.is_paused.on(shard)).await?;
@@ -470,7 +472,7 @@ impl Engine for Redis {
             1 => CancelledRun::Cancelled,
             _ => CancelledRun::AlreadyCancelled,
         };
-        // Holders renew their leases when the value changes. The value expires after all holders have seen it.
+        // Processes renew their leases when this value changes. It expires after all of them have read it.
         let (signal, slot) = names::cancels(&queue.name);
         let mut set = redis::cmd("SET");
         set.arg(signal).arg(fastrand::u64(1..=i64::MAX.unsigned_abs())).arg("EX").arg(60);
@@ -567,12 +569,12 @@ impl Engine for Redis {
         let waiting = Arc::new(Waiting::new());
         let woken = waiting.subscribe();
         if let Ok(shards) = self.shards_of(queue) {
-            // Wakes name no groups, because the scripts of claims read the names of changed groups.
+            // Wakes need not name groups, because the scripts of claims read the names of changed groups.
             shards.iter().for_each(|shard| lock(&shard.turns).hear_wakes());
             waiting.begin(&self.nodes, &shards);
         }
         let mut all = lock(&self.waiting);
-        // Entries of queues that were closed in this process are removed here.
+        // The entries of queues that this process has closed are removed.
         all.retain(|_, waiting| !waiting.is_over());
         all.insert(queue.id, waiting);
         woken
@@ -581,9 +583,9 @@ impl Engine for Redis {
     fn pass_wake_on(&self, queue: &Place) {
         let waiting = lock(&self.waiting).get(&queue.id).map(Arc::clone);
         let (Some(waiting), Ok(shards)) = (waiting, self.shards_of(queue)) else { return };
-        // Without this call, this process might take the token again.
+        // Otherwise, this process could take the token again.
         waiting.want_tokens(false);
-        // After a failed claim, the shard of the token is unknown.
+        // After a failed claim, it is not known from which shard the token came.
         let numbers = waiting.shard().map_or(0..shards.len(), |number| number..number + 1);
         let nodes = Arc::clone(&self.nodes);
         tokio::spawn(async move {

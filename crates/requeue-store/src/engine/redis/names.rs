@@ -1,4 +1,4 @@
-//! The names of a queue's Redis keys, and the assignment of keys to shards.
+//! The names of a queue's Redis keys, and the shard of each key.
 
 use std::fmt::Write;
 use std::sync::atomic::AtomicBool;
@@ -16,35 +16,36 @@ const SLOTS: u16 = 16384;
 /// The maximum number of shards of a queue.
 pub(super) const MAX_SHARDS: u16 = 256;
 
-/// The version of the data of all queues.
+/// The Redis key with the version of the data of all queues.
 pub(super) const SCHEMA: &str = "requeue:schema";
 
-/// The floor, a number that increases with each drop. All queues that are created later have greater fencing tokens.
+/// The Redis key of the floor, a number that grows with each drop. Queues that are created later have greater fencing
+/// tokens.
 pub(super) const FLOOR: &str = "requeue:dropped";
 
-/// A hash with the names of all queues: on a cluster, no other key lists them.
+/// The Redis key of a hash with the names of all queues. On a cluster, no other Redis key lists them.
 pub(super) const QUEUES: &str = "requeue:queues";
 
-/// The identity of one of the successive queues of a name.
+/// Identifies one of the successive queues that have the same name.
 #[derive(Clone, Debug)]
 pub(super) struct Identity {
     pub(super) name: String,
-    /// A number that is drawn when the queue is created.
+    /// A random number that is drawn when the queue is created.
     pub(super) generation: u64,
-    /// The value of [`FLOOR`] when this process opened the queue.
+    /// The floor at the time at which this process opened the queue.
     pub(super) floor: i64,
     /// The rule that assigns keys to groups, or `None` if the queue has no groups.
     pub(super) grouping: Option<Grouping>,
 }
 
-/// A part of a queue on which one script operates, and which lies on one node of a cluster.
+/// A part of a queue. A shard lies on one node of a cluster, and each script operates on one shard.
 #[derive(Debug)]
 pub(super) struct Shard {
     pub(super) slot: u16,
     pub(super) queue: Arc<Identity>,
-    /// The Redis keys, in the order in which the scripts use them. The last four exist only in queues with groups.
+    /// The Redis keys of the shard, in the order that the scripts use. The last four exist only in a queue with groups.
     pub(super) keys: Vec<String>,
-    /// The time at which the shard stopped answering claims. Claims skip the shard until it answers.
+    /// The time at which the shard stopped answering claims. Until it answers, claims skip it.
     pub(super) silent: Mutex<Option<Instant>>,
     /// True while this process repairs the shard.
     pub(super) is_repaired: AtomicBool,
@@ -65,39 +66,40 @@ impl Shard {
         &self.keys[12]
     }
 
-    /// Returns the Redis key of a receipt. The key expires, and is not one of the parts of the shard.
+    /// Returns the Redis key of a receipt. This Redis key expires, and is not a part of the shard.
     pub(super) fn receipt(&self, name: u64) -> String {
         let rows = self.rows();
         let start = rows.rfind(':').map_or(rows, |end| &rows[..end]);
         format!("{start}:receipt:{name:x}")
     }
 
-    /// Returns the Redis keys of the schedules. Only the scripts that change schedules, and drops, use them.
+    /// Returns the Redis keys of the schedules. Only drops, and the scripts that change schedules, use them.
     pub(super) fn schedules(&self) -> [String; 2] {
         let rows = self.rows();
         let start = rows.rfind(':').map_or(rows, |end| &rows[..end]);
         ["schedules", "schedule-times"].map(|part| format!("{start}:{part}"))
     }
 
-    /// Returns the Redis key of the mark that names the generation.
+    /// Returns the Redis key of the mark, which has the generation.
     pub(super) fn generation(&self) -> &str {
         &self.keys[9]
     }
 }
 
-/// The parts of a shard that only queues with groups have.
+/// The parts of a shard that only a queue with groups has.
 const GROUP_PARTS: [&str; 4] = ["turns", "in-flight", "group-settings", "freed"];
 
-/// Returns all shards of a queue, which are distributed evenly over the slots of a cluster.
+/// Returns all shards of a queue. They are distributed evenly over the slots of a cluster.
 pub(super) fn shards(of: &Arc<Identity>, count: u16) -> Vec<Shard> {
     let queue = encode_name(&of.name);
     let shard = |number: u16| {
         let slots = SLOTS / count;
         let mut tags = (0u32..).map(|draw| format!("{queue}/{number}.{draw}"));
-        // Each tag matches with probability 1 / `count`.
+        // A tag is suitable with the probability 1 / `count`.
         let tag = tags.find(|tag| (slot(tag) / slots).min(count - 1) == number);
         let tag = tag.unwrap_or_else(|| queue.clone());
-        // A process that waits for a token of a dropped queue must not take a token of a later queue.
+        // The name contains the generation. Therefore, a process that waits for a token of a dropped queue cannot take
+        // a token of a later queue.
         let wake = format!("{}:wake", of.generation);
         let parts = [
             "rows",
@@ -123,13 +125,13 @@ pub(super) fn shards(of: &Arc<Identity>, count: u16) -> Vec<Shard> {
     (0..count).map(shard).collect()
 }
 
-/// Returns the shard of a key. If a pattern extracts the groups of a queue, all keys of a group are in one shard, so
-/// that the group can have a limit.
+/// Returns the number of a key's shard. If a pattern extracts the groups, all keys of a group are in one shard, so that
+/// the group can have a limit.
 pub(super) fn shard_of(queue: &Identity, key: &Key, count: usize) -> usize {
     let hash = |text: &[u8]| usize::from(State::<XMODEM>::calculate(text)) % count;
     match &queue.grouping {
         _ if count == 1 => 0,
-        // A key without a valid group cannot be added.
+        // A key whose group is invalid cannot be added, so its shard has no effect.
         Some(grouping @ Grouping::Pattern(_)) => {
             grouping.group_of(key, None).map_or(0, |group| hash(group.as_bytes()))
         }
@@ -143,8 +145,8 @@ pub(super) fn queue(queue: &str) -> (String, u16) {
     (format!("requeue:{{{tag}}}:queue"), slot(&tag))
 }
 
-/// Returns the Redis key of a queue's record, and the Redis keys of its activity and of the operators' actions. All
-/// have the same slot.
+/// Returns the Redis keys of the queue's record, its activity, and the operators' actions. All of them have the same
+/// slot.
 pub(super) fn with_activity(record: String) -> [String; 5] {
     let start = record.trim_end_matches("queue");
     let [parts, times, minutes, actions] =
@@ -153,18 +155,18 @@ pub(super) fn with_activity(record: String) -> [String; 5] {
     [record, parts, times, minutes, actions]
 }
 
-/// Returns the Redis key whose value changes when a run of the queue is cancelled, and its slot.
+/// Returns a Redis key and its slot. Its value changes when a run of the queue is cancelled.
 pub(super) fn cancels(queue: &str) -> (String, u16) {
     let tag = encode_name(queue);
     (format!("requeue:{{{tag}}}:cancels"), slot(&tag))
 }
 
-/// Returns the slot of a Redis key, or of all Redis keys with `tag` between braces.
+/// Returns the slot of a Redis key, or of all Redis keys that have `tag` between braces.
 pub(super) fn slot(tag: &str) -> u16 {
     State::<XMODEM>::calculate(tag.as_bytes()) % SLOTS
 }
 
-/// Encodes the name of a queue without characters that have a meaning in Redis keys.
+/// Encodes the name of a queue, so that it has no character with a special meaning in Redis keys.
 fn encode_name(name: &str) -> String {
     name.bytes().fold(String::with_capacity(name.len()), |mut encoded, byte| {
         match byte {

@@ -1,4 +1,4 @@
-//! Manages the connections to a server.
+//! The connections to one server.
 
 use std::fmt;
 use std::sync::Mutex;
@@ -17,16 +17,17 @@ use crate::types::error::{Answer, EngineError, Kind};
 
 /// The timeout of a connection attempt.
 const CONNECTING: Duration = Duration::from_secs(3);
-/// The timeout of a response.
+/// The timeout of the answer to a command.
 const ANSWERING: Duration = Duration::from_secs(10);
-/// The timeout of a check whether the server is available.
+/// The timeout of a check whether the server answers.
 const GREETING: Duration = Duration::from_secs(1);
-/// The number of connections for commands that wait for replicas, per kind.
+/// The number of connections for adds that wait for replicas. Claims that wait for replicas have the same number of
+/// connections.
 const WAITING: usize = 4;
 
 /// The kind of connection that a command uses. `WAIT` blocks all later commands on its connection. Therefore, commands
-/// with `WAIT` must not share a connection with commands that are answered immediately, such as renewals. Claims must
-/// not wait for adds.
+/// with `WAIT` do not share a connection with commands that are answered immediately, such as renewals. In addition,
+/// claims must not wait for adds.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Line {
     Quick,
@@ -34,25 +35,26 @@ pub(super) enum Line {
     WaitingClaims,
 }
 
-/// A connection that is opened on first use.
+/// A connection that is opened when it is first used.
 #[derive(Default)]
 struct Wire {
     open: Mutex<Option<MultiplexedConnection>>,
-    /// The time and the error of the last failed attempt. The lock is held while the connection is opened.
+    /// The time and the error of the last failed attempt to connect. A caller holds this lock while it opens the
+    /// connection.
     opening: tokio::sync::Mutex<Option<(Instant, Kind, String)>>,
 }
 
-/// A server and its open connections.
+/// A server and the open connections to it.
 pub(super) struct Node {
     pub(super) info: ConnectionInfo,
     pub(super) address: String,
     wires: [Wire; 1 + 2 * WAITING],
     turn: AtomicUsize,
-    /// True if the last request to the server was not answered.
+    /// True if the server did not answer the last request.
     silent: AtomicBool,
-    /// True while a task checks whether the server is available.
+    /// True while a task checks whether the server answers.
     doubted: AtomicBool,
-    /// True if the server's persistence and eviction were examined since the last connect.
+    /// True if the eviction and persistence settings of the server were read after the last connect.
     pub(super) is_examined: AtomicBool,
 }
 
@@ -75,7 +77,7 @@ impl Node {
         }
     }
 
-    /// Opens a dedicated connection with this response timeout.
+    /// Opens a separate connection. `answering` is the timeout of an answer.
     pub(super) async fn connect(&self, answering: Duration) -> Answer<MultiplexedConnection> {
         let config = AsyncConnectionConfig::new()
             .set_connection_timeout(Some(CONNECTING))
@@ -87,7 +89,7 @@ impl Node {
         connected.await.map_err(|error| connect_fault(&self.address, &error))
     }
 
-    /// Returns the number of the next connection of this kind, in rotation.
+    /// Returns the number of a connection of this kind. Successive calls return different connections.
     pub(super) fn wire(&self, line: Line) -> usize {
         let turn = self.turn.fetch_add(1, Ordering::Relaxed) % WAITING;
         match line {
@@ -97,7 +99,7 @@ impl Node {
         }
     }
 
-    /// Returns the shared connection with this number.
+    /// Returns the shared connection with the number `wire`.
     pub(super) async fn connection(&self, wire: usize) -> Answer<MultiplexedConnection> {
         let wire = &self.wires[wire];
         let open = || lock(&wire.open).clone();
@@ -109,13 +111,14 @@ impl Node {
         if let Some(open) = open() {
             return Ok(open);
         }
-        // A caller that has waited for a failed attempt does not start another attempt.
+        // If the attempt that this caller has waited for failed, the caller does not start another attempt.
         if let Some((at, kind, said)) = &*last
             && *at > since
         {
             return Err(EngineError { kind: *kind, source: said.clone().into() });
         }
-        // The lock is held during the attempt, so that callers open one connection to a returning server, not one each.
+        // The lock is held during the attempt. Therefore, many callers open only one connection to a server that has
+        // returned.
         let new = self.connect(ANSWERING).await;
         let new = new.inspect_err(|fault| {
             *last = Some((Instant::now(), fault.kind, fault.source.to_string()));
@@ -124,10 +127,10 @@ impl Node {
         Ok(new)
     }
 
-    /// Forgets the connections. Commands in progress may still be answered; later commands use new connections.
+    /// Drops the connections. Commands in progress may still be answered, and later commands use new connections.
     pub(super) fn disconnect(&self) {
         self.note_silence();
-        // A new connection may lead to another server, which must be examined.
+        // The new connection may lead to another server, whose settings must be read.
         self.is_examined.store(false, Ordering::Relaxed);
         for wire in &self.wires {
             *lock(&wire.open) = None;
@@ -142,8 +145,8 @@ impl Node {
         self.silent.load(Ordering::Relaxed)
     }
 
-    /// Sends the commands together and returns all answers. Fails if the first answer is an error. `ahead`
-    /// is true if the slot is being migrated to this server.
+    /// Sends the commands together, and returns all answers. Returns an error if the first answer is an error. `ahead`
+    /// is true if the slot is moving to this server.
     pub(super) async fn send(
         &self,
         connection: &mut MultiplexedConnection,
@@ -162,7 +165,7 @@ impl Node {
                 connection.send_packed_commands(&all, skipped, commands.len()).await?
             }
         };
-        // `Relaxed` suffices, because the flag only determines which server is first asked for the map.
+        // `Relaxed` suffices, because the flag only decides which server is first asked for the map.
         self.silent.store(false, Ordering::Relaxed);
         if let Some(first) = answers.first_mut() {
             *first = std::mem::replace(first, Value::Nil).extract_error()?;
@@ -170,7 +173,7 @@ impl Node {
         Ok(answers)
     }
 
-    /// Sends commands that concern no slot, and returns their answers.
+    /// Sends commands that do not belong to a slot, and returns their answers.
     pub(super) async fn ask<const N: usize>(&self, commands: [&Cmd; N]) -> Answer<[Value; N]> {
         let mut connection = self.connection(self.wire(Line::Quick)).await?;
         let answers = self.send(&mut connection, &commands, false).await;
@@ -186,12 +189,13 @@ impl Node {
         answers.try_into().map_err(|_| unknown_format())
     }
 
-    /// Checks that the server answers. Returns `None` if another task is already checking.
+    /// Checks whether the server answers. Returns `None` if another task is already checking the server.
     ///
-    /// A `WAIT` delays all later commands on its connection. A connection for adds is therefore not checked itself.
-    /// Another connection is checked, and the connection for adds is replaced, because it may be broken.
+    /// A `WAIT` delays all later commands on its connection. Therefore, a connection for adds is not used for the
+    /// check. The check uses another connection, and the connection for adds is replaced, because it may be broken.
     pub(super) async fn is_there(&self, wire: usize) -> Option<bool> {
-        // Only one task sees `false`. The flag publishes no other data, so a relaxed order suffices.
+        // Only the first task receives `false` here, and checks the server. The flag protects no other data, so
+        // `Relaxed` suffices.
         if self.doubted.swap(true, Ordering::Relaxed) {
             return None;
         }
@@ -204,7 +208,7 @@ impl Node {
         };
         let is_there = timeout(GREETING, greeted).await.unwrap_or(false);
         if is_held_up {
-            // A `WAIT` may delay the answers of this connection, so the next command opens a new connection.
+            // A `WAIT` may delay the answers of this connection. Therefore, the next command opens a new connection.
             *lock(&self.wires[wire].open) = None;
         }
         self.doubted.store(false, Ordering::Relaxed);

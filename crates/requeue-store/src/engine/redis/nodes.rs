@@ -1,8 +1,8 @@
-//! Tracks the servers of a cluster and the slots that they serve.
+//! The servers of a cluster, and the slots that each of them has.
 //!
-//! The driver's own cluster client resends a command when its connection breaks. A claim that runs twice would hold
-//! keys that no process knows of. This module therefore maintains the map of slots. It resends a command only if the
-//! server reported that the command had no effect.
+//! The cluster client of the driver sends a command again when its connection breaks. A claim that runs twice would
+//! hold keys that no process knows of. Therefore, this module keeps the map of slots itself. It sends a command again
+//! only if a server has reported that the command had no effect.
 
 use std::collections::HashMap;
 use std::pin::pin;
@@ -24,14 +24,14 @@ use super::scripts::{Call, Script, Scripts};
 use crate::engine::lock;
 use crate::types::error::{Answer, EngineError, Kind};
 
-/// The minimum interval between requests for the map of a cluster.
+/// The minimum interval between two requests for the map of a cluster.
 const ASKING: Duration = Duration::from_millis(100);
-/// The time in which servers must return their maps. After the first map has arrived, the other servers have at least
+/// The time limit for servers to return their maps. When the first map has arrived, the other servers have at least
 /// `OTHERS`, or as much time as the first answer took.
 const SAYING: Duration = Duration::from_secs(3);
 const OTHERS: Duration = Duration::from_millis(100);
-/// The number of servers whose maps are requested at the same time. Several are needed, because one may be cut off from
-/// the others.
+/// The number of servers that are asked for their maps at the same time. Several servers are asked, because one of them
+/// may be separated from the others.
 const ASKED: usize = 5;
 /// The maximum number of times that a command is sent before it fails with a temporary error.
 const HOPS: usize = 6;
@@ -39,18 +39,18 @@ const HOPS: usize = 6;
 #[derive(Debug)]
 pub(super) struct Nodes {
     seeds: Vec<Arc<Node>>,
-    /// The servers that are known, by address.
+    /// All known servers, by address.
     known: Mutex<HashMap<String, Arc<Node>>>,
     map: Mutex<Arc<Map>>,
     /// The time of the last request for a map.
     asked: tokio::sync::Mutex<Option<Instant>>,
     accepts_eviction: bool,
-    /// The scripts that run on the servers.
+    /// The scripts that the engine runs on the servers.
     pub(super) scripts: Scripts,
 }
 
 impl Nodes {
-    /// Finds the servers. Refuses servers that evict keys, unless the options accept evictions.
+    /// Finds the servers. Returns an error if a server evicts keys, unless `accepts_eviction` is true.
     pub(super) async fn find(
         seeds: &[ConnectionInfo],
         accepts_eviction: bool,
@@ -79,13 +79,13 @@ impl Nodes {
         lock(&self.map).is_cluster
     }
 
-    /// Updates the map if the last update is not recent. The update runs in a separate task, because the caller may be
+    /// Updates the map, unless the last update is recent. The update runs in a separate task, because the caller may be
     /// dropped.
     async fn update_map(self: &Arc<Self>) -> Answer<()> {
         let nodes = Arc::clone(self);
         let looked = tokio::spawn(async move {
             nodes.look_now().await?;
-            // New masters are examined in the background.
+            // The settings of new masters are read in the background.
             tokio::spawn(async move {
                 let examined = examine_servers(nodes.all_masters(), nodes.accepts_eviction).await;
                 if let Err(EngineError { source: error, .. }) = examined {
@@ -98,12 +98,12 @@ impl Nodes {
     }
 
     async fn look_now(&self) -> Answer<()> {
-        // The lock is held during the requests, so that callers that arrive meanwhile wait for the new map.
+        // The lock is held during the requests. Callers that arrive in the meantime wait for the new map.
         let mut asked = self.asked.lock().await;
         if asked.is_some_and(|asked| asked.elapsed() < ASKING) {
             return Ok(());
         }
-        // The servers that have answered their last requests come first.
+        // The servers that have answered their last requests are asked first.
         let mut nodes = self.seeds.clone();
         let is_seed = |node: &Arc<Node>| self.seeds.iter().any(|seed| Arc::ptr_eq(seed, node));
         nodes.extend(lock(&self.known).values().filter(|node| !is_seed(node)).cloned());
@@ -118,8 +118,8 @@ impl Nodes {
             while let Ok(Some(said)) = timeout_at(limit, asking.next()).await {
                 match said {
                     Ok(map) if best.as_ref().is_none_or(|best| map.is_better_than(best)) => {
-                        // After the first map, the other servers have a little more time, because their maps may be
-                        // newer.
+                        // When the first map has arrived, the other servers have a little more time, because their maps
+                        // may be newer.
                         limit = limit.min(Instant::now() + begun.elapsed().max(OTHERS));
                         best = Some(map);
                     }
@@ -131,12 +131,12 @@ impl Nodes {
                 break;
             }
         }
-        // The time is also set after a failure, so that not every caller sends requests to a cluster that is down.
+        // The time is also set after a failure. Otherwise, each caller would send requests to a cluster that is down.
         *asked = Some(Instant::now());
         match best {
             Some(map) => {
                 if map.is_whole {
-                    // A server that never returns must not delay every update.
+                    // A server that never returns must not delay each update.
                     let stays =
                         |node: &Arc<Node>| is_seed(node) || map.has_node(node) || !node.is_silent();
                     lock(&self.known).retain(|_, node| stays(node));
@@ -144,7 +144,7 @@ impl Nodes {
                 *lock(&self.map) = Arc::new(map);
                 Ok(())
             }
-            // The request changes nothing, so it cannot have taken effect.
+            // A request for a map changes nothing, so the error need not say that it may have taken effect.
             None if fault.kind.may_have_happened() => {
                 Err(EngineError { kind: Kind::Absent, ..fault })
             }
@@ -153,12 +153,12 @@ impl Nodes {
     }
 
     async fn seen_by(&self, node: &Arc<Node>) -> Answer<Map> {
-        // The server counts as silent until it answers.
+        // Until the server answers, it counts as silent.
         node.note_silence();
         Map::ask_server(node, |address| self.node_at(node, address)).await
     }
 
-    /// Returns the server at this address, which `from` has named.
+    /// Returns the server at `address`, which `from` has named.
     fn node_at(&self, from: &Node, address: ConnectionAddr) -> Arc<Node> {
         let mut known = lock(&self.known);
         let node = known.entry(address.to_string());
@@ -166,7 +166,7 @@ impl Nodes {
         Arc::clone(node.or_insert_with(|| Arc::new(Node::new(info()))))
     }
 
-    /// Returns the server that has the slot according to the current map.
+    /// Returns the server that has the slot in the current map.
     pub(super) async fn holder_of(self: &Arc<Self>, slot: u16) -> Answer<Arc<Node>> {
         let holder = || lock(&self.map).holder_of(slot);
         if let Some(node) = holder() {
@@ -176,10 +176,10 @@ impl Nodes {
         holder().ok_or_else(|| EngineError::absent(format!("no server has slot {slot}")))
     }
 
-    /// Checks a server after a caller has stopped waiting for its answer. Updates the map if the server does not answer
-    /// the check. Runs in a separate task, which no caller can cancel.
+    /// Checks a server, because a caller has stopped waiting for its answer. Updates the map if the server does not
+    /// answer the check. The check runs in a separate task, which no caller can cancel.
     fn doubt_node(self: &Arc<Self>, node: &Arc<Node>, wire: usize) {
-        // Without a runtime, no later request follows, so no check is needed.
+        // Without a runtime, there are no later requests, so no check is needed.
         let Ok(runtime) = Handle::try_current() else { return };
         let (nodes, node) = (Arc::clone(self), Arc::clone(node));
         runtime.spawn(async move {
@@ -190,7 +190,7 @@ impl Nodes {
         });
     }
 
-    /// Opens a dedicated connection to the server that has the slot, with this response timeout.
+    /// Opens a separate connection to the server that has the slot. `answering` is the timeout of an answer.
     pub(super) async fn dedicated_connection(
         self: &Arc<Self>,
         slot: u16,
@@ -199,27 +199,27 @@ impl Nodes {
         let node = self.holder_of(slot).await?;
         let connected = node.connect(answering).await;
         if connected.is_err() {
-            // Another server may now have the slot. The next request uses the new map.
+            // Another server may have the slot now. The next request uses the new map.
             node.note_silence();
             let _ = self.update_map().await;
         }
         connected
     }
 
-    /// Runs a command that is answered immediately on the server that has the slot, and returns the answer.
+    /// Runs a command on the server that has the slot, and returns its answer. The command must not wait.
     pub(super) async fn run_command(self: &Arc<Self>, slot: u16, command: &Cmd) -> Answer<Value> {
         let mut answers = self.send(slot, Line::Quick, &[command], None).await?;
         answers.pop().ok_or_else(unknown_format)
     }
 
-    /// Runs a script on the server that has the slot, as [`run_command`](Self::run_command) runs a command.
+    /// Runs a script on the server that has the slot, as [`run_command`](Self::run_command) does with a command.
     pub(super) async fn run_script(self: &Arc<Self>, slot: u16, call: &Call<'_>) -> Answer<Value> {
         let mut answers = self.send(slot, Line::Quick, &[call], Some(call.script)).await?;
         answers.pop().ok_or_else(unknown_format)
     }
 
-    /// Sends the commands to the server that has the slot, and returns all answers. `script` is the script
-    /// that the first command runs, if any. Fails if the first answer is an error.
+    /// Sends commands to the server that has the slot, and returns all answers. `script` is the script of the first
+    /// command, or `None` if it runs no script. Returns an error if the first answer is an error.
     pub(super) async fn send(
         self: &Arc<Self>,
         slot: u16,
@@ -230,7 +230,7 @@ impl Nodes {
         let mut node = self.holder_of(slot).await?;
         let mut ahead = false;
         let mut fault = EngineError::absent(format!("no server takes slot {slot}"));
-        // While slots move, redirections can form a loop.
+        // While slots move, redirections can form a loop, so their number is limited.
         for _ in 0..HOPS {
             let wire = node.wire(line);
             let mut patient = Patient { nodes: self, node: &node, wire, gives_up: true };
@@ -238,7 +238,7 @@ impl Nodes {
                 Ok(mut connection) => Ok(node.send(&mut connection, commands, ahead).await),
                 Err(fault) => Err(fault),
             };
-            // The request has an answer or an error. The flag stays set only if the caller was dropped.
+            // The request has an answer or an error. Only if the caller is dropped at the wait, the flag stays set.
             patient.gives_up = false;
             drop(patient);
             let error = match sent {
@@ -261,17 +261,18 @@ impl Nodes {
                 (Some(code), Some((address, _)), _) => {
                     let Some((host, port)) = address.rsplit_once(':') else { return Err(fault) };
                     let Ok(port) = port.parse() else { return Err(fault) };
-                    // The slot is being moved. Only this command goes to the new server, and `ASKING` must precede it.
+                    // The slot is moving to another server. Only this command is sent to that server, after the command
+                    // `ASKING`.
                     ahead = code == "ASK";
                     node = self.node_at(&node, map::address(&node, host, port));
                     if !ahead {
-                        // The update is for later commands; this command already has its address.
+                        // This command already has the address of the other server. The update is for later commands.
                         let _ = self.update_map().await;
                     }
                 }
                 (code, ..) => {
-                    // After these errors another server may have the slot, because the connection is broken, or the
-                    // server has become a replica, was cut off from its cluster, or is restarting.
+                    // Another server may have the slot after one of these errors. The connection is broken, or the
+                    // server has become a replica, is separated from its cluster, or is restarting.
                     const ELSEWHERE: [&str; 4] =
                         ["READONLY", "CLUSTERDOWN", "LOADING", "MASTERDOWN"];
                     if code.is_none_or(|code| ELSEWHERE.contains(&code)) {
@@ -288,7 +289,7 @@ impl Nodes {
 
 #[cfg(test)]
 impl Nodes {
-    /// Returns true if a silent server is still known after the next update.
+    /// Returns true if a silent server at this address is still known after an update of the map.
     pub(super) async fn remembers(&self, from: &Node, address: ConnectionAddr) -> bool {
         let known = address.to_string();
         self.node_at(from, address).note_silence();

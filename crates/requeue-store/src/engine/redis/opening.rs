@@ -1,7 +1,7 @@
 //! Opens queues, creates them and lists them.
 //!
-//! The record of a queue and its shards are on several nodes of a cluster, so no script can read both. A process that
-//! opens the queue reads the record, marks the shards, and reads the record again.
+//! On a cluster, the record of a queue and its shards are on several nodes, so no script can read all of them.
+//! Therefore, a process that opens the queue reads the record, marks the shards, and reads the record again.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -21,26 +21,27 @@ use crate::types::group::{GroupBy, Grouping};
 use crate::types::inspect::QueueInfo;
 use crate::types::rate::Rate;
 
-/// The version of the data. It must be raised if the scripts of older programs cannot read the data.
+/// The version of the data. It must change if scripts of older programs cannot read the new data.
 const VERSION: &str = "2";
-/// The version before groups. This program also reads rows of that version.
+/// The version before groups. This program can also read the rows of that version.
 const WITHOUT_GROUPS: &str = "1";
-/// Writes the version, unless a newer program has written another version in the meantime.
+/// Changes the version from the one that this program has read. The script changes nothing if a newer program has
+/// changed the version in the meantime.
 const UPGRADE: &str =
     "if redis.call('GET', KEYS[1]) == ARGV[1] then redis.call('SET', KEYS[1], ARGV[2]) end";
-/// The maximum number of attempts to open a queue that other processes concurrently drop and create.
+/// The maximum number of attempts to open a queue while other processes drop and create it.
 const ATTEMPTS: u32 = 10;
 
-/// The data of a queue, apart from its keys.
+/// The data of a queue, except its keys.
 pub(super) struct Record {
     pub(super) settings: Settings,
     pub(super) shards: u16,
-    /// True if no process has marked all shards yet.
+    /// True if no process has marked all shards since the record was created.
     pub(super) is_new: bool,
-    /// True if this call created the record.
+    /// True if this call has created the record.
     pub(super) is_made: bool,
     pub(super) generation: u64,
-    /// True if the queue was dropped, but the drop has not yet removed all its Redis keys.
+    /// True if the queue was dropped, but some of its Redis keys may still exist.
     pub(super) is_dropping: bool,
 }
 
@@ -55,7 +56,7 @@ impl Redis {
         }
     }
 
-    /// Fails if the server has no data, or data of another version.
+    /// Returns an error if the server has no data, or data of another version.
     pub(super) async fn check(&self, queue: Option<&str>) -> Answer<()> {
         let refuse = |why: &str| Err(EngineError::refused(format!("{}: {why}", self.address)));
         match self.version().await?.as_deref() {
@@ -94,14 +95,14 @@ impl Redis {
             Some(WITHOUT_GROUPS) => {
                 upgrade.arg(UPGRADE).arg(1).arg(names::SCHEMA).arg(WITHOUT_GROUPS).arg(VERSION)
             }
-            // A server with full memory accepts no write, but may already contain the version.
+            // A server whose memory is full refuses the write, but may already have the version.
             Some(_) => return self.check(None).await,
         };
         self.nodes.run_command(names::slot(names::SCHEMA), write).await?;
         self.check(None).await
     }
 
-    /// Returns the record of the queue. Creates it if it is missing and `settings` are given.
+    /// Returns the record of the queue. Creates the record if it does not exist and there are `settings`.
     pub(super) async fn read_record(
         &self,
         name: &str,
@@ -110,13 +111,13 @@ impl Redis {
         let (key, slot) = names::queue(name);
         let mut open = self.nodes.scripts.open.with(&[key]);
         if let Some(Settings { readd_policy, parked_add, group_by, group_limit, rate }) = settings {
-            // If adds name the groups, a group cannot be computed from the key, so the queue needs a single shard. A
-            // rate also needs a single shard, which counts all starts.
+            // If adds name the groups, the group of a key cannot be computed from the key, so the queue needs a single
+            // shard. A rate also needs a single shard, which counts all starts.
             let is_single = group_by.as_deref() == Some("") || rate.is_some();
             let shards = if is_single { 1 } else { self.shards };
             open.arg(u8::from(readd_policy == ReaddPolicy::Hold)).arg(shards);
             open.arg(u8::from(parked_add == ParkedAdd::Keep));
-            // A number from 1 to 2⁶³ - 1, which Redis can represent as an integer.
+            // The generation is a number from 1 to 2⁶³ - 1, which Redis can represent as an integer.
             open.arg(fastrand::u64(1..=i64::MAX.unsigned_abs()));
             open.arg(values::rate_word(rate)).arg(group_by.as_deref()).arg(group_limit);
         }
@@ -143,7 +144,7 @@ impl Redis {
         Ok(Some(Record { settings, shards: count, is_new, is_made, generation, is_dropping }))
     }
 
-    /// Returns the generation of another queue, if a shard has its mark.
+    /// Returns the generation of another queue if a shard has the mark of that queue.
     async fn other_mark(&self, shards: &[Shard]) -> Answer<Option<u64>> {
         for shard in shards {
             let get = cmd("GET").arg(shard.generation()).to_owned();
@@ -157,7 +158,7 @@ impl Redis {
         Ok(None)
     }
 
-    /// Opens the queue. Creates it if it is missing and `settings` are given.
+    /// Opens the queue. Creates the queue if it does not exist and there are `settings`.
     pub(super) async fn open_named(
         &self,
         name: &str,
@@ -165,7 +166,7 @@ impl Redis {
     ) -> Answer<Option<Place>> {
         self.check(Some(name)).await?;
         if settings.is_some() {
-            // The name is listed first, so that every existing queue is listed.
+            // The name is listed before the queue is created, so that each existing queue is listed.
             dropping::list_name(&self.nodes, name).await?;
         }
         let (mut is_lost, mut was_made) = (false, false);
@@ -182,24 +183,24 @@ impl Redis {
             let Record { ref settings, shards: count, generation, is_new, is_made, is_dropping } =
                 record;
             was_made |= is_made;
-            // The floor is read before the marks. A later drop raises the floor, so that no mark of this queue is
-            // restored.
+            // The floor is read before the marks. If the queue is dropped after this read, the floor rises, and no mark
+            // of this queue is restored.
             let floor = self.read_floor().await?;
             let grouping = parse_grouping(settings)?;
             let of = Arc::new(Identity { name: name.to_owned(), generation, floor, grouping });
             let shards = Arc::new(names::shards(&of, count));
             if is_dropping {
-                // A drop was interrupted after its third step.
+                // An earlier drop was interrupted after its third step.
                 dropping::remove_queue(&self.nodes, &shards).await?;
                 continue;
             }
             if is_new {
-                // The name is listed again, because a drop of the previous queue may have removed the name since the
-                // first step.
+                // The name is listed again. After it was first listed, a drop of the previous queue may have removed
+                // it.
                 dropping::list_name(&self.nodes, name).await?;
                 if let Some(mark) = self.other_mark(&shards).await? {
-                    // The record was lost, but the shards were not. Their generation is adopted before any shard is
-                    // marked, so that all shards have the same mark.
+                    // The record was lost, but the shards were not. The record adopts their generation before any shard
+                    // is marked, so that all shards have the same mark.
                     is_lost = true;
                     let adopted = ["adopt".to_owned(), mark.to_string()];
                     dropping::record(&self.nodes, &of, &adopted).await?;
@@ -223,7 +224,8 @@ impl Redis {
             );
         }
         let generation = shards[0].queue.generation;
-        // Shards that another handle has opened are kept, because they have a state, such as a repair in progress.
+        // If another handle has opened the queue, its shards are kept, because they have a state, such as a repair in
+        // progress.
         lock(&self.queues).entry(generation).or_insert(shards);
         let id = self.places.fetch_add(1, Ordering::Relaxed);
         let settings = Settings { rate, ..recorded.clone() };
@@ -235,8 +237,8 @@ impl Redis {
         Ok(Some(place))
     }
 
-    /// Marks all shards with the generation of the record. If another process has changed the record or the marks
-    /// meanwhile, the marks are not complete, and the caller tries again.
+    /// Marks all shards with the generation of the record. If another process changes the record or the marks in the
+    /// meantime, the result is not complete, and the caller tries again.
     async fn mark_all(
         &self,
         name: &str,
@@ -257,12 +259,11 @@ impl Redis {
         }
         let incomplete = Ok(Marked { had_data, is_complete: false, rate: None });
         if let Some(other) = others {
-            // In a new queue, another process has marked the shard at the same time.
+            // If the queue is new, another process has marked the shard at the same time.
             if !record.is_new {
                 let now = self.read_record(name, None).await?;
                 if now.is_some_and(|now| now.generation == record.generation && !now.is_new) {
-                    // A failover has brought back a shard of a dropped queue.
-                    // That queue may have had groups.
+                    // After a failover, a shard of a dropped queue exists again. That queue may have had groups.
                     let grouping = Some(Grouping::Add);
                     let left = Identity { generation: other, grouping, ..(**of).clone() };
                     let left = names::shards(&Arc::new(left), record.shards);
@@ -271,20 +272,20 @@ impl Redis {
             }
             return incomplete;
         }
-        // The record is read again, because a concurrent drop may have removed the record or the marks.
+        // The record is read again, because a drop may have removed the record or the marks in the meantime.
         let now = self.read_record(name, None).await?;
         let is_there = |now: Record| now.generation == record.generation && !now.is_dropping;
         if !now.is_some_and(is_there) {
             for shard in shards {
-                // The result is ignored, because a remaining tentative mark is harmless.
+                // If the removal fails, a tentative mark remains. It has no effect.
                 let _ = self.complete_mark(shard, "forget").await;
             }
             return incomplete;
         }
         let mut is_marked = true;
         for shard in shards {
-            // The loop continues even if a shard has lost its mark, so that the next attempt finds the other marks
-            // complete.
+            // If a shard has lost its mark, the loop continues nevertheless. The next attempt then finds the other
+            // marks complete.
             is_marked &= self.complete_mark(shard, "confirm").await?;
         }
         if !is_marked {
@@ -327,7 +328,7 @@ impl Redis {
             (other, _) => return Ok(Checked::Others(other)),
         }
         if self.wait > 0 {
-            // This checks that the command is permitted.
+            // This request checks that the client has the permission for `WAIT`.
             self.nodes.run_command(shard.slot, cmd("WAIT").arg(0).arg(1)).await?;
         }
         Ok(Checked::Ours { was_there, is_damaged, rate })
@@ -346,7 +347,7 @@ impl Redis {
             while !names.is_empty() {
                 let name = String::from_utf8(names.bytes()?).map_err(|_| unknown_format())?;
                 names.next_value()?;
-                // A process may have stopped between listing the queue and creating it.
+                // The queue may be missing if a process stopped after it had listed the name.
                 if let Some(info) = self.queue_info(&name).await? {
                     queues.insert(name, info);
                 }
@@ -365,7 +366,7 @@ impl Redis {
         let of = Arc::new(of);
         let (mut is_empty, mut is_paused) = (true, false);
         for shard in names::shards(&of, count) {
-            // Redis keeps only hashes with entries.
+            // Redis removes a hash that has no entries.
             let exists = cmd("EXISTS").arg(shard.rows()).to_owned();
             is_empty &= values::number(self.nodes.run_command(shard.slot, &exists).await?)? == 0;
             let paused = cmd("GET").arg(shard.paused()).to_owned();
@@ -380,12 +381,12 @@ impl Redis {
     }
 }
 
-/// Returns true if the text says that the generation is paused: see `standing` in shard.lua.
+/// Returns true if the text says that the queue of this generation is paused: see `standing` in shard.lua.
 fn is_paused_by(text: &[u8], generation: u64) -> bool {
     text.split(|&byte| byte == b' ').next() == Some(generation.to_string().as_bytes())
 }
 
-/// Returns the rule that assigns keys to groups.
+/// Returns the rule that assigns keys to groups, or `None` if the queue has no groups.
 pub(super) fn parse_grouping(settings: &Settings) -> Answer<Option<Grouping>> {
     let by = settings.group_by.as_deref().map(GroupBy::from_stored);
     let grouping = by.as_ref().map(Grouping::new).transpose();
@@ -395,20 +396,20 @@ pub(super) fn parse_grouping(settings: &Settings) -> Answer<Option<Grouping>> {
 
 /// The result of an attempt to mark all shards of a queue.
 struct Marked {
-    /// True if a shard had data of this generation before.
+    /// True if a shard already had data of this generation.
     had_data: bool,
     is_complete: bool,
     /// The rate that claims use.
     rate: Option<Rate>,
 }
 
-/// The generation that a shard belongs to.
+/// Says whether a shard belongs to this queue.
 enum Checked {
     Ours {
         was_there: bool,
         is_damaged: bool,
         rate: Option<Rate>,
     },
-    /// The shard has the mark of another generation.
+    /// The shard has the mark of another generation. The value is this generation.
     Others(u64),
 }

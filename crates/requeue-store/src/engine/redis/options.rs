@@ -1,7 +1,6 @@
-//! Parses Redis addresses: `redis://[USER[:PASSWORD]@]HOST[:PORT][,HOST[:PORT]…][/DB][?OPTION&…]`, and
-//! `rediss://`.
+//! Parses Redis addresses: `redis://[USER[:PASSWORD]@]HOST[:PORT][,HOST[:PORT]…][/DB][?OPTION&…]`, and `rediss://`.
 //!
-//! If the address has no password, the password in `REDISCLI_AUTH` is used, as by `redis-cli`.
+//! If the address has no password, `REDISCLI_AUTH` is used as the password, as in `redis-cli`.
 
 use std::env;
 use std::fs;
@@ -11,7 +10,7 @@ use redis::{Client, ConnectionInfo, IntoConnectionInfo, TlsCertificates};
 use super::names;
 use crate::engine::address::{option_pairs, wrong_option};
 
-/// The options of an address, and the values that they take.
+/// The options of an address, and their possible values.
 const OPTIONS: &[(&str, &str)] = &[
     ("ca", "the path of a file with certificates"),
     ("eviction", "accept"),
@@ -21,19 +20,19 @@ const OPTIONS: &[(&str, &str)] = &[
 
 #[derive(Debug)]
 pub(crate) struct Options {
-    /// The addresses from which the engine finds the server or the cluster.
+    /// The addresses at which the engine looks for the server or the cluster.
     pub(super) seeds: Vec<ConnectionInfo>,
-    /// The number of replicas that must have received an acknowledged write.
+    /// The number of replicas that must have a write before it is acknowledged.
     pub(super) wait: u32,
-    /// The number of shards of queues that are created.
+    /// The number of shards of a new queue, or `None` for the default.
     pub(super) shards: Option<u16>,
-    /// True if the server may evict keys when its memory is full.
+    /// True if the engine accepts a server that may evict keys when its memory is full.
     pub(super) accepts_eviction: bool,
 }
 
 impl Options {
-    /// Parses the address of a Redis store. `rest` is the part after the scheme and its colon. No error
-    /// contains a password.
+    /// Parses the address of a Redis store. `rest` is the part after the scheme and its colon. The errors contain no
+    /// password.
     pub(crate) fn parse(scheme: &str, rest: &str) -> Result<Self, String> {
         let bad = |why: &str| format!("{scheme}: {why}");
         let rest = rest
@@ -45,7 +44,7 @@ impl Options {
             Some((user, hosts)) => (format!("{user}@"), hosts),
             None => (String::new(), authority),
         };
-        // An `@` here shows that a password with a slash or a question mark was split in the wrong place.
+        // An `@` in these parts means that the password contains a slash or a question mark, and was split there.
         if db.contains('@') || query.contains('@') {
             return Err(bad(
                 "percent-encode special characters in a name or password: %2F for /, %3F for ?",
@@ -91,7 +90,7 @@ impl Options {
         Ok(options)
     }
 
-    /// Returns the address without secrets.
+    /// Returns the address as text, without the password.
     pub(crate) fn without_secrets(&self) -> String {
         let with_tls =
             |seed: &ConnectionInfo| matches!(seed.addr(), redis::ConnectionAddr::TcpTls { .. });
@@ -100,7 +99,7 @@ impl Options {
         format!("{scheme}://{}", hosts.join(","))
     }
 
-    /// Trusts the certificate authorities in `file`, instead of the authorities that the system trusts.
+    /// Trusts the certificate authorities in `file`, instead of those that the system trusts.
     fn trust_file(&mut self, file: &str) -> Result<(), String> {
         let certificates = fs::read(file).map_err(|error| error.to_string())?;
         for seed in &mut self.seeds {
@@ -113,7 +112,7 @@ impl Options {
     }
 }
 
-/// Adds the password if the seed has none.
+/// Returns the seed with this password, unless the seed already has a password.
 fn with_password(seed: ConnectionInfo, password: &str) -> ConnectionInfo {
     let settings = seed.redis_settings().clone();
     match settings.password() {

@@ -1,12 +1,12 @@
-//! Explains why no server was found.
+//! Finds the reason why no server was reached.
 
 use redis::{ConnectionAddr, ConnectionInfo};
 
 use crate::engine::peer::{self, Protocol};
 use crate::types::error::EngineError;
 
-/// Returns the error of a connection attempt to these addresses, or a more specific error if the cause can be
-/// determined.
+/// Returns a more specific error than `fault` if the cause of a failed connection to these addresses can be determined,
+/// and `fault` if it cannot.
 pub(super) async fn explain_failure<'a>(
     seeds: &'a [ConnectionInfo],
     fault: EngineError,

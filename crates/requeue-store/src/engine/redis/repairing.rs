@@ -1,4 +1,4 @@
-//! Repairs shards from which keys were removed, for example by a server that evicts.
+//! Repairs shards from which keys were removed, for example by an eviction.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -11,20 +11,20 @@ use super::values::{self, Health, Values};
 use crate::engine::Place;
 use crate::types::error::Answer;
 
-/// The delay before the next claim from a shard that is being repaired.
+/// The time until the next claim from a shard that is being repaired.
 const SOON: Duration = Duration::from_millis(100);
 
-/// The Redis keys that are walked, by their numbers in the scripts. The first key contains the rows, whose missing
-/// places the walk restores. The others contain the places: low, normal and high priority, leases, re-adds in flight,
-/// parked keys, and rows that were set aside.
+/// The Redis keys that the repair walks, by their numbers in the scripts. The first one contains the rows, and the walk
+/// restores their missing places. The others contain the places: low, normal and high priority, leases, re-adds in
+/// flight, parked keys, and rows that were set aside.
 const WALKED: [usize; 8] = [1, 2, 3, 4, 5, 6, 7, 11];
 
-/// The Redis keys that are walked in queues with groups. They also contain the ready keys, and lastly the numbers of
-/// keys in flight by group.
+/// The Redis keys that the repair walks if the queue has groups. They include the ready keys. The last one contains the
+/// number of keys in flight of each group.
 const WALKED_WITH_GROUPS: [usize; 10] = [1, 2, 3, 4, 5, 6, 7, 11, 15, 16];
 
 impl Redis {
-    /// Starts the repair of a damaged shard. Returns the time until the shard may deliver keys.
+    /// Starts the repair of a damaged shard. Returns the time until the shard may deliver keys again.
     pub(super) fn start_repair(
         &self,
         queue: &Place,
@@ -36,8 +36,8 @@ impl Redis {
         let nodes = Arc::clone(&self.nodes);
         let (queue, shards) = (queue.name.clone(), Arc::clone(shards));
         report_repair(&queue, 0, dropped);
-        // At most one task of this process repairs a shard. Repairs by several processes at the same time are harmless,
-        // but slow.
+        // At most one task of this process repairs a shard. If several processes repair it at the same time, the repair
+        // is slow, but correct.
         if !shards[number].is_repaired.swap(true, Ordering::Relaxed) {
             tokio::spawn(async move {
                 let shard = &shards[number];
@@ -52,8 +52,8 @@ impl Redis {
     }
 }
 
-/// Restores the places of rows, and drops places that have no row, in short steps. Other processes can use and even
-/// repair the shard at the same time.
+/// Restores the places of rows that have none, and drops places that have no row, in short steps. Other processes can
+/// use the shard at the same time, and can even repair it.
 pub(super) async fn repair_shard(nodes: &Arc<Nodes>, queue: &str, shard: &Shard) -> Answer<()> {
     let (mut restored, mut dropped) = (0, 0);
     let has_groups = shard.queue.grouping.is_some();

@@ -1,4 +1,4 @@
-//! Checks that servers are configured to keep acknowledged writes.
+//! Checks that the configuration of servers lets them keep acknowledged writes.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -13,15 +13,15 @@ use super::map::{address, find_value, value_text};
 use super::node::Node;
 use crate::types::error::{Answer, EngineError};
 
-/// The time in which a server must report its configuration. A server that does not answer in time is examined again
+/// The time limit for a server to report its configuration. If a server does not answer in time, it is asked again
 /// later.
 const SAYING: Duration = Duration::from_secs(3);
 
-/// Examines the servers that were not examined since the last connect. Fails with the name of a server that
-/// evicts keys, unless the options accept evictions.
+/// Reads the settings of each server that was not examined after its last connect. Returns an error with the name of a
+/// server that evicts keys, unless `accepts_eviction` is true.
 pub(super) async fn examine_servers(masters: Vec<Arc<Node>>, accepts_eviction: bool) -> Answer<()> {
     let asked = masters.iter().map(async |node| {
-        // The flag is set before the request, so that concurrent updates of the map send it once.
+        // The flag is set before the request. Therefore, two updates of the map at the same time send it once.
         if node.is_examined.swap(true, Ordering::Relaxed) {
             return Ok(());
         }
@@ -30,7 +30,7 @@ pub(super) async fn examine_servers(masters: Vec<Arc<Node>>, accepts_eviction: b
         let settings = match said.unwrap_or_else(late) {
             Ok(settings) => settings,
             Err(fault) => {
-                // The client may lack only the permission for `INFO`.
+                // The client may only lack the permission for `INFO`.
                 let (server, error) = (&node.address, fault.source);
                 tracing::debug!(server, error, "the eviction and persistence settings of \
                     the server are unknown");
@@ -46,7 +46,7 @@ pub(super) async fn examine_servers(masters: Vec<Arc<Node>>, accepts_eviction: b
             );
         }
         settings.evicts.filter(|_| !accepts_eviction).map_or(Ok(()), |policy| {
-            // The next attempt must examine the server again.
+            // The flag is reset, so that the next attempt examines the server again.
             node.is_examined.store(false, Ordering::Relaxed);
             Err(EngineError::refused(format!(
                 "{}: maxmemory-policy is {policy}: when its memory is full, this server removes keys \
@@ -60,7 +60,7 @@ pub(super) async fn examine_servers(masters: Vec<Arc<Node>>, accepts_eviction: b
 }
 
 struct Settings {
-    /// The policy by which the server evicts keys without a time to live, such as those of requeue.
+    /// The eviction policy, if it also evicts keys without a time to live, such as those of requeue.
     evicts: Option<String>,
     /// True if the server has an append-only file.
     persists: bool,
@@ -70,7 +70,8 @@ async fn read_settings(node: &Node) -> Answer<Settings> {
     let (mut memory, mut persistence) = (cmd("INFO"), cmd("INFO"));
     let asked = [&*memory.arg("memory"), persistence.arg("persistence")];
     let [memory, persistence] = node.ask(asked).await?.map(|said| value_text(&said));
-    // Without a memory limit, no key is evicted. The policies `volatile-*` do not affect keys without a time to live.
+    // A server without a memory limit evicts no key. The policies `volatile-*` do not evict keys without a time to
+    // live.
     let has_limit = said(&memory, "maxmemory").is_some_and(|limit| limit != "0");
     let policy = said(&memory, "maxmemory_policy").filter(|policy| policy.starts_with("allkeys"));
     Ok(Settings {
@@ -79,13 +80,13 @@ async fn read_settings(node: &Node) -> Answer<Settings> {
     })
 }
 
-/// Returns the value of this name in the output of `INFO`.
+/// Returns the value of `name` in the output of `INFO`.
 pub(super) fn said<'a>(info: &'a str, name: &str) -> Option<&'a str> {
     let mut lines = info.lines().filter_map(|line| line.split_once(':'));
     lines.find(|&(said, _)| said == name).map(|(_, value)| value)
 }
 
-/// Returns the error for the address of a Sentinel, which names the address of its master.
+/// Returns the error about the address of a Sentinel. The message contains the addresses of its masters.
 pub(super) async fn sentinel_error(node: &Node) -> EngineError {
     let mut masters = cmd("SENTINEL");
     let masters =
@@ -99,7 +100,7 @@ pub(super) async fn sentinel_error(node: &Node) -> EngineError {
     EngineError::refused(format!("{}: this is the address of a Sentinel; {instead}", node.address))
 }
 
-/// Returns the addresses and names of masters.
+/// Returns the address and the name of each master.
 fn master_names(node: &Node, masters: Value) -> Answer<Vec<String>> {
     let Value::Array(masters) = masters else { return Err(unknown_format()) };
     let named = masters.iter().map(|master| {

@@ -1,5 +1,5 @@
-//! The schedules of a queue. Each shard contains the schedules of its keys, so that one script can fire a schedule and
-//! add its key.
+//! Stores the schedules of a queue. Each shard has the schedules of its keys, so that one script can fire a schedule
+//! and add its key.
 
 use std::collections::BTreeMap;
 
@@ -90,7 +90,7 @@ impl Redis {
         command.arg(limit);
         let mut found = Values::from_array(self.run_script(shard, &command).await?)?;
         let has_standing = found.is_true()?;
-        // Only a queue with one shard can have a rate.
+        // A queue with several shards cannot have a rate.
         if !has_standing && shards.len() == 1 {
             self.restore_rate(shard).await?;
         }
@@ -124,15 +124,15 @@ impl Redis {
     }
 }
 
-/// The latest time of a schedule: `NEVER` of shard.lua is not a time.
+/// The latest time of a schedule. `NEVER` in shard.lua is greater, because it means that there is no time.
 const LATEST: Micros = (1 << 53) - 2;
 
-/// Encodes a text that may be missing.
+/// Encodes a text that may be missing: after a dot, or as an empty text.
 fn marked(text: Option<&str>) -> String {
     text.map(|text| format!(".{text}")).unwrap_or_default()
 }
 
-/// Reads the time, and the schedules that follow.
+/// Reads the time of the server, and the schedules that follow.
 fn read_agenda(answer: Value) -> Answer<Agenda> {
     let mut found = Values::from_array(answer)?;
     let (now, mut schedules) = (found.number()?, Vec::new());
@@ -142,7 +142,7 @@ fn read_agenda(answer: Value) -> Answer<Agenda> {
     Ok(Agenda { now, schedules })
 }
 
-/// Reads a schedule that `append_schedule` has written.
+/// Reads a schedule in the form in which `append_schedule` has written it.
 fn read_schedule(values: &mut Values) -> Answer<Scheduled> {
     let key = values.bytes()?.into();
     let mut text =

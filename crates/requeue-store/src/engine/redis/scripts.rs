@@ -1,4 +1,4 @@
-//! The scripts of the operations. Each operates on one shard.
+//! The scripts of the operations. Most scripts operate on one shard.
 
 use std::ops::{Deref, DerefMut};
 
@@ -19,15 +19,15 @@ impl Script {
         Self { text, hash }
     }
 
-    /// Returns a call of the script for this shard. The caller appends the arguments, which follow the
-    /// generation of the queue.
+    /// Returns a call of the script for a shard. Its first argument is the generation of the queue. The caller appends
+    /// the other arguments.
     pub(super) fn on(&self, shard: &Shard) -> Call<'_> {
         let mut call = self.with(&shard.keys);
         call.arg(shard.queue.generation);
         call
     }
 
-    /// Returns a call like [`on`](Self::on), with another Redis key after the Redis keys of the shard.
+    /// Returns a call as [`on`](Self::on) does, with one more Redis key after those of the shard.
     pub(super) fn on_also(&self, shard: &Shard, key: &str) -> Call<'_> {
         let mut command = cmd("EVALSHA");
         command.arg(&self.hash).arg(shard.keys.len() + 1).arg(&shard.keys).arg(key);
@@ -35,7 +35,7 @@ impl Script {
         Call { script: self, command }
     }
 
-    /// Returns a call like [`on`](Self::on), with the Redis keys of the schedules after the Redis keys of the shard.
+    /// Returns a call as [`on`](Self::on) does, with the Redis keys of the schedules after those of the shard.
     pub(super) fn on_schedules(&self, shard: &Shard) -> Call<'_> {
         let keys: Vec<_> = shard.keys.iter().cloned().chain(shard.schedules()).collect();
         let mut call = self.with(&keys);
@@ -57,7 +57,7 @@ impl Script {
     }
 }
 
-/// A command that runs a script. The text is sent only to a server that does not know the script.
+/// A command that runs a script. The text of the script is sent only to a server that does not have the script.
 pub(super) struct Call<'s> {
     pub(super) script: &'s Script,
     command: Cmd,
@@ -77,12 +77,13 @@ impl DerefMut for Call<'_> {
     }
 }
 
-/// The clock of the server.
+/// The Lua function `now`, which reads the server's clock.
 pub(super) const CLOCK: &str = include_str!("lua/clock.lua");
 
-/// Scripts that must also run on a full server, because otherwise no key could be removed from it.
+/// The first line of scripts that a server with a full memory must also run. Otherwise, no key could be removed from
+/// it.
 const EVEN_IF_FULL: &str = "#!lua flags=allow-oom";
-/// Scripts that a full server does not start.
+/// The first line of scripts that a server with a full memory does not start.
 const UNLESS_FULL: &str = "#!lua";
 
 const ALIVE: &str = include_str!("lua/alive.lua");
@@ -92,22 +93,22 @@ const ROWS: &str = include_str!("lua/rows.lua");
 const TURNS: &str = include_str!("lua/turns.lua");
 const SCHEDULES: &str = include_str!("lua/schedules.lua");
 const ACTIVITY: &str = include_str!("lua/activity.lua");
-/// An add, as a function.
+/// The script of adds, as a Lua function.
 const ADD_KEYS: &str = concat!("local function add_keys()\n", include_str!("lua/add.lua"), "\nend");
 
-/// Defines [`Scripts`]. Each line contains the files that precede some scripts, and the names of these scripts, which
-/// are also their file names.
+/// Defines [`Scripts`]. Each line has the files that precede some scripts, and the names of these scripts. The names
+/// are also the names of their files.
 macro_rules! scripts {
     ($clock:ident: $($parts:expr => $($name:ident)*;)*) => {
-        /// The scripts, one for each file in `lua` that is an operation. The fields are not grouped, because each
-        /// operation calls one of them.
+        /// The scripts, one for each file in `lua` that is an operation. The struct has no nested structs, because each
+        /// operation uses only one of the fields.
         #[derive(Debug)]
         pub(super) struct Scripts {
             $($(pub(super) $name: Script,)*)*
         }
 
         impl Scripts {
-            /// Builds the scripts. The clock defines a Lua function `now`.
+            /// Builds the scripts. `clock` is the text of a Lua function `now`.
             pub(super) fn new($clock: &str) -> Self {
                 Self {
                     $($($name: {
@@ -122,7 +123,7 @@ macro_rules! scripts {
 
 scripts! { clock:
     [EVEN_IF_FULL] => list open record floor;
-    // The next scripts also change shards without the mark of the queue.
+    // The following scripts also change a shard that does not have the mark of the queue.
     [EVEN_IF_FULL, clock, SHARD] => drop check mark;
     [EVEN_IF_FULL, ALIVE, clock, SHARD] => wake;
     [EVEN_IF_FULL, ALIVE, clock, SHARD, RATES] => pause set_rate;
@@ -134,7 +135,7 @@ scripts! { clock:
     [UNLESS_FULL, ALIVE, clock, SHARD, ROWS, ADD_KEYS, SCHEDULES] => fire_schedule;
     [UNLESS_FULL, clock, ACTIVITY] => record_activity;
     [EVEN_IF_FULL, clock, ACTIVITY] => merge_activity record_action;
-    // The next scripts only read.
+    // The following scripts only read.
     [clock, ACTIVITY] => read_activity last_actions;
     [ALIVE, clock, SHARD] => peek look_up read_attempts walk parked counts is_paused read_rate list_settings;
     [ALIVE, clock, SHARD, SCHEDULES] => scan_schedules look_up_schedule;
@@ -142,7 +143,7 @@ scripts! { clock:
 
 #[cfg(test)]
 impl Scripts {
-    /// Returns a script that answers one digit per row of ARGV: 1 if the row can be read.
+    /// Returns a script that answers with one digit for each row in its arguments: 1 if the row can be read.
     pub(super) fn reads(&self) -> Script {
         let text = "local answers = {} for i = 2, #ARGV do answers[i - 1] = unpacked(ARGV[i]) and 1 or 0 end \
                     return table.concat(answers)";

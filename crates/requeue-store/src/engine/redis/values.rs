@@ -20,7 +20,7 @@ use crate::types::key::Key;
 use crate::types::rate::Rate;
 use crate::types::worker::invalid_worker;
 
-/// The value of `most` if there is no limit of failures.
+/// The value of `most` that stands for no limit of failures.
 const NEVER_PARKED: u64 = 1 << 33;
 
 pub(super) fn push_add(to: &mut Cmd, ask: &Ask, queue: &Place) {
@@ -51,12 +51,12 @@ pub(super) fn limit_word(limit: Option<u32>) -> String {
     limit.map_or_else(|| "-".to_owned(), |limit| limit.to_string())
 }
 
-/// Encodes a rate, without the time of its next start.
+/// Encodes a rate without the time of its next start.
 pub(super) fn rate_word(rate: Option<Rate>) -> String {
     rate.map(Rate::to_stored).unwrap_or_default()
 }
 
-/// Appends a completion. `epoch` is the fencing token of the shard.
+/// Appends the arguments of a completion. `epoch` is the fencing token of the shard.
 pub(super) fn push_completion(to: &mut Cmd, end: &End, epoch: i64) {
     let said = match &end.how {
         Finish::Succeed => "succeed".to_owned(),
@@ -80,7 +80,7 @@ pub(super) fn push_completion(to: &mut Cmd, end: &End, epoch: i64) {
     to.arg(&*end.key).arg(epoch).arg(said).arg(failure);
 }
 
-/// Encodes a failure: see `fail` of rows.lua.
+/// Encodes a failure: see `fail` in rows.lua.
 fn failure_words(failure: &Failure) -> String {
     let Failure { took, exit_status, error, output, .. } = failure;
     let took = took.map_or_else(|| "-".to_owned(), |took| micros(took).to_string());
@@ -88,7 +88,7 @@ fn failure_words(failure: &Failure) -> String {
     format!("{took} {status} {} {error}{output}", error.len())
 }
 
-/// Decodes a failed run that `fail` of rows.lua has encoded. Returns `None` for the value of another program.
+/// Decodes a failed run that `fail` in rows.lua has encoded. Returns `None` if another program has written the value.
 pub(super) fn read_failed(value: &[u8]) -> Option<Failed> {
     let mut parts = value.splitn(7, |&byte| byte == b' ');
     let mut word = || std::str::from_utf8(parts.next()?).ok();
@@ -112,12 +112,12 @@ fn retry_words(Failing { backoff, max_failures }: &Failing, asked: &str) -> Stri
     format!("retry {asked} {most} {base} {cap} {}", backoff.share.clamp(0.0, 1.0))
 }
 
-/// Encodes the rules for keys whose leases have expired. The script knows the parameters of their runs.
+/// Encodes the rules for keys whose leases have expired. The script itself knows the parameters of their runs.
 pub(super) fn expired_words(failing: &Failing) -> String {
     retry_words(failing, "0 0 0")
 }
 
-/// Reads an array from its front.
+/// The values of an array that are not read yet. They are read from the front.
 pub(super) struct Values(std::vec::IntoIter<Value>);
 
 impl Values {
@@ -145,7 +145,7 @@ impl Values {
             .and_then(|number| number.try_into().map_err(|_| unknown_format()))
     }
 
-    /// Reads a time, or `None` if the script answers that there is no time.
+    /// Reads a time. Returns `None` if the script answers that there is no time.
     pub(super) fn time_if_any(&mut self) -> Answer<Option<Duration>> {
         match self.next_value()? {
             Value::Nil => Ok(None),
@@ -201,19 +201,20 @@ pub(super) fn number(value: Value) -> Answer<i64> {
     }
 }
 
-/// Returns `count` digits.
+/// Returns the digits of an answer. Returns an error if there are not exactly `count` digits.
 pub(super) fn to_digits(value: Value, count: usize) -> Answer<Vec<u8>> {
     let digits = bytes(value)?;
     if digits.len() == count { Ok(digits) } else { Err(unknown_format()) }
 }
 
-/// Returns true for each of `count` keys that was changed. No result is `None`, because Redis has no locked keys.
+/// Returns the answer for each of `count` keys: true if the key was changed. No answer is `None`, because Redis has no
+/// locked keys.
 pub(super) fn to_changed(value: Value, count: usize) -> Answers<bool> {
     let digits = to_digits(value, count)?;
     Ok(digits.into_iter().map(|digit| Some(digit == b'1')).collect())
 }
 
-/// The answer for an add that has replaced an unreadable row that was not set aside. The key is new.
+/// The answer to an add that has replaced an unreadable row that was not set aside. The key is new.
 pub(super) const REPLACED: u8 = b'7';
 
 pub(super) fn to_added(digit: u8) -> Answer<Added> {
@@ -228,7 +229,7 @@ pub(super) fn to_added(digit: u8) -> Answer<Added> {
     })
 }
 
-/// Returns the name of a state in cancel.lua.
+/// Returns the name of a state in the arguments of cancel.lua.
 pub(super) const fn name_of(state: Option<State>) -> &'static str {
     match state {
         None => "any",
@@ -240,15 +241,15 @@ pub(super) const fn name_of(state: Option<State>) -> &'static str {
     }
 }
 
-/// The answer of claim.lua. The fencing tokens are the shard's.
+/// The answer of claim.lua. Its fencing tokens are tokens of the shard.
 pub(super) struct ShardClaim {
     pub(super) claimed: Claimed,
-    /// The time of the claim.
+    /// The time of the claim, by the server's clock.
     pub(super) at: Micros,
     pub(super) health: Health,
     /// True if groups have changed that no wake has named.
     pub(super) needs_search: bool,
-    /// The groups that the claim has visited, or `None` if it has visited no groups.
+    /// The groups that the claim has visited, or `None` if it has visited none.
     pub(super) visited: Option<Bands<Visited>>,
 }
 
@@ -272,7 +273,7 @@ pub(super) fn read_claimed(value: Value, has_groups: bool) -> Answer<ShardClaim>
     Ok(ShardClaim { claimed, at, health, needs_search: flags & 4 > 0, visited })
 }
 
-/// Decodes the visited groups of all priorities.
+/// Decodes the visited groups of each priority.
 fn read_visited(value: Value) -> Answer<Bands<Visited>> {
     let mut bands = Values::from_array(value)?;
     let mut all: Bands<Visited> = Bands::default();
@@ -292,7 +293,7 @@ fn read_visited(value: Value) -> Answer<Bands<Visited>> {
     Ok(all)
 }
 
-/// Appends the groups that a claim visits: see turns.lua.
+/// Appends the groups that the claim visits: see turns.lua.
 pub(super) fn push_rounds(to: &mut Cmd, rounds: &Bands<Round>) {
     for Round { first, after, more } in rounds {
         to.arg(after.as_deref().map(|after| format!(".{after}")).unwrap_or_default());
@@ -303,7 +304,7 @@ pub(super) fn push_rounds(to: &mut Cmd, rounds: &Bands<Round>) {
     }
 }
 
-/// Decodes the keys that a claim has delivered, each with the parameters of its run.
+/// Decodes the keys that a claim has delivered, with the parameters of their runs.
 fn read_delivered(value: Value, has_groups: bool) -> Answer<Vec<Delivery>> {
     let mut values = Values::from_array(value)?;
     let mut items = Vec::with_capacity(values.0.len() / 2);
@@ -319,7 +320,7 @@ fn read_delivered(value: Value, has_groups: bool) -> Answer<Vec<Delivery>> {
                 failures: fields.take_u32()?,
                 queued: until(0, fields.take_time("queued")?),
                 group,
-                // The data of a key that has never failed ends here.
+                // If the key has never failed, its data ends before this value.
                 failed: match fields.0 {
                     [] => None,
                     _ => none_if_zero(fields.take_time("failed")?).map(|time| until(1, time)),
@@ -334,7 +335,7 @@ fn read_delivered(value: Value, has_groups: bool) -> Answer<Vec<Delivery>> {
     Ok(items)
 }
 
-/// Decodes a list of keys that were set aside, each with the reason.
+/// Decodes the keys that were set aside, with the reasons.
 pub(super) fn set_aside(value: Value) -> Answer<Vec<Damaged>> {
     let mut values = Values::from_array(value)?;
     let mut aside = Vec::new();
@@ -346,7 +347,7 @@ pub(super) fn set_aside(value: Value) -> Answer<Vec<Damaged>> {
     Ok(aside)
 }
 
-/// Decodes a list of keys that a claim has parked, each with its failures.
+/// Decodes the keys that a claim has parked, with the numbers of their failures.
 fn read_parked(value: Value) -> Answer<Vec<ParkedKey>> {
     let mut values = Values::from_array(value)?;
     let mut parked = Vec::new();
@@ -356,11 +357,11 @@ fn read_parked(value: Value) -> Answer<Vec<ParkedKey>> {
     Ok(parked)
 }
 
-/// The state of a shard according to its own counts.
+/// The state of a shard, according to its own counts.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Health {
     Good,
-    /// Parts of the shard are missing. Contains the number of dropped places without a row.
+    /// Parts of the shard are missing. The value is the number of places that were dropped because they had no row.
     Damaged(u64),
 }
 
@@ -368,15 +369,17 @@ pub(super) enum Health {
 pub(super) struct Stored {
     /// The row that rows.lua has packed.
     packed: Vec<u8>,
-    /// The fencing token of the key's cancelled run, if there is one. The token may be that of an earlier run.
+    /// The fencing token of the key's cancelled run. It is `None` if no run was cancelled. The token may belong to an
+    /// earlier run.
     cancelled: Option<i64>,
-    /// The group of the key, or `None` if the queue has no groups or another client has written the row.
+    /// The group of the key. It is `None` if the queue has no groups, or another client has written the row without a
+    /// group.
     group: Option<String>,
 }
 
 impl Stored {
-    /// Returns the state of a key without a run in flight. In a queue with groups, the row follows the group and a zero
-    /// byte.
+    /// Returns the state of a key that has no run in flight. If the queue has groups, the group and a zero byte precede
+    /// the row.
     pub(super) fn without_run(mut packed: Vec<u8>, has_groups: bool) -> Self {
         let middle = packed.iter().position(|&byte| byte == 0).filter(|_| has_groups);
         let group = middle.and_then(|middle| {
@@ -388,7 +391,7 @@ impl Stored {
         Self { packed, cancelled: None, group }
     }
 
-    /// Reads the row and the token. Fails if there is no row.
+    /// Reads a row and the token that follows. Returns an error if there is no row.
     pub(super) fn next(values: &mut Values, has_groups: bool) -> Answer<Self> {
         let stored = Self::without_run(values.bytes()?, has_groups);
         Ok(Self { cancelled: number(values.next_value()?).ok(), ..stored })
@@ -399,7 +402,7 @@ impl Stored {
         read_row(&self.packed).map_or(0, |row| row.failures)
     }
 
-    /// Returns the entry of the key. `epoch` converts a fencing token of the shard to that of the queue.
+    /// Returns the entry of the key. `epoch` converts a fencing token of the shard to one of the queue.
     pub(super) fn to_entry(&self, key: Key, epoch: impl Fn(i64) -> i64, now: Micros) -> Entry {
         let entry = match decode_row(&self.packed, &epoch) {
             Ok(mut row) => {
@@ -413,19 +416,19 @@ impl Stored {
     }
 }
 
-/// The size of a pending row, in bytes.
+/// The size, in bytes, of the row of a pending key.
 const PENDING: usize = 25;
-/// The size of a row in flight without the name of its worker, in bytes.
+/// The size, in bytes, of the row of a key in flight, without the name of its worker.
 const RUNNING: usize = PENDING + 34;
-/// The additional size of a row with failures or a bound, without its error, in bytes.
+/// The additional size, in bytes, of a row with failures or a bound, without the error.
 const EXTRA: usize = 33;
 
-/// Decodes a row that rows.lua has packed: a part for the pending run, optionally a part for the delivery, and
-/// optionally a part for failures, the bound and the error. `epoch` converts a fencing token of the shard to one of the
-/// queue. rows.lua implements the same rules.
+/// Decodes a row that rows.lua has packed. The row begins with a part for the pending run. A part for the delivery can
+/// follow, and then a part for failures, the bound and the error. `epoch` converts a fencing token of the shard to one
+/// of the queue. rows.lua implements the same rules.
 pub(super) fn decode_row(packed: &[u8], epoch: impl Fn(i64) -> i64) -> Result<Row, String> {
     let size = packed.len();
-    // The byte before the worker's name is its length.
+    // The byte before the name of the worker is the length of the name.
     let running = RUNNING + usize::from(packed.get(RUNNING - 1).copied().unwrap_or(0));
     if size != PENDING && size != running && size < running + EXTRA {
         return Err(format!("the row has {size} bytes"));
@@ -464,7 +467,7 @@ pub(super) fn decode_row(packed: &[u8], epoch: impl Fn(i64) -> i64) -> Result<Ro
         }
         row.parked = flag & 1 > 0;
         row.bound = none_if_zero(fields.take_time("bound")?).filter(|_| row.at.is_some());
-        // Data of version 1 contains no such time.
+        // Data of version 1 does not contain this time.
         let failed_at = if flag & 2 > 0 { fields.take_time("failed_at")? } else { 0 };
         row.failed_at = none_if_zero(failed_at).filter(|_| row.failures > 0);
         if flag & 4 > 0 {
@@ -482,7 +485,7 @@ pub(super) fn decode_row(packed: &[u8], epoch: impl Fn(i64) -> i64) -> Result<Ro
     }
 }
 
-/// Decodes a row without converting its fencing token.
+/// Decodes a row. Its fencing token is that of the shard.
 pub(crate) fn read_row(packed: &[u8]) -> Result<Row, String> {
     decode_row(packed, |epoch| epoch)
 }
@@ -492,7 +495,7 @@ fn none_if_zero(number: i64) -> Option<i64> {
     Some(number).filter(|&number| number > 0)
 }
 
-/// Returns the name of a worker, or `None` if it is empty.
+/// Decodes the name of a worker. Returns `None` if the name is empty.
 fn decode_worker(name: &[u8]) -> Result<Option<Arc<str>>, String> {
     if name.is_empty() {
         return Ok(None);
@@ -509,7 +512,7 @@ fn too_short() -> String {
     "the row is too short".to_owned()
 }
 
-/// The remaining bytes of a row or of an answer.
+/// The bytes of a row or of an answer that are not read yet.
 struct Fields<'a>(&'a [u8]);
 
 impl Fields<'_> {
@@ -519,20 +522,20 @@ impl Fields<'_> {
         Ok(*bytes)
     }
 
-    /// Reads a whole number of microseconds, or a fencing token, up to the largest exact integer of a
-    /// double.
+    /// Reads a whole number of microseconds, or a fencing token. The number is at most the largest integer up to which
+    /// a double is exact.
     fn take_time(&mut self, name: &str) -> Result<i64, String> {
         let time = f64::from_be_bytes(self.bytes()?);
         // Numbers in Lua are doubles, but scripts write only exact integers.
         if (0.0..=LATEST).contains(&time) && time.fract() == 0.0 {
-            // The value is a whole number in the range of an `i64`.
+            // The value is a whole number, and fits an `i64`.
             Ok(time as i64)
         } else {
             Err(format!("{name} is {time:?}"))
         }
     }
 
-    /// Reads the name of a worker, after its length.
+    /// Reads the length and the name of a worker.
     fn take_name(&mut self) -> Result<&[u8], String> {
         let [length] = self.bytes()?;
         let (name, rest) = self.0.split_at_checked(length.into()).ok_or_else(too_short)?;
@@ -540,7 +543,7 @@ impl Fields<'_> {
         Ok(name)
     }
 
-    /// Reads trace contexts or a past, after the length.
+    /// Reads the length of trace contexts or of a past, and then the bytes.
     fn take_text(&mut self) -> Result<&[u8], String> {
         let length = u16::from_be_bytes(self.bytes()?);
         let (text, rest) = self.0.split_at_checked(length.into()).ok_or_else(too_short)?;
@@ -569,7 +572,7 @@ impl Fields<'_> {
 /// The value of `NEVER` in shard.lua.
 const LATEST: f64 = 9_007_199_254_740_991.0;
 
-/// Decodes the numbers of keys in each state.
+/// Decodes the number of keys in each state.
 pub(super) fn read_counts(values: &mut Values) -> Answer<StateCounts> {
     Ok(StateCounts {
         ready: values.number()?,

@@ -1,8 +1,8 @@
-//! Wakes waiting processes by tokens in Redis lists.
+//! Wakes waiting processes with tokens in Redis lists.
 //!
-//! Only one of the waiting processes takes a token. If ready keys remain after its claim, the process adds another
-//! token. If the process no longer waits, it returns the token. Each shard has a list. Each queue that is open in this
-//! process has one connection per shard, which is opened when the process first waits.
+//! Each shard has a list, and only one of the waiting processes takes a token from it. If ready keys remain after its
+//! claim, the process adds another token. If the process no longer waits, it returns the token. For each open queue,
+//! this process has one connection per shard, which it opens when it first waits.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -17,21 +17,21 @@ use super::names::Shard;
 use super::nodes::Nodes;
 use crate::engine::retry_delay::RetryDelay;
 
-/// The time for which the server blocks a request for a token, in seconds.
+/// The maximum time, in seconds, for which the server lets a request wait for a token.
 const BLOCKING: u64 = 10;
 const ANSWERING: Duration = Duration::from_secs(BLOCKING + 5);
 
-/// The wake state of a queue in this process.
+/// The wakes of a queue in this process.
 #[derive(Debug)]
 pub(super) struct Waiting {
     woken: watch::Sender<u64>,
-    /// True if the last claim found no key. A busy process takes no tokens.
+    /// True if the process waits for a token, because the last claim found no key. A busy process takes no tokens.
     wanted: watch::Sender<bool>,
-    /// The shard of the last token, until a claim has begun there.
+    /// The number of the shard from which the last token came, until a claim has begun there.
     shard: AtomicUsize,
 }
 
-/// The value of [`Waiting::shard`] if no such shard is known.
+/// The value of [`Waiting::shard`] if there is no such shard.
 const NONE: usize = usize::MAX;
 
 impl Waiting {
@@ -48,17 +48,17 @@ impl Waiting {
         self.woken.is_closed()
     }
 
-    /// Sets whether tokens are wanted.
+    /// Sets whether this process waits for a token.
     pub(super) fn want_tokens(&self, wanted: bool) {
         self.wanted.send_if_modified(|was| std::mem::replace(was, wanted) != wanted);
     }
 
-    /// Returns the number of the shard of the last token, and forgets it.
+    /// Returns the number of the shard from which the last token came. A second call returns `None`.
     pub(super) fn shard(&self) -> Option<usize> {
         Some(self.shard.swap(NONE, Ordering::Relaxed)).filter(|&shard| shard != NONE)
     }
 
-    /// Takes the tokens of all shards, in tasks that stop when the last receiver is dropped.
+    /// Starts a task for each shard that takes its tokens. The tasks stop when the last receiver is dropped.
     pub(super) fn begin(self: &Arc<Self>, nodes: &Arc<Nodes>, shards: &Arc<Vec<Shard>>) {
         for number in 0..shards.len() {
             let (nodes, shards) = (Arc::clone(nodes), Arc::clone(shards));
@@ -76,7 +76,7 @@ impl Waiting {
         let mut wanted = self.wanted.subscribe();
         let mut connection = None;
         let mut delay = RetryDelay::new();
-        // The channel is never closed, because `self` owns its sender.
+        // This value owns the sender, so the channel is not closed.
         while wanted.wait_for(|&wanted| wanted).await.is_ok() {
             match self.pop_token(&mut connection, nodes, shard).await {
                 Ok(token) => {
@@ -100,15 +100,14 @@ impl Waiting {
         }
     }
 
-    /// Wakes the claims of this process and returns true, if it still wants a token.
+    /// Wakes the claims of this process if it still waits for a token. Returns false if it does not.
     fn wake_claims(&self, number: usize) -> bool {
-        // The value changes to false with the first token, so that two tokens do not wake the same claim. A claim that
-        // does not use its token passes the token on: see `Engine::pass_wake_on`.
+        // The first token sets the value to false, so that two tokens do not wake the same claim. A claim that does not
+        // use its token passes it on: see `Engine::pass_wake_on`.
         self.wanted.send_if_modified(|wanted| {
             let was_wanted = std::mem::take(wanted);
             if was_wanted {
-                // The number is stored before the wake. `Relaxed` suffices, because the channel of the wake orders the
-                // accesses.
+                // The number is stored before the wake. `Relaxed` suffices, because the channel orders the accesses.
                 self.shard.store(number, Ordering::Relaxed);
                 self.woken.send_modify(|woken| *woken += 1);
             }
@@ -136,7 +135,8 @@ impl Waiting {
     }
 }
 
-/// Returns a token for another process. If this fails, other processes find the key by polling.
+/// Returns a token, so that another process can take it. If the request fails, other processes find the key when they
+/// poll.
 pub(super) async fn return_token(nodes: &Arc<Nodes>, shard: &Shard) {
     let wake = nodes.scripts.wake.on(shard);
     let _ = nodes.run_script(shard.slot, &wake).await;

@@ -1,4 +1,4 @@
-//! Reads the contents of a queue: counts, and pages of its keys.
+//! Reads the contents of a queue: the numbers of its keys, and pages of keys.
 
 use std::collections::BTreeMap;
 
@@ -14,7 +14,7 @@ use crate::types::error::Answer;
 use crate::types::inspect::{Entry, State, StateCounts};
 use crate::types::key::Key;
 
-/// The maximum number of parked keys per request.
+/// The maximum number of parked keys that one request reads.
 const STEP: usize = 500;
 
 impl Redis {
@@ -51,8 +51,9 @@ impl Redis {
         Ok(found.into_values().collect())
     }
 
-    /// Walks one shard after another. Parked keys are returned in order. For other states, each call is one step of a
-    /// scan, which may return more or fewer keys than `limit`.
+    /// Takes one step of a walk over one shard after another. Parked keys are in sorted order, and a step returns up to
+    /// `limit` of them. In other states, a step is one step of a scan, which may return more or fewer keys than
+    /// `limit`.
     pub(super) async fn walk_step(
         &self,
         queue: &Place,
@@ -74,7 +75,7 @@ impl Redis {
         Ok(Walked { keys, next })
     }
 
-    /// Takes a step of a scan of one shard after another. The entries are sorted.
+    /// Takes one step of a scan of one shard after another. The entries of the step are sorted.
     pub(super) async fn scan_step(
         &self,
         queue: &Place,
@@ -98,8 +99,7 @@ impl Redis {
         Ok((entries.into_values().collect(), next))
     }
 
-    /// Takes a step of a scan of a shard from `cursor`. Returns the next cursor, the time, and keys with
-    /// their rows.
+    /// Takes one step of a scan of a shard, from `cursor`. Returns the next cursor, the time, and keys with their rows.
     pub(super) async fn scan_shard(
         &self,
         shard: &Shard,
@@ -121,8 +121,8 @@ impl Redis {
         Ok((cursor, now, found))
     }
 
-    /// Reads up to `limit` parked keys in order, from a position in the format of ZRANGEBYLEX. Returns the time, and
-    /// the keys with their rows, if any.
+    /// Reads up to `limit` parked keys in sorted order, from a position in the format of ZRANGEBYLEX. Returns the time,
+    /// and the keys. A key has no row if another client has removed it.
     async fn scan_parked(
         &self,
         shard: &Shard,
@@ -147,8 +147,8 @@ impl Redis {
         Ok((now, found))
     }
 
-    /// Collects up to `limit` keys of a shard in this state, or in any state, that follow `after`. The keys of a shard
-    /// are not stored in order, so this reads all of them.
+    /// Collects up to `limit` keys of a shard that follow `after` and are in `state`, or in any state if it is `None`.
+    /// The shard does not store these keys in order, so the function reads all of them.
     async fn collect_scan(
         &self,
         shards: &[Shard],
@@ -163,7 +163,7 @@ impl Redis {
             let (next, now, keys) = self.scan_shard(&shards[number], state, &cursor).await?;
             cursor = next;
             for (key, stored) in keys {
-                // Rows that cannot be on this page are not decoded.
+                // A row that cannot be on this page is not decoded.
                 if after.is_some_and(|after| key <= *after) || is_beyond(found, &key, limit) {
                     continue;
                 }
@@ -179,8 +179,7 @@ impl Redis {
         }
     }
 
-    /// Collects up to `limit` parked keys of a shard that follow `after`. The shard keeps parked keys in
-    /// order.
+    /// Collects up to `limit` parked keys of a shard that follow `after`. The shard stores parked keys in sorted order.
     async fn collect_parked(
         &self,
         shards: &[Shard],
@@ -228,7 +227,8 @@ pub(super) fn sum_counts(one: StateCounts, other: StateCounts) -> StateCounts {
     }
 }
 
-/// Returns the position after a step in a shard: `at`, or the beginning of the next shard, if any.
+/// Returns the position after a step in a shard: `at` if there is one, and otherwise the beginning of the next shard.
+/// Returns `None` after the last shard.
 fn next_position(number: usize, count: usize, at: Option<Vec<u8>>, begin: &[u8]) -> Option<Cursor> {
     match at {
         Some(at) => Some(Cursor { shard: number, at }),
@@ -237,17 +237,17 @@ fn next_position(number: usize, count: usize, at: Option<Vec<u8>>, begin: &[u8])
     }
 }
 
-/// Returns the start of the keys after `key`, in the format of ZRANGEBYLEX.
+/// Returns the position after `key`, in the format of ZRANGEBYLEX.
 fn position_after(key: &[u8]) -> Vec<u8> {
     [b"(", key].concat()
 }
 
-/// Returns true if there are `limit` keys before `key`.
+/// Returns true if `found` already has `limit` keys before `key`.
 fn is_beyond(found: &BTreeMap<Key, Entry>, key: &Key, limit: usize) -> bool {
     found.len() >= limit && found.last_key_value().is_none_or(|(last, _)| *key > *last)
 }
 
-/// Inserts an entry. Keeps only the first `limit` entries.
+/// Inserts an entry, and keeps only the first `limit` entries.
 fn put_entry(found: &mut BTreeMap<Key, Entry>, entry: Entry, limit: usize) {
     found.insert(entry.key.clone(), entry);
     if found.len() > limit {

@@ -1,4 +1,4 @@
-//! The actions of operators on a queue.
+//! Stores the actions of operators on a queue.
 
 use rusqlite::{Result, Row, params};
 

@@ -1,4 +1,4 @@
-//! The activity of a queue per minute.
+//! Stores the activity of a queue in each minute.
 
 use rusqlite::{OptionalExtension, Result, Row, params};
 
@@ -117,7 +117,7 @@ impl Work<'_> {
     }
 }
 
-/// Reads a row of [`COLUMNS`].
+/// Reads a row that has the columns [`COLUMNS`].
 fn read_part(row: &Row<'_>) -> Result<Part> {
     let mut counts = [0; Tally::COUNTS.len()];
     for (n, count) in counts.iter_mut().enumerate() {

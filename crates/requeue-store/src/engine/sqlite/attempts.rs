@@ -1,4 +1,4 @@
-//! The failed runs of keys.
+//! Stores the failed runs of keys.
 
 use std::sync::Arc;
 
@@ -13,13 +13,13 @@ use crate::engine::{Finish, Place};
 use crate::types::inspect::Attempt;
 use crate::types::key::Key;
 
-/// A failure whose fencing token is a multiple of this number also removes old failures.
+/// Old failures are removed when a key fails whose fencing token is a multiple of this number.
 const BETWEEN_TRIMS: i64 = 128;
-/// The maximum number of failures that one trim removes.
+/// The maximum number of failures that one removal deletes.
 const TRIMMED: i64 = 1024;
 
 impl Work<'_> {
-    /// Completes the delivery of a key in flight. Returns the remaining record, if any.
+    /// Completes the delivery of a key in flight. Returns the record that remains, or `None` if it was deleted.
     pub(super) fn finish_row(
         &self,
         queue: &Place,
@@ -32,7 +32,7 @@ impl Work<'_> {
         let failed = how.failure().map(|failure| Failed::of_run(&row, failure, self.now));
         let row = row.finish(how, queue, self.now);
         keep_row(self.connection, queue.id, key, row.as_ref(), self.now)?;
-        // If the key was added during the run that was given up, the add has reset the failures.
+        // If the key was added during a run that was given up, the failures were reset, and the attempt is not kept.
         match failed.filter(|failed| row.as_ref().is_some_and(|row| row.failures == failed.number))
         {
             Some(failed) => {
@@ -73,7 +73,7 @@ impl Work<'_> {
         Ok(())
     }
 
-    /// Removes the oldest failed runs if there are too many.
+    /// Removes the oldest failed runs of the queue if it has too many.
     fn trim_attempts(&self, queue: &Place) -> Result<()> {
         let sql = "delete from attempts where (queue, key, slot) in ( \
                        select queue, key, slot from attempts indexed by attempts_at \

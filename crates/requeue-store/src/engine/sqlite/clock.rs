@@ -1,8 +1,7 @@
-//! Computes the time for a store file. It is the same for all processes, even if the clock of the machine is
-//! changed.
+//! Computes the time of a store file. This time is the same for all processes, even if the machine's clock is changed.
 //!
-//! The time of a file advances with the uptime of the machine, which cannot be changed. Only the first process after a
-//! start of the machine reads the machine's clock. The time never goes back.
+//! The time of a file advances with the uptime of the machine, which no one can set. Only the first process after a
+//! start of the machine reads the machine's clock. The time of a file never goes back.
 
 use std::sync::Arc;
 use std::time::SystemTime;
@@ -11,31 +10,33 @@ use rusqlite::{Connection, OptionalExtension, Result, params};
 
 use crate::engine::time::Micros;
 
-/// The maximum time, in microseconds, that a restart of the machine can lose.
+/// A restart of the machine can lose this much time, in microseconds. The time is stored again only after this
+/// interval.
 const FORGOTTEN: Micros = 1_000_000;
 
-/// The maximum time, in microseconds, by which a file's time may be ahead of the machine's clock: 100 years. A file may
-/// be ahead by decades if the machine's clock was wrong at its start.
+/// The maximum time, in microseconds, by which a file's time may be ahead of the machine's clock: 100 years. A file can
+/// be ahead by decades if the machine's clock was wrong when the machine started.
 const AHEAD: Micros = 100 * 365 * 24 * 3_600_000_000;
 
-/// The maximum time, in microseconds, by which a reading may be behind the latest stored time of the same machine
-/// start: a minute. A process may be suspended between its reading of the clock and its transaction.
+/// The maximum time, in microseconds, by which a reading may be behind the latest stored time, within one start of the
+/// machine: a minute. A process may be suspended between its reading of the clock and its transaction.
 const BEHIND: Micros = 60_000_000;
 
-/// A reading of the machine's sources of time.
+/// The time of the machine, from several sources.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Reading {
-    /// The identifier of the machine's last start.
+    /// Identifies the last start of the machine.
     pub(super) start: Arc<str>,
-    /// The uptime of the machine, from a source other than its clock.
+    /// The uptime of the machine, which does not depend on its clock.
     pub(super) running: Micros,
-    /// The clock of the machine, which may be set.
+    /// The time of the machine's clock, which a user can set.
     pub(super) clock: Micros,
 }
 
 pub(super) type Clock = Arc<dyn Fn() -> Reading + Send + Sync>;
 
-/// Returns the sources of this machine. If the uptime is not available, the clock replaces it.
+/// Returns a function that reads the sources of this machine. If the uptime is not available, the clock is read in its
+/// place.
 pub(super) fn of_machine() -> Clock {
     let start = boot_id();
     Arc::new(move || {
@@ -55,7 +56,7 @@ fn boot_id() -> Arc<str> {
 fn uptime_micros() -> Micros {
     use rustix::time::{ClockId, clock_gettime};
 
-    // This clock also advances while the machine is suspended.
+    // `CLOCK_BOOTTIME` also advances while the machine is suspended.
     let time = clock_gettime(ClockId::Boottime);
     time.tv_sec.saturating_mul(1_000_000).saturating_add(time.tv_nsec / 1000)
 }
@@ -70,23 +71,23 @@ fn uptime_micros() -> Micros {
     0
 }
 
-/// The state of the time in a store file.
+/// The state from which the time of a store file is computed.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Time {
     start: String,
-    /// The time of the last start of the machine.
+    /// The file's time at the last start of the machine.
     began: Micros,
-    /// The latest time that was stored. The time of the file has not been much later.
+    /// The latest stored time. The file's time was never much later.
     latest: Micros,
-    /// True if the state in the file is ignored.
+    /// True if the state in the file is implausible, and this state replaces it.
     is_replaced: bool,
 }
 
 impl Time {
     /// Reads the state. The caller has begun a transaction.
     ///
-    /// Ignores an implausible state, which [`keep_time`](Self::keep_time) then replaces. With such a state, all leases
-    /// would have expired.
+    /// An implausible state is ignored, and [`keep_time`](Self::keep_time) then replaces it. Otherwise, all leases
+    /// could seem to have expired.
     pub(super) fn read(connection: &Connection, reading: &Reading) -> Result<Self> {
         let mut kept = connection.prepare_cached("select start, began, latest from clock")?;
         let kept = kept.query_row([], |row| {
@@ -98,7 +99,7 @@ impl Time {
         if kept.now(reading) > reading.clock.saturating_add(AHEAD) {
             return Ok(ignored);
         }
-        // With a later start value, the time would stand still until the machine's clock has reached that value.
+        // With a greater value, the time would stand still until the machine's clock has reached that value.
         let latest = kept.latest.max(0);
         let is_known = *kept.start == *reading.start;
         let since = kept.began.saturating_add(reading.running);
@@ -113,12 +114,12 @@ impl Time {
             true => self.began.saturating_add(reading.running),
             false => reading.clock,
         };
-        // Time never goes back, even if the clock was set back before the last start of the machine.
+        // The time never goes back, even if the clock was set back before the last start of the machine.
         now.max(self.latest)
     }
 
-    /// Stores the time `now` of this reading, if necessary. `has_changed` is true if the transaction also writes other
-    /// data.
+    /// Stores the time `now` of this reading, unless the stored time is recent enough. `has_changed` is true if the
+    /// transaction also writes other data.
     pub(super) fn keep_time(
         self,
         connection: &Connection,
@@ -126,8 +127,8 @@ impl Time {
         reading: &Reading,
         has_changed: bool,
     ) -> Result<()> {
-        // A transaction that only reads must not write the time, because the write would wait for the lock and for the
-        // disk.
+        // A transaction that otherwise only reads must not write the time. The write would wait for the lock of the
+        // file, and for the disk.
         let is_late = has_changed && now.saturating_sub(self.latest) >= FORGOTTEN;
         let is_known = *self.start == *reading.start;
         if is_known && !is_late {

@@ -1,4 +1,4 @@
-//! SQLite stores. All processes of one machine can use the same file.
+//! The engine for SQLite files. All processes of one machine can use the same file.
 
 mod actions;
 mod activity;
@@ -46,24 +46,24 @@ use crate::types::inspect::{Attempt, Entry, GroupInfo, QueueInfo, State, StateCo
 use crate::types::key::Key;
 use crate::types::rate::{Rate, Throttle};
 
-/// The number of keys of a dropped queue that one transaction removes.
+/// The number of keys of a dropped queue that are removed in one transaction.
 const SWEPT: usize = 10_000;
 
-/// The durability of commits after a power failure.
+/// The effect of a power failure on acknowledged commits.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) enum Synchronous {
     /// The last commits before the failure may be lost.
     #[default]
     Normal,
-    /// All acknowledged commits survive.
+    /// No acknowledged commit is lost.
     Full,
 }
 
 #[derive(Debug)]
 pub(crate) struct Sqlite {
     thread: Thread,
-    /// The threads for operations that only read, if there are any. The first is for reads of many keys, and the second
-    /// for reads of a few rows, which must not wait for a long count or search.
+    /// The threads for operations that only read, if there are any. The first is for operations that read many keys.
+    /// The second is for operations that read a few rows, so that they do not wait for a long count or search.
     readers: Option<[Thread; 2]>,
     wakes: Wakes,
 }
@@ -88,12 +88,13 @@ impl Sqlite {
         self.readers.as_ref().map_or(&self.thread, |[_, quick]| quick)
     }
 
-    /// Wakes the getters of this process that wait for keys of the queue.
+    /// Wakes the getters of this process that wait for keys of `queue`.
     fn wake_getters(&self, queue: i64) {
         self.wakes.wake_getters(queue);
     }
 
-    /// Wakes getters as [`wake_getters`](Self::wake_getters) does, after a change of keys of these groups.
+    /// Wakes getters as [`wake_getters`](Self::wake_getters) does. If the queue has groups, only keys of `groups` have
+    /// changed.
     fn wake_for_groups(&self, queue: &Place, groups: &Groups) {
         match queue.group_by {
             Some(_) => self.wakes.wake_after(queue.id, |turns| turns.name_groups(groups)),
@@ -101,8 +102,8 @@ impl Sqlite {
         }
     }
 
-    /// Runs `work` as [`with_rows`](Self::with_rows) does, for a caller that does not retry. Waits for other processes
-    /// as long as an add does.
+    /// Runs `work` as [`with_rows`](Self::with_rows) does, for a caller that does not retry. The wait for another
+    /// process that has locked the file is as long as that of an add.
     async fn update_rows<T: Send + 'static>(
         &self,
         queue: &Place,
@@ -116,7 +117,7 @@ impl Sqlite {
         retry_patiently(attempt).await
     }
 
-    /// Runs `work` on a thread with the queue. Fails if the queue was dropped.
+    /// Runs `work` on a queue, in a transaction of the thread. Fails if the queue was dropped.
     async fn with_rows<T: Send + 'static>(
         &self,
         thread: &Thread,
@@ -126,7 +127,7 @@ impl Sqlite {
         self.call(thread, Kind::Plain, queue, |at, queue, _| work(at, queue)).await
     }
 
-    /// Runs `work` as [`with_rows`](Self::with_rows) does, and also passes the state of the queue to it.
+    /// Runs `work` as [`with_rows`](Self::with_rows) does, and passes the state of the queue to it.
     async fn call<T: Send + 'static>(
         &self,
         thread: &Thread,
@@ -142,7 +143,7 @@ impl Sqlite {
         called.await?.ok_or_else(|| EngineError::dropped(&queue.name))
     }
 
-    /// Runs `work` on a thread after a check of the schema. Waits while another process keeps the file locked.
+    /// Checks the schema, and then runs `work` on a thread. Waits while another process has locked the file.
     async fn call_checked<T: Send + 'static>(
         &self,
         thread: &Thread,
@@ -160,9 +161,10 @@ impl Sqlite {
         retry_patiently(attempt).await
     }
 
-    /// Removes the keys of dropped queues, in short transactions that do not block other processes for long.
+    /// Removes the keys of dropped queues. Each transaction is short, so that it does not block other processes for
+    /// long.
     async fn sweep(&self) -> Answer<()> {
-        // In most cases, no keys are left, so the check only reads.
+        // In most cases, no keys are left. Therefore, the loop first checks this with a read.
         while let Some(queue) = self.slow_reader().call(|at| at.left_over()).await? {
             let sweep = move || self.thread.call(move |at| at.sweep_keys(queue, SWEPT));
             retry_patiently(move || Box::pin(sweep())).await?;
@@ -173,8 +175,8 @@ impl Sqlite {
 
 type Trial<'a, T> = Pin<Box<dyn Future<Output = Answer<T>> + Send + 'a>>;
 
-/// Retries while another process keeps the file locked. Also retries once after another temporary failure: an attempt
-/// that finds the disk full releases the reserve for the next attempt.
+/// Retries while another process has locked the file. Also retries once after another temporary failure: an attempt
+/// that finds the disk full releases the reserve, so the next attempt may succeed.
 async fn retry_patiently<'a, T>(attempt: impl Fn() -> Trial<'a, T>) -> Answer<T> {
     let (since, mut has_failed) = (Instant::now(), false);
     loop {
@@ -192,7 +194,7 @@ async fn retry_patiently<'a, T>(attempt: impl Fn() -> Trial<'a, T>) -> Answer<T>
 impl Engine for Sqlite {
     async fn migrate_schema(&self) -> Answer<()> {
         retry_patiently(|| Box::pin(self.thread.migrate(schema::STEPS))).await?;
-        // A process may have been killed between a drop and the removal of the keys.
+        // If a process was killed after a drop, keys of the dropped queue may remain. They are removed now.
         self.sweep().await
     }
 
@@ -224,11 +226,11 @@ impl Engine for Sqlite {
     }
 
     async fn close_files(&self) {
-        // The writer is closed last, because SQLite copies the log when the last connection closes.
+        // The writer is closed last, because SQLite writes the log into the file when the last connection closes.
         for reader in self.readers.iter().flatten() {
             reader.close().await;
         }
-        // If no other process has the file open, SQLite now copies the log into the file, and deletes the log.
+        // If no other process has the file open, this call writes the log into the file and deletes the log.
         self.thread.close().await;
     }
 
@@ -423,7 +425,7 @@ impl Engine for Sqlite {
     }
 
     async fn cancel_signal(&self, queue: &Place) -> Answer<u64> {
-        // Other processes do not send wakes, so this value is polled.
+        // Other processes do not send wakes to this process, so it polls this value.
         self.with_rows(self.quick_reader(), queue, |at, queue| at.cancel_sum(&queue)).await
     }
 
@@ -464,7 +466,7 @@ impl Engine for Sqlite {
     }
 
     async fn is_idle(&self, queue: &Place) -> Answer<bool> {
-        // The reading thread may be busy with a long count.
+        // The thread for slow reads may be busy with a long count.
         self.with_rows(&self.thread, queue, |at, queue| at.is_idle(&queue)).await
     }
 
@@ -474,7 +476,7 @@ impl Engine for Sqlite {
     }
 
     fn max_batches(&self) -> usize {
-        // Only one batch is written at a time. The second batch is collected meanwhile.
+        // The engine writes one batch at a time. Meanwhile, the second batch collects further requests.
         2
     }
 }

@@ -1,4 +1,4 @@
-//! The operations, which run within a transaction.
+//! The operations on queues and keys. Each of them runs within a transaction.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, LazyLock};
@@ -22,7 +22,7 @@ use crate::types::rate::Rate;
 /// The maximum number of expired leases that one claim handles.
 const EXPIRED: usize = 256;
 
-/// Selects the ready keys of a priority, oldest first.
+/// The query for the ready keys of a priority, the oldest first.
 pub(super) static READY: LazyLock<String> = LazyLock::new(|| {
     format!(
         "select {} from keys where queue = :queue and state = 0 \
@@ -31,17 +31,17 @@ pub(super) static READY: LazyLock<String> = LazyLock::new(|| {
     )
 });
 
-/// The groups of keys that an operation has changed.
+/// The groups whose keys an operation has changed.
 pub(super) type Groups = BTreeSet<Arc<str>>;
-/// The state of a queue. Each operation reads it.
+/// The part of a queue's row that each operation reads.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Standing {
     pub(super) is_paused: bool,
-    /// The time at which a schedule is due.
+    /// The time at which the next schedule is due.
     pub(super) schedule_at: Option<Micros>,
     /// The rate of the queue.
     pub(super) gate: Option<Gate>,
-    /// True if a group has or had a rate.
+    /// True if a group has a rate, or once had one.
     pub(super) has_group_rates: bool,
 }
 
@@ -73,7 +73,7 @@ impl Work<'_> {
         queues.collect()
     }
 
-    /// Returns the state of the queue, or `None` if it was dropped.
+    /// Reads the state of the queue. Returns `None` if the queue was dropped.
     pub(super) fn read_standing(&self, queue: &Place) -> Result<Option<Standing>> {
         let sql =
             "select paused, schedule_at, rate, next_at, has_group_rates from queues where id = ?1";
@@ -94,7 +94,7 @@ impl Work<'_> {
         self.connection.execute(sql, params![queue.id, paused]).map(drop)
     }
 
-    /// Drops the queue, but not its keys, which can then no longer be found. Also returns the queue's id.
+    /// Drops the queue, and returns its id. The keys remain in the file, but no operation finds them.
     pub(super) fn drop_queue(&self, name: &str, keys_too: bool) -> Result<(Dropped, i64)> {
         let Some(queue) = self.find_queue(name)? else { return Ok((Dropped::Missing, 0)) };
         let counts = self.count_keys(&queue)?;
@@ -102,8 +102,8 @@ impl Work<'_> {
         if Dropped::keeps(&counts, schedules, keys_too) {
             return Ok((Dropped::Kept(counts, schedules), queue.id));
         }
-        // The row of the queue is removed first, in a short transaction. After a crash, its keys are unreachable until
-        // `migrate` removes them.
+        // The row of the queue is removed in this short transaction, and the keys later. If the process crashes before
+        // that, `migrate` removes the keys.
         self.connection.execute("delete from queues where id = ?1", [queue.id])?;
         self.connection.execute("delete from schedules where queue = ?1", [queue.id])?;
         self.connection.execute("delete from groups where queue = ?1", [queue.id])?;
@@ -112,9 +112,9 @@ impl Work<'_> {
         Ok((Dropped::Yes(counts), queue.id))
     }
 
-    /// Returns the id of a dropped queue whose keys or failed runs remain.
+    /// Returns the id of a dropped queue of which keys or failed runs remain.
     pub(super) fn left_over(&self) -> Result<Option<i64>> {
-        // The query searches the index once for each queue.
+        // The query searches the index once for each queue, and does not read all keys.
         let sql = "with recursive found (queue) as ( \
                        select min(queue) from keys \
                        union all \
@@ -125,7 +125,7 @@ impl Work<'_> {
         self.connection.query_row(sql, [], |row| row.get(0)).optional()
     }
 
-    /// Removes up to `most` keys of a dropped queue. Returns their number.
+    /// Removes up to `most` keys of a dropped queue. Returns the number of removed keys.
     pub(super) fn sweep_keys(&self, queue: i64, most: usize) -> Result<usize> {
         let most = i64::try_from(most).unwrap_or(i64::MAX);
         let sweep = |table| {
@@ -171,7 +171,8 @@ impl Work<'_> {
     ) -> Result<Claimed> {
         let &Standing { is_paused, schedule_at, gate, has_group_rates } = standing;
         let schedule_in = schedule_at.map(|at| until(self.now, at));
-        // Leases expire before the search, so that this claim can deliver their keys if the backoff is zero.
+        // Expired leases are handled before the search for keys. If the backoff is zero, this claim can deliver their
+        // keys.
         let (parked, freed) = self.expire_leases(queue, claim)?;
         if is_paused {
             let next = self.next_lease(queue)?.map(|at| until(self.now, at));
@@ -192,7 +193,7 @@ impl Work<'_> {
         Ok(Claimed { items, next, parked, is_rated, schedule_in, ..Claimed::default() })
     }
 
-    /// Claims keys of a queue without groups. Also returns the time until another key may be ready.
+    /// Claims keys of a queue without groups. Also returns the time until another key may become ready.
     fn claim_in_order(
         &self,
         queue: &Place,
@@ -218,8 +219,8 @@ impl Work<'_> {
         mut row: Row,
         lease: Duration,
     ) -> Result<Delivery> {
-        // The token uses the clock of the machine, not the time of the file. If a copy of the file is restored after a
-        // reboot or on another machine, only the clock of the machine continues from the original.
+        // The token follows the clock of the machine, not the time of the file. After a copy of the file is restored,
+        // possibly on another machine, only the machine's clock is later than all tokens of the original.
         let sql = "update epochs set last = max(last + 1, ?1) returning last";
         let mut statement = self.connection.prepare_cached(sql)?;
         let epoch = statement.query_row([self.clock], |row| row.get(0))?;
@@ -228,7 +229,7 @@ impl Work<'_> {
         Ok(out)
     }
 
-    /// Returns the ready keys of a priority, oldest first.
+    /// Returns the ready keys of a priority, the oldest first.
     fn first_ready(
         &self,
         queue: &Place,
@@ -251,7 +252,7 @@ impl Work<'_> {
         found.collect()
     }
 
-    /// Returns the ready keys of all priorities, oldest first.
+    /// Returns the ready keys of all priorities, the oldest first.
     fn oldest_ready(&self, queue: &Place, limit: usize) -> Result<Vec<(Key, Row)>> {
         let mut found = Vec::new();
         for priority in Priority::ALL {
@@ -263,7 +264,7 @@ impl Work<'_> {
     }
 
     /// Counts a failure for each key whose lease has expired. Returns the keys that this failure parks, and the groups
-    /// of all keys with expired leases.
+    /// of all keys whose leases have expired.
     fn expire_leases(&self, queue: &Place, claim: &Claim) -> Result<(Vec<ParkedKey>, Groups)> {
         let sql = format!(
             "select {} from keys where queue = ?1 and state = 1 and lease_until <= ?2 \
@@ -304,7 +305,7 @@ impl Work<'_> {
         self.connection.prepare_cached(sql)?.query_row([queue.id], |row| row.get(0))
     }
 
-    /// Completes deliveries. Also returns the groups that can deliver another key.
+    /// Completes deliveries. Also returns the groups that may now deliver another key.
     pub(super) fn finish_deliveries(
         &self,
         queue: &Place,
@@ -375,7 +376,7 @@ impl Work<'_> {
         Ok(cancelled)
     }
 
-    /// Returns a number that depends on the cancelled runs in flight.
+    /// Returns a number that changes when a run is cancelled: the sum of the tokens of the cancelled runs in flight.
     pub(super) fn cancel_sum(&self, queue: &Place) -> Result<u64> {
         let sql = "select epoch from keys indexed by keys_leases \
                    where queue = ?1 and state = 1 and cancel_epoch = epoch";
@@ -453,25 +454,25 @@ impl Work<'_> {
     }
 }
 
-/// Reads the settings of a queue, starting at the second column of a row.
+/// Reads the settings of a queue. They begin at the second column of the row.
 fn settings(row: &rusqlite::Row<'_>) -> Result<Settings> {
     let keeps: bool = row.get(2)?;
     let (group_by, group_limit, rate) = (row.get(3)?, row.get(4)?, read_rate(row, 5)?);
     Ok(Settings { group_by, group_limit, rate, ..Settings::from_flags(row.get(1)?, !keeps) })
 }
 
-/// Returns the query of a page. Its parameters `?1` to `?4` are the queue, the limit, the time, and the key
-/// before the page.
+/// Returns the query of a page. Its parameters `?1` to `?4` are the queue, the limit, the time, and the key before the
+/// page.
 pub(super) fn page_sql(state: Option<State>, is_next: bool) -> String {
-    // Few keys are in flight, and the index of parked keys contains only parked keys. Keys in the other states are
-    // common, so a scan in key order soon finds enough.
+    // Few keys are in flight, and the index of parked keys contains only parked keys, so these states use an index.
+    // Keys in the other states are common, so a scan in the order of keys soon finds enough of them.
     let (index, which) = match state {
         None => ("", ""),
         Some(State::Ready) => ("not indexed", "and state = 0 and at <= ?3"),
         Some(State::Waiting) => ("not indexed", "and state = 0 and at > ?3"),
         Some(State::InFlight) => ("indexed by keys_leases", "and state = 1"),
         Some(State::Parked) => ("indexed by keys_parked", "and state = 2"),
-        // The constraints of the table refuse damaged rows.
+        // The table has no damaged rows, because its constraints refuse them.
         Some(State::Damaged) => ("", "and false"),
     };
     let after = if is_next { "and key > ?4" } else { "and ?4 is null" };

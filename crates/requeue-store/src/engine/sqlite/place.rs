@@ -1,5 +1,4 @@
-//! The rules for the path of a queue's file: the location that it names, and the reasons why a file cannot be opened
-//! there.
+//! Resolves the path of a queue's file, and finds the reason why no file can be opened at a path.
 
 #[cfg(unix)]
 mod owners;
@@ -11,7 +10,7 @@ use std::path::{Path, PathBuf};
 pub(super) use self::owners::{check, prepare_path};
 use crate::types::error::EngineError;
 
-/// Returns the path of a file that SQLite or this program keeps beside a store's file.
+/// Returns the path of a file that SQLite or this program keeps beside the file of a store.
 pub(super) fn beside(file: &Path, suffix: &str) -> PathBuf {
     let mut name = file.as_os_str().to_owned();
     name.push(suffix);
@@ -29,12 +28,12 @@ pub(super) fn check(_: &Path) -> std::io::Result<()> {
     Ok(())
 }
 
-/// Returns the reason why a file at this path cannot be opened, if it is certain.
+/// Returns the reason why a file at this path cannot be opened, or `None` if the reason is not certain.
 pub(super) fn find_obstacle(path: &Path) -> Option<EngineError> {
     let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty());
     let directory = directory.unwrap_or(Path::new("."));
     let (at, within) = (path.display(), directory.display());
-    // The errors of SQLite do not distinguish these cases.
+    // SQLite reports the same error for all of these cases.
     if path.is_dir() {
         let file = path.join("jobs.db");
         let said = format!("{at}: it is a directory; name a file, as in sqlite:{}", file.display());
@@ -59,8 +58,8 @@ pub(super) fn find_obstacle(path: &Path) -> Option<EngineError> {
     }
 }
 
-/// Returns true if a retry would fail with the same error. Other errors, such as errors of a network file system, can
-/// disappear.
+/// Returns true if a retry would fail with the same error. Other errors, such as those of a network file system, may be
+/// temporary.
 pub(super) const fn is_lasting(error: ErrorKind) -> bool {
     matches!(
         error,
@@ -68,7 +67,7 @@ pub(super) const fn is_lasting(error: ErrorKind) -> bool {
     )
 }
 
-/// Returns the error that this process has no permission to write.
+/// Returns a text that says that this process has no permission to write, or `None` if it has permission.
 #[cfg(unix)]
 fn forbidden_access(path: &Path, directory: &Path) -> Option<String> {
     use rustix::fs::{Access, access};
@@ -76,7 +75,7 @@ fn forbidden_access(path: &Path, directory: &Path) -> Option<String> {
     let (file, within) = (Access::READ_OK | Access::WRITE_OK, Access::WRITE_OK | Access::EXEC_OK);
     let exists = |suffix| beside(path, suffix).exists();
     let file = exists("").then_some((path, file));
-    // SQLite creates these files.
+    // SQLite creates these files in the directory if they do not exist.
     let is_complete = ["", "-wal", "-shm"].into_iter().all(exists);
     let within = (!is_complete).then_some((directory, within));
     file.into_iter().chain(within).find_map(|(place, needed)| {

@@ -1,7 +1,7 @@
-//! The rates of a queue and of its groups: see [`Gate`].
+//! Applies the rates of a queue and of its groups: see [`Gate`].
 //!
-//! All claims run one after the other, so each claim reads the times that the previous one has written. A claim from a
-//! queue without rates runs no additional statement.
+//! Only one claim runs at a time, so each claim reads the times that the previous claim has written. A claim from a
+//! queue without rates needs no additional statement.
 
 use std::time::Duration;
 
@@ -14,14 +14,14 @@ use crate::engine::{Claim, Delivery, Place};
 use crate::types::rate::Rate;
 
 impl Work<'_> {
-    /// Reads a rate and its time from two columns.
+    /// Reads a rate from the column `first`, and its time from the next column.
     pub(super) fn read_gate(&self, row: &rusqlite::Row<'_>, first: usize) -> Result<Option<Gate>> {
         let Some(rate) = read_rate(row, first)? else { return Ok(None) };
         Ok(Some(Gate::new(rate, row.get(first + 1)?, self.now)))
     }
 
-    /// Claims up to as many keys as the rate of the queue permits, with `claim_keys`, which also returns the time until
-    /// another key may be ready.
+    /// Claims up to as many keys as the rate of the queue permits. `claim_keys` claims them, and also returns the time
+    /// until another key may become ready.
     pub(super) fn claim_at_rate(
         &self,
         queue: &Place,
@@ -35,12 +35,11 @@ impl Work<'_> {
             _ => claim_keys(&Claim { max, ..*claim })?,
         };
         gate.use_up(self.now, items.len());
-        // This also stores a time that was corrected because the clock was set back.
+        // The stored time also changes if the gate has corrected it after the clock was set back.
         let sql = "update queues set next_at = ?2 where id = ?1 and next_at <> ?2";
         self.connection.prepare_cached(sql)?.execute(params![queue.id, gate.next_at])?;
         if items.len() == max && max < claim.max {
-            // If no work is left, the result must not name a time, because `work --until-empty` must not wait for the
-            // rate.
+            // If no work is left, the result contains no time. Otherwise, `work --until-empty` would wait for the rate.
             next = (!self.is_idle(queue)?).then(|| until(self.now, gate.next_at));
         }
         Ok((items, next))
@@ -53,7 +52,7 @@ impl Work<'_> {
         Ok(statement.query_row(params![queue.id, group], gate).optional()?.flatten())
     }
 
-    /// Returns the number of keys, up to `wanted`, that the rate of the group permits.
+    /// Returns how many keys the rate of the group permits to start now, up to `wanted`.
     pub(super) fn permitted_by_rate(
         &self,
         queue: &Place,
@@ -63,13 +62,13 @@ impl Work<'_> {
         let Some(gate) = self.group_gate(queue, group)? else { return Ok(wanted) };
         let permitted = gate.permitted(self.now, wanted);
         if permitted == 0 {
-            // The gate may have been corrected because the clock was set back.
+            // The time of the gate may have been corrected, because the clock was set back.
             self.keep_group_gate(queue, group, gate)?;
         }
         Ok(permitted)
     }
 
-    /// Records the delivery of a number of keys of the group.
+    /// Records that `starts` keys of the group have started.
     pub(super) fn use_up_rate(&self, queue: &Place, group: &str, starts: usize) -> Result<()> {
         let Some(mut gate) = self.group_gate(queue, group)? else { return Ok(()) };
         gate.use_up(self.now, starts);
@@ -84,8 +83,8 @@ impl Work<'_> {
             .map(drop)
     }
 
-    /// Returns the next time at which the rate of a group permits the start of a ready key, if rates currently hold
-    /// keys back.
+    /// Returns the next time at which a rate permits the start of a ready key of its group. Returns `None` if no rate
+    /// holds back a ready key.
     pub(super) fn next_by_rate(&self, queue: &Place) -> Result<Option<Micros>> {
         let sql = "select next_at from groups indexed by groups_rated \
                    where queue = ?1 and rate is not null and next_at > ?2 and exists ( \
@@ -102,7 +101,7 @@ impl Work<'_> {
         self.connection.execute(sql, params![queue.id, rate.map(Rate::to_stored)]).map(drop)
     }
 
-    /// Sets the rate of a queue without a rate. Returns the resulting rate.
+    /// Sets the rate of a queue that has none. Returns the rate that the queue has afterwards.
     pub(super) fn set_first_rate(&self, queue: &Place, rate: Rate) -> Result<Rate> {
         let gate = self.read_standing(queue)?.and_then(|standing| standing.gate);
         match gate {
@@ -126,7 +125,7 @@ impl Work<'_> {
     }
 }
 
-/// Reads a rate. Returns `None` if another program has damaged it.
+/// Reads a rate. Returns `None` if another program has damaged the stored rate.
 pub(super) fn read_rate(row: &rusqlite::Row<'_>, column: usize) -> Result<Option<Rate>> {
     let stored: Option<String> = row.get(column)?;
     Ok(stored.as_deref().and_then(Rate::from_stored))

@@ -1,10 +1,10 @@
 //! Reserves disk space for claims and completions, so that a queue on a full disk can drain.
 //!
-//! Each transaction needs space in the log, and each checkpoint needs space in the file for the pages that adds have
-//! appended. On a full disk, claims would also fail, and the log could never be freed. Therefore, a reserve file next
-//! to the queue's file occupies the space that claims and completions need. When an operation finds the disk full, the
-//! reserve file is removed. From then on, adds can use only pages that are free within the queue's file, until the disk
-//! has space for a new reserve.
+//! Each transaction needs space in the log. Each checkpoint needs space in the file for the pages that adds have
+//! appended. On a full disk, claims would also fail, and SQLite could never free the log. Therefore, a reserve file
+//! next to the queue's file occupies the space that claims and completions need. When an operation finds the disk full,
+//! this process deletes the reserve file. Until the disk has space for a new reserve, adds can use only pages that are
+//! free within the queue's file.
 
 use std::fs::{self, File};
 use std::io::{self, Write};
@@ -12,8 +12,8 @@ use std::path::{Path, PathBuf};
 
 use super::place::beside;
 
-/// The limits of the reserve's size, in bytes. No transaction and no checkpoint needs more than twice the
-/// size of the file and its log. With the usual log size of 4 MiB, none of them needs more than `MAX_SIZE`.
+/// The limits of the reserve's size, in bytes. No transaction or checkpoint needs more than twice the size of the file
+/// and its log. With the usual log size of 4 MiB, none needs more than `MAX_SIZE`.
 const MIN_SIZE: u64 = 256 << 10;
 const MAX_SIZE: u64 = 8 << 20;
 
@@ -22,26 +22,27 @@ pub(super) struct Reserve {
     file: PathBuf,
     log: PathBuf,
     reserve: PathBuf,
-    /// True after a transaction has found the disk full, until there is space for a new reserve.
+    /// True if a transaction has found the disk full, and there has been no space for a new reserve since.
     is_short: bool,
 }
 
 impl Reserve {
-    /// Returns the reserve of a file, or `None` for a database in memory.
+    /// Returns the reserve for a file, or `None` for a database in memory.
     pub(super) fn beside(file: &Path) -> Option<Self> {
         let (log, reserve) = (beside(file, "-wal"), beside(file, "-reserve"));
         let is_file = file != Path::new(":memory:");
         is_file.then(|| Self { file: file.to_owned(), log, reserve, is_short: false })
     }
 
-    /// Returns true if the file may grow, because the reserve exists or was created.
+    /// Returns true if adds may enlarge the file, because the reserve exists or this call has created it.
     pub(super) fn allows_growth(&mut self) -> bool {
         let length = |path| fs::metadata(path).map_or(0, |found| found.len());
         let size = 2 * (length(&self.file) + length(&self.log));
         let size = size.next_power_of_two().clamp(MIN_SIZE, MAX_SIZE);
         let kept = length(&self.reserve);
         if self.is_short || kept < size {
-            // Twice the size must be free, so that the new reserve does not take the last space from workers.
+            // The reserve is created only if twice its size is free, so that it does not take the last space from
+            // workers.
             let is_made =
                 self.has_space(2 * size) && self.fill_space(size - kept.min(size)).is_ok();
             self.is_short = !is_made;
@@ -54,7 +55,7 @@ impl Reserve {
         {
             let dir = self.file.parent().filter(|dir| !dir.as_os_str().is_empty());
             let found = rustix::fs::statvfs(dir.unwrap_or(Path::new(".")));
-            // If the free space is unknown, the attempt to write shows whether it suffices.
+            // If the free space is unknown, the write itself shows whether there is enough.
             found.map_or(true, |found| found.f_bavail.saturating_mul(found.f_frsize) >= size)
         }
         #[cfg(not(unix))]
@@ -66,7 +67,7 @@ impl Reserve {
 
     fn fill_space(&self, mut missing: u64) -> io::Result<()> {
         let mut file = self.open()?;
-        // The data is random, because some file systems store zeros or duplicate data without using space.
+        // The data is random, because some file systems use no space for zeros or duplicate data.
         let mut part = vec![0; 64 << 10];
         while missing > 0 {
             fastrand::fill(&mut part);
@@ -77,8 +78,8 @@ impl Reserve {
         Ok(())
     }
 
-    /// Opens the reserve with the mode of the queue's file, so that the same users can write to both. Does not follow a
-    /// link that another user has put in its place.
+    /// Opens the reserve file with the mode of the queue's file, so that the same users can write to both. Fails if
+    /// another user has put a link in its place.
     fn open(&self) -> io::Result<File> {
         let mut options = File::options();
         options.append(true).create(true);
@@ -103,14 +104,14 @@ impl Reserve {
         options.open(&self.reserve)
     }
 
-    /// Records that the disk is full, so that the file does not grow.
+    /// Records that the disk is full, so that adds do not enlarge the file.
     pub(super) const fn note_shortage(&mut self) {
         self.is_short = true;
     }
 
-    /// Frees the reserved space for claims and completions.
+    /// Deletes the reserve file, so that claims and completions can use its space.
     pub(super) fn release(&self) {
-        // A failure is ignored, because it means that no space can be freed.
+        // If the deletion fails, no space can be freed, and the next transaction reports the full disk.
         let _ = fs::remove_file(&self.reserve);
     }
 }

@@ -1,4 +1,4 @@
-//! Reads and writes the rows of the table.
+//! Reads and writes the rows of the table of keys.
 
 use std::borrow::Cow;
 use std::sync::LazyLock;
@@ -11,7 +11,7 @@ use crate::engine::row::Row;
 use crate::engine::time::Micros;
 use crate::types::key::Key;
 
-/// The columns that [`read_row`] reads: the columns of a row, then the key.
+/// The columns that [`read_row`] reads: first [`Columns::ALL`], then the key.
 pub(super) static COLUMNS: LazyLock<String> =
     LazyLock::new(|| format!("{}, key", Columns::join_names(|column| column.name.to_owned())));
 
@@ -30,7 +30,7 @@ impl Source for SqlRow<'_> {
         self.get(position)
     }
 
-    /// Another program may have written text that is not UTF-8. Such text must not make the key unreadable.
+    /// Another program may have written text that is not UTF-8. The key must remain readable nevertheless.
     fn read_text(&self, position: usize) -> rusqlite::Result<Option<Cow<'_, str>>> {
         Ok(match self.get_ref(position)? {
             ValueRef::Text(text) => Some(String::from_utf8_lossy(text)),
@@ -53,7 +53,7 @@ impl ToSql for Value<'_> {
     }
 }
 
-/// Reads a row of [`COLUMNS`].
+/// Reads a row that has the columns [`COLUMNS`].
 pub(super) fn read_row(row: &SqlRow<'_>) -> rusqlite::Result<(Key, Row)> {
     let key = row.get_ref(Columns::ALL.len())?.as_bytes()?;
     Ok((Key::from(key), Columns::read(row)?.into()))

@@ -1,4 +1,4 @@
-//! The schedules of a queue. Each change also writes the time of the next schedule into the row of the queue, which
+//! Stores the schedules of a queue. Each change also writes the earliest due time into the row of the queue, which
 //! claims read in any case.
 
 use rusqlite::{OptionalExtension, Result, Row, named_params, params};
@@ -114,7 +114,7 @@ impl Work<'_> {
         self.note_next(queue)
     }
 
-    /// Writes the time of the next schedule into the row of the queue.
+    /// Writes the earliest due time of the schedules into the row of the queue.
     fn note_next(&self, queue: &Place) -> Result<()> {
         let sql = "update queues set schedule_at = ( \
                        select min(due_at) from schedules indexed by schedules_due \
@@ -124,7 +124,7 @@ impl Work<'_> {
     }
 }
 
-/// Reads a row of [`COLUMNS`].
+/// Reads a row that has the columns [`COLUMNS`].
 fn read_schedule(row: &Row<'_>) -> Result<Scheduled> {
     Ok(Scheduled {
         key: Key::from(row.get_ref(0)?.as_bytes()?),

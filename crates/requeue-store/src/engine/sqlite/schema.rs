@@ -1,18 +1,18 @@
-//! Creates the tables of a file, upgrades them, and checks their version.
+//! Creates and upgrades the tables of a file, and checks their version.
 
 use rusqlite::{Connection, Error, ffi};
 
 use super::rows::COLUMNS;
 use crate::engine::missing_steps;
 
-/// The `application_id` of requeue's files: "rque".
+/// The `application_id` in the files of requeue: "rque".
 pub(super) const OURS: i32 = 0x7271_7565;
 /// The version of the schema that this program creates and uses.
 pub(super) const VERSION: i32 = 2;
-/// Creates the tables of version 1. [`STEPS`] change these tables even in a new file, so that new and upgraded files
-/// have the same tables.
+/// Creates the tables of version 1. The [`STEPS`] then change these tables, even in a new file. Therefore, new and
+/// upgraded files have the same tables.
 pub(super) const TABLES: &str = include_str!("schema.sql");
-/// The changes of the tables from each version to the next one, up to [`VERSION`].
+/// The statements that change the tables from each version to the next one, up to [`VERSION`].
 pub(super) const STEPS: Steps = &[include_str!("upgrades/2.sql")];
 /// The columns of the table `queues`.
 const QUEUES: &str = "id, name, readd_policy, parked_add, paused, group_by, group_limit, rate, next_at, \
@@ -20,25 +20,25 @@ const QUEUES: &str = "id, name, readd_policy, parked_add, paused, group_by, grou
 
 pub(super) type Steps = &'static [&'static str];
 
-/// The program that a file belongs to.
+/// The program to which a file belongs.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Found {
     Nothing,
-    /// A file of requeue, with the version of its schema.
+    /// The file belongs to requeue. The value is the version of its schema.
     Ours(i32),
     Foreign,
 }
 
 impl Found {
-    /// Returns the steps that upgrade the file, or `None` if no steps lead to this version.
+    /// Returns the steps that upgrade the file to this version, or `None` if `steps` does not lead to this version.
     pub(super) fn missing_steps(self, steps: Steps) -> Option<Steps> {
         let Self::Ours(version) = self else { return None };
         missing_steps(version, VERSION, steps)
     }
 }
 
-/// Reads the program and the version that a file names. `connection` should be in a transaction, because this reads
-/// several values.
+/// Reads the program and the version that a file names. The function reads several values, so `connection` should be in
+/// a transaction.
 pub(super) fn found(connection: &Connection) -> rusqlite::Result<Found> {
     let pragma = |name| connection.pragma_query_value(None, name, |row| row.get::<_, i32>(0));
     let (id, version) = (pragma("application_id")?, pragma("user_version")?);
@@ -51,13 +51,13 @@ pub(super) fn found(connection: &Connection) -> rusqlite::Result<Found> {
     })
 }
 
-/// Creates the tables, or upgrades them. Does nothing if the file belongs to another program, or has a
-/// version that `steps` do not upgrade.
+/// Creates the tables, or upgrades them. Does nothing if the file belongs to another program, or if `steps` does not
+/// upgrade its version.
 ///
-/// The caller runs this in a transaction, and rolls it back after an error. The tables and the version
-/// therefore change together or not at all.
+/// The caller runs this function in a transaction, and rolls the transaction back after an error. Therefore, the tables
+/// and the version change together or not at all.
 pub(super) fn migrate(transaction: &Connection, steps: Steps) -> rusqlite::Result<()> {
-    // Another process may have migrated since the caller read the version.
+    // Another process may have upgraded the file after the caller read its version.
     let found = found(transaction)?;
     if found == Found::Nothing {
         transaction.execute_batch(&[&[TABLES], STEPS].concat().concat())?;
@@ -71,12 +71,13 @@ pub(super) fn migrate(transaction: &Connection, steps: Steps) -> rusqlite::Resul
     } else {
         return Ok(());
     }
-    // The version is written in the same transaction as the tables, so that a crash leaves either both or neither.
+    // The version is written in the transaction that changes the tables, so that a crash leaves both changed or
+    // neither.
     transaction.pragma_update(None, "user_version", VERSION)
 }
 
-/// Fails if a table lacks a column of this version. The version of a file implies its columns, but another program may
-/// have changed the tables.
+/// Returns an error if a table lacks a column of this version. The version of a file implies its columns, but another
+/// program may have changed the tables.
 pub(super) fn verify_columns(connection: &Connection) -> rusqlite::Result<()> {
     let mut has =
         connection.prepare_cached("select 1 from pragma_table_info(?1) where name = ?2")?;

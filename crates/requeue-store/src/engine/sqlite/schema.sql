@@ -1,22 +1,22 @@
 create table queues (
-    -- An id is not reused after a drop of the queue, because a process may still have the queue open.
+    -- A dropped queue's id is not used for a new queue, because a process may still have the dropped queue open.
     id integer primary key autoincrement,
     name text not null unique,
-    -- With 0, an add replaces a delayed run. With 1, no key runs before its backoff is over.
+    -- 0: an add replaces the due time of a waiting key. 1: no key runs before its backoff is over.
     readd_policy integer not null check (readd_policy in (0, 1)),
-    -- The effect of an add on a parked key: 0 revives it, 1 keeps it parked.
+    -- 0: an add revives a parked key. 1: an add leaves it parked.
     parked_add integer not null check (parked_add in (0, 1)),
-    -- 1 if the queue is paused, so that it delivers no key.
+    -- 1 if the queue is paused. No key is then delivered.
     paused integer not null default 0 check (paused in (0, 1))
 ) strict;
 
--- The last fencing token. The next token is greater, and at least the time in microseconds since 1970, so that tokens
--- increase even after a backup was restored.
+-- The last fencing token. The next token is greater than this token, and not less than the time in microseconds since
+-- 1970. Therefore, tokens grow even after a backup was restored.
 create table epochs (last integer not null) strict;
 insert into epochs values (0);
 
--- The state of the clock, in one row: the last start of the machine, the time of this start, and
--- the latest time.
+-- The state of the file's clock, in one row. It has the identifier of the machine's last start, the file's time at this
+-- start, and the latest time that was stored.
 create table clock (
     id integer primary key,
     start text not null,
@@ -24,12 +24,12 @@ create table clock (
     latest integer not null
 ) strict;
 
--- One row for each key that has a state. Times are microseconds since 1970. The constraints refuse each row that
--- requeue cannot read, so that operations need not check rows.
+-- One row for each key that has a state. Times are in microseconds since 1970. The constraints refuse each row that
+-- requeue cannot read. Therefore, the operations need not check rows.
 create table keys (
     queue integer not null,
     key blob not null check (length(key) <= 2048),
-    -- The state: 0 for ready or waiting, 1 for in flight, 2 for parked.
+    -- The state: 0 if the key is ready or waiting, 1 if it is in flight, and 2 if it is parked.
     state integer not null check (state between 0 and 2),
     -- The due time of the pending run.
     at integer check (at >= 0),
@@ -41,7 +41,7 @@ create table keys (
     until integer not null check (until >= 0),
     not_before integer not null check (not_before >= 0),
     since integer not null check (since >= 0),
-    -- The latest time to which further debounced adds postpone the run of a debounced key.
+    -- The latest time to which further debounced adds can postpone the pending run.
     bound integer check (bound >= 0),
     error text,
     -- The delivery of a key in flight, and the parameters of its run.
@@ -51,7 +51,7 @@ create table keys (
     run_priority integer check (run_priority between -1 and 1),
     run_adds integer check (run_adds between 0 and 4294967295),
     run_flags integer check (run_flags between 0 and 4294967295),
-    -- The name of the worker of a key in flight, without control characters.
+    -- The name of the worker that has the key in flight. It has no control characters.
     worker text check (
         length(cast(worker as blob)) <= 100
         and worker not glob '*[' || char(1, 45, 31, 127, 45, 159) || ']*'

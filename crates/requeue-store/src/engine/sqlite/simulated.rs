@@ -1,6 +1,6 @@
-//! A database in memory for simulations: all operations run on the thread of their caller, at a time that a test sets.
+//! A database in memory for simulations. Each operation runs on the thread of its caller, at a time that the test sets.
 //!
-//! It is the engine of a file, with the same SQL.
+//! The engine and its SQL are the same as for a file.
 
 use std::fmt;
 use std::path::Path;
@@ -18,40 +18,40 @@ use crate::engine::time::{Micros, after};
 use crate::engine::wakes::Wakes;
 use crate::types::error::{Answer, ConnectError, EngineError};
 
-/// The time at which a simulation begins, in microseconds since 1970: in 2001.
+/// The time at which a simulation begins, in microseconds since 1970. It is in 2001.
 const BEGIN: Micros = 1_000_000_000_000_000;
 
-/// The way of one operation to the database and back.
+/// The fate of one operation on its way to the database and back.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Way {
-    /// It is executed and answered.
+    /// The database executes and answers the operation.
     Through,
-    /// It is not executed, and fails.
+    /// The database does not execute the operation, and the operation fails.
     Lost,
-    /// It is executed, and its answer is lost.
+    /// The database executes the operation, but its answer is lost.
     Unanswered,
 }
 
 /// The connection of a simulated process.
 #[async_trait]
 pub trait Link: fmt::Debug + Send + Sync {
-    /// Waits until an operation reaches the database.
+    /// Waits until an operation reaches the database, and returns its fate.
     async fn begin(&self) -> Way;
 
-    /// Waits until the answer of an operation arrives.
+    /// Waits until the answer to an operation reaches the process.
     async fn end(&self);
 }
 
-/// A database in memory, which several simulated processes share.
+/// A database in memory that several simulated processes share.
 #[derive(Clone)]
 pub struct Database(Arc<Mutex<Server>>);
 
 impl Database {
-    /// Opens an empty database, whose time is that of the tokio runtime.
+    /// Opens an empty database. Its time advances with the time of the tokio runtime.
     ///
     /// # Errors
     ///
-    /// Returns an error if SQLite finds no memory.
+    /// Returns an error if SQLite has too little memory.
     pub fn open() -> Result<Self, ConnectError> {
         let start = Instant::now();
         let clock: Clock = Arc::new(move || {

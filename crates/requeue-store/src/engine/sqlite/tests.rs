@@ -1,4 +1,4 @@
-//! Tests of the file, and of the operations on it.
+//! Tests the file and the operations on it.
 
 mod damaged;
 mod file;
@@ -191,7 +191,7 @@ async fn a_freed_group_is_found_without_a_search() {
     groups::check_freed_groups(&Fixture::new().await, "q").await;
 }
 
-/// With a single worker, claims ahead share the syncs of the completions. Otherwise, each claim would need a separate
+/// With a single worker, a claim ahead shares the sync of a completion. Otherwise, each claim would need a separate
 /// sync.
 #[tokio::test]
 async fn a_claim_that_nobody_waits_for_shares_the_commit_of_a_completion() {
@@ -200,7 +200,7 @@ async fn a_claim_that_nobody_waits_for_shares_the_commit_of_a_completion() {
     let dir = tempfile::tempdir().expect("a temporary directory");
     let commits = Arc::new(AtomicI64::new(0));
     let counted = Arc::clone(&commits);
-    // Each transaction of the writing thread reads the clock once.
+    // The writing thread reads the clock once for each transaction.
     let clock: Clock = Arc::new(move || {
         counted.fetch_add(1, Ordering::SeqCst);
         Reading { start: "the first".into(), running: 1, clock: 1 }
@@ -223,7 +223,7 @@ async fn a_claim_that_nobody_waits_for_shares_the_commit_of_a_completion() {
     assert_eq!(next.expect("claimed").items.len(), 1);
     assert_eq!(held.expect("finished"), [true]);
     assert_eq!(commits.load(Ordering::SeqCst) - before, 1);
-    // The claim is answered although no other operation follows.
+    // The claim is answered, even if no other operation follows.
     assert_eq!(engine.claim_keys(&queue, ahead).await.expect("claimed").items, []);
 }
 
@@ -271,7 +271,7 @@ async fn the_last_runs_take_at_most_a_tenth_of_the_log() {
         }
         size() - before
     };
-    // (Later, a checkpoint begins the log again.)
+    // (If the log became longer, a checkpoint would begin it again.)
     for failures in [0, 1] {
         let (without, with) = (log(failures, false).await, log(failures, true).await);
         println!("{failures} failures: {without} bytes without the past, {with} with it");
@@ -319,7 +319,7 @@ async fn a_dropped_queue_is_gone_for_all_who_have_it_open() {
     let dir = tempfile::tempdir().expect("a temporary directory");
     let (one, other) = (store(&at(&dir)).await, store(&at(&dir)).await);
     check_drops(&one, &other, "drop").await;
-    // No rows of the dropped queues or of any other queue are left.
+    // The file has no rows of the dropped queues or of any other queue.
     let connection = rusqlite::Connection::open(at(&dir)).expect("the file opens");
     let left = "select (select count(*) from keys), (select count(*) from queues)";
     let left = connection.query_row(left, [], |row| Ok((row.get(0)?, row.get(1)?)));
@@ -372,7 +372,7 @@ async fn what_was_acknowledged_is_there_the_next_time() {
     let items = queue.get_many(10).await;
     assert_eq!(items.iter().map(|item| item.to_string()).collect::<Vec<_>>(), ["b", "c"]);
     assert_eq!(items[1].flags(), 5);
-    // Fencing tokens continue to increase.
+    // Fencing tokens continue to grow.
     assert!(items.iter().all(|item| item.fencing_token() > 1));
 }
 
@@ -394,7 +394,7 @@ async fn two_processes_have_no_key_at_once_and_lose_none() {
     let dir = tempfile::tempdir().expect("a temporary directory");
     let held = Arc::new(Mutex::new(std::collections::HashSet::new()));
     let mut tasks = tokio::task::JoinSet::new();
-    // Each task has a separate connection, like a process.
+    // Each task has a separate connection, as a process has.
     for process in 0..4 {
         let queue = store(&at(&dir)).await.queue("q").open().await.expect("the queue opens");
         let held = Arc::clone(&held);
@@ -548,7 +548,7 @@ async fn a_queue_says_why_it_does_not_open() {
         let create = || store.queue(name).open();
         let error = chain(&create().await.expect_err("the name is invalid"));
         assert!(error.ends_with("no URL can contain it; use another name"), "{error}");
-        // Another program has created the file.
+        // Another program has created a queue with this name.
         let connection = rusqlite::Connection::open(at(&dir)).expect("the file opens");
         let sql = "insert into queues (name, readd_policy, parked_add) values (?1, 1, 0)";
         connection.execute(sql, [name]).expect("the queue is created");
@@ -588,7 +588,7 @@ async fn while_another_has_the_file_nothing_happens_and_for_who_has_gone_nothing
 
     fixture.engine.add_keys(&place, vec![ask("b")]).await.expect("added");
     let (go, gone) = std::sync::mpsc::channel::<()>();
-    // The thread is busy until `go` is used.
+    // The thread is busy until the test sends on `go`.
     let mut blocked = Box::pin(fixture.engine.thread.call(move |_| Ok(gone.recv().is_ok())));
     assert!(polled(&mut blocked).await.is_pending());
     let failing = crate::engine::Failing {
@@ -627,7 +627,7 @@ async fn what_prevents_a_file_from_being_opened_is_named() {
             format!("it is a directory; name a file, as in sqlite:{at}/jobs.db"),
         ),
         (format!("{at}/file/q"), ErrorKind::Refused, format!("{at}/file is not a directory")),
-        // The directory may be mounted later.
+        // A file system that contains the directory may be mounted later.
         (
             format!("{at}/no/q"),
             ErrorKind::Unreachable,
@@ -653,7 +653,7 @@ async fn a_start_of_the_machine_that_no_clock_explains_does_not_stop_time() {
         assert_eq!(claimed(&process).await.len(), 1);
         let file = rusqlite::Connection::open(at(&machine.dir)).expect("the file opens");
         file.execute("update clock set began = ?1", [value]).expect("updated");
-        // The lease is still valid after a read and a write.
+        // The lease is still valid after a read and after a write.
         let counts = process.0.count_keys(&process.1).await.expect("counted");
         assert_eq!(counts.in_flight, 1, "{value}");
         assert_eq!(claimed(&process).await, [], "{value}");
@@ -671,7 +671,7 @@ async fn a_start_of_the_machine_that_no_clock_explains_does_not_stop_time() {
     }
 }
 
-/// A machine with a clock that can be set, and a directory for files.
+/// A machine whose clock can be set, and a directory for files.
 struct Machine {
     now: Arc<Mutex<Reading>>,
     dir: TempDir,
@@ -750,7 +750,7 @@ async fn a_time_that_no_clock_explains_is_ignored() {
         assert_eq!(claimed(&process).await, [], "{column} = {value}");
         let counts = process.0.count_keys(&process.1).await.expect("counted");
         assert_eq!((counts.in_flight, counts.waiting), (2, 1), "{column} = {value}");
-        // The next write replaces the value.
+        // The next write replaces the implausible value.
         process.0.add_keys(&process.1, ask("new", crate::Add::now())).await.expect("added");
         let sql = format!("select {column} < 1000000000000 from clock");
         let is_mended: bool = file.query_row(&sql, [], |row| row.get(0)).expect("it has a row");
@@ -797,7 +797,7 @@ async fn who_sets_the_clock_neither_ends_a_lease_nor_makes_one_longer() {
     }
 }
 
-/// Delivers three keys once, and returns their fencing tokens.
+/// Delivers three keys once each, and returns their fencing tokens.
 async fn epochs(process: &(Sqlite, Place)) -> Vec<i64> {
     let (engine, place) = process;
     for key in ["a", "b", "c"] {
@@ -828,7 +828,7 @@ async fn epochs_rise_after_a_backup_was_restored_and_after_the_clock_was_set() {
             machine.set_clock(by);
             all.push(epochs(&original).await);
         }
-        // The backup contains none of these deliveries.
+        // The backup does not contain these deliveries.
         if is_another_start {
             machine.start_again();
         }
@@ -889,7 +889,7 @@ async fn who_finds_nothing_writes_nothing() {
     assert_ne!(version(), before);
 }
 
-/// While there is always a reader, newly written pages exist only in the log, which grows.
+/// While at least one reader is active, new pages are written only to the log, which grows.
 #[tokio::test]
 async fn a_log_that_readers_have_kept_is_begun_anew() {
     let machine = Machine::new();
@@ -913,7 +913,8 @@ async fn a_log_that_readers_have_kept_is_begun_anew() {
     add(added).await;
     assert!(log() > MAX_LOG, "the log was truncated despite a reader");
     read("end");
-    // A second process restarts the log, because the first process has just tried and now pauses.
+    // The first process has just failed to restart the log, and waits before its next attempt. Therefore, a second
+    // process restarts it.
     let (engine, place) = machine.process().await;
     engine.add_keys(&place, ask("k", crate::Add::now())).await.expect("added");
     assert!(log() < MAX_LOG);
@@ -926,7 +927,7 @@ fn the_machine_says_how_long_it_has_been_running() {
     let clock = clock::of_machine();
     let (first, second) = (clock(), clock());
     assert!(first.running <= second.running && first.start == second.start);
-    // Only Linux provides an identifier of the machine's start.
+    // Only Linux has an identifier of the machine's start.
     assert_eq!(first.start.is_empty(), !cfg!(target_os = "linux"));
 }
 
@@ -945,7 +946,7 @@ async fn a_page_begins_where_the_last_one_ended() {
         let begins = plan.starts_with("SEARCH keys") && plan.ends_with("(queue=? AND key>?)");
         assert!(begins, "{state:?}: {plan}");
     }
-    // Pages also contain each key exactly once.
+    // Pages contain each key exactly once.
     let place = fixture.engine.open_queue("q", Settings::default()).await.expect("the queue opens");
     let keys: Vec<Key> = [&b""[..], b"\0", b"a", b"a\0", b"b", b"\xff"].map(Key::from).into();
     for key in &keys {
@@ -993,13 +994,13 @@ async fn who_looks_and_who_writes_are_in_nobodys_way() {
     let mut looking = Box::pin(look);
     assert!(polled(&mut looking).await.is_pending());
     fixture.engine.add_keys(&place, ask("b", crate::Add::now())).await.expect("added");
-    // A long count or search delays no request for a few rows.
+    // A long count or search does not delay a read of a few rows.
     assert!(!fixture.engine.is_paused(&place).await.expect("the state is read"));
     assert!(fixture.engine.look_up(&place, &"b".into()).await.expect("looked up").is_some());
     assert_eq!(fixture.engine.cancel_signal(&place).await.expect("the requests are read"), 0);
     go.send(()).expect("the thread reads");
     assert!(looking.await.expect("the thread was released"));
-    // After an add has returned, the reader finds its key.
+    // When an add has returned, the reading thread finds its key.
     assert_eq!(fixture.engine.count_keys(&place).await.expect("counted").ready, 2);
     let write = |at: &Work<'_>| at.connection.execute("delete from keys", []);
     fixture.engine.slow_reader().call(write).await.expect_err("the connection is read-only");
@@ -1038,7 +1039,7 @@ async fn a_cancelled_run_reaches_its_process() {
     check_workers(&one, &other, "r").await;
 }
 
-/// Other processes find a resume by polling.
+/// Other processes find out about a resume when they poll.
 #[tokio::test]
 async fn a_pause_applies_to_all_workers() {
     let dir = tempfile::tempdir().expect("a temporary directory");

@@ -1,7 +1,7 @@
-//! The threads that own the connections: one that writes, and two that read.
+//! The threads that own the connections to a file: one that writes, and two that read.
 //!
-//! The reading threads neither wait for writers nor block them. The operations that arrive while a thread
-//! is busy share one transaction, and the cost of its commit.
+//! The reading threads neither wait for the writing thread nor block it. Operations that arrive while a thread is busy
+//! share one transaction, and thus the cost of its commit.
 //!
 //! A simulation has no threads: each operation runs on the thread of its caller.
 
@@ -25,28 +25,27 @@ use crate::types::error::{self, Answer, EngineError, ErrorKind, Reason, newer_sc
 
 /// The maximum number of operations in one transaction.
 const MAX_OPERATIONS: usize = 256;
-/// The maximum time that a transaction waits while another process keeps the file locked.
+/// The maximum time for which a transaction waits while another process has locked the file.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// The timeout of opening the file, and a queue in it. It equals the default timeout of an add.
+/// The time limit for opening the file, or a queue in it. It equals the default timeout of an add.
 pub(super) const OPENING: Duration = Duration::from_secs(30);
 /// The maximum number of pages of a SQLite file.
 const MOST_PAGES: i64 = 4_294_967_294;
-/// The pause between two attempts, where SQLite itself does not wait.
+/// The delay between two attempts in cases in which SQLite itself does not wait.
 pub(super) const PAUSE: Duration = Duration::from_millis(5);
 
-/// The maximum length of the log, in bytes. SQLite restarts the log only while no process writes, and no process reads
-/// content that is not yet in the file. With several busy processes, such a moment may never come.
+/// The maximum length of the log, in bytes. SQLite can restart the log only if no process writes at this moment, and no
+/// process reads content that is not yet in the file. With several busy processes, such a moment may never come.
 pub(super) const MAX_LOG: u64 = if cfg!(test) { 1 << 18 } else { 1 << 25 };
-/// The time for which the restart of the log waits for other processes, and the pause after a failed
-/// attempt.
+/// The time for which a thread waits for other processes to restart the log, and the interval after a failed attempt.
 const SHORT_PATIENCE: Duration = Duration::from_millis(100);
 const REST: Duration = Duration::from_secs(5);
 
-/// A function that receives the outcome of the commit, and sends the result to the caller.
+/// Receives the outcome of the commit, and sends the result of the operation to its caller.
 type Reply = Box<dyn FnOnce(Answer<()>) + Send>;
 
-/// A function that runs an operation, if there is a transaction. It returns the result of the operation, with SQLite's
-/// error, and the function that reports the outcome of the commit.
+/// Runs an operation, if there is a transaction. Returns SQLite's error if the operation failed, and the function that
+/// later receives the outcome of the commit.
 type Run = Box<dyn FnOnce(Option<&Work<'_>>) -> (Result<(), Option<ffi::Error>>, Reply) + Send>;
 
 pub(super) struct Operation {
@@ -57,10 +56,11 @@ pub(super) struct Operation {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Kind {
     Plain,
-    /// The operation enlarges the file, and fails while the disk is full. All other operations must then still succeed.
+    /// The operation enlarges the file, and fails while the disk is full. In this case, all other operations must still
+    /// succeed.
     Grows,
-    /// No caller waits for the operation yet. If each commit waits for the disk, the operation waits briefly to share
-    /// the commit of another operation.
+    /// No caller waits for the operation yet. If each commit waits for the disk, the operation waits briefly, so that
+    /// it can share the commit of another operation.
     Patient,
 }
 
@@ -71,10 +71,10 @@ pub(super) enum Job {
     Close(oneshot::Sender<Answer<()>>),
 }
 
-/// A transaction, and the time at which it runs.
+/// A transaction, and the times at which it runs.
 pub(super) struct Work<'c> {
     pub(super) connection: &'c Connection,
-    /// The time of the file.
+    /// The time of the store file.
     pub(super) now: Micros,
     /// The time of the machine's clock.
     pub(super) clock: Micros,
@@ -94,22 +94,22 @@ enum Jobs {
 }
 
 impl Thread {
-    /// Starts a thread that writes, and two that read. The reading threads are missing if the file has no
-    /// log: a database in memory, or a file system that does not support one.
+    /// Starts a thread that writes, and two threads that read. The reading threads are missing if the file has no log.
+    /// A database in memory has none, and some file systems do not support a log.
     pub(super) fn start(
         path: &Path,
         synchronous: Synchronous,
         clock: Clock,
     ) -> Answer<(Self, Option<[Self; 2]>)> {
         let mut writer = Server::open(path, TransactionBehavior::Immediate, Arc::clone(&clock))?;
-        // With `Full`, each commit waits for the disk, so waiting for a shared commit is worthwhile.
+        // With `Full`, each commit waits for the disk, so an operation can save time by waiting for a shared commit.
         writer.syncs = synchronous == Synchronous::Full;
-        // The readers open the file after the writer has created its log.
+        // The readers open the file when its log exists, because the writer creates the log.
         let has_log = writer.begin(synchronous)?;
         let read = || {
             let clock = Arc::clone(&clock);
             let reader = Server::open(path, TransactionBehavior::Deferred, clock)?;
-            // If a read wrote by mistake, it would take the lock of the file, and block all writers.
+            // If a reader could write by mistake, it would lock the file and block all writers.
             let only = reader.connection.pragma_update(None, "query_only", true);
             only.map_err(|error| fault(path, &error))?;
             reader.spawn()
@@ -118,7 +118,7 @@ impl Thread {
         Ok((writer.spawn()?, readers))
     }
 
-    /// Runs `work` in a transaction. If the future is dropped after `work` has begun, `work` is completed.
+    /// Runs `work` in a transaction. If the future is dropped after `work` has begun, the thread completes `work`.
     pub(super) async fn call<T: Send + 'static>(
         &self,
         work: impl FnOnce(&Work<'_>) -> rusqlite::Result<T> + Send + 'static,
@@ -134,8 +134,8 @@ impl Thread {
         let path = Arc::clone(&self.path);
         self.send_job(|answer: oneshot::Sender<Answer<T>>| {
             let run = Box::new(move |at: Option<&Work<'_>>| {
-                // The work is skipped if the caller was dropped, because no process would know of the keys that a claim
-                // takes.
+                // If the caller was dropped, the work is skipped. Otherwise, a claim would take keys of which no
+                // process knows.
                 let done = at.filter(|_| !answer.is_closed()).map(work);
                 let went_well = match &done {
                     Some(Err(error)) => Err(error.sqlite_error().copied()),
@@ -156,17 +156,17 @@ impl Thread {
         .await
     }
 
-    /// Creates the tables, or upgrades them by `steps`.
+    /// Creates the tables, or upgrades them with `steps`.
     pub(super) async fn migrate(&self, steps: Steps) -> Answer<()> {
         self.send_job(|answer| Job::Migrate(steps, answer)).await
     }
 
-    /// Checks that the file has the schema of this version. Upgrades an older schema by `steps`.
+    /// Checks that the file has the schema of this version. Upgrades an older schema with `steps`.
     pub(super) async fn check(&self, steps: Steps) -> Answer<()> {
         self.send_job(|answer| Job::Check(steps, answer)).await
     }
 
-    /// Closes the connection after all earlier operations. No operation can follow.
+    /// Completes all earlier operations, and then closes the connection. No operation can follow.
     pub(super) async fn close(&self) {
         // The send fails if the connection is already closed.
         let _ = self.send_job(Job::Close).await;
@@ -194,12 +194,12 @@ impl Thread {
 pub(super) struct Server {
     connection: Connection,
     path: PathBuf,
-    /// The path without symbolic links.
+    /// The path of the file without symbolic links.
     place: PathBuf,
-    /// The mode of transactions, which is deferred for the reading threads.
+    /// The mode in which transactions begin. It is deferred for the reading threads.
     behaviour: TransactionBehavior,
     clock: Clock,
-    /// The time of the last failed attempt to restart a long log.
+    /// The time of the last failed attempt to restart the log.
     held_up: Option<Instant>,
     /// True if each commit waits for the disk.
     syncs: bool,
@@ -212,13 +212,14 @@ impl Server {
     pub(super) fn open(path: &Path, behaviour: TransactionBehavior, clock: Clock) -> Answer<Self> {
         let place = place::prepare_path(path).map_err(|error| path_refusal(path, &error))?;
         let open = || {
-            // The path has no links, unless another user has replaced a part of it since it was resolved.
+            // The path has no links, unless another user has replaced a part of it after the links were resolved.
             let flags = OpenFlags::default() | OpenFlags::SQLITE_OPEN_NOFOLLOW;
             let connection = Connection::open_with_flags(&place, flags)?;
-            // SQLite itself waits for the locks of other processes, up to this time.
+            // SQLite waits up to this time for the locks of other processes.
             connection.busy_timeout(PATIENCE)?;
             connection.set_prepared_statement_cache_capacity(64);
-            // Without this option, SQLite plans the query again in each claim with another limit.
+            // With this option, SQLite reuses the plan of a query if only a limit differs. Otherwise, it would plan
+            // most claims again.
             connection.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_QPSG, true)?;
             Ok(connection)
         };
@@ -247,12 +248,12 @@ impl Server {
         Ok(Thread { jobs: Jobs::Thread(jobs), path })
     }
 
-    /// Sets up the file. Returns true if it has a write-ahead log, so that readers and writers do not block
-    /// each other. Leaves a file of another program unchanged.
+    /// Sets up the file. Returns true if it has a write-ahead log, with which readers and writers do not block each
+    /// other. A file of another program is not changed.
     pub(super) fn begin(&self, synchronous: Synchronous) -> Answer<bool> {
         let set_up = || {
             let mut has_log = false;
-            // The kind of the file is read first, because the file of another program must not be changed.
+            // The owner of the file is read first, because a file of another program must not be changed.
             let found = self.found()?;
             if found != Found::Foreign {
                 has_log = self.connection.pragma_update_and_check(
@@ -269,7 +270,7 @@ impl Server {
             }
             Ok((found, has_log))
         };
-        // SQLite itself does not wait for a process that creates the log while others open the file.
+        // SQLite does not wait for another process that creates the log at this moment, so this loop waits.
         let since = Instant::now();
         let mut tried = set_up();
         while tried.as_ref().is_err_and(is_busy) && since.elapsed() < OPENING {
@@ -279,12 +280,12 @@ impl Server {
         if tried.as_ref().is_err_and(is_short_of_space)
             && let Some(reserve) = &self.reserve
         {
-            // Creating the log also needs space, which the release provides.
+            // The creation of the log also needs disk space. The deletion of the reserve provides it.
             reserve.release();
             tried = set_up();
         }
         let tried = tried.map_err(|error| fault(&self.path, &error))?;
-        // Another user may have put a file in the place of the log since the first check.
+        // After the first check, another user may have put a file in the place of the log.
         place::check(&self.place).map_err(|error| path_refusal(&self.path, &error))?;
         match tried {
             (Found::Foreign, _) => {
@@ -303,9 +304,9 @@ impl Server {
                     let mut operations = vec![operation];
                     let until = Instant::now() + self.patient_wait();
                     // All operations that have arrived share one commit. Their number is limited, so that other
-                    // processes do not wait long for the lock.
+                    // processes do not wait long for the lock of the file.
                     while operations.len() < MAX_OPERATIONS {
-                        // The transaction begins as soon as one caller waits for its result.
+                        // If a caller already waits for a result, the transaction begins immediately.
                         let waits = self.syncs
                             && operations.iter().all(|operation| operation.kind == Kind::Patient);
                         let wait = until.saturating_duration_since(Instant::now());
@@ -322,7 +323,7 @@ impl Server {
                     self.commit_apart(operations);
                 }
                 Job::Close(answer) => {
-                    // The receiver is dropped first, so that later jobs are refused.
+                    // The receiver is dropped before the answer, so that later jobs are refused.
                     drop(come);
                     drop(self.connection);
                     // The caller may have been dropped.
@@ -334,9 +335,9 @@ impl Server {
         }
     }
 
-    /// Runs a job alone. The connection stays open.
+    /// Runs a job by itself. The connection stays open.
     pub(super) fn run_job(&mut self, job: Job) {
-        // The callers may have been dropped.
+        // The callers may have been dropped, so errors of the sends are ignored.
         match job {
             Job::Operation(operation) => self.commit_apart(vec![operation]),
             Job::Migrate(steps, answer) => _ = answer.send(self.migrate(steps)),
@@ -346,14 +347,14 @@ impl Server {
     }
 
     /// Returns the maximum time for which a patient operation waits for another operation, such as the completion of
-    /// the key in flight. A worker may begin to wait for the result meanwhile, so this time is shorter than the commit
-    /// that the wait saves.
+    /// the key in flight. A worker may begin to wait for the result in this time. Therefore, the time is shorter than
+    /// the commit that the wait can save.
     fn patient_wait(&self) -> Duration {
         if cfg!(test) { Duration::from_secs(2) } else { self.took / 2 }
     }
 
-    /// Commits operations. While the disk is full, adds run in a separate transaction, which can use only existing
-    /// pages.
+    /// Commits operations. While the disk is full, adds run in a separate transaction, which can use only the existing
+    /// pages of the file.
     fn commit_apart(&mut self, mut operations: Vec<Operation>) {
         let grows = operations.iter().any(|operation| operation.kind == Kind::Grows);
         let Some(reserve) = self.reserve.as_mut().filter(|_| grows) else {
@@ -366,8 +367,8 @@ impl Server {
         if !operations.is_empty() {
             self.commit(operations);
         }
-        // SQLite replaces a limit below the current number of pages with that number. These two statements need neither
-        // space nor a lock that another process may hold.
+        // If the limit is below the present number of pages, SQLite uses that number as the limit. These two statements
+        // need no disk space, and no lock that another process may hold.
         let _ = self.connection.pragma_update(None, "max_page_count", 1);
         self.commit(adds);
         let _ = self.connection.pragma_update(None, "max_page_count", MOST_PAGES);
@@ -379,15 +380,16 @@ impl Server {
         let grows = operations.iter().any(|operation| operation.kind == Kind::Grows);
         let mut replies = Vec::with_capacity(operations.len());
         let mut operations = operations.into_iter();
-        // The duration includes the wait for the lock, because a shared commit also saves this wait.
+        // The duration includes the wait for the lock, because an operation that shares a commit saves this wait too.
         let began = Instant::now();
         let committed = in_transaction(&mut self.connection, behaviour, |transaction| {
-            // The clock is read after the lock is acquired, because another process may have held the lock for long.
+            // The clock is read when the lock is held, because another process may have held the lock for a long time.
             let reading = clock();
             let time = Time::read(transaction, &reading)?;
             let (now, changes) = (time.now(&reading), transaction.total_changes());
             while !operations.as_slice().is_empty() {
-                // Only the failed operation is rolled back. The other operations of the transaction take effect.
+                // If an operation fails, only this operation is rolled back. The other operations of the transaction
+                // take effect.
                 let part = transaction.savepoint()?;
                 let Some(operation) = operations.next() else { break };
                 let work = Work { connection: &part, now, clock: reading.clock };
@@ -409,16 +411,15 @@ impl Server {
             Ok(())
         });
         self.took = began.elapsed();
-        // The operations that were not run must also be answered.
+        // The operations that were not run must also answer their callers.
         replies.extend(operations.map(|operation| (operation.run)(None).1));
         if is_writer && committed.as_ref().is_err_and(is_short_of_space) {
-            // Space is made before the answers, so that a caller that repeats its request finds it.
+            // Space is made before the answers, so that a caller that retries can use it.
             self.make_space(grows);
         }
-        // Callers are answered only after the commit, because an acknowledged change must survive a crash of this
-        // process.
+        // Callers are answered after the commit, because an acknowledged change must survive a crash of this process.
         for reply in replies {
-            // An operation that is not committed has had no effect.
+            // The transaction was not committed, so the operation has had no effect.
             let absent =
                 |error| EngineError { kind: error::Kind::Unable, ..fault(&self.path, error) };
             reply(committed.as_ref().copied().map_err(absent));
@@ -428,21 +429,22 @@ impl Server {
         }
     }
 
-    /// Makes space after a transaction has found the disk full. Adds do not use the reserve, which exists for the other
-    /// operations.
+    /// Makes space after a transaction has found the disk full. If the transaction contained adds, the reserve is kept,
+    /// because it is only for other operations.
     fn make_space(&mut self, has_adds: bool) {
         let Some(reserve) = &mut self.reserve else { return };
         reserve.note_shortage();
         if !has_adds {
             reserve.release();
-            // The log restarts within its existing space. If that fails, the next transaction tries again.
+            // The log restarts within the space that it already has. If the checkpoint fails, the next transaction
+            // tries again.
             let _ = self.run_checkpoint("restart");
         }
     }
 
-    /// Runs a checkpoint. Returns true if the whole log was written to the file.
+    /// Runs a checkpoint. Returns true if the checkpoint has written the whole log into the file.
     fn run_checkpoint(&self, how: &str) -> rusqlite::Result<bool> {
-        // The thread runs no operation during a checkpoint, so it must not wait long for readers.
+        // During a checkpoint, the thread runs no operation, so it must not wait long for readers.
         self.connection.busy_timeout(SHORT_PATIENCE)?;
         let sql = format!("pragma wal_checkpoint({how})");
         let is_held_up = self.connection.query_row(&sql, [], |row| row.get::<_, bool>(0));
@@ -450,7 +452,7 @@ impl Server {
         is_held_up.map(|is_held_up| !is_held_up)
     }
 
-    /// Restarts the log if it is too long.
+    /// Restarts the log if it is longer than [`MAX_LOG`].
     fn shorten_log(&mut self) {
         let log = place::beside(&self.path, "-wal");
         let is_long = || std::fs::metadata(log).is_ok_and(|log| log.len() > MAX_LOG);
@@ -462,11 +464,11 @@ impl Server {
     }
 
     fn found(&self) -> rusqlite::Result<Found> {
-        // All values are read in one transaction, because another process may be creating the tables.
+        // Another process may be creating the tables. Therefore, one transaction reads all values.
         schema::found(&*self.connection.unchecked_transaction()?)
     }
 
-    /// Checks that the file has the schema of this version. Upgrades an older schema by `steps`.
+    /// Checks that the file has the schema of this version. Upgrades an older schema with `steps`.
     fn check(&mut self, steps: Steps) -> Answer<()> {
         let refuse = |why: &dyn Display| path_refusal(&self.path, why);
         match self.found().map_err(|error| fault(&self.path, &error))? {
@@ -480,18 +482,18 @@ impl Server {
         }
     }
 
-    /// Creates the tables, or upgrades them by `steps`.
+    /// Creates the tables, or upgrades them with `steps`.
     fn migrate(&mut self, steps: Steps) -> Answer<()> {
         let has_nothing_to_do =
             |found: Found| matches!(found, Found::Ours(_)) && found.missing_steps(steps).is_none();
-        // If the schema is current, no lock is needed.
+        // If the schema is up to date, no lock is needed.
         if !self.found().is_ok_and(has_nothing_to_do) {
             let migrated = in_transaction(&mut self.connection, self.behaviour, |transaction| {
                 schema::migrate(transaction, steps)
             });
             migrated.map_err(|error| fault(&self.path, &error))?;
         }
-        // No step is missing now, so this check does not migrate again.
+        // No step is missing now, so this check does not upgrade the file again.
         self.check(&[])
     }
 }
@@ -511,23 +513,23 @@ fn is_busy(error: &rusqlite::Error) -> bool {
     matches!(error.sqlite_error_code(), Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked))
 }
 
-/// Returns true if the disk is full or a quota is exhausted.
+/// Returns true if the error says that the disk is full or a quota is exhausted.
 fn is_short_of_space(error: &rusqlite::Error) -> bool {
     const CODES: [i32; 3] = [ffi::SQLITE_FULL, ffi::SQLITE_IOERR_WRITE, ffi::SQLITE_IOERR_SHMSIZE];
     error.sqlite_error().is_some_and(|error| CODES.contains(&error.extended_code))
 }
 
-/// Returns the error about a file that cannot be used.
+/// Returns the error that says why a file cannot be used.
 fn path_refusal(path: &Path, why: &dyn Display) -> EngineError {
     EngineError::refused(format!("{}: {why}", path.display()))
 }
 
-/// The source of the error about a file that another process has locked.
+/// The source of an error about a file that another process has locked.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 pub(super) struct Busy(String);
 
-/// Converts an error of SQLite. A transaction that was not committed has had no effect.
+/// Converts an error of SQLite. The error means that the transaction was not committed and had no effect.
 pub(super) fn fault(file: &Path, error: &rusqlite::Error) -> EngineError {
     let path = file.display();
     match error.sqlite_error_code() {

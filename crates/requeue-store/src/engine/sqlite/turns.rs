@@ -1,7 +1,7 @@
-//! Claims of queues with groups. The groups take turns, and a group at its limit is skipped.
+//! Claims keys from queues with groups. The groups take turns, and a claim skips a group that has reached its limit.
 //!
-//! The index `keys_turns` contains only ready keys, so that groups without ready keys cost nothing. If a row was
-//! written before the key was due, `is_due` is 0 until a claim after the due time updates the row.
+//! The index `keys_turns` contains only ready keys, so groups without ready keys cost nothing. If a row is written
+//! before its key is due, `is_due` is 0. The first claim after the due time sets it to 1.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -25,16 +25,16 @@ const MARKED: i64 = 256;
 /// A group that a claim visits.
 struct Candidate {
     turn: Turn,
-    /// True if the group is from the ring.
+    /// True if the group comes from the ring. False if the claim has looked the group up.
     is_first: bool,
     weight: u32,
-    /// The limit of the group's keys in flight, or 0 if the group is paused.
+    /// The limit of the group's keys in flight. It is 0 if the group is paused, and `None` if the group has no limit.
     limit: Option<u32>,
     is_rated: bool,
 }
 
 impl Work<'_> {
-    /// Claims keys by turns. Also returns the time until another key may be ready.
+    /// Claims keys in the order of turns. Also returns the time until another key may become ready.
     pub(super) fn claim_turns(
         &self,
         queue: &Place,
@@ -52,12 +52,13 @@ impl Work<'_> {
             (candidates[band], visited[band]) = self.find_candidates(queue, band, round)?;
         }
         let mut items = Vec::new();
-        // The keys of a low priority must not wait forever, so a part of the claim is for the oldest key's priority.
+        // Keys with a low priority must not wait forever. Therefore, a part of the claim is for the priority of the
+        // oldest key.
         let oldest = claim.oldest.min(claim.max);
         let aging = if oldest > 0 { self.oldest_band(queue, &candidates)? } else { None };
         let bands = (0..candidates.len()).rev().map(|band| (band, claim.max));
         for (band, most) in aging.map(|band| (band, oldest)).into_iter().chain(bands) {
-            // The claim visits a lower priority only after no visited group can deliver another key of this priority.
+            // The claim moves to a lower priority only when no visited group can deliver another key of this priority.
             let mut is_found = true;
             while is_found && items.len() < most && !candidates[band].is_empty() {
                 let groups = std::mem::take(&mut candidates[band]);
@@ -86,7 +87,7 @@ impl Work<'_> {
         Ok((items, next))
     }
 
-    /// Marks keys whose due time has passed, so that lookups of groups find them.
+    /// Marks the keys whose due time has passed, so that lookups of groups find them.
     fn mark_due(&self, queue: &Place) -> Result<()> {
         let sql = "update keys set is_due = 1 where queue = ?1 and key in ( \
                        select key from keys indexed by keys_delayed \
@@ -102,7 +103,8 @@ impl Work<'_> {
         self.connection.prepare_cached(sql)?.query_row([queue.id], |row| row.get(0))
     }
 
-    /// Returns the groups of a round that may deliver, with their settings, and the progress of the lookup.
+    /// Returns the groups of a round that may deliver keys, with their settings. Also returns the progress of the
+    /// lookup.
     fn find_candidates(
         &self,
         queue: &Place,
@@ -113,7 +115,8 @@ impl Work<'_> {
         let is_complete = found.len() < round.more;
         let cursor = found.last().filter(|_| !is_complete).cloned();
         if round.more > 0 && found.is_empty() {
-            // No group has a ready key of this priority. Wakes name groups for all priorities.
+            // No group has a ready key of this priority. The named groups need no visit either, because a wake names a
+            // group for all priorities.
             return Ok((Vec::new(), Visited { is_complete, ..Visited::default() }));
         }
         let mut known = HashSet::new();
@@ -135,7 +138,7 @@ impl Work<'_> {
                 candidates.push(Candidate { turn, is_first, weight, limit, is_rated });
             }
         }
-        // A group that was looked up must not take a place in the ring while its limit or rate permits no key.
+        // While its limit or rate permits no key, a group that was looked up must not take a place in the ring.
         let mut open = Vec::new();
         for candidate in candidates {
             let may_deliver = match candidate.limit {
@@ -148,8 +151,8 @@ impl Work<'_> {
         Ok((open, Visited { cursor, is_complete, ..Visited::default() }))
     }
 
-    /// Returns the groups with ready keys of a priority, sorted by name: first the groups after `round.after`, then the
-    /// others.
+    /// Returns the groups that have ready keys of a priority. The groups after `round.after` come first, sorted by
+    /// name, and the other groups follow.
     fn look_up_groups(&self, queue: &Place, band: usize, round: &Round) -> Result<Vec<Arc<str>>> {
         let sql = "select grp from keys indexed by keys_turns \
                    where queue = ?1 and state = 0 and is_due = 1 and priority = ?2 and grp >= ?3 \
@@ -175,7 +178,7 @@ impl Work<'_> {
         Ok(found)
     }
 
-    /// Returns the priority of the oldest key among the first ready keys of these groups.
+    /// Returns the priority of the oldest key, among the first ready keys of these groups.
     fn oldest_band(
         &self,
         queue: &Place,
@@ -198,7 +201,7 @@ impl Work<'_> {
         Ok(oldest.map(|(_, band)| band))
     }
 
-    /// Returns the number of keys, up to `wanted`, that the limit and the rate of the group permit.
+    /// Returns how many keys of the group its limit and its rate permit to start now, up to `wanted`.
     fn room_of(&self, queue: &Place, group: &Candidate, wanted: usize) -> Result<usize> {
         let wanted = match group.is_rated {
             true => self.permitted_by_rate(queue, &group.turn.group, wanted)?,
@@ -213,8 +216,9 @@ impl Work<'_> {
         Ok(wanted.min((limit - running) as usize))
     }
 
-    /// Delivers up to `most` keys of a priority, by the turns of `groups`. Returns the groups that may have more keys.
-    /// `is_first` marks the groups whose turns come next. The groups whose turns are over are at the end.
+    /// Delivers up to `most` keys of a priority, in the order of the turns of `groups`. Returns the groups that may
+    /// have more keys. In the result, `is_first` is true for groups whose turns are not over. The other groups are at
+    /// the end.
     fn visit_groups(
         &self,
         queue: &Place,
@@ -243,16 +247,16 @@ impl Work<'_> {
             let place_of = |(n, key)| ((used + n) / weight, place, key);
             found.extend(keys.into_iter().enumerate().map(place_of));
             if count == turn.min(wanted) {
-                // The claim may be full before the turn is over.
+                // The claim may be full before the group's turn is over.
                 group.is_first = count < turn;
                 let used = if group.is_first { used + count } else { 0 };
                 group.turn.used = u32::try_from(used).unwrap_or(u32::MAX);
                 if group.is_first { open.push(group) } else { over.push(group) }
             }
         }
-        // If a claim visits a priority again, no group may have two consecutive turns.
+        // A claim may visit a priority again. In this case, no group may have two consecutive turns.
         open.append(&mut over);
-        // Workers take the keys of a claim in this order, so it must be the order of the turns.
+        // Workers take the keys of a claim in this order, so the order must be that of the turns.
         found.sort_by_key(|&(turn, place, _)| (turn, place));
         for (_, _, (key, row)) in found {
             items.push(self.deliver_key(queue, &key, row, claim.lease)?);
@@ -260,7 +264,7 @@ impl Work<'_> {
         Ok(open)
     }
 
-    /// Returns the ready keys of a group and a priority, oldest first.
+    /// Returns the ready keys of a group and a priority, the oldest first.
     fn first_of_group(
         &self,
         queue: &Place,
@@ -309,7 +313,8 @@ impl Work<'_> {
         after: Option<&str>,
         limit: usize,
     ) -> Result<Vec<GroupInfo>> {
-        // The keys are read twice: to find the names of the page, and to count the keys of these groups.
+        // The query reads the keys twice: first to find the names of the page, and then to count the keys of these
+        // groups.
         let sql = format!(
             "with names (name) as materialized ( \
                  select name from groups where queue = :queue and name >= :from \
@@ -356,8 +361,8 @@ fn to_sql(limit: usize) -> i64 {
     limit.try_into().unwrap_or(i64::MAX)
 }
 
-/// Returns a text that is greater than `name`, and less than each greater name of a group.
+/// Returns a text that is greater than `name`, but less than each name of a group that is greater than `name`.
 fn following(name: &str) -> String {
-    // Names have no control characters.
+    // The names of groups contain no control characters, so no name has this character.
     format!("{name}\u{1}")
 }

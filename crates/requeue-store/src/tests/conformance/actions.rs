@@ -1,4 +1,4 @@
-//! Checks the operators' actions of an engine against a plain list, while the clock is set.
+//! Compares the operators' actions that an engine stores with a plain list, while the clock is set.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ use crate::types::error::Kind;
 pub(crate) enum Step {
     /// Records this number of actions.
     Record(usize),
-    /// Lets the time pass. The time can also go back.
+    /// Advances the time. A negative value sets the clock back.
     Pass(Micros),
 }
 

@@ -1,5 +1,5 @@
-//! Checks the activity of an engine against a plain map. Three processes write and merge rows, some of them late, while
-//! the clock is set.
+//! Compares the activity that an engine stores with a plain map. Three processes write and merge rows, some of them
+//! late, while the clock is set.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -18,15 +18,16 @@ use crate::types::error::Kind;
 
 #[derive(Clone, Debug)]
 pub(crate) enum Step {
-    /// A process writes its row for a minute, which is relative to the current minute, or for the current minute.
+    /// A process writes its row for a minute. The minute is relative to the current minute, or `None` for the current
+    /// minute.
     Record(usize, Option<i64>, u64),
     /// A process reads the rows that can be merged.
     Read,
-    /// A process merges the rows that it has read.
+    /// A process merges the rows that it has read before.
     MergeRead,
-    /// A process reads and merges.
+    /// A process reads rows and merges them.
     Merge,
-    /// Lets the time pass. The time can also go back.
+    /// Advances the time. A negative value sets the clock back.
     Pass(Micros),
 }
 
@@ -54,7 +55,7 @@ struct Model<'a> {
     read: Vec<Merging>,
 }
 
-/// Returns the tally of a process.
+/// Returns a tally that depends on `n`.
 fn tally(n: u64) -> Tally {
     let mut tally = Tally::new([n, n / 2, 2 * n, n + 1, n / 3, n % 2], Default::default());
     tally.queued.observe(Duration::from_micros(n));
@@ -160,7 +161,7 @@ impl Model<'_> {
         true
     }
 
-    /// Returns the rows that can be merged, with the merged rows of their minutes.
+    /// Returns the rows that can be merged, and the merged rows of their minutes.
     fn old(&self) -> Vec<Part> {
         let is_old = |row: &Part| row.minute < minute_of(self.now) - 2;
         let has_parts = |row: &Part| {
@@ -211,7 +212,7 @@ fn sorted(mut parts: Vec<Part>) -> Vec<Part> {
     parts
 }
 
-/// Returns the replacements of these rows.
+/// Returns a request to merge for each minute of these rows.
 fn to_mergings(parts: Vec<Part>) -> Vec<Merging> {
     let mut by_minute: BTreeMap<i64, Merging> = BTreeMap::new();
     for Part { minute, instance, at, tally, .. } in parts {

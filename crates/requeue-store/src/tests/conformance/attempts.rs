@@ -1,4 +1,4 @@
-//! Checks the failed runs that an engine keeps.
+//! Checks the failed runs that an engine stores.
 
 use std::time::Duration;
 
@@ -12,10 +12,10 @@ use crate::types::inspect::{Attempt, State, StateCounts};
 use crate::types::key::Key;
 
 pub(super) const SECOND: Duration = Duration::from_secs(1);
-/// A text with a character that PostgreSQL does not store, and with control characters of terminals.
+/// A text that has a character which PostgreSQL does not store, and control characters of terminals.
 const ODD: &str = "a\u{0}b \u{1b}[31m\r\n\u{20ac}";
 
-/// A queue with one key at a time.
+/// A queue that has one key at a time.
 pub(super) struct Keys<'r> {
     pub(super) rig: &'r dyn Rig,
     pub(super) place: Place,
@@ -52,13 +52,13 @@ impl Keys<'_> {
         items.remove(0)
     }
 
-    /// Adds the key, claims it, and fails its run.
+    /// Adds a key, claims it, and fails its run.
     async fn fail(&mut self, key: &str, error: &str) {
         self.add(key, Add::now().merge(Merge::Exactly)).await;
         self.fail_again(error).await;
     }
 
-    /// Claims a key, and fails its run.
+    /// Claims the key, and fails its run.
     async fn fail_again(&mut self, error: &str) {
         let out = self.take().await;
         self.finish(&out, Finish::Retry(failing(), Failure::new(out.asked, error))).await;
@@ -74,7 +74,7 @@ impl Keys<'_> {
     }
 }
 
-/// Checks that the last failures of a key are kept while they count.
+/// Checks that an engine stores the last failures of a key until they are reset.
 pub(crate) async fn check_attempts(rig: &dyn Rig, queue: &str) {
     check_attempts_with(rig, queue, Settings::default()).await;
 }
@@ -108,7 +108,7 @@ pub(crate) async fn check_attempts_with(rig: &dyn Rig, queue: &str, settings: Se
     let entry = engine.look_up(&keys.place, &"a".into()).await.expect("looked up");
     assert_eq!(entry.expect("the key waits").failed, Some(3 * SECOND));
 
-    // Other completions neither add an attempt nor remove one.
+    // Completions of other kinds neither add nor remove an attempt.
     let [out] = &keys.claim().await[..] else { panic!("the key is ready") };
     keys.finish(out, Finish::Release(out.asked)).await;
     assert_eq!(keys.attempts("a").await.len(), 1);
@@ -127,8 +127,7 @@ pub(crate) async fn check_attempts_with(rig: &dyn Rig, queue: &str, settings: Se
     assert_eq!(keys.errors("a").await, ["fifth", "fourth", "third"]);
     let numbers: Vec<_> = keys.attempts("a").await.iter().map(|attempt| attempt.number).collect();
     assert_eq!(numbers, [5, 4, 3]);
-    // An add has reset the failures of the key, so the key has no attempts. Its next failures
-    // replace the earlier rows.
+    // An add has reset the failures of the key, so it has no attempts. Its next failures replace the earlier rows.
     keys.fail("a", "first again").await;
     assert_eq!(keys.errors("a").await, ["first again"]);
     keys.fail_again("second again").await;
@@ -137,7 +136,7 @@ pub(crate) async fn check_attempts_with(rig: &dyn Rig, queue: &str, settings: Se
     check_ends(&mut keys).await;
 }
 
-/// Checks that the attempts of a key are removed when its failures are reset. No key has failures at the end.
+/// Checks that the attempts of a key are removed when its failures are reset. At the end, no key has failures.
 async fn check_ends(keys: &mut Keys<'_>) {
     let engine = keys.rig.engine();
     let out = keys.take().await;
@@ -213,11 +212,11 @@ pub(crate) async fn check_drop(rig: &dyn Rig, queue: &str) {
     assert_eq!(keys.errors("a").await, [""; 0]);
 }
 
-/// Checks that the failures of a queue are limited in number, and that the oldest failures are removed first.
+/// Checks that the number of a queue's failures is limited, and that the oldest failures are removed first.
 pub(crate) async fn check_bound(rig: &dyn Rig, queue: &str) {
     // Each key fails once for each slot of its attempts.
     const KEYS: usize = 3600;
-    // Each read takes a while, so only every tenth key is read.
+    // Each read takes some time, so the test reads only each tenth key.
     const READ: usize = 10;
     let (engine, claimed_at_once) = (rig.engine(), 240);
     let place = engine.open_queue(queue, Settings::default()).await.expect("the queue opens");
@@ -248,7 +247,7 @@ pub(crate) async fn check_bound(rig: &dyn Rig, queue: &str) {
         }
     }
     let [first, second, third] = kept;
-    // Without a limit, the number would be 10,800.
+    // Without the limit, there would be 10,800 failures.
     assert!((8_500..=10_600).contains(&(READ * (first + second + third))), "{kept:?}");
     assert!(third > KEYS / READ * 9 / 10, "{kept:?}");
 }

@@ -1,4 +1,4 @@
-//! Checks the turns of the groups of an engine.
+//! Checks the turns of groups in an engine.
 
 use std::collections::HashMap;
 
@@ -50,7 +50,7 @@ pub(crate) async fn check_turns(rig: &dyn Rig, queue: &str) {
     }
 }
 
-/// Opens a queue whose adds name the groups, with this limit.
+/// Opens a queue with this limit, whose adds name the groups.
 async fn open(rig: &dyn Rig, queue: &str, limit: Option<u32>) -> Place {
     let settings =
         Settings { group_by: Some("".into()), group_limit: limit, ..Settings::default() };
@@ -63,7 +63,8 @@ fn ask_in(group: &str, number: u32, priority: Priority) -> Ask {
     Ask { group: Some(group.into()), ..Ask::new(key, Add::now().priority(priority)) }
 }
 
-/// Checks that a claim that visits a priority twice, first for the oldest key, gives no group two turns in a row.
+/// Checks that no group has two consecutive turns in a claim that visits a priority twice. The first visit is for the
+/// oldest key.
 pub(crate) async fn check_second_visit(rig: &dyn Rig, queue: &str) {
     let (engine, place) = (rig.engine(), open(rig, queue, None).await);
     let asks = (0..3).flat_map(|n| ["a", "b", "c"].map(|group| ask_in(group, n, Priority::Normal)));
@@ -78,7 +79,7 @@ pub(crate) async fn check_second_visit(rig: &dyn Rig, queue: &str) {
     }
 }
 
-/// Checks that a claim delivers no key of a low priority while a group that it visits has a key of a high priority.
+/// Checks that a claim delivers no key of a low priority while a visited group has a key of a high priority.
 pub(crate) async fn check_priorities(rig: &dyn Rig, queue: &str) {
     let (engine, place) = (rig.engine(), open(rig, queue, None).await);
     engine.change_group(&place, "b", GroupChange::Weight(3)).await.expect("changed");
@@ -87,7 +88,7 @@ pub(crate) async fn check_priorities(rig: &dyn Rig, queue: &str) {
     let high = high.map(|(group, number)| ask_in(group, number, Priority::High));
     let normal = [0, 1].map(|number| ask_in("c", number, Priority::Normal));
     engine.add_keys(&place, high.into_iter().chain(normal).collect()).await.expect("added");
-    // `b` has fewer keys than its turn permits, and a second turn of `d` would exceed its limit.
+    // `b` has fewer keys than its turn permits. A second turn of `d` would exceed its limit.
     for expected in [&["a", "b", "d", "a"][..], &["a", "c", "c"]] {
         let claim = Claim { max: 4, oldest: 0, lease: LEASE, expired: failing(), poll: LEASE };
         let items = engine.claim_keys(&place, claim).await.expect("claimed").items;
@@ -96,10 +97,10 @@ pub(crate) async fn check_priorities(rig: &dyn Rig, queue: &str) {
     }
 }
 
-/// Checks that a waiting process finds a free slot without a search of all groups. Also checks that a search terminates
-/// although all groups have ready keys.
+/// Checks that a waiting process finds a group with a free place without a search of all groups. Also checks that a
+/// search terminates, even if all groups have ready keys.
 pub(crate) async fn check_freed_groups(rig: &dyn Rig, queue: &str) {
-    // The number of groups exceeds the groups that a few lookups read.
+    // There are more groups than a few lookups read.
     const MANY: usize = 2500;
     let (engine, place) = (rig.engine(), open(rig, queue, Some(1)).await);
     let names: Vec<String> = (0..MANY).map(|n| format!("g{n:04}")).collect();
@@ -129,10 +130,10 @@ pub(crate) async fn check_freed_groups(rig: &dyn Rig, queue: &str) {
         let ends = vec![End { key: out.key, epoch: out.epoch, how: Finish::Succeed }];
         engine.finish_deliveries(&place, ends).await.expect("finished");
         let mut found = Vec::new();
-        // A wake may belong to the previous turn.
+        // A wake may belong to the previous iteration.
         for _ in 0..4 {
-            // This change always sends a wake, after that of the completion. If the wake of the completion is lost, the
-            // test fails instead of waiting.
+            // This change always sends a wake, after the wake of the completion. Therefore, if the wake of the
+            // completion is lost, the test fails instead of waiting forever.
             engine.change_group(&place, "other", GroupChange::Weight(1)).await.expect("changed");
             wakes.changed().await.expect("the engine sends wakes");
             claims += 1;

@@ -1,4 +1,4 @@
-//! Applies operations to an engine and to the model, and compares their answers and the state of all keys.
+//! Applies operations to an engine and to the model. Compares their answers, and the state of all keys.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
@@ -26,13 +26,13 @@ use crate::types::group::{GroupBy, Grouping};
 use crate::types::inspect::{Entry, FAR, State, StateCounts};
 use crate::types::key::Key;
 
-/// Applies `steps` to a new queue of the engine and to the model, and compares them after each step.
+/// Applies `steps` to a new queue of the engine and to the model. Compares both after each step.
 pub(crate) async fn check(rig: &dyn Rig, name: &str, readd_policy: ReaddPolicy, steps: &[Step]) {
     check_settings(rig, name, readd_policy.into(), steps).await;
 }
 
 /// Checks a queue with groups as [`check`] does. If `group_by` is empty, each add names the group. Otherwise,
-/// `group_by` is the pattern that extracts it.
+/// `group_by` is the pattern that extracts the group.
 pub(crate) async fn check_grouped(
     rig: &dyn Rig,
     name: &str,
@@ -91,13 +91,13 @@ async fn check_settings(rig: &dyn Rig, name: &str, settings: Settings, steps: &[
         groups: group_by.map(|_| StoreGroups::default()),
     };
     for step in steps {
-        // No two steps happen at the same time, so the order by age is unique.
+        // No two steps happen at the same time, so the order of keys by age is unique.
         pair.now += 1;
         if let Step::Pass(micros) = step {
             pair.now += i64::try_from(*micros).expect("a short time");
         }
         rig.set_time(pair.now).await;
-        // In an engine, a key becomes ready when it is due, not when a call finds it.
+        // In an engine, a key becomes ready when it is due. In the model, it becomes ready when a call finds it.
         while let Some(due) = pair.model.next_due().filter(|&due| due <= pair.time()) {
             pair.model.promote(due, usize::MAX);
             let due = i64::try_from(due.as_nanos() / 1000).expect("in the past");
@@ -106,13 +106,13 @@ async fn check_settings(rig: &dyn Rig, name: &str, settings: Settings, steps: &[
             }
         }
         pair.step(step).await;
-        // The clock belongs to the queue, which the step may have replaced.
+        // Each queue has a separate clock, and the step may have replaced the queue.
         rig.set_time(pair.now).await;
         pair.compare().await;
     }
 }
 
-/// A delivery that is not completed.
+/// A delivery that was not completed.
 #[derive(Clone, Debug)]
 struct Held {
     out: Delivery,
@@ -143,30 +143,30 @@ struct Pair {
     drops: bool,
     parks: bool,
     cancels_runs: bool,
-    /// The parked keys, which the model does not have.
+    /// The parked keys. The model does not have them.
     parked: BTreeMap<u32, Parked>,
     keeps_attempts: bool,
     keeps_places: bool,
     held: Vec<Held>,
-    /// The number of claims. Two workers take turns.
+    /// The number of claims so far. Two workers alternate.
     claims: usize,
     stale: Vec<Delivery>,
-    /// For each key that stays, its completed runs, the oldest first: how each ended, true if its lease expired, its adds,
-    /// and its end.
+    /// The completed runs of each key that stays, the oldest first. A run has the way in which it ended, true if its
+    /// lease expired, its adds, and the time of its end.
     past: BTreeMap<u32, Vec<(Ended, bool, u32, Micros)>>,
-    /// For each key, the end of the backoff after the last failure that counted.
+    /// The end of each key's backoff, after the last failure that was counted.
     until: BTreeMap<u32, Micros>,
-    /// The epoch of the last delivery of each key.
+    /// The fencing token of the last delivery of each key.
     last_epoch: BTreeMap<u32, i64>,
-    /// The times that determine the order of ready keys. Keys without such a time became ready in this step.
+    /// The times that determine the order of ready keys. A key without such a time became ready in this step.
     ready_at: BTreeMap<u32, Micros>,
-    /// The times at which unclaimed keys became ready. The model can only release keys to the tail.
+    /// The times at which unclaimed keys became ready. The model can release a key only to the end of the order.
     released: BTreeMap<u32, Micros>,
     is_paused: bool,
     /// The number of keys.
     keys: u32,
     grouping: Option<Grouping>,
-    /// The settings of the groups, or `None` if the queue has no groups.
+    /// The model of the groups and their settings, or `None` if the queue has no groups.
     groups: Option<StoreGroups>,
 }
 
@@ -177,7 +177,7 @@ fn key(number: u32) -> Key {
     Key::from(key)
 }
 
-/// Returns the group of a key, in a queue with groups.
+/// Returns the group of a key, for a queue with groups.
 fn group(number: u32) -> String {
     match number % GROUPS {
         0 => String::new(),
@@ -317,7 +317,7 @@ impl Pair {
         self.released.clear();
         self.is_paused = false;
         self.groups = self.groups.take().map(|_| StoreGroups::default());
-        // Completions of the old deliveries must change nothing in the new queue.
+        // Completions of the earlier deliveries must change nothing in the new queue.
         self.stale.extend(self.held.drain(..).map(|held| held.out));
     }
 
@@ -353,8 +353,8 @@ impl Pair {
         assert_eq!(cancelled.expect("answered"), expected, "the run of {which}");
     }
 
-    /// Completes a cancelled run in the model. If the key then has no pending run, makes the model forget its failures,
-    /// because the model would otherwise keep them.
+    /// Completes a cancelled run in the model. Removes the key's failures from the model if the key then has no pending
+    /// run. Otherwise, the model would keep them.
     fn end_cancelled(&mut self, of_model: u64, out: &Delivery) {
         self.end_of_model(of_model, requeue_sim::How::Done, out.asked);
         let which = number(&out.key);
@@ -377,7 +377,7 @@ impl Pair {
                 let parked = self.parked.remove(&which);
                 assert_eq!(revived, Some(parked.is_some()), "whether {which} was parked");
                 let Some(Parked { asked, .. }) = parked else { continue };
-                // The key keeps the adds, flags and priority that it had when it was parked.
+                // The key keeps the adds, the flags and the priority that it had when it was parked.
                 self.make_ready(which, asked.adds, asked.flags);
             }
         }
@@ -401,7 +401,7 @@ impl Pair {
         }
     }
 
-    /// Adds a key to the model, which does not have it.
+    /// Adds a key to the model, if the model does not have it.
     fn make_ready(&mut self, which: u32, adds: u32, flags: u32) {
         for _ in 0..adds {
             let request = model::AddRequest {
@@ -449,7 +449,7 @@ impl Pair {
     async fn add(&mut self, adds: &[(u32, Add)]) {
         let asks = adds.iter().map(|&(which, add)| {
             let ask = Ask::new(key(which), add.priority(priority(which)));
-            // An engine can rely on the pattern, because the API permits no other group.
+            // An engine can rely on the pattern, because the API refuses any other group.
             let group_of = |by: &Grouping| by.group_of(&ask.key, Some(&group(which)));
             let group = self.grouping.as_ref().map(|by| group_of(by).expect("the key's group"));
             Ask { group, ..ask }
@@ -497,7 +497,7 @@ impl Pair {
     }
 
     async fn claim(&mut self, max: usize) {
-        // Each claim covers all shards, because only a claim detects the expired leases of a shard.
+        // Each claim covers all shards. A shard detects its expired leases only in a claim.
         let mut max = if self.is_ordered { max } else { 2 * self.keys as usize };
         if self.groups.is_none() {
             self.claim_once(max, 0).await;
@@ -521,7 +521,7 @@ impl Pair {
         }
     }
 
-    /// Checks that no ready key may be delivered.
+    /// Checks that no ready key may be delivered now.
     fn check_none_left(&self) {
         let Some(groups) = &self.groups else { return };
         let (ready, in_flight) = (self.ready_keys(), self.groups_in_flight());
@@ -530,7 +530,7 @@ impl Pair {
         assert_eq!(groups.check_end(ready, &in_flight), Ok(()));
     }
 
-    /// Checks that a claim may deliver the key, which is ready in the model, after the keys `before`.
+    /// Checks that a claim may deliver the key after the keys `before`. The key is ready in the model.
     fn check_delivery(&self, which: u32, before: &[Delivery]) {
         let Some(groups) = &self.groups else { return };
         let (ready, in_flight) = (self.ready_keys(), self.groups_in_flight());
@@ -540,7 +540,7 @@ impl Pair {
         let key = GroupedKey { group: &name, ..self.grouped(which) };
         let permitted = groups.check_delivery(key, ready.clone(), &in_flight);
         assert_eq!(permitted, Ok(()), "{which}, with {in_flight:?} in flight");
-        // Several shards answer a claim separately.
+        // Each shard answers a claim separately.
         if self.is_ordered {
             let visited = |out: &Delivery| (group(number(&out.key)), out.asked.priority.number());
             let visited: Vec<_> = before.iter().map(visited).collect();
@@ -551,7 +551,7 @@ impl Pair {
         }
     }
 
-    /// Returns a key for the model of the groups, without the name of its group.
+    /// Returns a key as the model of the groups takes it. The name of its group is left empty.
     fn grouped(&self, which: u32) -> GroupedKey<'static> {
         let since = self.ready_at.get(&which).copied().unwrap_or(self.now);
         GroupedKey { group: "", priority: priority(which).number().into(), since }
@@ -602,7 +602,7 @@ impl Pair {
                 let ready_at = self.ready_at.get(&which).copied().unwrap_or(now);
                 (Reverse(priority(which)), ready_at)
             };
-            // Keys that one batch made ready have the same age.
+            // Keys that became ready in the same batch have the same age.
             let first = self.model.by_age().map(rank).min();
             let is_ordered = self.is_ordered && self.groups.is_none();
             assert!(!is_ordered || Some(rank(&which)) == first, "{which}");
@@ -640,7 +640,7 @@ impl Pair {
                 let left = (!self.is_paused).then(|| self.model.get(self.time())).flatten();
                 assert_eq!(left, None, "a ready key was not delivered");
             }
-            // A key in flight that is due later cannot be claimed.
+            // If a key is in flight, its next run cannot be claimed, even if it is due.
             let waiting = (0..self.keys).filter_map(|which| self.model.see(&which));
             let waiting = waiting.filter(|seen| seen.phase == 0).filter_map(|seen| seen.due);
             let due = waiting.min().filter(|_| !self.is_paused);
@@ -649,7 +649,7 @@ impl Pair {
                 Duration::from_micros((held.lease_until - now).try_into().expect("in the future"))
             });
             let next = due.into_iter().chain(leases).min();
-            // With several shards, a shard that found as many keys as requested does not report a time.
+            // If one of several shards has found as many keys as requested, it reports no time.
             let is_said = self.is_ordered || claimed.items.is_empty();
             assert!(!is_said || claimed.next == next, "the next due time: {next:?}, {claimed:?}");
         }
@@ -699,7 +699,7 @@ impl Pair {
         for ((held, ending), was_held) in endings.into_iter().zip(held) {
             assert_eq!(was_held, held.lease_until > self.now, "held: {held:?}");
             if !was_held {
-                // The next claim counts the expired delivery as failed.
+                // The next claim counts the expired delivery as a failure.
                 self.held.push(held);
                 continue;
             }
@@ -712,13 +712,13 @@ impl Pair {
                 }
                 Ending::GiveUp => self.note_run(&held.out, Ended::Parked, false),
                 Ending::Cancelled => self.note_run(&held.out, Ended::Cancelled, false),
-                // The run has not started.
+                // The run has not started, so it is not in the past.
                 Ending::Unclaim if self.keeps_places => {}
                 Ending::Release | Ending::Unclaim => {
                     self.note_run(&held.out, Ended::Released, false);
                 }
             }
-            // The run of an unclaimed key has not started, so the cancellation takes effect immediately.
+            // The run of an unclaimed key has not started. Therefore, the cancellation takes effect immediately.
             let was_stopped =
                 matches!(ending, Ending::Unclaim) && self.keeps_places && held.is_cancelled;
             if matches!(ending, Ending::Cancelled) || was_stopped {
@@ -735,7 +735,7 @@ impl Pair {
             }
             if matches!(ending, Ending::GiveUp) {
                 let asked = held.out.asked;
-                // An add with `Merge::Exactly` and a `cancel` forget earlier failures.
+                // An add with `Merge::Exactly` and a cancel reset earlier failures.
                 let failures = self.model.failures(&which) + 1;
                 self.parked.insert(which, Parked { since: self.now, failures, asked });
             }
@@ -762,7 +762,7 @@ impl Pair {
         self.past.entry(number(&out.key)).or_default().push(run);
     }
 
-    /// Checks that the last runs of a key that stays are known.
+    /// Checks that the engine has the last runs of a key that stays.
     fn compare_past(&mut self, which: u32, entry: Option<&Entry>) {
         let Some(entry) = entry else {
             self.past.remove(&which);
@@ -803,7 +803,7 @@ impl Pair {
         for which in 0..self.keys {
             self.note_ready(which, self.now);
             let found = page.iter().find(|entry| entry.key == key(which)).cloned();
-            // With many keys, a page is much faster than a lookup of each key.
+            // With many keys, one page is much faster than a lookup of each key.
             if self.groups.is_none() || self.now.rem_euclid(self.keys.into()) == which.into() {
                 let looked_up = self.engine.look_up(&self.place, &key(which)).await;
                 assert_eq!(looked_up.expect("looked up"), found);
@@ -856,7 +856,7 @@ impl Pair {
             assert_eq!(found.lease, lease, "the rest of the lease");
             let held = held.filter(|held| held.is_cancelled);
             assert_eq!(found.cancelled, held.map(|_| CancelReason::Cancelled), "key {which}");
-            // A bound at the due time is not stored, because it has no further effect.
+            // A bound that equals the due time has no further effect, so it is not stored.
             let bound = model.bound.map(|bound| bound.since(self.time()));
             let [ours, models] = [found.bound, bound].map(|bound| {
                 bound.filter(|_| due.is_some() && bound != due).map(|bound| bound.min(FAR))
@@ -878,7 +878,7 @@ impl Pair {
         assert_eq!(is_idle, found[..3] == [0; 3], "whether the queue is idle");
     }
 
-    /// Checks that exactly the last consecutive failures are kept.
+    /// Checks that the engine has exactly the last consecutive failures.
     async fn compare_attempts(&self, which: u32, entry: Option<&Entry>) {
         let attempts = self.engine.read_attempts(&self.place, &key(which)).await.expect("read");
         let numbers: Vec<u32> = attempts.iter().map(|attempt| attempt.number).collect();
@@ -890,7 +890,7 @@ impl Pair {
         assert_eq!(entry.and_then(|entry| entry.failed), last, "the last failure of {which}");
     }
 
-    /// Compares the settings and the counts of all groups.
+    /// Compares the settings of all groups, and the numbers of their keys.
     async fn compare_groups(&self, page: &[Entry]) {
         let Some(groups) = &self.groups else {
             assert!(page.iter().all(|entry| entry.group.is_none()));
@@ -919,7 +919,7 @@ impl Pair {
     }
 }
 
-/// Checks that all operations fail because the queue was dropped.
+/// Checks that each operation fails because the queue was dropped.
 async fn assert_dropped(engine: &dyn Engine, queue: &Place, held: &[Held]) {
     fn said<T: std::fmt::Debug>(operation: &str, queue: &Place, answer: Answer<T>) {
         let fault = answer.expect_err(operation);
@@ -965,7 +965,7 @@ fn core_asked(asked: Asked) -> core::Asked {
 
 fn core_how(ending: Ending) -> requeue_sim::How {
     match ending {
-        // The model does not have parked keys.
+        // The model has no parked keys.
         Ending::Succeed | Ending::GiveUp => requeue_sim::How::Succeed,
         Ending::RequeueAfter(delay) => requeue_sim::How::RequeueAfter(delay),
         Ending::RetryAfter(delay) => requeue_sim::How::RetryAfter(delay),

@@ -1,4 +1,4 @@
-//! Checks the completed runs that an engine keeps with a key.
+//! Checks the completed runs that an engine stores with a key.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ use crate::types::key::Key;
 
 const KEY: &str = "a";
 
-/// A run as [`CompletedRun`] has it, with all times in milliseconds.
+/// The fields of a [`CompletedRun`], with all times in milliseconds.
 type Run = (Ended, bool, u32, u128, u128, Option<u128>);
 
 impl Keys<'_> {
@@ -23,7 +23,7 @@ impl Keys<'_> {
         entry.expect("read").map(|entry| entry.past_runs).unwrap_or_default()
     }
 
-    /// Returns the runs, the oldest first.
+    /// Returns the completed runs of the key, the oldest first.
     async fn runs(&self) -> Vec<Run> {
         let run = |run: CompletedRun| {
             let CompletedRun { how, lease_expired, adds, ended, took, queued } = run;
@@ -34,13 +34,13 @@ impl Keys<'_> {
     }
 
     async fn end(&mut self, out: &Delivery, how: Finish) {
-        // A claim lasts for less than a millisecond.
+        // A claim takes less than a millisecond.
         self.pass(LEASE / 2).await;
         self.finish(out, how).await;
     }
 }
 
-/// Checks that the last runs of a key are kept as long as the key, unless the process keeps no past.
+/// Checks that an engine stores the last runs of a key as long as the key stays, unless the process keeps no past.
 pub(crate) async fn check_past(rig: &dyn Rig, queue: &str, settings: Settings) {
     let place = rig.engine().open_queue(queue, settings).await.expect("the queue opens");
     let mut keys = Keys { rig, place, now: BEGIN };
@@ -50,20 +50,19 @@ pub(crate) async fn check_past(rig: &dyn Rig, queue: &str, settings: Settings) {
         Failure { took, ..failure }
     };
 
-    // The key is gone after its first success.
+    // After its first success, the key is no longer in the queue.
     keys.add(KEY, Add::now()).await;
     let out = keys.take().await;
     keys.end(&out, Finish::Succeed).await;
     assert_eq!(keys.runs().await, []);
 
-    // The past does not contain a run that has not started.
+    // A run that has not started is not in the past.
     keys.add(KEY, Add::now()).await;
     let out = keys.take().await;
     keys.finish(&out, Finish::Unclaim(out.asked, out.queued)).await;
     assert_eq!(keys.runs().await, []);
 
-    // The worker reports the duration of the run, which is more precise than the time since the
-    // claim.
+    // The worker reports the duration of the run. It is more precise than the time since the claim.
     keys.add(KEY, Add::now()).await;
     let out = keys.take().await;
     let took = Some(Duration::from_micros(100));
@@ -71,7 +70,7 @@ pub(crate) async fn check_past(rig: &dyn Rig, queue: &str, settings: Settings) {
     let mut expected = vec![(Ended::Retried, false, 2, 0, 0, Some(2000))];
     assert_eq!(keys.runs().await, expected);
 
-    // An add during the run hides how long the key was ready.
+    // Because of an add during the run, the engine does not know how long the key was ready.
     let out = keys.take().await;
     keys.pass(LEASE / 4).await;
     keys.add(KEY, Add::now()).await;
@@ -86,7 +85,7 @@ pub(crate) async fn check_past(rig: &dyn Rig, queue: &str, settings: Settings) {
     let out = keys.take().await;
     keys.end(&out, Finish::Release(out.asked)).await;
     let out = keys.take().await;
-    // The lease expires, and the key fails.
+    // The lease expires, which is a failure.
     keys.pass(3 * SECOND).await;
     assert_eq!(keys.claim().await, []);
     let last: Vec<_> =
@@ -116,7 +115,7 @@ pub(crate) async fn check_past(rig: &dyn Rig, queue: &str, settings: Settings) {
     keys.end(&out, Finish::Cancelled).await;
     assert_eq!(keys.runs().await.pop().map(|run| run.0), Some(Ended::Cancelled));
 
-    // New runs replace the oldest runs.
+    // New runs replace the oldest ones.
     for _ in 0..20 {
         let out = keys.take().await;
         keys.end(&out, Finish::Retry(failing(), failure(&out, None))).await;

@@ -1,7 +1,7 @@
-//! Checks the rates of an engine against the recorded history of starts.
+//! Compares the rates of an engine with the recorded times of the starts.
 //!
-//! Each window between two starts contains at most as many starts as the rate permits. If ready keys remain after a
-//! claim, one more start would have exceeded a rate or a limit.
+//! In each window between two starts, there are at most as many starts as the rate permits. If ready keys remain after
+//! a claim, one more start would have exceeded a rate or a limit.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -22,14 +22,14 @@ use crate::types::rate::{Rate, Throttle};
 
 const WORKERS: usize = 3;
 const KEYS_PER_GROUP: u32 = 8;
-/// The limit of keys in flight of the last group, which has no rate.
+/// The limit of keys in flight of the last group. This group has no rate.
 const LIMIT: u32 = 2;
 
 #[derive(Clone, Debug)]
 pub(crate) enum Step {
     /// Adds a key of a group.
     Add(usize, u32),
-    /// A worker claims keys. The second number is the maximum.
+    /// A worker claims keys. The first number is the worker, and the second is the maximum number of keys.
     Claim(usize, usize),
     Finish(usize, Ending),
     Pass(u64),
@@ -49,8 +49,8 @@ pub(crate) enum Ending {
     Kill,
 }
 
-/// The rates of a queue and of its first groups. Each interval is a whole number of microseconds, so that no rounding
-/// makes the starts slower than the rate.
+/// The rates of a queue and of its first groups. Each interval is a whole number of microseconds. Otherwise, rounding
+/// would make the starts slower than the rate.
 #[derive(Clone, Debug)]
 pub(crate) struct Rates {
     queue: Option<Rate>,
@@ -89,13 +89,13 @@ pub(crate) fn steps(most: usize) -> impl Strategy<Value = Vec<Step>> {
     prop::collection::vec(step, 1..most)
 }
 
-/// A start, with its group. The time is the sum of all forward steps of the clock.
+/// The time of a start, and its group. The time is the sum of all forward steps of the clock.
 type Start = (Micros, usize);
 
 struct Model<'r> {
     rig: &'r dyn Rig,
     engine: Arc<dyn Engine>,
-    /// The turns of each worker, which are independent.
+    /// The queue as each worker has opened it. The workers have separate turns.
     places: Vec<Place>,
     settings: Settings,
     rates: Rates,
@@ -106,7 +106,7 @@ struct Model<'r> {
     held: Vec<Delivery>,
 }
 
-/// Applies `steps` to a new queue of the engine, with or without groups, and checks the starts.
+/// Applies `steps` to a new queue of the engine, with or without groups. Checks the times of the starts.
 pub(crate) async fn check(
     rig: &dyn Rig,
     queue: &str,
@@ -206,7 +206,7 @@ impl Model<'_> {
         self.engine.finish_deliveries(&self.places[0], ends).await.expect("answered");
     }
 
-    /// Claims until a claim has found no key, and no key may start. Returns the time until the next claim.
+    /// Claims until a claim finds no key. Checks that no key may start then. Returns the time until the next claim.
     async fn claim(&mut self, worker: usize, max: usize) -> Option<Duration> {
         let mut left = max;
         loop {
@@ -232,7 +232,7 @@ impl Model<'_> {
         }
     }
 
-    /// Returns true if the rates permit another start of the group at this time.
+    /// Returns true if the rates permit another start of the group at the time `advanced`.
     fn permits(&self, group: usize, advanced: Micros) -> bool {
         self.scopes().all(|(rate, of)| {
             let Some(rate) = rate else { return true };
@@ -245,7 +245,7 @@ impl Model<'_> {
         })
     }
 
-    /// The rates, each with its group.
+    /// Returns the rates, each with its group. The group is `None` for the rate of the queue.
     fn scopes(&self) -> impl Iterator<Item = (Option<Rate>, Option<usize>)> {
         let groups = if self.is_grouped() { &self.rates.groups[..] } else { &[] };
         let groups = groups.iter().enumerate().map(|(group, &rate)| (rate, Some(group)));
@@ -254,7 +254,7 @@ impl Model<'_> {
 
     /// Checks that no further key may start, and that the next claim is not later than the next permitted start.
     async fn check_nothing_left(&self, next: Option<Duration>) {
-        // After the clock went back, the time of the next start is not exact.
+        // If the clock was set back, the time of the next start is not exact.
         if self.has_gone_back {
             return;
         }
@@ -280,10 +280,10 @@ impl Model<'_> {
         }
     }
 
-    /// Takes all keys.
+    /// Claims and completes all remaining keys.
     async fn drain(&mut self) {
         if self.has_gone_back {
-            // During these claims, the time of some engines stands still.
+            // Otherwise, the time of some engines would not advance during these claims.
             self.pass(10_000_000).await;
         }
         for _ in 0..1000 {
@@ -297,7 +297,7 @@ impl Model<'_> {
                 return;
             }
             if !self.held.is_empty() {
-                // The runs complete before their leases expire.
+                // These runs complete before their leases expire.
                 continue;
             }
             let next = next.map_or(0, micros);
@@ -328,7 +328,8 @@ fn group_of_key(key: &Key) -> usize {
     group_of(key.as_str().expect("text"))
 }
 
-/// Returns the number of starts and the length of a window that ends with the last start, if it exceeds the rate.
+/// Returns the number of starts and the length of a window that ends with the last start, if the starts in this window
+/// exceed the rate.
 pub(crate) fn exceeded_by_last(rate: Rate, times: &[Micros]) -> Option<(usize, Micros)> {
     let [starts, per, burst] = rate.parts().map(i128::from);
     let last = *times.last()?;
@@ -340,8 +341,8 @@ pub(crate) fn exceeded_by_last(rate: Rate, times: &[Micros]) -> Option<(usize, M
     })
 }
 
-/// Checks that a worker, whose claims take some time, starts at least 95 % of the keys that a rate of the queue or of a
-/// group permits.
+/// Checks that a worker starts at least 95 % of the keys that a rate of the queue or of a group permits. The claims of
+/// the worker take some time.
 pub(crate) async fn check_share(rig: &dyn Rig, queue: &str) {
     const KEYS: usize = 300;
     let engine = rig.engine();
@@ -403,11 +404,11 @@ pub(crate) async fn check_share(rig: &dyn Rig, queue: &str) {
     }
 }
 
-/// Checks that if several processes set the first rate, one of them succeeds, and all return its rate.
+/// Checks that only one of several processes sets the first rate, and that all of them receive this rate.
 pub(crate) async fn check_first(rig: &dyn Rig, queue: &str) {
     let engine = rig.engine();
     rig.set_time(BEGIN).await;
-    // If adds name the groups, Redis creates a queue with one shard.
+    // If adds name the groups, Redis creates the queue with one shard. Only such a queue can have a rate.
     let settings = Settings { group_by: Some("".into()), ..Settings::default() };
     let place = engine.open_queue(queue, settings).await.expect("the queue opens");
     let rate = |starts| Rate::new(starts, Duration::from_secs(1));
@@ -423,7 +424,7 @@ pub(crate) async fn check_first(rig: &dyn Rig, queue: &str) {
     assert_eq!((first(4).await, read().await), (rate(4), Some(rate(4))));
 }
 
-/// Checks that a change of a rate applies to the next claim, and that its removal has the same effect.
+/// Checks that the next claim respects a changed rate or the removal of a rate.
 pub(crate) async fn check_changes(rig: &dyn Rig, queue: &str) {
     let engine = rig.engine();
     let settings = Settings { group_by: Some("".into()), ..Settings::default() };
@@ -459,7 +460,7 @@ pub(crate) async fn check_changes(rig: &dyn Rig, queue: &str) {
         assert_eq!(throttle().await, Some(Throttle { rate, next_start: Duration::ZERO }));
         assert_eq!((count().await, count().await), (4, 0), "the burst");
         assert_eq!(throttle().await, Some(Throttle { rate, next_start: day }));
-        // After the change to a faster rate, the next start does not wait for the slower rate.
+        // The new rate is faster. The next start does not wait as long as the old rate requires.
         let rate = Rate::new(1, second).burst(3);
         set(Some(rate)).await;
         assert_eq!(count().await, 0);

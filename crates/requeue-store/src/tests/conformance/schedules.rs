@@ -1,5 +1,5 @@
-//! Checks the schedules of an engine against a small model: two processes read and fire them, sometimes late, while
-//! they are changed and the clock is set.
+//! Compares the schedules of an engine with a small model. Two processes read and fire schedules, sometimes late, while
+//! the schedules are changed and the clock is set.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -21,18 +21,18 @@ const REFUSED: &str = "no such zone";
 
 #[derive(Clone, Debug)]
 pub(crate) enum Step {
-    /// Stores the schedule of a key, with one of the periods.
+    /// Stores the schedule of a key. The second number selects the period.
     Put(usize, usize),
     Pause(usize, bool),
     Remove(usize),
-    /// The other process refuses a schedule that it has read.
+    /// The other process refuses a schedule that it has read before.
     Refuse(usize),
     /// The other process reads the schedules.
     Read,
-    /// Both processes fire the schedules that they have read. This process reads them now. The other process may fire
-    /// its schedules first.
+    /// Both processes fire schedules. This process reads them now, and the other process has read them before. With
+    /// true, the other process fires first.
     Fire(bool),
-    /// Lets the time pass. The time can also go back.
+    /// Advances the time. A negative value sets the clock back.
     Pass(i64),
 }
 
@@ -55,7 +55,7 @@ pub(crate) fn steps(most: usize) -> impl Strategy<Value = Vec<Step>> {
 #[derive(Clone, PartialEq, Eq, Debug)]
 struct Plan {
     period: i64,
-    /// The next time, or an earlier time with `is_new`.
+    /// The next time. If `is_new` is true, this is an earlier time of the schedule.
     next: Micros,
     is_new: bool,
     is_paused: bool,
@@ -67,7 +67,7 @@ impl Plan {
         !self.is_paused && !self.is_refused && (self.is_new || self.next <= now)
     }
 
-    /// Returns the first time after `now` that is a whole number of periods after `was`.
+    /// Returns the first time after `now`. Its distance from `self.next` is a whole number of periods.
     fn after(&self, now: Micros) -> Micros {
         let mut next = self.next;
         while next > now {
@@ -86,7 +86,7 @@ struct Model<'a> {
     place: Place,
     now: Micros,
     plans: BTreeMap<usize, Plan>,
-    /// The schedules that the other process has read.
+    /// The schedules that the other process has read, and the schedules of the model at that time.
     read: (Agenda, BTreeMap<usize, Plan>),
 }
 
@@ -215,7 +215,7 @@ impl Model<'_> {
         assert_eq!(self.claim_all().await, added);
     }
 
-    /// Claims and completes all keys.
+    /// Claims and completes all keys, and returns them.
     async fn claim_all(&self) -> BTreeSet<Key> {
         let backoff = Backoff { base: BACKOFF, cap: BACKOFF, share: 1.0 };
         let expired = Failing { backoff, max_failures: None };
@@ -244,7 +244,7 @@ impl Model<'_> {
         }
     }
 
-    /// Checks both lists of schedules.
+    /// Compares both lists of schedules with the model: by key and by due time.
     async fn check_agenda(&self) {
         let listed = self.engine.list_schedules(&self.place, None, 9).await.expect("listed");
         let Agenda { now, mut schedules } = join(listed);
@@ -271,7 +271,7 @@ impl Model<'_> {
     }
 }
 
-/// Reads the schedules of all shards that are due first.
+/// Reads the first schedules of all shards, in the order of their due times.
 async fn read_next(engine: &dyn Engine, place: &Place) -> Agenda {
     let mut agendas = Vec::new();
     for shard in 0..engine.shard_count(place) {
@@ -280,7 +280,7 @@ async fn read_next(engine: &dyn Engine, place: &Place) -> Agenda {
     join(agendas)
 }
 
-/// Joins the schedules of all shards, whose clocks agree.
+/// Joins the schedules of all shards. The clocks of the shards must agree.
 fn join(agendas: Vec<Agenda>) -> Agenda {
     let now = agendas.iter().map(|agenda| agenda.now).max().expect("a shard");
     assert!(agendas.iter().all(|agenda| agenda.now == now));
@@ -300,7 +300,7 @@ fn to_plan(found: &Scheduled) -> Plan {
     }
 }
 
-/// If no process runs while many times of a schedule pass, the key is added once.
+/// Checks that the key is added once if many times of its schedule pass while no process runs.
 pub(crate) async fn check_missed(rig: &dyn Rig, queue: &str) {
     let pass = Step::Pass(50 * PERIODS[0] + 1);
     let steps = [Step::Put(0, 0), Step::Fire(false), pass, Step::Fire(false), Step::Fire(true)];

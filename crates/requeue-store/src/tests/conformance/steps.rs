@@ -15,26 +15,26 @@ pub(crate) enum Step {
     /// Adds distinct keys in one batch.
     Add(Vec<(u32, Add)>),
     Claim(usize),
-    /// Completes held keys, by their numbers, in one batch.
+    /// Completes held keys in one batch. The numbers are the keys' positions in the list of held keys.
     Finish(Vec<(usize, Ending)>),
-    /// Completes a delivery that has already been completed or lost.
+    /// Completes a delivery that was already completed or lost.
     FinishStale(usize),
     Renew,
-    /// Cancels distinct keys in one batch, if they are in this state, or in any state with `None`.
+    /// Cancels distinct keys in one batch, if they are in the given state. With `None`, the state has no effect.
     Cancel(BTreeSet<u32>, Option<State>),
     /// Cancels the run of a key in flight.
     CancelRunning(u32),
     Revive(BTreeSet<u32>),
     /// Makes waiting keys ready.
     RunNow(BTreeSet<u32>),
-    /// Walks over the keys in this state, or in any state with `None`. Each step has this many keys.
+    /// Walks over the keys in the given state, or in every state with `None`. Each step has the given number of keys.
     Walk(Option<State>, usize),
     /// Pauses or resumes the queue.
     SetPaused(bool),
-    /// Changes the group with this number.
+    /// Changes a setting of the group with this number.
     ChangeGroup(u32, GroupChange),
     SetGroupLimit(Option<u32>),
-    /// Drops the queue, if it has no keys or `keys_too` is set, and creates it again.
+    /// Drops the queue if it has no keys or `keys_too` is true, and creates it again.
     Drop {
         keys_too: bool,
     },
@@ -48,7 +48,7 @@ pub(crate) enum Ending {
     RetryAfter(Duration),
     Retry,
     Release,
-    /// If the key was added during the run, the test releases it instead.
+    /// Gives the key up. If the key was added during the run, the test releases it instead.
     GiveUp,
     Unclaim,
     Cancelled,
@@ -98,7 +98,7 @@ fn endings() -> impl Strategy<Value = Ending> {
     ]
 }
 
-/// Operations on keys whose runs were cancelled before they started. One of the keys was added again.
+/// Returns operations on keys whose runs were cancelled before they started. One of the keys was added again.
 pub(crate) fn unclaimed_and_cancelled() -> Vec<Step> {
     let add = |keys: &[u32]| Step::Add(keys.iter().map(|&key| (key, Add::now())).collect());
     let unclaim = (0, Ending::Unclaim);
@@ -113,7 +113,8 @@ pub(crate) fn unclaimed_and_cancelled() -> Vec<Step> {
     ]
 }
 
-/// Operations on two keys of a group whose limit is one. The number of the first key is a line break.
+/// Returns operations on two keys of a group whose limit is one. The number of the first key is the byte of a line
+/// break.
 pub(crate) fn one_group() -> Vec<Step> {
     let adds = [10, 10 + 3 * GROUPS].map(|key| Step::Add(vec![(key, Add::now())]));
     let limit = Step::ChangeGroup(10, GroupChange::Limit(Some(1)));
@@ -124,15 +125,15 @@ pub(crate) fn one_group() -> Vec<Step> {
 
 /// Generates sequences of operations.
 ///
-/// The priority of a key never changes. If the priority of a ready key changed, engines would order the key by age, and
-/// the queue in memory by the time of the change.
+/// The priority of a key never changes. If the priority of a ready key changed, engines would sort the key by its age,
+/// and the queue in memory by the time of the change.
 pub(crate) fn steps(most: usize) -> impl Strategy<Value = Vec<Step>> {
     prop::collection::vec(step((0..KEYS).boxed()), 1..most)
 }
 
 /// Generates sequences of operations on a queue with groups.
 pub(crate) fn grouped_steps(most: usize) -> impl Strategy<Value = Vec<Step>> {
-    // Most steps concern a few groups, which then reach their limits.
+    // Most steps use keys of a few groups. These groups then reach their limits.
     let few = (0..3u32, 0..GROUPED_KEYS / GROUPS).prop_map(|(group, n)| group + n * GROUPS);
     let key = prop_oneof![3 => few, 1 => 0..GROUPED_KEYS].boxed();
     let limit = || prop_oneof![1 => Just(None), 3 => (1..3u32).prop_map(Some)];
@@ -147,15 +148,16 @@ pub(crate) fn grouped_steps(most: usize) -> impl Strategy<Value = Vec<Step>> {
         20 => step(key),
         3 => change.clone(),
         1 => limit().prop_map(Step::SetGroupLimit),
-        // Only a claim of several keys visits several priorities.
+        // A claim visits several priorities only if it asks for several keys.
         2 => (4usize..9).prop_map(Step::Claim),
     ];
-    // A drop of the queue also drops the settings, so most groups have them from the beginning.
+    // A drop of the queue also drops the settings. Therefore, the settings of groups are first changed at the
+    // beginning.
     let begin = prop::collection::vec(change, 0..6);
     (begin, prop::collection::vec(step, 1..most)).prop_map(|(begin, steps)| [begin, steps].concat())
 }
 
-/// Generates the policy of a queue with groups, and the rule that assigns keys to groups.
+/// Generates the re-add policy of a queue with groups, and the rule that assigns its keys to groups.
 pub(crate) fn groupings() -> impl Strategy<Value = (ReaddPolicy, &'static str)> {
     let policy = prop::sample::select(vec![ReaddPolicy::Hold, ReaddPolicy::Replace]);
     (policy, prop::sample::select(vec!["", PATTERN]))
@@ -180,7 +182,7 @@ fn step(key: BoxedStrategy<u32>) -> impl Strategy<Value = Step> {
         1 => keys().prop_map(Step::Revive),
         1 => keys().prop_map(Step::RunNow),
         1 => (states(), 1usize..4).prop_map(|(state, limit)| Step::Walk(state, limit)),
-        // A queue is paused for only a small part of the steps.
+        // The queue is paused in only a small part of the steps.
         1 => Just(Step::SetPaused(true)),
         2 => Just(Step::SetPaused(false)),
         1 => any::<bool>().prop_map(|keys_too| Step::Drop { keys_too }),

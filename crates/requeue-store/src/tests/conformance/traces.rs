@@ -9,7 +9,8 @@ use crate::tests::Batches as _;
 use crate::types::add::Add;
 use crate::types::inspect::State;
 
-/// Checks that trace contexts stay with a run until it succeeds. Engines do not read them, so each passes them on unchanged.
+/// Checks that trace contexts stay with a run until it succeeds. Engines do not interpret the contexts, so they pass
+/// them on unchanged.
 pub(crate) async fn check_traces(rig: &dyn Rig, name: &str) {
     check_traces_with(rig, name, None).await;
     check_traces_with(rig, &format!("{name}-groups"), Some("g".into())).await;

@@ -1,5 +1,4 @@
-//! Cuts or delays the connection to a server in the middle of an operation. The answer must agree with the state of the
-//! store.
+//! Cuts or delays the connection to a server during an operation. The answer must agree with the state of the store.
 
 mod operations;
 
@@ -16,19 +15,19 @@ use self::operations::{CALLS, Said, Stand, call, ended};
 use crate::{Add, Added, Item, Merge, Queue, ReaddPolicy, State, Store};
 
 const HOUR: Duration = Duration::from_secs(3600);
-/// A lease or time limit that expires during a test, but not during one step on a slow machine.
+/// A lease or time limit that expires during a test. It does not expire during one step, even on a slow machine.
 const SHORT: Duration = Duration::from_secs(3);
 
 type By = dyn Fn(&str, u16) -> String + Send + Sync;
 
-/// The address and protocol of a server.
+/// The address and the protocol of a server.
 pub(crate) struct Server {
     pub(crate) language: Language,
     pub(crate) port: u16,
     pub(crate) url: String,
     /// Returns the address with another port.
     pub(crate) by: Box<By>,
-    /// Returns bytes that occur in each request of an operation, and in no other request.
+    /// Returns bytes that each request of an operation contains, and no other request contains.
     pub(crate) asked: fn(Operation) -> Vec<u8>,
 }
 
@@ -50,7 +49,7 @@ macro_rules! tests {
 }
 pub(crate) use tests;
 
-/// A queue behind a proxy, and the same queue without the proxy.
+/// A queue that is opened through a proxy, and the same queue without the proxy.
 struct Rig {
     server: &'static Server,
     proxy: Proxy,
@@ -68,13 +67,14 @@ impl Rig {
             format!("cut-{names}")
         };
         let poll = Duration::from_millis(100);
-        // With `Replace`, an add ends a backoff, so the next step receives the key.
+        // With `Replace`, an add replaces the due time of a key that backs off. Therefore, the next step receives the
+        // key.
         let opening = store.queue(&name).readd_policy(ReaddPolicy::Replace);
         let direct = opening.poll(poll).open().await.expect("the queue opens");
         let proxy = Proxy::start(server.language, server.port);
         let behind = Store::connect(&(server.by)(&server.url, proxy.port())).await;
         let opening = behind.expect("the test has an item").queue(&name).lease(lease).poll(poll);
-        // If no lease expires, a failed key must still be waiting when the test checks it.
+        // If no lease expires, the backoff is long, so that a failed key still waits when the test checks it.
         let backoff = if lease == SHORT { Duration::from_millis(1) } else { HOUR };
         let queue = opening.backoff(backoff, backoff).add_timeout(Duration::from_secs(20));
         let queue = queue.open().await.expect("the queue opens");
@@ -112,10 +112,11 @@ impl Rig {
         entry.map(|entry| (entry.state, entry.failures))
     }
 
-    /// Runs all keys with two workers. Checks that no key is left, and that no key is in flight with both.
+    /// Runs all keys with two workers. Checks that both workers never have the same key at the same time, and that no
+    /// key remains.
     async fn drain(mut self) {
         if let Some(item) = self.item.take() {
-            // The result is ignored, because the lease may be lost.
+            // The lease may be lost, so the result is ignored.
             let _ = item.release().await;
         }
         self.direct.add_with("a", Add::now().revive()).await.expect("added");
@@ -132,9 +133,9 @@ impl Rig {
                     let is_alone = of_all().insert(key.clone());
                     assert!(is_alone, "{key} is with two at once");
                     tokio::task::yield_now().await;
-                    // The mark is removed before the other worker can receive the key.
+                    // The key is removed from this set before the other worker can receive it.
                     of_all().remove(&key);
-                    // The result is ignored: if the lease is lost, the key is delivered again.
+                    // If the lease is lost, the key is delivered again, so the result is ignored.
                     let _ = item.succeed().await;
                 }
             });
@@ -145,13 +146,13 @@ impl Rig {
     }
 }
 
-/// Waits for an event of the proxy without blocking the runtime.
+/// Waits for an event of the proxy on another thread, so that the runtime is not blocked.
 async fn wait(mishap: &Mishap, what: fn(&Mishap)) {
     let mishap = mishap.clone();
     spawn_blocking(move || what(&mishap)).await.expect("no panic");
 }
 
-/// Cuts the connection at a point of an operation.
+/// Cuts the connection at a point of an operation. Checks the answer and the state of the key.
 async fn cut(server: &'static Server, store: Store, operation: Operation, point: Point) -> Mishap {
     let lease = if operation == Operation::Get { SHORT } else { Duration::from_secs(30) };
     let mut rig = Rig::new(server, &store, lease).await;
@@ -175,7 +176,7 @@ async fn cut(server: &'static Server, store: Store, operation: Operation, point:
     }
     let stand = rig.stand().await;
     match &rig.item {
-        // A delivery whose answer was lost has failed.
+        // If the answer to a claim was lost, the delivery has failed.
         Some(item) => {
             let failures = u32::from(done && operation == Operation::Get);
             assert!(item.is_lost() || stand == Some((State::InFlight, failures)));
@@ -193,7 +194,7 @@ async fn cut(server: &'static Server, store: Store, operation: Operation, point:
     mishap
 }
 
-/// Holds up an operation at a point, and checks that it then completes normally.
+/// Delays an operation at a point. Checks that it then completes normally.
 async fn held_up(
     server: &'static Server,
     store: Store,
@@ -217,7 +218,7 @@ async fn held_up(
     mishap
 }
 
-/// Cuts or holds up a renewal, and checks that the next renewal keeps the lease.
+/// Cuts or delays a renewal. Checks that the lease is valid after the next renewal.
 async fn renewed(server: &'static Server, store: Store, point: Point, is_cut: bool) -> Mishap {
     let mut rig = Rig::new(server, &store, Duration::from_secs(9)).await;
     rig.prepare(Operation::Renew).await;
@@ -242,11 +243,11 @@ async fn renewed(server: &'static Server, store: Store, point: Point, is_cut: bo
     mishap
 }
 
-/// Cuts the connection for notifications, and checks that a getter still receives a key.
+/// Cuts the connection for notifications. Checks that a getter receives a key nevertheless.
 async fn cut_listener(server: &'static Server, store: Store, point: Point) -> Mishap {
     let mut rig = Rig::new(server, &store, Duration::from_secs(30)).await;
     let mishap = rig.cut(Operation::Listen, point);
-    // A connected listener must connect again.
+    // If the listener is connected, it must connect again.
     rig.proxy.close();
     rig.proxy.open();
     let calling = tokio::spawn(call(Operation::Listen, rig.queue.clone(), None));
@@ -257,7 +258,7 @@ async fn cut_listener(server: &'static Server, store: Store, point: Point) -> Mi
     let (said, item) = calling.await.expect("the task completes");
     assert_eq!(said, Said::Attempt(1), "{point:?}");
     rig.item = item;
-    // Another connection may have waited for notifications meanwhile. It also receives the notification.
+    // In the meantime, another connection may have waited for notifications. It also receives the notification.
     wait(&mishap, Mishap::happened).await;
     rig.drain().await;
     mishap
@@ -281,12 +282,12 @@ fn all() -> impl Iterator<Item = (Operation, Point, Deed)> {
     })
 }
 
-/// Cuts every operation at every point, and delays it at the points where a delay has an effect. Prints the number of
-/// times that each case has occurred.
+/// Cuts each operation at each point, and delays it at the points at which a delay has an effect. Prints how often each
+/// case has occurred.
 pub(crate) async fn everywhere(server: &'static Server) {
     let store = Store::connect(&server.url).await.expect("the test has an item");
     store.migrate().await.expect("the schema is created");
-    // The number of concurrent tests is limited, because each has separate connections.
+    // The number of concurrent tests is limited, because each test has separate connections.
     let turns = Arc::new(Semaphore::new(16));
     let mut doing = JoinSet::new();
     for (operation, point, deed) in all() {
@@ -319,14 +320,14 @@ pub(crate) async fn late(server: &'static Server) {
     let store = Store::connect(&server.url).await.expect("the test has an item");
     store.migrate().await.expect("the schema is created");
 
-    // A completion arrives when its lease has expired, and another worker has the key.
+    // A completion arrives after its lease has expired and another worker has received the key.
     let mut rig = Rig::new(server, &store, SHORT).await;
     rig.prepare(Operation::Succeed).await;
     let held = rig.hold(Operation::Succeed, Point::Request);
     let ending = rig.item.take().expect("the test has an item");
     let ending = tokio::spawn(ended(async move { ending.succeed().await }));
     wait(&held, Mishap::happened).await;
-    // The number of renewals exceeds the number that is sent before the lease is lost.
+    // These are more renewals than the process sends before the lease is lost.
     let renewals: Vec<Mishap> =
         (0..20).map(|_| rig.hold(Operation::Renew, Point::Request)).collect();
     assert_eq!(ending.await.expect("the task completes"), Said::Unsure);
@@ -338,7 +339,7 @@ pub(crate) async fn late(server: &'static Server) {
     again.succeed().await.expect("the lease is still held");
     rig.drain().await;
 
-    // A claim arrives after its sender has stopped waiting.
+    // A claim arrives after its process has stopped waiting for the answer.
     let mut rig = Rig::new(server, &store, SHORT).await;
     rig.prepare(Operation::Get).await;
     let held = rig.hold(Operation::Get, Point::Request);
@@ -372,12 +373,12 @@ pub(crate) async fn late(server: &'static Server) {
     wait(&cut, Mishap::happened).await;
     rig.proxy.close();
     match adding.await.expect("the task completes") {
-        // The add completed before the proxy was closed.
+        // The add was completed before the proxy was closed.
         Ok(added) => assert_eq!(added, Added::Coalesced),
         Err(error) => assert!(error.may_have_happened(), "{error}"),
     }
     assert!(rig.direct.look_up("b").await.expect("looked up").is_some());
-    // The queue must first notice that its connections are closed.
+    // The engine must first detect that its connections are closed.
     while hasty.counts().await.is_ok() {}
     let error = hasty.add("c").await.expect_err("the proxy is closed");
     assert!(rig.direct.look_up("c").await.expect("looked up").is_none());

@@ -1,4 +1,4 @@
-//! The operations: the answer of each, and the state of a key before and after it.
+//! The operations, the answer to each of them, and the state of a key before and after each.
 
 use crate::{Added, CancelledRun, CompleteError, Completion, Item, Queue, State, UpdateError};
 
@@ -24,11 +24,11 @@ pub(crate) enum Operation {
     Page,
     LookUp,
     Renew,
-    /// A wait for the notification of a key.
+    /// Waits for the notification of a key.
     Listen,
 }
 
-/// The operations that a test calls. The process starts the others itself.
+/// The operations that the test calls. The process starts the other operations itself.
 pub(super) const CALLS: [Operation; 17] = [
     Operation::Add,
     Operation::AddAll,
@@ -49,7 +49,7 @@ pub(super) const CALLS: [Operation; 17] = [
     Operation::LookUp,
 ];
 
-/// The answer of a call.
+/// The result of a call.
 #[derive(PartialEq, Eq, Debug)]
 pub(super) enum Said {
     Added(Added),
@@ -62,13 +62,13 @@ pub(super) enum Said {
     Revived(bool),
     Paused,
     Seen,
-    /// The operation has failed, and had no effect.
+    /// The operation has failed, and has had no effect.
     Failed,
-    /// The operation has failed, and may have taken effect.
+    /// The operation has failed, but may have taken effect.
     MayHaveHappened,
 }
 
-/// The state of a key, and its failures.
+/// The state and the number of failures of a key, or `None` if it has no state.
 pub(super) type Stand = Option<(State, u32)>;
 
 impl Operation {
@@ -108,7 +108,7 @@ impl Operation {
         !self.is_update() && !matches!(self, Self::Counts | Self::Page | Self::LookUp)
     }
 
-    /// Returns true for a change whose error says whether it may have taken effect.
+    /// Returns true if the operation is a change whose error says whether it may have taken effect.
     pub(super) const fn is_update(self) -> bool {
         matches!(
             self,
@@ -116,7 +116,8 @@ impl Operation {
         )
     }
 
-    /// Returns the answer to the first request, or to a repetition of a request that has taken effect.
+    /// Returns the answer to the first request, or to a repetition of a request that has taken effect if `was_done` is
+    /// true.
     pub(super) fn says(self, was_done: bool) -> Said {
         match self {
             Self::Add => Said::Added(if was_done { Added::Coalesced } else { Added::New }),
@@ -154,7 +155,7 @@ fn updated<T>(answer: Result<T, UpdateError>, said: impl FnOnce(T) -> Said) -> S
     }
 }
 
-/// Calls an operation. Returns its answer, and its item if it has one.
+/// Calls an operation. Returns its answer, and an item if the operation delivers one.
 pub(super) async fn call(
     operation: Operation,
     queue: Queue,

@@ -1,4 +1,4 @@
-//! Tests of the calendar: tables of known instants, and random expressions against a search minute by minute.
+//! Tests the calendar with tables of known instants. Also compares random expressions with a search minute by minute.
 
 use jiff::ToSpan;
 use jiff::civil::Weekday;
@@ -12,7 +12,7 @@ fn cron(expression: &str, zone: &str) -> Cron {
     Cron::parse(expression, zone).expect(expression)
 }
 
-/// Returns the first times after `after`, as the clock of the zone shows them with its offset.
+/// Returns the first times after `after`. Each time is written as the clock of the zone shows it, with its offset.
 fn times(expression: &str, zone: &str, after: &str, count: usize) -> String {
     let cron = cron(expression, zone);
     let mut at: Timestamp = after.parse().expect(after);
@@ -27,7 +27,7 @@ fn times(expression: &str, zone: &str, after: &str, count: usize) -> String {
 #[test]
 fn a_change_of_daylight_saving_time_neither_skips_nor_doubles_a_time() {
     const BERLIN: &str = "Europe/Berlin";
-    // 02:00 to 03:00 is missing on 2026-03-29, and doubled on 2026-10-25.
+    // On 2026-03-29, the time from 02:00 to 03:00 does not exist. On 2026-10-25, the clock shows it twice.
     let (spring, autumn) = ("2026-03-28T12:00:00Z", "2026-10-24T12:00:00Z");
     for (expression, zone, after, expected) in [
         ("30 2 * * *", BERLIN, spring, "29.03:00+02 30.02:30+02"),
@@ -45,13 +45,13 @@ fn a_change_of_daylight_saving_time_neither_skips_nor_doubles_a_time() {
         ("0 * * * *", BERLIN, "2026-10-24T23:30:00Z", "25.02:00+02 25.02:00+01 25.03:00+01"),
         ("30 * * * *", BERLIN, "2026-03-29T00:00:00Z", "29.01:30+01 29.03:30+02"),
         ("*/30 * * * *", BERLIN, "2026-03-29T00:00:00Z", "29.01:30+01 29.03:00+02"),
-        // The hour after midnight is missing.
+        // On this day, the hour after midnight does not exist.
         ("0 0 * * *", "Africa/Cairo", "2026-04-23T12:00:00Z", "24.01:00+03 25.00:00+03"),
         ("30 0 * * *", "Asia/Beirut", "2026-03-28T12:00:00Z", "29.01:00+03 30.00:30+03"),
         // The clock changes by half an hour.
         ("15 2 * * *", "Australia/Lord_Howe", "2026-10-03T00:00:00Z", "04.02:30+11 05.02:15+11"),
         ("45 1 * * *", "Australia/Lord_Howe", "2026-04-04T00:00:00Z", "05.01:45+11 06.01:45+10:30"),
-        // A whole day is missing.
+        // In Apia, a whole day does not exist.
         (
             "0 12 * * *",
             "Pacific/Apia",
@@ -124,7 +124,7 @@ fn a_period_is_counted_from_the_begin() {
     assert_eq!(longest.next_after(5, 6), Ok(i64::MAX));
 }
 
-/// The values of a cron expression. `None` is a `*`.
+/// The values of a cron expression. `None` stands for a `*`.
 #[derive(Debug)]
 struct Fields {
     minutes: Vec<i8>,
@@ -153,8 +153,8 @@ impl Fields {
         self.minutes.contains(&date.minute()) && is_hour && is_date
     }
 
-    /// Returns all times of these minutes. A time of day counts at the instant when the clock first reaches or passes
-    /// it.
+    /// Returns the times of the schedule among these minutes. The instant of a time of day is the minute in which the
+    /// clock first shows or passes it.
     fn times(&self, zone: &TimeZone, minutes: impl Iterator<Item = Timestamp>) -> Vec<Timestamp> {
         let mut latest: Option<DateTime> = None;
         let mut found = Vec::new();
@@ -209,7 +209,8 @@ proptest! {
         let new_year = DateTime::constant(year, 1, 1, 0, 0, 0, 0);
         let new_year = zone.to_timestamp(new_year).expect("an instant");
         let change = zone.following(new_year).nth(change).map_or(new_year, |change| change.timestamp());
-        // Files of zones may have an entry at the last second of 32 bits, at which nothing changes.
+        // A file of a zone may have an entry at the last second that 32 bits can represent. At this second, nothing
+        // changes.
         let change = change.round(jiff::Unit::Minute).expect("a minute");
         let begin = change - SignedDuration::from_mins(before);
         let minutes = (1..=6 * 1440i64).map(|n| begin + SignedDuration::from_mins(n));
@@ -217,7 +218,8 @@ proptest! {
         let cron = cron(&fields.expression(), zone_name);
         let found = std::iter::successors(cron.next_after(begin).ok(), |at| cron.next_after(*at).ok());
         let found: Vec<_> = found.take_while(|at| *at <= end).collect();
-        // The search begins two hours early, so that it knows the times that a doubled hour has shown.
+        // The search begins two hours earlier. Therefore, it knows the times that the clock has already shown in an
+        // hour that it shows twice.
         let early = (-120..=0).map(|n| begin + SignedDuration::from_mins(n));
         let mut expected = fields.times(&zone, early.chain(minutes));
         expected.retain(|at| *at > begin);

@@ -35,7 +35,7 @@ pub(super) async fn one(engine: &Postgres, queue: &Place) -> Delivery {
     claimed.items.into_iter().next().expect("one is ready")
 }
 
-/// Connects a client that begins a transaction.
+/// Connects a client that can begin a transaction.
 pub(super) async fn other(url: &str) -> Client {
     let config: tokio_postgres::Config = url.parse().expect("the address is valid");
     let (client, connection) =
@@ -77,7 +77,7 @@ async fn nobody_has_a_key_that_another_has_and_none_is_lost() {
     let (engine, _) = engine(server, WHOLE).await;
     let engine = Arc::new(engine);
     let queue = engine.open_queue("q", Settings::default()).await.expect("the queue opens");
-    // For each key: its current holder, a number from before its last add, and a number from after its last delivery.
+    // For each key: its present holder, a number from before its last add, and a number from after its last delivery.
     // All numbers come from one sequence.
     let holders: Arc<[AtomicUsize; KEYS]> = Arc::new([const { AtomicUsize::new(0) }; KEYS]);
     let added: Arc<[AtomicUsize; KEYS]> = Arc::new([const { AtomicUsize::new(0) }; KEYS]);
@@ -139,8 +139,8 @@ async fn nobody_has_a_key_that_another_has_and_none_is_lost() {
     for worker in workers {
         worker.await.expect("the task does not panic");
     }
-    // Each key that was added after its last delivery must be in the queue. Only a claim that searches all keys finds
-    // keys whose adds waited long for locks.
+    // Each key that was added after its last delivery must still be in the queue. If its add waited for a lock for a
+    // long time, only a claim that searches all keys finds the key.
     while engine.count_keys(&queue).await.expect("counted") != StateCounts::default() {
         let claimed = engine.claim_keys(&queue, claim(100, MINUTE)).await.expect("claimed");
         for out in &claimed.items {
@@ -198,7 +198,7 @@ async fn an_add_that_is_rolled_back_leaves_nothing() {
     engine.add_keys(&queue, asks(["a"])).await.expect("added");
     let a = one(&engine, &queue).await;
     adder.batch_execute("begin; select requeue.add('q', 'a')").await.expect("added");
-    // The uncommitted add is invisible to other transactions, and blocks none of them.
+    // The add is not committed. Other transactions do not see it, and do not wait for it.
     let seen = engine.look_up(&queue, &a.key).await.expect("looked up").expect("the key exists");
     assert!(!seen.dirty);
     adder.batch_execute("rollback").await.expect("rolled back");
@@ -228,7 +228,7 @@ async fn a_key_that_somebody_has_locked_holds_up_no_lease_and_no_claim() {
     assert_eq!(renewed, [Renewed::Yes, Renewed::Yes, Renewed::Lost]);
     let claimed = engine.claim_keys(&queue, claim(2, MINUTE)).await.expect("claimed");
     assert_eq!(claimed.items.iter().map(|out| &*out.key).collect::<Vec<_>>(), [b"d"]);
-    // A key that may be unlocked soon is claimed again soon.
+    // The key may soon be unlocked, so the next claim is soon.
     assert!(claimed.next.is_some_and(|next| next < Duration::from_secs(1)));
     adder.batch_execute("commit").await.expect("committed");
     let renewed = engine.renew_leases(&queue, held, MINUTE).await.expect("renewed");
@@ -243,14 +243,14 @@ async fn batches_in_different_orders_do_not_deadlock() {
     let queue = engine.open_queue("q", Settings::default()).await.expect("the queue opens");
     let (adder, onlooker) = (other(&url).await, other(&url).await);
     adder.batch_execute("begin; select requeue.add('q', 'b')").await.expect("added");
-    // Both transactions wait for `b`, and neither has locked a key that the other needs first.
+    // Both transactions wait for `b`. Neither has locked a key that the other transaction needs before `b`.
     let backwards = format!(
         "select requeue.add_all({}, array['c', 'b', 'a']::bytea[], '{{0, 0, 0}}', '{{0, 0, 0}}', \
          '{{0, 0, 0}}', '{{0, 0, 0}}', '{{1, 1, 1}}', null)",
         queue.id
     );
     let other = other(&url).await;
-    // A query that fails ends the test, because the other futures would wait for it forever.
+    // If this query fails, the test ends with it. Otherwise, the other futures would wait for the query forever.
     let adding_backwards =
         async { other.query_one(&backwards, &[]).await.expect("added").get::<_, Vec<i16>>(0) };
     let (one, other) = tokio::join!(adding_backwards, async {
@@ -284,7 +284,7 @@ async fn what_waits_for_a_lock_ends_when_nobody_waits_for_it() {
             () = wait_for(1, &onlooker, "select requeue.add_all") => {}
         }
     }
-    // The dropped add has closed its connection: `a` is free, while `b` is still locked.
+    // The dropped add has closed its connection. Therefore, `a` is not locked, but `b` is still locked.
     let added = patient(|| engine.add_keys(&queue, asks(["a"]))).await;
     assert_eq!(added.expect("added"), [Added::New]);
     adder.batch_execute("rollback").await.expect("rolled back");

@@ -23,7 +23,7 @@ use crate::tests::scheduling::check_schedules;
 
 struct Fixture {
     engine: Arc<Postgres>,
-    /// The engine that the test uses.
+    /// The engine under test.
     tested: Arc<dyn Engine>,
 }
 
@@ -33,7 +33,7 @@ impl Fixture {
     }
 
     async fn at(url: &str) -> Self {
-        // Each claim scans all keys, and therefore returns the exact due time of the next key.
+        // With an interval of zero, each claim scans all keys, and returns the exact due time of the next key.
         let engine = at(url, Duration::ZERO);
         engine.migrate_schema().await.expect("the schema is created");
         stop_time(&engine).await;
@@ -41,7 +41,7 @@ impl Fixture {
         Self { tested: Arc::clone(&engine) as _, engine }
     }
 
-    /// Lets workers in Rust and in SQL take turns.
+    /// Returns a fixture in which claims by the engine and claims in SQL alternate.
     async fn mixed(url: &str) -> Self {
         let rig = Self::at(url).await;
         Self { tested: Arc::new(Mixed::new(Arc::clone(&rig.engine), url).await), ..rig }
@@ -58,7 +58,7 @@ impl Rig for Fixture {
     }
 }
 
-/// The runs of a random test, each with a separate queue in one database.
+/// The cases of a random test. Each case uses a separate queue in one database.
 struct Runs {
     runtime: tokio::runtime::Runtime,
     rig: Fixture,

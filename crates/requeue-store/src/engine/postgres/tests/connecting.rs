@@ -1,4 +1,4 @@
-//! Tests connecting and reconnecting.
+//! Tests how a store connects, and connects again.
 
 use super::*;
 use crate::api::store::Store;
@@ -18,7 +18,7 @@ async fn a_store_is_found_at_its_address() {
     let store = Store::connect(&url).await.expect("the store connects");
     let error = chain(&store.queue("q").open().await.expect_err("there is no schema"));
     assert!(error.contains("the store has no schema yet; run `requeue store init`"), "{error}");
-    // Concurrent migrations create one schema.
+    // Two concurrent migrations create one schema.
     let (one, other) = tokio::join!(store.migrate(), store.migrate());
     one.and(other).expect("the schema is created");
     let queue = store
@@ -176,7 +176,7 @@ async fn a_server_is_who_it_is_asked_to_be() {
     let coded: String = Server::PASSWORD.bytes().map(|byte| format!("%{byte:02x}")).collect();
     let url = |host| server.tcp_url(host, &format!("postgres:{coded}"), "postgres");
     let certificate = server.certificate();
-    // The server's own directory must not be the trust store.
+    // The trusted certificates must not come from the server's own directory.
     let dir = tempfile::tempdir().expect("a temporary directory");
     let roots = dir.path().join("roots.pem");
     let Ok(_) = std::fs::copy(&certificate, &roots) else { panic!("{}", certificate.display()) };
@@ -228,7 +228,7 @@ async fn a_server_that_goes_comes_back() {
             server.stop()
         }
         let asks = vec![Ask::new("b", crate::Add::now())];
-        // The pool may still contain the closed connection. Either this connection fails, or a new connection cannot be
+        // The pool may still contain the closed connection. Either this connection fails, or no new connection can be
         // opened.
         let first = engine.add_keys(&place, asks.clone()).await.expect_err("the server is stopped");
         assert_ne!(first.kind, Kind::Refused, "{}", first.source);
@@ -247,7 +247,7 @@ async fn a_server_that_goes_comes_back() {
             getting.await.expect("the task does not panic").expect("the queue is not shut down");
         assert_eq!(got.as_str(), Some("a"));
         got.succeed().await.expect("the lease is valid");
-        // Commits are ordered, so after this add the completion is also committed.
+        // Commits are ordered. When this add is committed, the completion is also committed.
         queue.add("b").await.expect("added");
         queue.cancel("b").await.expect("cancelled");
     }
@@ -280,7 +280,7 @@ async fn a_server_that_answers_with_an_error_of_the_moment_is_not_absent() {
     let queue = engine.open_queue("q", ReaddPolicy::Replace.into()).await.expect("the queue opens");
     let ask = || vec![Ask::new("a", crate::Add::now())];
     engine.add_keys(&queue, ask()).await.expect("added");
-    // The count waits for the lock until the statement timeout.
+    // The statement timeout ends the count's wait for the lock.
     let database = name(&url);
     server.psql(database, &format!("alter database \"{database}\" set statement_timeout = '2s'"));
     let hasty = at(&url, Duration::ZERO);
@@ -299,7 +299,7 @@ async fn a_server_that_answers_with_an_error_of_the_moment_is_not_absent() {
 
     server.psql(database, &format!("alter database \"{database}\" reset statement_timeout"));
     tokio::task::block_in_place(|| server.follow());
-    // The socket of the standby is in its directory.
+    // The socket of the standby is in the standby's directory.
     let place = format!(":{}/", server.port());
     let standby = at(&url.replacen(&place, &format!("%2Freplica{place}"), 1), Duration::ZERO);
     let fault = standby.add_keys(&queue, ask()).await.expect_err("the standby accepts no writes");

@@ -1,5 +1,5 @@
-//! Tests that the constraints of the table refuse each row that requeue cannot read, and that all other rows are
-//! harmless.
+//! Tests that the constraints of the table refuse each row that requeue cannot read. All other rows must cause no
+//! error.
 
 use std::sync::Arc;
 
@@ -40,10 +40,10 @@ async fn run(engine: &Postgres, sql: &str) {
     session.put_back();
 }
 
-/// The maximum number of characters of an error that readers receive.
+/// The maximum number of characters of an error that a read returns.
 const SHOWN: usize = 4096;
 
-/// Each column of `keys`, with values at the limits of its type and of its meaning.
+/// Returns changes of each column of `keys`, to values at the limits of its type and of its valid range.
 fn extremes() -> Vec<String> {
     let mut changes = Vec::new();
     for (column, kind) in COLUMNS {
@@ -58,7 +58,7 @@ fn extremes() -> Vec<String> {
         changes.extend(values.map(|value| format!("{column} = {value}")));
     }
     let others = [
-        // Times have no type that allows infinite values.
+        // Times are numbers, so these infinite values are invalid.
         "at = 'infinity'",
         "lease_until = '-infinity'",
         "state = 3",
@@ -72,10 +72,10 @@ fn extremes() -> Vec<String> {
         "worker = ''",
         "worker = repeat('\u{1f980}', 25)",
         "worker = repeat('\u{1f980}', 1000000)",
-        // Random keys keep the rows of several scenes distinct when they move to this queue.
+        // The keys are random, so that rows of several scenes stay distinct when they are moved to this queue.
         "queue = -2147483648, key = decode(md5(random()::text), 'hex')",
         "queue = 2147483647, key = decode(md5(random()::text), 'hex')",
-        // Counters and times change together, because their sums overflow first.
+        // Counters and times change together, because sums of them overflow first.
         "until = 9223372036854775807, not_before = 9223372036854775807, steps = 2147483647, \
          failures = 2147483647, adds = 2147483647, flags = -1",
         "lease_until = 0, run_since = 9223372036854775807, epoch = 9223372036854775807, \
@@ -200,7 +200,7 @@ async fn a_key_that_is_too_long_is_not_written() {
     let queue = engine.open_queue("q", ReaddPolicy::Replace.into()).await.expect("the queue opens");
     let ask = crate::engine::Ask::new("short", crate::Add::now());
     engine.add_keys(&queue, vec![ask]).await.expect("added");
-    // Repetitive text is compressed, so the index accepts it.
+    // The server compresses repetitive text, so the index accepts a long key.
     let key = |bytes: u32| format!("convert_to(repeat('k', {bytes}), 'UTF8')");
     let added = async |function: &str, bytes: u32| {
         let sql = format!(
@@ -218,7 +218,7 @@ async fn a_key_that_is_too_long_is_not_written() {
             let expected = format!("the key has {bytes} bytes; at most 2048 are allowed [54000]");
             assert_eq!((fault.kind, said), (crate::types::error::Kind::Refused, expected));
         }
-        // A client that writes into the table.
+        // This statement stands for a client that writes into the table directly.
         let insert = format!(
             "insert into requeue.keys (queue, state, priority, at, since, adds, flags, said, key) \
              select queue, state, priority, at, since, adds, flags, said, {} \

@@ -13,7 +13,7 @@ async fn client(url: &str) -> tokio_postgres::Client {
     client
 }
 
-/// Waits until a transaction waits for a lock of another transaction, or `is_over` returns true.
+/// Waits until a transaction waits for the lock of another transaction, or until `is_over` returns true.
 pub(super) async fn waiting(client: &tokio_postgres::Client, is_over: impl Fn() -> bool) {
     let sql = "select count(*) from pg_locks where not granted and locktype = 'advisory' \
                and database = (select oid from pg_database where datname = current_database())";
@@ -72,7 +72,7 @@ async fn a_transaction_that_stays_open_is_named() {
     assert_eq!(chain(&error), said);
 }
 
-/// The snapshot of the transaction still contains the queue.
+/// The snapshot of the transaction is older than the drop, and still contains the queue.
 #[tokio::test]
 async fn an_add_in_a_snapshot_from_before_the_drop_fails() {
     let Some(server) = Server::shared() else { return };
@@ -90,7 +90,7 @@ async fn an_add_in_a_snapshot_from_before_the_drop_fails() {
         adding.batch_execute("rollback").await.expect("ended");
         let left = watching.query_one("select count(*) from requeue.keys", &[]).await;
         assert_eq!(left.expect("counted").get::<_, i64>(0), 0, "{level}");
-        // While the queue exists, transactions of this isolation level can add keys to it.
+        // While the queue exists, a transaction with this isolation level can add keys to it.
         store.queue("q").open().await.expect("the queue opens");
         let add = format!("begin isolation level {level}; select requeue.add('q', 'a'); commit");
         adding.batch_execute(&add).await.expect("added");
@@ -98,7 +98,7 @@ async fn an_add_in_a_snapshot_from_before_the_drop_fails() {
     }
 }
 
-/// Returns the statement of each operation, for a queue with a key in each state. `add` inserts a row, and the other
+/// Returns the statement of each operation, for a queue that has a key in each state. `add` inserts a row. The other
 /// operations change or delete a row.
 fn operations(queue: i32, epoch: i64) -> Vec<(&'static str, String)> {
     let held = format!("array['held'::bytea], array[{epoch}::bigint]");
@@ -123,7 +123,7 @@ fn operations(queue: i32, epoch: i64) -> Vec<(&'static str, String)> {
     ]
 }
 
-/// Two sessions, and a third session that observes them, on a database without other activity.
+/// Two sessions, and a third one that observes them, on a database that nothing else uses.
 struct Overlap {
     store: crate::Store,
     first: tokio_postgres::Client,
@@ -139,7 +139,7 @@ impl Overlap {
         Self { store, first, second, watching: client(&url).await }
     }
 
-    /// Creates the queue with a key in each state, and returns the statements.
+    /// Creates the queue with a key in each state, and returns the statements of the operations.
     async fn operations(&self) -> Vec<(&'static str, String)> {
         let id = self.first.query_one("select id from requeue.open('q')", &[]).await;
         let id: i32 = id.expect("the queue opens").get(0);
@@ -169,7 +169,7 @@ impl Overlap {
         operations(id, epoch(b"held"))
     }
 
-    /// Runs a statement concurrently with the transaction of the first session.
+    /// Runs a statement while the transaction of the first session is open.
     fn beside(
         &self,
         sql: &str,
@@ -180,7 +180,7 @@ impl Overlap {
         tokio::spawn(async move { second.simple_query(&sql).await })
     }
 
-    /// Waits until the statement waits for a lock or has completed. Returns true if it waits.
+    /// Waits until the statement has completed, or waits for a lock. Returns true if it waits.
     async fn waits<T>(&self, beside: &tokio::task::JoinHandle<T>) -> bool {
         let sql = "select count(*) from pg_stat_activity \
                    where wait_event_type = 'Lock' and datname = current_database()";
@@ -195,7 +195,7 @@ impl Overlap {
         true
     }
 
-    /// Returns the number of keys, and of queues.
+    /// Returns the number of keys and the number of queues.
     async fn left(&self) -> (i64, i64) {
         let sql =
             "select (select count(*) from requeue.keys), (select count(*) from requeue.queues)";
@@ -204,7 +204,7 @@ impl Overlap {
     }
 }
 
-/// The transaction has operated on the queue and is still open.
+/// The operation's transaction is open while another session drops the queue.
 #[tokio::test]
 async fn a_drop_beside_the_open_transaction_of_any_operation_leaves_all_or_nothing() {
     let Some(server) = Server::shared() else { return };
@@ -213,14 +213,14 @@ async fn a_drop_beside_the_open_transaction_of_any_operation_leaves_all_or_nothi
         for (ending, forces) in
             [("commit", true), ("rollback", true), ("commit", false), ("rollback", false)]
         {
-            // Each iteration uses a new queue.
+            // Each iteration creates the queue again.
             overlap.store.force_drop_queue("q").await.expect("dropped");
             let (operation, sql) = overlap.operations().await.swap_remove(n);
             let how = format!("{operation}, {ending}, {forces}");
             overlap.first.batch_execute(&format!("begin; {sql}")).await.expect(&how);
             let drop = format!("select dropped from requeue.drop_queue('q', {forces})");
             let dropping = overlap.beside(&drop);
-            // A drop without force finds the keys immediately, and blocks no other transaction.
+            // Without `force`, the drop finds the keys immediately, and makes no transaction wait.
             assert_eq!(overlap.waits(&dropping).await, forces, "{how}");
             overlap.first.batch_execute(ending).await.expect(&how);
             let dropped = dropping.await.expect("the task does not panic").expect(&how);
@@ -238,7 +238,7 @@ async fn a_drop_beside_the_open_transaction_of_any_operation_leaves_all_or_nothi
     }
 }
 
-/// The drop is in a transaction that is still open.
+/// The drop's transaction is open while another session runs an operation.
 #[tokio::test]
 async fn an_operation_beside_the_open_transaction_of_a_drop_waits_or_changes_nothing() {
     let Some(server) = Server::shared() else { return };
@@ -252,7 +252,7 @@ async fn an_operation_beside_the_open_transaction_of_a_drop_waits_or_changes_not
             let drop = "begin; select requeue.drop_queue('q', true)";
             overlap.first.batch_execute(drop).await.expect(&how);
             let beside = overlap.beside(&sql);
-            // Claims and renewals do not wait, because they skip keys that other transactions have locked.
+            // A claim or a renewal does not wait, because it skips keys that other transactions have locked.
             let waits = !matches!(operation, "claim" | "renew");
             assert_eq!(overlap.waits(&beside).await, waits, "{how}");
             overlap.first.batch_execute(ending).await.expect(&how);
@@ -262,8 +262,8 @@ async fn an_operation_beside_the_open_transaction_of_a_drop_waits_or_changes_not
             } else {
                 let error = done.expect_err(&how);
                 let code = error.code().map(|code| code.code().to_owned());
-                // A function that uses the queue's name reports a missing queue. A function that uses its id reports a
-                // dropped queue.
+                // A function that receives the name of the queue reports a missing queue. A function that receives the
+                // id reports a dropped queue.
                 let expected =
                     if operation.starts_with("add") { ["RQ001", "42704"] } else { ["RQ001"; 2] };
                 assert!(expected.contains(&code.as_deref().unwrap_or("")), "{how}: {error:?}");
@@ -288,7 +288,7 @@ async fn an_operation_beside_the_open_transaction_of_a_drop_waits_or_changes_not
     }
 }
 
-/// One transaction adds twice, and another drops the queue between the two adds.
+/// One transaction adds two keys. Another transaction drops the queue between the two adds.
 #[tokio::test]
 async fn a_drop_between_two_adds_of_a_transaction_is_no_deadlock() {
     let Some(server) = Server::shared() else { return };

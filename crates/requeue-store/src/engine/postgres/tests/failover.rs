@@ -9,7 +9,7 @@ use crate::types::rate::Rate;
 
 /// Delivers the keys `a` and `b`, and completes `b`.
 async fn deliver(engine: &Postgres, queue: &Place) -> Vec<Delivery> {
-    // Connections close when the server stops. A lease from before the stop may still be valid.
+    // When the server stops, connections are closed. A lease from before the stop may still be valid.
     let claimed = loop {
         let added = engine.add_keys(queue, asks(["a", "b"])).await;
         match engine.claim_keys(queue, claim(2, Duration::from_millis(1))).await {
@@ -18,12 +18,12 @@ async fn deliver(engine: &Postgres, queue: &Place) -> Vec<Delivery> {
         }
     };
     let b = claimed.iter().find(|out| out.key == "b".into()).expect("both are ready");
-    // The lease may have expired.
+    // The lease may already have expired.
     engine.finish_deliveries(queue, end(b, Finish::Succeed)).await.expect("answered");
     claimed
 }
 
-/// Asserts that all tokens of the later deliveries are greater.
+/// Asserts that all tokens in `after` are greater than all tokens in `before`.
 fn rise(before: &[Delivery], after: &[Delivery]) {
     let last = before.iter().map(|out| out.epoch).max();
     let first = after.iter().map(|out| out.epoch).min();
@@ -45,7 +45,7 @@ async fn epochs_rise_when_a_replica_that_lags_is_promoted_and_when_a_backup_is_r
             }
             false => server.back_up(),
         });
-        // The replica or the backup contains none of these deliveries.
+        // Neither the replica nor the backup contains the following deliveries.
         for _ in 0..3 {
             all.push(deliver(&engine, &queue).await);
         }
@@ -66,8 +66,8 @@ async fn epochs_rise_when_the_sequence_is_reset_and_while_the_clock_is_set_back(
     let name = url.rsplit_once('/').expect("the address is valid").1;
     let mut all = Vec::new();
     let year = 365 * 24 * 3_600_000_000;
-    // The clock goes back by a year, forward by a second, and forward by a year. The sequence is reset only after time
-    // has passed.
+    // The clock is set back by a year, then forward by a second, and then forward by a year. The sequence is reset only
+    // after time has passed.
     for (now, is_reset) in [
         (50 * year, true),
         (49 * year, false),
@@ -89,7 +89,7 @@ async fn epochs_rise_when_the_sequence_is_reset_and_while_the_clock_is_set_back(
         }
         all.push(claimed);
     }
-    // (The last time is not later than the tokens of the first delivery, apart from lost tokens.)
+    // (Apart from lost tokens, the last time is not later than the tokens of the first delivery.)
     all[..3].windows(2).for_each(|two| rise(&two[0], &two[1]));
     assert!(all[3].iter().all(|out| out.epoch > 50 * year), "{all:?}");
 }
@@ -118,7 +118,7 @@ async fn no_two_deliveries_have_one_epoch_when_claims_raise_the_sequence_at_once
             }
         });
     }
-    // In each step, the sequence is behind the clock by more than the slack.
+    // In each step, the clock is ahead of the sequence by more than the slack.
     let mut now = 1_000_000;
     let mut all = Vec::new();
     while !claims.is_empty() {
@@ -149,7 +149,7 @@ async fn rates_survive_the_death_of_the_server() {
         server.kill();
         server.restart();
     });
-    // Connections close when the server stops.
+    // The stop of the server has closed the connections.
     let claimed = loop {
         if let Ok(claimed) = engine.claim_keys(&queue, claim(2, MINUTE)).await {
             break claimed;

@@ -1,4 +1,4 @@
-//! Tests of groups: limits across processes, wakes, adds by SQL, and the cost of claims.
+//! Tests groups: limits across processes, wakes, adds in SQL, and the cost of claims.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use crate::engine::{Delivery, Failing, Failure, Finish, GroupChange};
 use crate::types::add::Add;
 use crate::types::inspect::GroupInfo;
 
-/// A time limit for events that do not depend on the clock.
+/// The time limit for an event that does not depend on the clock.
 const PATIENCE: Duration = Duration::from_secs(900);
 
 fn with_groups(limit: Option<u32>) -> Settings {
@@ -26,8 +26,8 @@ async fn claim_some(engine: &Postgres, queue: &Place, max: usize) -> Vec<Deliver
     engine.claim_keys(queue, claim(max, MINUTE)).await.expect("claimed").items
 }
 
-/// Several processes claim and complete. A worker counts each key after its delivery, and uncounts it before its
-/// completion, so that the count never exceeds the number of keys in flight.
+/// Several processes claim and complete keys. A worker adds 1 to the count after a delivery, and subtracts 1 before the
+/// completion. Therefore, the count never exceeds the number of keys in flight.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn no_group_exceeds_its_limit_while_processes_claim() {
     const WORKERS: usize = 4;
@@ -70,7 +70,8 @@ async fn no_group_exceeds_its_limit_while_processes_claim() {
                 for out in items {
                     let group = out.group.as_deref().expect("the queue has groups");
                     let n: usize = group[1..].parse().expect("a number");
-                    // The slot may be free from this point, because the completion can take effect before its answer.
+                    // From now on, another key of the group may be claimed, because the completion may take effect
+                    // before it is answered.
                     in_flight[n].fetch_sub(1, Ordering::SeqCst);
                     let how = match random.u8(0..4) {
                         0 => Finish::Release(out.asked),
@@ -89,7 +90,7 @@ async fn no_group_exceeds_its_limit_while_processes_claim() {
         worker.await.expect("the task does not panic");
     }
     assert!(delivered.load(Ordering::SeqCst) > ROUNDS, "{delivered:?}");
-    // No key is lost, because each can be claimed and completed.
+    // No key was lost: each key can be claimed and completed.
     while first.count_keys(&queue).await.expect("counted") != StateCounts::default() {
         for out in claim_some(&first, &queue, 50).await {
             let ended = first.finish_deliveries(&queue, end(&out, Finish::Succeed)).await;
@@ -98,7 +99,7 @@ async fn no_group_exceeds_its_limit_while_processes_claim() {
     }
 }
 
-/// Makes empty claims until a claim need not be repeated immediately.
+/// Makes claims that find no key, until a claim need not be repeated immediately.
 async fn wait(engine: &Postgres, queue: &Place) {
     let claim = Claim { poll: Duration::from_secs(1), ..claim(1, PATIENCE) };
     while let Some(Duration::ZERO) = {
@@ -114,7 +115,7 @@ async fn woken(wakes: &mut watch::Receiver<u64>) {
     wakes.mark_unchanged();
 }
 
-/// An uncommitted completion still occupies its slot of the group. The completion does not see a key that an add makes
+/// A completion that is not committed still occupies a place in its group. It does not see a key that an add makes
 /// ready, so it sends no wake for this key.
 #[tokio::test]
 async fn a_slot_that_is_freed_during_an_add_is_used_without_a_poll() {
@@ -137,13 +138,13 @@ async fn a_slot_that_is_freed_during_an_add_is_used_without_a_poll() {
     client.batch_execute(&finish).await.expect("completed");
     holder.add_keys(&queue, vec![ask("a", "2")]).await.expect("added");
     woken(&mut wakes).await;
-    // The group is at its limit until the commit.
+    // Until the commit, the group is at its limit.
     let claim = Claim { poll: PATIENCE, ..claim(1, PATIENCE) };
     let claimed = waiter.claim_keys(&place, claim).await.expect("claimed");
     assert_eq!(claimed.items, []);
     client.batch_execute("commit").await.expect("committed");
     loop {
-        // An alarm wakes the process while the transaction is in progress.
+        // While the transaction is in progress, an alarm wakes the process.
         woken(&mut wakes).await;
         let items = waiter.claim_keys(&place, claim).await.expect("claimed").items;
         if let [out] = &items[..] {
@@ -168,8 +169,8 @@ async fn what_frees_a_slot_wakes_another_process() {
     woken(&mut others).await;
     let client = other(&url).await;
     let notify = format!("notify requeue_{}", another.id);
-    // Waits like a process that has no key. Notifications arrive in order, so when the next notification arrives, all
-    // earlier notifications have arrived.
+    // The closure waits like a process that has no key. Notifications arrive in order. Therefore, when the notification
+    // of this statement arrives, all earlier notifications have arrived.
     let mut wait_again = async |wakes: &mut watch::Receiver<u64>| {
         wait(&waiter, &place).await;
         client.batch_execute(&notify).await.expect("notified");
@@ -186,8 +187,8 @@ async fn what_frees_a_slot_wakes_another_process() {
         assert_eq!(ended.expect("finished"), [true]);
         woken(&mut wakes).await;
     }
-    // The process that finds an expired lease wakes the other processes. Here, the expiry parks the key, which is then
-    // not ready.
+    // If a process finds an expired lease, it wakes the other processes. In this test, the expiry parks the key, so the
+    // key is not ready.
     let out = claim_some(&holder, &queue, 1).await;
     wait_again(&mut wakes).await;
     set_time(&holder, 120_000_000).await;
@@ -198,7 +199,7 @@ async fn what_frees_a_slot_wakes_another_process() {
     assert_eq!(claimed.parked.len(), 1);
     assert_ne!(claimed.items[0].key, out[0].key);
     woken(&mut wakes).await;
-    // A change of a limit wakes processes as well.
+    // A change of a limit also wakes processes.
     holder.change_group(&queue, "a", GroupChange::Limit(Some(2))).await.expect("changed");
     woken(&mut wakes).await;
     holder.set_group_limit(&queue, Some(5)).await.expect("changed");
@@ -209,7 +210,7 @@ fn failure() -> Failure {
     Failure::new(crate::engine::Asked::default(), "no")
 }
 
-/// Only ready keys are in the index of claims, after every kind of write.
+/// After each kind of write, the index for claims contains only ready keys.
 #[tokio::test]
 async fn only_ready_keys_are_marked_as_due() {
     let Some(server) = Server::shared() else { return };
@@ -280,7 +281,7 @@ async fn a_claim_names_when_to_come_back() {
         assert_eq!(claimed.items, []);
         claimed.next
     };
-    // The lock simulates another claim that visits the group.
+    // The lock stands for another claim that is visiting the group.
     let lock =
         format!("begin; select pg_advisory_xact_lock(1920034674, hashtext({} || ' a'))", queue.id);
     other.batch_execute(&lock).await.expect("locked");
@@ -294,7 +295,7 @@ async fn a_claim_names_when_to_come_back() {
     let later = Ask { group: Some("a".into()), ..Ask::new("2", Add::after(MINUTE)) };
     one.add_keys(&queue, vec![later]).await.expect("added");
     assert_eq!(next().await, Some(MINUTE));
-    // A pause does not change the order of the groups.
+    // The order of the groups is the same after a pause.
     one.add_keys(&queue, vec![ask("b", "3")]).await.expect("added");
     one.set_paused(&queue, true).await.expect("paused");
     let claimed = one.claim_keys(&queue, claim(9, MINUTE)).await.expect("claimed");
@@ -323,7 +324,7 @@ async fn sql_adds_keys_to_groups() {
         "2"
     );
     assert_eq!(sql("select requeue.add('g', 'd')"), "new");
-    // An add to another group does not move the key.
+    // The key is already in the queue, so an add to another group does not move it.
     assert_eq!(sql(r#"select requeue.add('g', 'a', "group" => 'other')"#), "coalesced");
     assert_eq!(sql(r#"select requeue.add('p', 'x/y', "group" => 'x')"#), "new");
     let client = other(&url).await;
@@ -401,8 +402,8 @@ async fn groups_are_listed_and_dropped_with_their_queue() {
     assert_eq!(gone.expect_err("dropped").kind, crate::types::error::Kind::Dropped);
 }
 
-/// Keys that were claimed before a queue had limits count towards its first limit. One claim has committed before, and one
-/// commits while the limit waits for it. The third begins meanwhile, and commits last.
+/// Keys that were claimed when the queue had no limit count towards its first limit. The first claim commits before the
+/// limit is set. The second commits while the limit waits for it. The third begins during this wait, and commits last.
 #[tokio::test]
 async fn the_first_limit_counts_all_keys_in_flight() {
     let Some(server) = Server::shared() else { return };
@@ -456,7 +457,7 @@ fn claim_after(max: usize, group: &str) -> String {
     )
 }
 
-/// Returns the number of rows that the transaction has read.
+/// Returns the number of rows that the client's transaction has read.
 async fn rows_read(client: &tokio_postgres::Client) -> i64 {
     let read = "select (seq_tup_read + idx_tup_fetch)::bigint from pg_stat_xact_user_tables \
                 where relid = 'requeue.keys'::regclass";
@@ -472,7 +473,7 @@ async fn a_claim_reads_no_throttled_key() {
     let client = other(&url).await;
     let run = async |sql: &str| client.batch_execute(sql).await.expect(sql);
     let claim = claim_30();
-    // Prepare the plans while the table is empty, like those of a process that was started first.
+    // The plans are prepared while the table is empty, as in a process that was started early.
     run(&claim).await;
     let fill = |group: &str, keys: usize| {
         format!(
@@ -494,8 +495,8 @@ async fn a_claim_reads_no_throttled_key() {
     assert!((1..=200).contains(&read), "{read} rows for 4 keys");
 }
 
-/// In this queue, all keys have the same priority. A plan that ignores the order of an index would read all of them to
-/// find that no key has another priority.
+/// In this queue, all keys have the same priority. If a plan ignored the order of an index, it would read all keys to
+/// find that none has another priority.
 #[tokio::test]
 async fn a_claim_reads_no_key_in_search_of_another_priority() {
     let Some(server) = Server::shared() else { return };
@@ -546,7 +547,7 @@ async fn a_part_of_a_claim_is_for_the_priority_of_the_oldest_key() {
         let claim = Claim { oldest, ..claim(max, MINUTE) };
         let claimed = engine.claim_keys(&queue, claim).await.expect("claimed");
         let mut keys: Vec<String> = claimed.items.iter().map(|out| out.key.to_string()).collect();
-        // The order of keys that were added together is not defined.
+        // Keys that were added together have no defined order, so only their first letters are compared.
         keys.iter_mut().for_each(|key| key.truncate(1));
         let expected: Vec<&str> = expected.iter().map(|key| &key[..1]).collect();
         assert_eq!(keys, expected, "a claim of {max}");

@@ -1,4 +1,4 @@
-//! Tests servers that request the password before they have been authenticated.
+//! Tests servers that request the password before they have proved their identity.
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -24,23 +24,23 @@ struct Asking {
     heard: JoinHandle<Vec<u8>>,
 }
 
-/// A message that stops the server if no client has connected.
+/// The message that stops the server if no client has connected to it.
 const NOBODY: &[u8] = b"nobody";
 
 impl Asking {
-    /// Starts the server. With `tls`, it has a certificate for `localhost`.
+    /// Starts the server. With `tls`, the server has a certificate for `localhost`.
     fn start(tls: Option<Arc<ServerConfig>>, request: &'static [u8]) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port is free");
         let port = listener.local_addr().expect("the listener is bound").port();
         let heard = std::thread::spawn(move || {
             let (stream, _) = listener.accept().expect("a client connects");
-            // Returns the bytes that the client has sent, even if it has closed the connection.
+            // The thread returns the bytes that the client has sent, even if the client has closed the connection.
             serve(stream, tls, request)
         });
         Self { port, heard }
     }
 
-    /// Returns the client's answer, or nothing if no client has connected.
+    /// Returns the client's answer. It is empty if no client has connected.
     fn heard(self) -> Vec<u8> {
         if let Ok(mut stream) = TcpStream::connect(("127.0.0.1", self.port)) {
             let _ = stream.write_all(NOBODY);
@@ -51,7 +51,7 @@ impl Asking {
 
 fn serve(mut stream: TcpStream, tls: Option<Arc<ServerConfig>>, request: &[u8]) -> Vec<u8> {
     let mut first = message(&mut stream);
-    // The code of a request for TLS.
+    // These bytes are the code of a request for TLS.
     if first.starts_with(&[4, 210, 22, 47]) {
         let Some(config) = tls else {
             stream.write_all(b"N").expect("the message is sent");
@@ -67,7 +67,7 @@ fn serve(mut stream: TcpStream, tls: Option<Arc<ServerConfig>>, request: &[u8]) 
     if first.is_empty() { Vec::new() } else { ask(stream, request) }
 }
 
-/// Reads a message without a type letter. Returns nothing if none arrives.
+/// Reads a message that has no type letter. Returns an empty message if none arrives.
 fn message(stream: &mut impl Read) -> Vec<u8> {
     let mut length = [0; 4];
     if stream.read_exact(&mut length).is_err() || length.starts_with(b"nobo") {
@@ -77,7 +77,7 @@ fn message(stream: &mut impl Read) -> Vec<u8> {
     if stream.read_exact(&mut content).is_err() { Vec::new() } else { content }
 }
 
-/// Sends the request. Returns the answer without the length of the message.
+/// Sends the request. Returns the answer without its length.
 fn ask(mut stream: impl Read + Write, request: &[u8]) -> Vec<u8> {
     let length = u32::try_from(request.len() + 4).expect("the length fits").to_be_bytes();
     stream.write_all(&[b"R", &length[..], request].concat()).expect("the message is sent");
@@ -103,7 +103,8 @@ fn tls(server: &Server) -> Arc<ServerConfig> {
     Arc::new(config.expect("the key matches the certificate"))
 }
 
-/// Returns the client's error, and the bytes that the server has received. With `is_far`, the server counts as remote.
+/// Returns the client's error, and the bytes that the server has received. With `is_far`, the test treats the server as
+/// if it were reached over a network.
 async fn asked(server: Asking, options: &str, is_far: bool) -> (ErrorKind, String, Vec<u8>) {
     let url = format!("postgres://ann:{PASSWORD}@localhost:{}/d{options}", server.port);
     let mut address = Address::parse(&url).expect("the address is valid");
@@ -148,7 +149,7 @@ async fn no_password_is_sent_to_a_server_that_is_not_verified() {
             }
             assert!(!said.contains(PASSWORD), "{said}");
         }
-        // If TLS is required, a server without TLS receives no message.
+        // If TLS is required, the client sends no message to a server without TLS.
         let roots = format!("sslrootcert={}", server.certificate().display());
         for options in [
             "?sslmode=require".to_owned(),
@@ -184,7 +185,7 @@ async fn a_password_is_sent_to_a_server_that_is_verified_or_local() {
         let (.., heard) = asked(Asking::start(config, MD5), &options, is_far).await;
         assert!(heard.starts_with(b"pmd5"), "{options}");
     }
-    // SCRAM does not reveal the password, so it is allowed on any connection.
+    // SCRAM does not reveal the password, so it is permitted on any connection.
     for has_tls in [true, false] {
         let config = has_tls.then(|| Arc::clone(&config));
         let (.., heard) = asked(Asking::start(config, SCRAM), "", true).await;
@@ -252,7 +253,7 @@ async fn a_certificate_of_another_authority_or_for_another_host_is_not_trusted()
         ("127.0.0.1", format!("{right}&sslmode=verify-ca"), "nothing"),
         ("localhost", "sslrootcert=system".to_owned(), "certificate"),
         ("localhost", "sslrootcert=system&sslmode=verify-full".to_owned(), "certificate"),
-        // The first modes do not verify the server.
+        // These modes do not verify the server.
         ("127.0.0.1", "sslmode=require".to_owned(), "nothing"),
         ("127.0.0.1", "sslmode=prefer".to_owned(), "nothing"),
         ("127.0.0.1", "sslmode=disable".to_owned(), "nothing"),

@@ -1,4 +1,4 @@
-//! Tests keys of transactions that commit long after their adds.
+//! Tests keys of transactions that commit a long time after their adds.
 
 use std::collections::BTreeSet;
 
@@ -10,7 +10,7 @@ use super::*;
 use crate::engine::Finish;
 use crate::engine::time::Micros;
 
-/// An interval that excludes polls and scans from the test.
+/// With this interval, no poll and no scan of all keys happens during the test.
 const HOUR: Duration = Duration::from_secs(3600);
 const PATIENCE: Duration = Duration::from_secs(900);
 
@@ -30,7 +30,7 @@ impl Rig {
         Self { engine, queue, url, left: BTreeSet::new(), busy: 0 }
     }
 
-    /// Returns open transactions. Each transaction has added a new key of each priority, and has re-added a ready key.
+    /// Returns open transactions. Each of them has added a new key of each priority, and has re-added a ready key.
     async fn adders(&mut self, many: usize) -> Vec<Client> {
         let mut adders = Vec::new();
         for n in 0..many {
@@ -64,7 +64,7 @@ impl Rig {
             .watermark(&self.queue, |mark| mark.current_lows()[..3].iter().all(|&low| low > at))
     }
 
-    /// Simulates a busy worker: adds a key, claims all ready keys and completes them.
+    /// Acts as a busy worker: adds a key, claims all ready keys, and completes them.
     async fn round(&mut self) {
         self.busy += 1;
         let key = format!("busy-{}", self.busy);
@@ -87,8 +87,8 @@ impl Rig {
         }
     }
 
-    /// Simulates a waiting worker that takes all remaining keys. The worker claims when it is woken, or at the time
-    /// that a claim has returned.
+    /// Acts as a waiting worker, and takes all remaining keys. The worker claims when it is woken, and at the times
+    /// that claims have returned.
     async fn work(&mut self) {
         let mut wakes = self.engine.subscribe_wakes(&self.queue);
         while !self.left.is_empty() {
@@ -110,7 +110,7 @@ impl Rig {
         }
     }
 
-    /// Works while `what` runs, and then until no key is left.
+    /// Works while `what` runs, and then until no key remains.
     async fn work_during(&mut self, what: impl Future<Output = ()>) {
         let both = async { tokio::join!(self.work(), what) };
         if timeout(PATIENCE, both).await.is_err() {
@@ -118,7 +118,7 @@ impl Rig {
         }
     }
 
-    /// Makes empty claims, like a waiting worker, until claims have passed the current time.
+    /// Makes claims that find no key, as a waiting worker does, until claims have passed the present time.
     async fn waits_until_passed(&mut self) {
         let at = self.now().await;
         while !self.has_passed(at) {
@@ -163,7 +163,7 @@ async fn who_is_busy_finds_what_is_committed_late() {
 async fn who_waits_finds_what_is_committed_late() {
     let Some(server) = Server::shared() else { return };
     let mut rig = Rig::new(server).await;
-    // After this claim, adds know that a process waits.
+    // This claim tells adds that a process waits.
     let none = rig.engine.claim_keys(&rig.queue, Claim { poll: HOUR, ..claim(1, PATIENCE) }).await;
     assert_eq!(none.expect("claimed").items, []);
     let adders = rig.adders(3).await;
@@ -181,7 +181,7 @@ async fn who_waits_finds_what_the_only_transaction_of_all_commits_late() {
         if is_new {
             rig.engine = at(&rig.url, HOUR);
         }
-        // No transaction ends during the wait, so snapshots do not name the transaction of the add.
+        // No transaction ends during the wait. Therefore, no snapshot names the transaction of the add.
         rig.waits_until_passed().await;
         rig.work_during(commit(&adders)).await;
     }

@@ -1,4 +1,4 @@
-//! Tests operations on locked keys, and on the other keys of the same batches.
+//! Tests operations on locked keys, and on other keys of the same batch.
 
 use super::changing::{MINUTE, asks, claim, end, one, other};
 use super::*;
@@ -30,12 +30,12 @@ async fn a_lease_is_renewed_while_somebody_has_the_key_locked() {
         assert_eq!(renewed().await, [Renewed::Yes, Renewed::Yes]);
     }
     run("commit").await;
-    // According to the key's row, the lease has expired. The stored renewal extends the lease.
+    // In the key's row, the lease has expired. The stored renewal extends it.
     set_time(&engine, 205 * SECOND).await;
     assert_eq!(claimed().await, [""; 0]);
     assert_eq!(renewed().await, [Renewed::Yes, Renewed::Yes]);
 
-    // The result is the same if the completion comes before any claim or renewal.
+    // The result is the same if the completion comes before the next claim and the next renewal.
     run("begin; select requeue.add('q', 'a'), requeue.add('q', 'b')").await;
     set_time(&engine, 260 * SECOND).await;
     assert_eq!(renewed().await, [Renewed::Yes, Renewed::Yes]);
@@ -46,7 +46,7 @@ async fn a_lease_is_renewed_while_somebody_has_the_key_locked() {
         [true]
     );
 
-    // A lease that is not renewed is lost.
+    // If a lease is not renewed, it is lost.
     set_time(&engine, 330 * SECOND).await;
     let mut taken = claimed().await;
     taken.sort();
@@ -130,7 +130,7 @@ async fn who_takes_a_lease_away_and_who_renews_it_do_not_both() {
         let held = vec![(out.key.clone(), out.epoch)];
         engine.renew_leases(&queue, held, MINUTE).await.expect("renewed")
     };
-    // The claim runs at a time when the lease has expired, and the renewal at a time when it has not.
+    // When the claim runs, the lease has expired. When the renewal runs, it has not.
     let low = i64::MIN;
     let claiming = format!(
         "begin; update clock set now = {}; \
@@ -143,7 +143,7 @@ async fn who_takes_a_lease_away_and_who_renews_it_do_not_both() {
     run("commit").await;
     assert_eq!(renewed(&a).await, [Renewed::Lost]);
 
-    // Now the order is reversed: another transaction keeps the key locked until the renewal has begun.
+    // The order is now reversed: another transaction keeps the key locked until the renewal has begun.
     set_time(&engine, 200 * SECOND).await;
     let a = one(&engine, &queue).await;
     adder.batch_execute("begin; select requeue.add('q', 'a')").await.expect("added");
@@ -184,7 +184,7 @@ async fn leases_of_many_locked_keys_are_renewed_a_few_at_a_time() {
     let renewed = engine.renew_leases(&queue, held, MINUTE).await.expect("renewed");
     assert_eq!(renewed, vec![Renewed::Yes; MANY]);
 
-    // One statement uses few entries of the server's shared lock table.
+    // One statement needs few entries in the lock table of the whole server.
     third.batch_execute("begin").await.expect("begun");
     let renewing = "select cardinality((requeue.renew(1, array_agg(key), array_agg(epoch), 1)).rest) \
                     from requeue.keys";

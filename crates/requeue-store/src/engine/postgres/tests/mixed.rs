@@ -1,4 +1,5 @@
-//! An engine whose claims, completions and renewals take turns: one by the engine, the next by the functions for SQL.
+//! An engine whose claims, completions and renewals alternate: one is made by the engine, and the next by the SQL
+//! functions.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -20,12 +21,12 @@ use crate::types::error::Answer;
 use crate::types::inspect::{Attempt, Entry, GroupInfo, QueueInfo};
 use crate::types::rate::{Rate, Throttle};
 
-/// The backoffs of the conformance tests are not random, and their leases are shorter than those that SQL permits.
+/// The conformance tests need backoffs that are not random, and leases that are shorter than those that SQL permits.
 const EXACT: &str = "create or replace function requeue.jitter() returns double precision \
          language sql volatile return 1; \
      create or replace function requeue.checked_duration(name text, value interval, shortest bigint) \
          returns bigint language sql return requeue.delay(value)";
-/// A poll that is later than all due times.
+/// A poll interval that is longer than all delays.
 const NEVER: &str = "10000 days";
 
 #[derive(Debug)]
@@ -36,14 +37,15 @@ pub(super) struct Mixed {
 }
 
 impl Mixed {
-    /// The clock of the engine must be stopped.
+    /// Creates the engine. The clock of `rust` must be stopped.
     pub(super) async fn new(rust: Arc<Postgres>, url: &str) -> Self {
         let sql = other(url).await;
         sql.batch_execute(EXACT).await.expect("the functions are replaced");
         Self { rust, sql, count: AtomicUsize::new(0) }
     }
 
-    /// Returns true if SQL comes next. SQL names the queue, and cannot use a queue that was dropped.
+    /// Returns true if the next operation is made in SQL. SQL names the queue, so it cannot use a queue that was
+    /// dropped.
     async fn is_sql(&self, queue: &Place) -> bool {
         let sql = "select exists (select from requeue.queues where name = $1 and id::bigint = $2)";
         let rows = self.call(sql, &[&queue.name, &queue.id]).await.expect("answered");
@@ -54,7 +56,7 @@ impl Mixed {
         self.sql.query(sql, params).await.map_err(|error| faults::of_statement(&error))
     }
 
-    /// Returns the time until the next claim, if there is one.
+    /// Returns the time until the next claim, or `None` if no claim is needed.
     async fn listen(&self, queue: &Place) -> Answer<Option<Duration>> {
         let sql =
             "select (extract(epoch from requeue.listen($1, $2::text::interval)) * 1000000)::bigint";
@@ -64,7 +66,7 @@ impl Mixed {
     }
 
     async fn claim_by_sql(&self, queue: &Place, claim: Claim) -> Answer<Claimed> {
-        // The first call of a session returns 0, because the session must claim first.
+        // The first call in a session returns 0, because the session must claim first.
         self.listen(queue).await?;
         let sql = "select key, token, attempt, adds, flags, priority, \"group\", \
                  (extract(epoch from queued) * 1000000)::bigint \
@@ -145,7 +147,7 @@ fn read_delivery(row: &Row) -> Delivery {
     }
 }
 
-/// Implements [`Engine`] with the methods in braces, and with the methods of `rust`.
+/// Implements [`Engine`] with the methods in braces, and otherwise with the methods of `rust`.
 macro_rules! delegate {
     ($self:ident { $($own:tt)* } $(fn $name:ident($($arg:ident: $type:ty),*) -> $answer:ty;)*) => {
         #[async_trait]

@@ -1,4 +1,4 @@
-//! Tests against a real server.
+//! Tests the engine with a real server.
 
 mod changing;
 mod conforming;
@@ -30,7 +30,7 @@ use crate::types::add::{Added, ParkedAdd, ReaddPolicy};
 use crate::types::inspect::{State, StateCounts};
 use crate::types::key::Key;
 
-/// Returns an engine in a new database with its schema, and the address.
+/// Returns an engine with a schema in a new database, and the address of the database.
 async fn engine(server: &Server, whole: Duration) -> (Postgres, String) {
     let url = server.database();
     let engine = at(&url, whole);
@@ -38,7 +38,7 @@ async fn engine(server: &Server, whole: Duration) -> (Postgres, String) {
     (engine, url)
 }
 
-/// Returns an engine with separate connections, like that of another process.
+/// Returns an engine with separate connections, as another process would have it.
 fn at(url: &str, whole: Duration) -> Postgres {
     let address = Address::parse(url).expect("the address is valid");
     Postgres::new(address, whole).expect("the engine is created")
@@ -48,7 +48,7 @@ fn name(url: &str) -> &str {
     url.rsplit_once('/').expect("the address is valid").1
 }
 
-/// Replaces the clock with a table, which [`set_time`] updates.
+/// Replaces the clock by a table that [`set_time`] changes.
 const CLOCK: &str = "create table clock (now bigint not null); \
      insert into clock values (0); \
      create or replace function requeue.now() returns bigint language sql volatile \

@@ -14,7 +14,8 @@ use crate::{Add, Queue};
 
 const SESSIONS: u32 = 3;
 
-/// Returns a pooler, and two addresses of a database with a schema: one through the pooler and a direct one.
+/// Returns a pooler, and two addresses of a database with a schema. The first address is through the pooler, and the
+/// second is direct.
 async fn pooled(server: &Server) -> Option<(PgBouncer, String, String)> {
     let pooler = PgBouncer::start(server, SESSIONS)?;
     let direct = server.database();
@@ -25,7 +26,7 @@ async fn pooled(server: &Server) -> Option<(PgBouncer, String, String)> {
 
 async fn open(url: &str, poll: Duration) -> Queue {
     let store = Store::connect(url).await.expect("the store connects");
-    // The lease must be long, because a process polls at least once per lease.
+    // A process polls at least once in the duration of a lease, so the lease must be long.
     store
         .queue("q")
         .poll(poll)
@@ -95,7 +96,7 @@ async fn a_pooler_that_nobody_has_named_is_refused() {
     let error = Store::connect(&url).await.expect_err("the pooler is detected");
     let error = chain(&error);
     assert!(error.contains("add pooler=transaction to the options of the address"), "{error}");
-    // If the pooler is not detected, the errors of later statements name the option.
+    // If the pooler is not detected when the store connects, the errors of later statements name the option.
     let client = other(&server.database()).await;
     let twice = "prepare s2 as select 1; prepare s2 as select 1";
     for sql in [twice, "execute s7"] {
@@ -146,7 +147,7 @@ async fn who_waits_behind_a_pooler_listens_at_the_server() {
             let queue = queue.clone();
             async move { queue.get().await }
         });
-        // Wait until adds know that a process waits.
+        // This loop waits until adds know that a process waits.
         let waits = "select exists (select from requeue.queues \
                      where waited_until > requeue.now() + 1800000000)";
         while server.psql(name(&direct), waits) != "t" {

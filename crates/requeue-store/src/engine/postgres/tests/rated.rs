@@ -1,4 +1,4 @@
-//! Tests of rates while several processes claim.
+//! Tests rates while several processes claim.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -11,11 +11,11 @@ use crate::types::add::Add;
 use crate::types::rate::Rate;
 
 const SECOND: Duration = Duration::from_secs(1);
-/// No lease expires during a test, so the row of each key contains the time of its only start.
+/// No lease expires during a test. Therefore, the row of each key has the time of its only start.
 const LEASE: Duration = Duration::from_secs(24 * 3600);
 
 /// Several processes claim the keys of a queue as fast as they can, while the server's clock continues. The stored
-/// times of the starts are times of the server's clock.
+/// times of the starts come from this clock.
 async fn check_starts(rate: Rate, of_group: Option<Rate>) {
     const WORKERS: usize = 4;
     const KEYS: usize = 240;
@@ -80,8 +80,8 @@ async fn processes_do_not_exceed_the_rate_of_a_group() {
     check_starts(Rate::new(600, SECOND).burst(7), Some(Rate::new(200, SECOND).burst(2))).await;
 }
 
-/// The first rate of a group is set after a claim has read the settings of the queue, and before it reads those of the
-/// groups.
+/// The first rate of a group is set during a claim. The claim has already read the settings of the queue, but not those
+/// of the groups.
 #[tokio::test]
 async fn a_claim_records_starts_by_a_rate_that_is_set_meanwhile() {
     let Some(server) = Server::shared() else { return };

@@ -9,7 +9,7 @@ use crate::{ActionRecord, Add, Merge, Priority};
 
 pub(super) const ROLES: &str = include_str!("../roles.sql");
 
-/// Roles belong to the server, not to a database. The lock `roles` ensures that only one test at a time creates roles.
+/// Roles belong to the server, not to a database. Because of the lock, only one test at a time creates roles.
 pub(super) async fn with_roles<T>(
     server: &Server,
     url: &str,
@@ -28,7 +28,7 @@ async fn connect(server: &Server, role: &str, url: &str) -> Store {
     Store::connect(&server.url(role, name(url))).await.expect("the role may connect")
 }
 
-/// Asserts that the server refuses each of these statements because the role lacks privileges.
+/// Asserts that the server refuses each of these statements, because the role lacks a privilege.
 async fn is_refused<const N: usize>(server: &Server, role: &str, url: &str, statements: [&str; N]) {
     let engine = at(&server.url(role, name(url)), WHOLE);
     for sql in statements {
@@ -85,7 +85,7 @@ async fn a_producer_adds_in_every_way_and_does_nothing_else() {
         assert_eq!(adds.add_with("all", all.revive()).await.expect("added"), Added::New);
         let revived = adds.add_with("parked", Add::now().revive()).await.expect("added");
         assert_ne!(revived, Added::Parked);
-        // Keys that other transactions have locked for a while are added by another SQL function.
+        // If other transactions have locked keys for some time, another SQL function adds these keys.
         let adder = super::changing::other(&url).await;
         let locking = "begin; select requeue.add('q', 'locked')";
         adder.batch_execute(locking).await.expect("added");
@@ -140,7 +140,7 @@ async fn a_producer_adds_in_every_way_and_does_nothing_else() {
         assert!(error.contains("[42501]"), "{error}");
     })
     .await;
-    // The table rejects priorities that no claim searches for.
+    // The table refuses a priority for which no claim searches.
     let odd = "select requeue.add_all_soon(1, '{x}', '{0}', '{0}', '{2}', '{0}', '{1}', null)";
     let fault =
         at(&url, WHOLE).sessions.query_rows(odd, &[]).await.expect_err("the server refuses it");

@@ -1,4 +1,4 @@
-//! Tests adds by SQL, in transactions of the caller, and by triggers.
+//! Tests adds in SQL, in transactions of the caller, and by triggers.
 
 use requeue::Completion;
 
@@ -63,7 +63,7 @@ async fn anybody_adds_by_sql() {
     let entry = queue.look_up("a").await.expect("looked up").expect("the key exists");
     assert_eq!(entry.state, State::Waiting);
 
-    // A queue may be configured to keep parked keys parked.
+    // In this queue, adds leave parked keys parked.
     assert_eq!(
         sql("select holds, revives from requeue.open('keeps', false, revive => false)"),
         "f|f"
@@ -141,7 +141,7 @@ async fn a_trigger_feeds_a_queue() {
     assert_eq!(ready(&queue).await, ["3", "4", "5", "6"]);
 }
 
-/// Formats the row that `requeue.add_many` returns.
+/// Formats a row that `requeue.add_many` returns.
 fn counts(new: u8, coalesced: u8, dirty: u8, held: u8, revived: u8, parked: u8) -> String {
     format!("{new}|{coalesced}|{dirty}|{held}|{revived}|{parked}")
 }
@@ -160,7 +160,7 @@ async fn many_are_added_with_all_that_one_is_and_each_answer_is_counted() {
     assert_eq!(many("null::bytea[]"), counts(0, 0, 0, 0, 0, 0));
     let all = "'1 hour', merge => 'latest', priority => 'high', flags => 6";
     assert_eq!(many(&format!("array['a', 'b'], {all}")), counts(2, 0, 0, 0, 0, 0));
-    // The later due time is kept with `latest`, and the earlier with the default merge.
+    // `latest` keeps the later due time, and the default keeps the earlier one.
     assert_eq!(many("array['a'], '2 hours', 'latest'"), counts(0, 1, 0, 0, 0, 0));
     assert_eq!(many("array['b'], '30 min', flags => 1"), counts(0, 1, 0, 0, 0, 0));
     assert_eq!(many(r"array['\xff00', '\x62']::bytea[], '30 min'"), counts(1, 1, 0, 0, 0, 0));
@@ -173,7 +173,7 @@ async fn many_are_added_with_all_that_one_is_and_each_answer_is_counted() {
     assert_eq!(minutes(b"b").await, (Some(30), high, 7));
     assert_eq!(minutes(b"\xff\0").await, (Some(30), normal, 0));
 
-    // Each answer occurs at least once.
+    // The batch below contains a key for each answer.
     queue.add_all(["dirty", "held", "parked"]).await.expect("added");
     let items = queue.get_many(9).await;
     let mut dirty = None;
@@ -201,7 +201,7 @@ async fn keys_are_added_in_a_transaction_of_the_caller() {
     let mut client = other(&url).await;
     let high = crate::Add::now().priority(crate::Priority::High).flags(5);
     let hour = crate::Add::after(Duration::from_secs(3600));
-    // The order of the adds differs from the order of the keys.
+    // The adds are not in the order of the keys.
     let adds = || [("c", hour), ("a", high), ("c", crate::Add::now()), ("b", hour), ("c", hour)];
     let answers = [Added::New, Added::New, Added::New, Added::New, Added::Coalesced];
     for commits in [false, true] {
@@ -216,7 +216,7 @@ async fn keys_are_added_in_a_transaction_of_the_caller() {
     assert_eq!(ready(&queue).await, ["a", "c"]);
     let a = queue.look_up("a").await.expect("looked up").expect("the key exists");
     assert_eq!((a.priority, a.flags, a.adds), (crate::Priority::High, 5, 1));
-    // A client without a transaction commits immediately. Keys can also be bytes.
+    // Without a transaction, each statement of a client commits. Keys can also be bytes.
     let bytes = [(&b"\xff\0"[..], crate::Add::now())];
     assert_eq!(add_in(&client, "q", bytes).await.expect("added"), [Added::New]);
     assert_eq!(ready(&queue).await, ["a", "c", "\\xff\\0"]);
@@ -259,7 +259,7 @@ async fn sql_debounces_keys() {
         assert_eq!(sql(add), added, "at {now} s");
         assert_eq!(due("a").await, Some(left), "at {now} s");
     }
-    // A bound below the quiet time is raised to the quiet time, and a quiet time of zero makes the key ready
+    // A bound that is shorter than the quiet time becomes the quiet time. With a quiet time of zero, the key is ready
     // immediately.
     let many = "select new from requeue.add_many('q', array['b', 'c'], debounce => '3 s', at_most => '1 s')";
     assert_eq!(sql(many), "2");

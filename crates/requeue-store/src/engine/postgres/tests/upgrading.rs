@@ -1,4 +1,4 @@
-//! Tests of upgrades of a schema from version 1.
+//! Tests upgrades of a schema from version 1.
 
 use super::roles::{ROLES, with_roles};
 use super::schema::{STEPS, TABLES, VERSION};
@@ -7,7 +7,7 @@ use crate::tests::damage::claim;
 use crate::tests::upgrade;
 use crate::types::error::{Answer, chain};
 
-/// Functions with other parameters than in this version, one of which depends on another, and keys in several states.
+/// Functions whose parameters differ from this version, and keys in several states. One function depends on another.
 const REST: &str = r"
     create function requeue.add(text, bytea) returns integer language sql return 0;
     create function requeue.add(text, text) returns integer language sql return requeue.add($1, $2::bytea);
@@ -25,7 +25,7 @@ const REST: &str = r"
         run_adds, run_flags, run_priority)
     values (1, 1, 0, 1, 0, 0, 8, 'in-flight', 7, 8e15, 1, 1, 0, 0)";
 
-/// Creates a database with a schema of version 1, with keys. Returns its address.
+/// Creates a database with a schema of version 1 that has keys. Returns the address of the database.
 async fn older_schema(server: &Server) -> String {
     let url = server.database();
     create_older(&url).await;
@@ -42,12 +42,13 @@ async fn run(engine: &Postgres, sql: &str) {
     session.put_back();
 }
 
-/// Upgrades the schema, as opening a queue does.
+/// Upgrades the schema, as the opening of a queue does.
 async fn open(url: &str) -> Answer<()> {
     schema::check_version(&at(url, Duration::ZERO).sessions, STEPS).await
 }
 
-/// Returns the version of the schema, its functions with their privileges, its columns and constraints.
+/// Returns a text with the version of the schema, its functions with their privileges, its columns, and its
+/// constraints.
 fn contents(server: &Server, url: &str) -> String {
     let sql = "select version::text from requeue.version \
          union all \
@@ -92,8 +93,8 @@ async fn a_failed_upgrade_leaves_the_schema_as_it_was() {
     upgrade::check(&at(&url, Duration::ZERO)).await;
 }
 
-/// An object that depends on an old function would prevent its removal, and calls with the old parameters would use
-/// that function.
+/// If an object of the user depends on an old function, the function cannot be removed, and calls with the old
+/// parameters would use it.
 #[tokio::test]
 async fn an_upgrade_names_the_objects_that_need_a_function() {
     let Some(server) = Server::shared() else { return };
@@ -128,7 +129,7 @@ async fn two_openers_upgrade_a_schema_once() {
     upgrade::check(&at(&url, Duration::ZERO)).await;
 }
 
-/// An open transaction with adds delays an upgrade, and then the upgrade takes place.
+/// An open transaction with adds delays an upgrade. When it has ended, the upgrade takes place.
 #[tokio::test]
 async fn an_upgrade_waits_for_open_transactions() {
     let Some(server) = Server::shared() else { return };
@@ -152,8 +153,8 @@ async fn an_upgrade_waits_for_open_transactions() {
     upgrading.await.expect("the task completes").expect("the schema is upgraded");
 }
 
-/// Functions run with the rights of their owner, so an upgrade by a superuser must not change their owner. A role keeps
-/// its grants, even on a function that the upgrade drops and creates again.
+/// Functions run with the rights of their owner. Therefore, an upgrade by a superuser must not change the owner. A role
+/// keeps its grants, even on a function that the upgrade drops and creates again.
 #[tokio::test]
 async fn an_upgrade_keeps_the_owner_and_the_grants() {
     let Some(server) = Server::shared() else { return };
@@ -174,7 +175,7 @@ async fn an_upgrade_keeps_the_owner_and_the_grants() {
     assert_eq!(server.psql(database, granted), "cancel renew");
 }
 
-/// A claim also reads tables that version 1 does not have.
+/// Claims also read tables that version 1 does not have.
 #[tokio::test]
 async fn a_worker_of_version_1_claims_after_an_upgrade() {
     let Some(server) = Server::shared() else { return };

@@ -8,7 +8,7 @@ use crate::engine::postgres::watermark::{LOWEST, Lows};
 use crate::engine::time::Micros;
 use crate::engine::{Failure, Finish};
 
-/// A generous timeout for events that do not depend on the clock.
+/// A long timeout for an event that does not depend on the clock.
 const PATIENCE: Duration = Duration::from_secs(900);
 
 async fn woken(wakes: &mut watch::Receiver<u64>) {
@@ -19,8 +19,8 @@ async fn woken(wakes: &mut watch::Receiver<u64>) {
     wakes.mark_unchanged();
 }
 
-/// Makes an empty claim, so that adds know that a process waits. This knowledge expires after 11.5 s of the server's
-/// clock, so that clock must be stopped before.
+/// Makes a claim that finds no key, so that adds know that a process waits. The record of this expires after 11.5 s of
+/// the server's clock, so the clock must be stopped before.
 async fn wait(engine: &Postgres, queue: &Place) {
     let claimed = engine.claim_keys(queue, claim(1, PATIENCE)).await.expect("claimed");
     assert_eq!(claimed.items, []);
@@ -33,14 +33,14 @@ async fn who_waits_is_told_when_a_key_is_ready_and_only_then() {
     stop_time(&engine).await;
     let queue = engine.open_queue("q", Settings::default()).await.expect("the queue opens");
     let another = engine.open_queue("another", Settings::default()).await.expect("the queue opens");
-    // This engine belongs to a process that claims no keys, so only adds wake the process.
+    // This engine stands for a process that claims no keys, so only adds wake it.
     let ears = at(&url, WHOLE);
     let mut wakes = ears.subscribe_wakes(&queue);
-    // Wait until the process listens.
+    // The process listens when this wake has arrived.
     woken(&mut wakes).await;
     let adder = other(&url).await;
     let run = async |sql: &str| adder.batch_execute(sql).await.expect(sql);
-    // The first add happens without a waiting process, and the second with a waiting process.
+    // No process waits during the first add. A process waits during the second.
     run("select requeue.add('q', 'a')").await;
     let a = one(&engine, &queue).await;
     wait(&engine, &queue).await;
@@ -49,8 +49,8 @@ async fn who_waits_is_told_when_a_key_is_ready_and_only_then() {
     run("select requeue.add('q', 'c', '1 hour')").await;
     run("select requeue.add('another', 'd')").await;
     run("select requeue.add('q', 'a')").await;
-    // `heard` sends a notification to `another`. Notifications arrive in order, so all earlier notifications have
-    // arrived before this one.
+    // `heard` sends a notification to `another`. Notifications arrive in order. Therefore, all earlier notifications
+    // have arrived before this one.
     let mut others = ears.subscribe_wakes(&another);
     woken(&mut others).await;
     let mut heard = async |wakes: &watch::Receiver<u64>| {
@@ -65,7 +65,7 @@ async fn who_waits_is_told_when_a_key_is_ready_and_only_then() {
     run("commit").await;
     woken(&mut wakes).await;
     let before = *wakes.borrow();
-    // These adds concern a key that is already ready, a key in flight, and a key that is due in an hour.
+    // These adds do not make a key ready: one key is already ready, one is in flight, and one is due in an hour.
     for nothing in ["'q', 'b'", "'q', 'a'", "'q', 'c', '1 hour'"] {
         run(&format!("select requeue.add({nothing})")).await;
     }
@@ -112,8 +112,8 @@ async fn who_seldom_asks_is_told_as_well() {
         let ended = engine.finish_deliveries(&queue, end(&out, Finish::Succeed)).await;
         assert_eq!(ended.expect("finished"), [true]);
     }
-    // Waiting processes track expiring leases without notifications. They are notified of keys that are due before
-    // their next poll.
+    // A waiting process tracks leases without notifications. It receives a notification of a key that is due before its
+    // next poll.
     engine.add_keys(&queue, asks(["held"])).await.expect("added");
     let held = one(&engine, &queue).await;
     assert_eq!(&*held.key, b"held");
@@ -160,16 +160,16 @@ async fn who_waits_is_told_of_all_that_is_due_before_they_look_again() {
         adder.batch_execute(&add).await.expect("added");
         let cancelled = engine.cancel_keys(&queue, vec!["a".into()], None).await;
         assert!(cancelled.expect("cancelled")[0] == Some(true));
-        // Notifications arrive in order, so when this notification arrives, all earlier notifications have arrived.
+        // Notifications arrive in order. When this one arrives, all earlier notifications have arrived.
         adder.batch_execute(&format!("notify requeue_{}", another.id)).await.expect("notified");
         woken(&mut others).await;
         *wakes.borrow() > before
     };
-    // Most processes poll again within about 1 s, and then find the keys that are due later.
+    // Most processes poll again within about 1 s, and then find keys that are due later.
     looks(&engine, 0, 1).await;
     assert!(is_told(SECOND, "1 s").await);
     assert!(!is_told(SECOND, "2 s").await);
-    // The first process has already recorded its wait, and does not record the wait again. It sleeps until 113.9 s. The
+    // The first process has already recorded its wait, and need not record it again. It sleeps until 113.9 s. The
     // second process relies on this record, and sleeps until 114.9 s.
     let second = at(&url, WHOLE);
     looks(&engine, 100 * SECOND, 10).await;
@@ -177,7 +177,7 @@ async fn who_waits_is_told_of_all_that_is_due_before_they_look_again() {
     looks(&second, 104_900_000, 10).await;
     assert!(is_told(104_900_000, "6.5 s").await);
     assert!(is_told(104_900_000, "9.9 s").await);
-    // The same is true shortly before the processes poll again.
+    // This is also true shortly before the processes poll again.
     assert!(is_told(113 * SECOND, "1.8 s").await);
 }
 
@@ -196,7 +196,7 @@ async fn who_listens_does_so_again_when_the_server_is_back() {
     engine.add_keys(&queue, asks(["a"])).await.expect("added");
     woken(&mut wakes).await;
     drop(engine);
-    // The listening task has stopped, so no further wake will come.
+    // The listening task has stopped, so no further wake can arrive.
     let ended = async { while wakes.changed().await.is_ok() {} };
     timeout(PATIENCE, ended).await.expect("within the time limit");
 }
@@ -216,7 +216,7 @@ async fn a_claim_looks_no_further_back_than_it_must_and_a_scan_does() {
     engine.add_keys(&queue, asks(["a"])).await.expect("added");
     let (keys, first) = claimed(&LOWEST).await;
     assert_eq!(keys, ["a"]);
-    // Simulate adds by transactions that were open for 10 s and for 60 s, by priority.
+    // These adds stand for transactions that were open for 10 s and for 60 s.
     for (key, priority, back) in [("b", "high", 10), ("c", "low", 10), ("d", "low", 60)] {
         let late = format!(
             "select requeue.add('q', '{key}', priority => '{priority}'); \
@@ -234,7 +234,7 @@ async fn a_claim_looks_no_further_back_than_it_must_and_a_scan_does() {
     let (found, lease) = scanned(&LOWEST).await;
     assert!(found[0] < found[2] && found[1].is_none() && found[3].is_none(), "{found:?}");
     assert!(lease.is_some_and(|lease| lease <= PATIENCE), "{lease:?}");
-    // The first key above this bound is `c`. The scan does not search for leases.
+    // The first key above this bound is `c`. A scan with floors does not search for leases.
     let floors =
         std::array::from_fn(|n| found[0].filter(|_| n == 0).map_or(Micros::MIN + 1, |at| at + 1));
     let (later, lease) = scanned(&floors).await;
@@ -285,7 +285,7 @@ async fn an_operation_reads_no_more_than_it_changes() {
         format!("select count(*) from {}", of_this(30)),
     ];
     run("select requeue.open('q')").await;
-    // Prepare the plans while the table is empty, like those of a process that was started first.
+    // The plans are prepared while the table is empty, as in a process that was started early.
     for operation in &operations {
         run(operation).await;
     }
@@ -323,7 +323,7 @@ async fn a_page_reads_no_more_than_it_shows() {
         for after in [None, Some(&b"04000"[..])] {
             let page = operations::page_sql(state, after.is_some());
             let page = client.prepare(&page).await.expect("the statement is prepared");
-            // The server may choose a new plan after several executions.
+            // After several executions, the server may choose a new plan.
             for _ in 0..8 {
                 run("begin").await;
                 let before = read().await;
@@ -355,7 +355,7 @@ async fn a_key_that_is_released_is_found_though_claims_begin_behind_it() {
     let mut wakes = engine.subscribe_wakes(&queue);
     let released = end(&a, Finish::Unclaim(a.asked, a.queued));
     assert_eq!(engine.finish_deliveries(&queue, released).await.expect("ended"), [true]);
-    // The next claim starts a scan, which finds the key and wakes the claimer.
+    // The next claim starts a scan. The scan finds the key, and wakes the process.
     let again = loop {
         let claimed = engine.claim_keys(&queue, claim(1, MINUTE)).await.expect("claimed");
         match claimed.items.into_iter().next() {

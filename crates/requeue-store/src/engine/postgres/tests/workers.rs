@@ -1,4 +1,4 @@
-//! Tests the functions with which programs in SQL claim and complete keys.
+//! Tests the SQL functions with which programs claim and complete keys.
 
 use std::collections::{HashMap, HashSet};
 use std::future::poll_fn;
@@ -20,7 +20,7 @@ use crate::{ActionRecord, OpenOptions};
 
 const SECOND: i64 = 1_000_000;
 
-/// A key in flight, claimed by SQL.
+/// The key and the fencing token of a delivery that was claimed in SQL.
 type Held = (Vec<u8>, i64);
 
 async fn claim_keys(client: &Client, queue: &str, rest: &str) -> Vec<Held> {
@@ -29,7 +29,7 @@ async fn claim_keys(client: &Client, queue: &str, rest: &str) -> Vec<Held> {
     rows.iter().map(|row| (row.get(0), row.get(1))).collect()
 }
 
-/// Calls a function with the queue `q` and this delivery.
+/// Calls a function with the queue `q`, a delivery, and further arguments.
 async fn call<T>(client: &Client, function: &str, (key, token): &Held, rest: &str) -> T
 where
     T: for<'a> tokio_postgres::types::FromSql<'a>,
@@ -57,20 +57,20 @@ async fn listening(url: &str) -> (Client, mpsc::UnboundedReceiver<String>) {
     (client, receiver)
 }
 
-/// Returns the time that `requeue.listen` returns, in microseconds.
+/// Returns the result of `requeue.listen`, in microseconds.
 async fn listen(client: &Client, rest: &str) -> i64 {
     let sql = format!("select (extract(epoch from requeue.listen('q'{rest})) * 1000000)::bigint");
     client.query_one(&sql, &[]).await.expect(&sql).get(0)
 }
 
-/// The keys that workers hold, with their groups. A worker leaves before it completes the key.
+/// The keys that workers hold, with their groups. A worker removes the key from this map before it completes the key.
 #[derive(Default)]
 struct Watch(Mutex<HashMap<Vec<u8>, u8>>);
 
 const LIMIT: usize = 2;
 
 impl Watch {
-    /// The first byte of a key is its group.
+    /// Checks the limit while a worker runs. The first byte of a key is its group.
     async fn run(&self, key: &[u8]) {
         {
             let mut held = lock(&self.0);
@@ -85,7 +85,7 @@ impl Watch {
     }
 }
 
-/// Each run but the last adds its key again, so that each key has the same number of runs.
+/// Each run except the last one adds its key again, so that each key has the same number of runs.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn workers_in_sql_and_in_rust_never_hold_a_key_together() {
     const RUNS: usize = 6;
@@ -100,7 +100,7 @@ async fn workers_in_sql_and_in_rust_never_hold_a_key_together() {
     let (watch, done) = (Arc::new(Watch::default()), CancellationToken::new());
     let runs: Arc<Vec<AtomicUsize>> = Arc::new(keys.iter().map(|_| 0.into()).collect());
     let left = Arc::new(AtomicUsize::new(RUNS * keys.len()));
-    // Returns true if the key must run again.
+    // The closure returns true if the key must run again.
     let counted = {
         let (runs, left, done) = (Arc::clone(&runs), Arc::clone(&left), done.clone());
         move |key: &[u8]| {
@@ -172,7 +172,7 @@ async fn an_expired_lease_is_taken_over_and_its_token_is_refused() {
 
     set_time(&engine, 12 * SECOND).await;
     assert_eq!(call::<String>(&client, "renew_lease", &old, "").await, "lost");
-    // The expiry counts as a failure, whose backoff is 1 us.
+    // The expiry is a failure, and the backoff is 1 us.
     let claimed = engine.claim_keys(&queue, claim(1, MINUTE)).await.expect("claimed");
     assert_eq!(claimed.items, []);
     set_time(&engine, 13 * SECOND).await;
@@ -197,7 +197,7 @@ async fn an_expired_lease_is_taken_over_and_its_token_is_refused() {
     }
     assert_eq!(call::<String>(&client, "renew_lease", &old, "").await, "lost");
 
-    // Now SQL takes over the expired lease of an engine.
+    // SQL now takes over an expired lease of the engine.
     set_time(&engine, 100 * SECOND).await;
     assert_eq!(claim_keys(&client, "q", "backoff => '1 ms', max_failures => 3").await, []);
     set_time(&engine, 101 * SECOND).await;
@@ -227,7 +227,7 @@ async fn a_completion_belongs_to_the_transaction_of_the_caller() {
         let entry = queue.look_up("a").await.expect("looked up");
         assert_eq!(entry.is_some(), ends == "rollback");
     }
-    // A claim is durable even if the caller's commits are not.
+    // A claim is durable, even if the caller's commits are not.
     client.batch_execute("begin; set local synchronous_commit = off").await.expect("begun");
     assert_eq!(claim_keys(&client, "q", "1").await, []);
     let setting = client.query_one("show synchronous_commit", &[]).await.expect("shown");
@@ -276,14 +276,14 @@ async fn failures_by_sql_are_those_of_the_library() {
     assert!(call::<bool>(&client, "fail", &held, ", null, max_failures => 3").await);
     assert_eq!((entry().await.state, entry().await.failures), (State::Parked, 3));
 
-    // Because of an add during the run, the key is not parked.
+    // The key was added during the run, so it is not parked.
     assert!(queue.revive("a").await.expect("revived"));
     let held = claim_keys(&client, "q", "1").await.pop().expect("claimed");
     run("select requeue.add('q', 'a')").await;
     assert!(call::<bool>(&client, "fail", &held, ", 'no', park => true").await);
     assert_eq!((entry().await.state, entry().await.failures), (State::Ready, 0));
 
-    // The expiry of the lease is the last permitted failure.
+    // The expiry of this lease is the last permitted failure.
     let held = claim_keys(&client, "q", "lease => '1 ms'").await.pop().expect("claimed");
     set_time(&engine, 40 * SECOND).await;
     assert_eq!(claim_keys(&client, "q", "max_failures => 1").await, []);
@@ -316,7 +316,7 @@ async fn a_cancelled_run_is_reported_by_its_renewal() {
     assert_eq!(queue.look_up("a").await.expect("looked up"), None);
 }
 
-/// No claim of the engine announces a wait here, only SQL does.
+/// In this test, no claim of the engine announces a wait. Only SQL announces waits.
 #[tokio::test]
 async fn a_session_that_waits_is_told_of_adds_and_knows_the_next_due_time() {
     let Some(server) = Server::shared() else { return };
@@ -335,7 +335,7 @@ async fn a_session_that_waits_is_told_of_adds_and_knows_the_next_due_time() {
     assert_eq!(claim_keys(&client, "q", "1, '700 ms'").await.len(), 1);
     assert_eq!(listen(&client, "").await, 0, "after a full claim");
 
-    // The expiry of the lease comes first, and then the delayed key.
+    // The expiry of the lease is earlier than the due time of the delayed key.
     run("select requeue.add('q', 'b', '800 ms')").await;
     assert_eq!(claim_keys(&client, "q", "2").await, []);
     assert_eq!(listen(&client, ", '1 s'").await, 700_000);
@@ -345,7 +345,7 @@ async fn a_session_that_waits_is_told_of_adds_and_knows_the_next_due_time() {
     assert_eq!(claim_keys(&client, "q", "2").await, []);
     assert_eq!(listen(&client, "").await, 800_000);
     assert_eq!(listen(&client, "").await, SECOND, "the due time counts once");
-    // If a session announced a longer poll than before, adds would not notify it.
+    // If the session announces a longer poll than before, it must claim first, because adds have not notified it.
     assert_eq!(listen(&client, ", '1 hour'").await, 0);
 }
 
@@ -359,7 +359,7 @@ async fn the_groups_take_turns_in_a_session() {
         let keys = (0..40).map(|n| format!("{group}{n}"));
         queue.add_all(keys).await.expect("added");
     }
-    // Each claim of the first session continues where the last one has stopped.
+    // Each claim of the first session continues where the previous claim stopped.
     for (sessions, keys) in [(1, 1), (1, 3), (12, 1)] {
         let mut taken = HashMap::<u8, usize>::new();
         let mut clients = Vec::new();
@@ -383,8 +383,8 @@ async fn the_groups_take_turns_in_a_session() {
     }
 }
 
-/// A claim that finds keys may leave groups out, and then the session claims again. One claim finds the only group below
-/// its limit.
+/// A claim that finds keys may leave groups out, and the session then claims again. One of these claims finds the only
+/// group below its limit.
 #[tokio::test]
 async fn a_claim_searches_all_groups() {
     let Some(server) = Server::shared() else { return };
@@ -481,7 +481,7 @@ async fn wrong_arguments_are_refused_with_the_next_step() {
         assert_eq!((error.code().code(), error.message()), ("0A000", &*said));
         client.batch_execute("rollback").await.expect("rolled back");
     }
-    // Unknown deliveries are no errors, and no value is too large.
+    // An unknown delivery causes no error, and no value is too large.
     let unknown = (b"a".to_vec(), 1);
     assert!(!complete(&client, &unknown).await);
     assert_eq!(call::<String>(&client, "renew_lease", &unknown, "").await, "lost");
@@ -521,7 +521,7 @@ async fn the_documented_roles_work_or_add() {
         }
     })
     .await;
-    // The library still works with the rows of SQL.
+    // The library can use the rows that SQL has written.
     queue.add("b").await.expect("added");
     get(&queue).await.succeed().await.expect("the lease is held");
 }

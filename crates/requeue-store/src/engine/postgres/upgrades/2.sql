@@ -1,32 +1,32 @@
 -- Version 2: groups, rates, schedules, activity, failed runs, and actions of operators.
 
 alter table requeue.queues
-    -- The regular expression that extracts the group from the key. Null means that the queue has no groups, and an
-    -- empty text that each add names the group.
+    -- The regular expression that extracts the group from a key. If it is an empty text, each add names the group. It
+    -- is null if the queue has no groups.
     add group_by text,
-    -- The limit of keys in flight of each group without a separate limit.
+    -- The limit of keys in flight for groups without a separate limit.
     add group_limit integer check (group_limit > 0),
-    -- The rate of all starts: the number of starts, their period in microseconds, and the burst. See `Rate::check`.
+    -- The rate of all starts: the number of starts, the period in microseconds, and the burst. See `Rate::check`.
     add rate bigint[] check (
         cardinality(rate) = 3 and array_position(rate, null) is null and 0 < all (rate)
         and rate[1] <= 4294967295 and rate[3] <= 4294967295 and rate[2]::numeric * rate[3] <= 1125899906842624
     ),
-    -- True if a group has or had a rate.
+    -- True if a group has a rate, or once had one.
     add has_group_rates boolean not null default false,
-    -- True if a group has or had a limit. See `begin_limits`.
+    -- True if a group has a limit, or once had one. See `begin_limits`.
     add has_group_limits boolean not null default false;
 
 -- One row for each group that has settings.
 create table requeue.groups (
     queue integer not null,
     name text collate "C" not null,
-    -- The limit of keys in flight.
+    -- The limit of the group's keys in flight.
     most integer check (most > 0),
-    -- The number of keys in one turn.
+    -- The number of keys that are delivered in one turn.
     weight integer not null default 1 check (weight > 0),
-    -- True if the group is paused, so that it delivers no key.
+    -- True if the group is paused. No key of the group is then delivered.
     paused boolean not null default false,
-    -- The rate of the group's starts, encoded as for queues.
+    -- The rate of the group's starts, in the same form as for queues.
     rate bigint[] check (
         cardinality(rate) = 3 and array_position(rate, null) is null and 0 < all (rate)
         and rate[1] <= 4294967295 and rate[3] <= 4294967295 and rate[2]::numeric * rate[3] <= 1125899906842624
@@ -44,47 +44,49 @@ create table requeue.rates (
 create index rates_next on requeue.rates (queue, next_at);
 
 alter table requeue.keys
-    -- The group, without control characters. Null means that the queue has no groups, and an empty text that the key is
-    -- in no group.
+    -- The name of the group, without control characters. It is empty if the add names no group or the pattern does not
+    -- match the key, and null if the queue has no groups.
     add grp text collate "C" check (octet_length(grp) <= 100 and grp !~ '[\u0001-\u001f\u007f-\u009f]'),
-    -- True for a pending key of a queue with groups if the key was due when the row was written. See `turns.sql`.
+    -- True if the queue has groups, a run of the key is pending, and the key was due when its row was written. See
+    -- `turns.sql`.
     add is_due boolean not null default false,
-    -- For a key in flight: true if it counts towards the limit of its group. See `begin_limits`.
+    -- For a key in flight, true if it counts towards the limit of its group. See `begin_limits`.
     add is_counted boolean not null default false;
 
 drop index requeue.keys_ready;
 create index keys_ready on requeue.keys (queue, priority, at) where state = 0 and grp is null;
--- For queues with groups: see `turns.sql`.
+-- These indexes are for queues with groups: see `turns.sql`.
 create index keys_turns on requeue.keys (queue, priority, grp, at) where state = 0 and is_due and grp is not null;
 create index keys_delayed on requeue.keys (queue, at) where state = 0 and not is_due and grp is not null;
--- (The token makes the entries of a group distinct. The server tries to merge equal entries, which slows down writes.)
+-- (The token makes the entries of a group distinct. If entries are equal, the server tries to merge them, which slows
+-- down writes.)
 create index keys_of_group on requeue.keys (queue, grp, epoch) where state = 1 and is_counted;
 
--- A group that a claim visits: its priority, the number of keys that it has received in its turn, whether its turn
--- comes next or last, and its settings. `most` is the limit of keys in flight, or null.
+-- A group that a claim visits. `used` is the number of keys that it has received in its turn, and `is_next` is true if
+-- its turn comes next. `most` is the limit of keys in flight, or null.
 create type requeue.turn as (
     priority integer, name text collate "C", used bigint, is_next boolean, weight integer, most integer, rate bigint[]
 );
 
--- The keys that are added again at certain times. See `schedules.sql`.
+-- The schedules, which add keys again at certain times. See `schedules.sql`.
 create table requeue.schedules (
     queue integer not null,
     key bytea not null check (octet_length(key) <= 2048),
-    -- A cron expression and its time zone, or a period without a time zone.
+    -- Either a cron expression and its time zone, or a period and an empty text.
     spec text not null,
     zone text not null,
     priority smallint not null check (priority between -1 and 1),
-    -- The group of the adds, or null if the queue has no groups.
+    -- The group of the schedule's adds, or null if the queue has no groups.
     grp text collate "C" check (octet_length(grp) <= 100 and grp !~ '[\u0001-\u001f\u007f-\u009f]'),
-    -- The next time. If `is_new` is true, this is the time at which the schedule began, or the last time before a
-    -- pause.
+    -- The time of the next add. If `is_new` is true, this is the time at which the schedule began, or the last time
+    -- before a pause.
     next_at bigint not null check (next_at >= 0),
-    -- True if a process must compute the next time without adding the key.
+    -- True if a process must compute the next time, without adding the key.
     is_new boolean not null,
     paused boolean not null default false,
     -- The reason why a process has refused the schedule.
     error text,
-    -- The time at which a process must look at the schedule.
+    -- The time from which a process must handle the schedule.
     due_at bigint generated always as (
         case when not paused and error is null then case when is_new then 0 else next_at end end
     ) stored,
@@ -92,13 +94,13 @@ create table requeue.schedules (
 );
 create index schedules_due on requeue.schedules (queue, due_at) where due_at is not null;
 
--- The activity of each minute. See `engine/activity.rs`.
+-- The activity of a queue in each minute. See `engine/activity.rs`.
 create table requeue.activity (
     queue integer not null,
     minute bigint not null,
-    -- The process, or an empty text for the sum of all processes.
+    -- Identifies the process. It is empty for the sum of all processes.
     instance text collate "C" not null,
-    -- The name of the worker, or an empty text if the process claims no keys.
+    -- The name of the worker. It is empty if the process claims no keys.
     worker text not null,
     -- The time of the last write.
     at bigint not null,
@@ -117,7 +119,7 @@ create index activity_parts on requeue.activity (queue, minute) where instance <
 -- The time of the last failure, or null if the key has no rows in `attempts`.
 alter table requeue.keys add failed_at bigint check (failed_at >= 0);
 
--- The last failed runs of each failing key. See `attempts.sql`.
+-- The last failed runs of a key. See `attempts.sql`.
 create table requeue.attempts (
     queue integer not null,
     key bytea not null,
@@ -144,13 +146,14 @@ create table requeue.actions (
     action text not null check (octet_length(action) <= 50),
     -- The person or the program that acted.
     who text not null check (octet_length(who) <= 200),
-    -- The key, the group or the number of keys, or an empty text for the queue.
+    -- The key or group that the action changed, or the number of changed keys. It is empty if the action concerns the
+    -- whole queue.
     target text not null check (octet_length(target) <= 200),
     note text not null check (octet_length(note) <= 500),
     primary key (queue, number)
 );
 
--- The trace contexts of the adds of the pending run, one per line, and those of the run in flight.
+-- The trace contexts of the pending run's adds, one per line, and the trace contexts of the run in flight.
 alter table requeue.keys add trace text, add run_trace text;
 
 -- The last completed runs: see `engine/past.rs`. This is the last column, because the server logs only the changed part

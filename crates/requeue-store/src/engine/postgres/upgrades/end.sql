@@ -1,6 +1,6 @@
 
 -- Ends an upgrade. A role that could execute a function can also execute its replacements. A role that can read the
--- keys can also read the new tables, which claims need.
+-- keys can also read the new tables, because claims need them.
 do $$
 declare
     kept record;

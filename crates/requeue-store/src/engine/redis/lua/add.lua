@@ -1,9 +1,13 @@
--- Adds keys. ARGV: 1 if re-adds are held; then for each add the key, the encoded parameters, and the group,
--- if the queue has groups. The trace context of an add follows its parameters, in a second line. With a receipt, the number of the batch follows, and the time in milliseconds for which to
--- keep the receipt. Answers one digit per add: its outcome, or 7 if a new key has replaced an unreadable row that was
--- not set aside.
+-- Adds keys. The first argument is 1 if re-adds are held. For each add, the key and the encoded parameters follow, and
+-- its group if the queue has groups. The trace context of an add is in a second line of its parameters. If there is a
+-- receipt, two more arguments follow: the number of the batch, and the time in milliseconds for which to keep the
+-- receipt.
+--
+-- Answers with one digit for each add. The digit is the outcome, or 7 if a new key has replaced an unreadable row that
+-- was not set aside.
 
--- The receipt of a batch contains its number and its answers. A repeated batch adds nothing.
+-- A receipt has the number of a batch and its answers. A batch whose receipt exists was already added, so it adds
+-- nothing.
 local RECEIPT, lasts, number = (#KEYS == 15 or #KEYS == 19) and KEYS[#KEYS], nil, nil
 local function record(receipt)
   redis.call('SET', RECEIPT, receipt, 'PX', lasts)
@@ -12,16 +16,16 @@ if RECEIPT then
   lasts, number = table.remove(ARGV), table.remove(ARGV)
   local receipt = redis.call('GET', RECEIPT)
   if receipt and string.sub(receipt, 1, #number + 1) == number .. ' ' then
-    -- This write makes `WAIT` also wait for the writes of the first attempt.
+    -- Because of this write, `WAIT` also waits for the writes of the first attempt.
     record(receipt)
     return string.sub(receipt, #number + 2)
   end
 end
 
--- `most` is the longest wait of a debounced add, and is missing for other adds.
+-- `most` is the longest wait of a debounced add. Other adds do not have it.
 local ASKS = { 'delay', 'merge', 'adds', 'flags', 'priority', 'revives', 'most' }
 local at, hold = now(), ARGV[1] == '1'
--- In a queue with groups, the group of each add follows it.
+-- If the queue has groups, a third argument for each add is its group.
 local step = TURNS and 3 or 2
 local keys, changed, answers = keys_given(step), {}, {}
 load(keys)
@@ -55,7 +59,7 @@ local function add(row, said)
   return was_parked and 6 or due > wanted and 3 or answer
 end
 
--- New keys with the same parameters share a row and an outcome.
+-- New keys with the same parameters have the same row and outcome, so these are computed once.
 local fresh = {}
 for i, key in ipairs(keys) do
   local said = ARGV[step * (i - 1) + 3]
@@ -79,7 +83,8 @@ for i, key in ipairs(keys) do
     changed[#changed + 1] = key
   else
     if row.text then
-      -- The batch contains this key twice, so the row is copied, because it now differs from the shared row.
+      -- The batch contains this key twice. The key has shared its row with other keys, but now differs from them, so it
+      -- receives a copy.
       row = unpacked(row.text)
       rows[key] = row
       row.is_changed = true

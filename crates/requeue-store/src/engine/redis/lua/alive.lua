@@ -1,5 +1,5 @@
--- Refuses to operate on a dropped queue, even if a new queue has the same name. The first of ARGV is the generation of
--- the queue that the caller has opened. This script removes the generation from ARGV. See dropping.rs.
+-- Refuses to operate on a dropped queue, even if a new queue has the same name. The first argument is the generation of
+-- the queue that the caller has opened. This part removes it from the arguments. See dropping.rs.
 local generation, mark = table.remove(ARGV, 1), redis.call('GET', KEYS[10])
 if mark ~= generation then
   if mark and string.sub(mark, 1, #generation + 2) == '-' .. generation .. ' ' then

@@ -1,5 +1,5 @@
--- Cancels keys. ARGV: the state that the keys must have, or 'any'; then the keys. Answers one digit per key: 1 if the
--- key had a pending run, was parked or was damaged.
+-- Cancels keys. The first argument is the state that the keys must have, or 'any'. The keys follow. Answers with one
+-- digit for each key: 1 if the key had a pending run, was parked or was damaged.
 local at, only = now(), ARGV[1]
 local keys, changed, answers = keys_given(1), {}, {}
 load(keys)

@@ -1,5 +1,5 @@
--- Cancels the run of a key in flight. ARGV: the key. Answers 0 if the key is not in flight, 1 if the run is
--- cancelled now, and 2 if it was cancelled before.
+-- Cancels the run of a key in flight. The argument is the key. Answers 0 if the key is not in flight, 1 if this call
+-- has cancelled the run, and 2 if the run was cancelled before.
 local key = ARGV[1]
 load({ key })
 local row = rows[key]
@@ -8,7 +8,7 @@ if not row or row.epoch == 0 then
 elseif cancelled_of({ key })[key] then
   return 2
 end
--- Removes entries of runs that have completed without noticing the cancellation.
+-- This loop removes the entries of runs that have completed without noticing the cancellation.
 local known = redis.call('HSCAN', CANCELLED, 0, 'COUNT', 100)[2]
 for i = 1, #known, 2 do
   local text = find({ known[i] })[1]

@@ -1,5 +1,5 @@
--- Changes a setting of a group, or of the queue, and wakes waiting processes. ARGV: the group with a dot
--- before it, or empty text for the queue; the setting: limit, weight, paused or rate; and its value.
+-- Changes a setting of a group, or of the queue, and wakes a waiting process. The arguments are the group after a dot,
+-- or an empty text for the queue; the setting (limit, weight, paused or rate); and its value.
 local group = ARGV[1] == '' and DEFAULT or string.sub(ARGV[1], 2)
 local found = redis.call('HGET', GROUP_SETTINGS, group)
 local limit, weight, paused, rate = string.match(found or '', '^(%S+) (%S+) (%S+) ?(.*)$')

@@ -1,5 +1,5 @@
--- Removes, pauses or resumes the schedule of a key, and wakes waiting processes. ARGV: the key, and the change. Answers 1
--- if the key has a schedule. A process computes the next time of a resumed schedule.
+-- Removes, pauses or resumes the schedule of a key, and wakes a waiting process. The arguments are the key and the
+-- change. Answers 1 if the key has a schedule. A process later computes the next time of a resumed schedule.
 local key, change = ARGV[1], ARGV[2]
 local schedule = find_schedule(key)
 if change == 'remove' then

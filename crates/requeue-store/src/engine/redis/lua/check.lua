@@ -1,9 +1,12 @@
--- Checks that the existing Redis keys have the types of a requeue shard. Also checks that this client may run every
--- command of the other scripts, because no script may fail after it has begun to write. If the shard has no mark,
--- writes a tentative mark of this queue, which mark.lua completes. ARGV: the generation of the queue, the lowest
--- fencing token, the rate or empty text, and in a queue with groups the limit of its groups. The rate and the limit are
--- written if the shard has none. Answers whether the shard existed before, whether it is damaged, its mark, and its
--- rate or empty text. A shard with the mark of another generation is not changed.
+-- Checks that the Redis keys that exist have the types of a shard. Also checks that this client may run each command of
+-- the other scripts, because no script may fail after it has begun to write. Writes a tentative mark of this queue if
+-- the shard has no mark. mark.lua later completes this mark.
+--
+-- The arguments are the generation of the queue, the lowest fencing token, and the rate or an empty text. If the queue
+-- has groups, the limit of its groups follows. The rate and the limit are written only if the shard has none. A shard
+-- with the mark of another generation is not changed.
+--
+-- Answers whether the shard existed before, whether it is damaged, its mark, and its rate or an empty text.
 local generation, least = ARGV[1], tonumber(ARGV[2])
 local was_there = redis.call('GET', EPOCH) and 1 or 0
 for i, key in ipairs(KEYS) do
@@ -18,7 +21,7 @@ local mark = redis.call('GET', KEYS[10])
 if mark and mark ~= generation and string.sub(mark, 1, 1) ~= '?' then
   return { was_there, 0, mark, '' }
 end
--- This name is longer than any key.
+-- No key is as long as this text.
 local none = string.rep(' ', 4096)
 now()
 redis.call('HMGET', ROWS, none)

@@ -1,14 +1,30 @@
--- Claims keys. ARGV: the maximum number of keys, the number of them to choose oldest first, the lease, the
--- settings (see `read_flags`), the failure parameters for expired leases, the number of shards of the queue, the
--- name of the worker, and in a queue with groups the rounds: see turns.lua. If the queue is paused, handles only
--- expired leases. Answers, in this order: the time of the claim; the time until the next key may be ready, or false if
--- that is unknown or never; 1 if the shard is damaged; the number of places without a row that were dropped; the sum of
--- 1 if the queue is paused, 2 if it or a visited group has a rate, and 4 if the next claims must search all groups; the
--- time until a schedule is due, or false; the keys that were set aside, each with the reason; the keys that were
--- parked, each with its failures; and the claimed keys, each with a packed string: epoch, adds, flags, priority,
--- failures, and the time for which it was ready. If the key has failed, or has trace contexts, the string also has the time since the failure plus 1,
--- or 0, and these contexts. In a queue with groups, each claimed key is followed by its group, and
--- the answer by the visited groups, unless no group was visited. values.rs reads the answer.
+-- Claims keys, or only handles expired leases if the queue is paused. The arguments are, in this order:
+--
+-- - the maximum number of keys, and how many of them are the oldest ones
+-- - the lease
+-- - the settings: see `read_flags`
+-- - the failure parameters for expired leases
+-- - the number of shards of the queue
+-- - the name of the worker
+-- - if the queue has groups, the rounds: see turns.lua
+--
+-- The answer has, in this order:
+--
+-- - the time of the claim
+-- - the time until the next key may be ready, or false if this time is unknown or there is none
+-- - 1 if the shard is damaged
+-- - the number of places that were dropped because they had no row
+-- - the sum of three flags: 1 if the queue is paused, 2 if the queue or a visited group has a rate, and 4 if the next
+--   claims must search all groups
+-- - the time until a schedule is due, or false
+-- - the keys that were set aside, each with the reason
+-- - the keys that were parked, each with its failures
+-- - the claimed keys, each with a packed string, and with its group if the queue has groups
+-- - the visited groups, unless no group was visited
+--
+-- The packed string has the epoch, adds, flags, priority, failures, and the time for which the key was ready. If the
+-- key has failed or has trace contexts, two values follow: the time since the failure plus 1, or 0, and the contexts.
+-- values.rs reads the answer.
 local HAND_OUT = '>dI4I4bI4d'
 local at, max, oldest = now(), tonumber(ARGV[1]), tonumber(ARGV[2])
 local lease_until, hold, worker = after(at, tonumber(ARGV[3])), read_flags(ARGV[4]), ARGV[7]
@@ -22,7 +38,7 @@ if is_paused then
   max = 0
 end
 
--- Removes the places of a row that another client has deleted, even if the key was added again later.
+-- Removes the places of a key whose row another client has deleted. The key may have been added again since then.
 local removed, is_odd = 0, false
 local function remove(key, ...)
   is_odd = true
@@ -31,7 +47,7 @@ local function remove(key, ...)
   end
 end
 
--- Keys that were set aside, each followed by the reason.
+-- The keys that were set aside, each followed by the reason.
 local aside = {}
 local function put_aside(key, why)
   if set_aside(key) then
@@ -40,7 +56,8 @@ local function put_aside(key, why)
   end
 end
 
--- Keys that were parked because their expired lease was the last permitted failure, each followed by its failures.
+-- The keys that were parked because their expired lease was the last permitted failure. Each is followed by its
+-- failures.
 local parked = {}
 local expired = redis.call('ZRANGEBYSCORE', LEASES, '-inf', at, 'LIMIT', 0, 256)
 if #expired > 0 then
@@ -61,7 +78,7 @@ if #expired > 0 then
       local n = #failed + 1
       local how = setmetatable({
         adds = row.run_adds, flags = row.run_flags, priority = row.run_priority,
-        -- Keys that fail at the same time must not become ready at the same time: see `Failing::nth`.
+        -- If several keys fail at the same time, they must not become ready at the same time: see `Failing::nth`.
         share = 1 - (1 - failing.share) * n % 1,
         what = cancelled[key] and 'cancelled' or nil,
       }, { __index = failing })
@@ -79,7 +96,7 @@ if #expired > 0 then
   keep(failed, at)
 end
 
--- Returns the ready keys by priority. `...` contains options of ZRANGEBYSCORE, which may limit the number of keys or
+-- Returns the ready keys of each priority. `...` has options of ZRANGEBYSCORE, which may limit the number of keys or
 -- add their times.
 local function ready_keys(...)
   local ready, some = {}, {}
@@ -92,18 +109,19 @@ local function ready_keys(...)
   return ready, some
 end
 
--- In a queue with groups: the members of TURNS of the claimed keys, and their groups.
+-- If the queue has groups, `members` has the claimed keys' members of TURNS, and `groups` has the groups of the keys.
 local members, groups, visited, has_more
 local is_stalled = is_paused
 if TURNS and not is_paused and is_miscounted() then
-  -- The repair counts the keys in flight. Without this count, the claim cannot enforce limits, so it delivers no key.
+  -- The repair must first count the keys in flight. Without correct numbers, a claim cannot enforce limits, so it
+  -- delivers no key.
   is_odd, is_stalled, max = true, true, 0
 end
 
 local ready, some, keys
 if TURNS then
   keys, some, members, groups = {}, {}, {}, {}
-  -- A claim that the rate of the queue holds back visits no group.
+  -- If the rate of the queue permits no start, the claim visits no group.
   if not is_stalled and max > 0 then
     keys, members, groups, visited, has_more = choose_by_turns(at, max, oldest, ARGV, 8)
   end
@@ -130,20 +148,20 @@ if #some > 1 then
   end
 end
 
--- Claimed keys, each followed by the parameters of its run.
+-- The claimed keys, each followed by the parameters of its run.
 local delivered = {}
 if #keys > 0 then
-  -- Each fencing token is greater than the last token. If the last token was lost, the clock makes the next one
-  -- greater. The queue's token is the shard's token times the number of shards. The unit of the shard's token is
-  -- therefore that number of microseconds. With a unit of one microsecond, the queue's token could exceed 2^53, the
-  -- limit of exact integers in a double.
+  -- Each fencing token is greater than the last token. If the last token was lost, the next token is greater because of
+  -- the clock. The token of the queue is the token of the shard times the number of shards. Therefore, the unit of the
+  -- shard's token is that number of microseconds. With a unit of one microsecond, the token of the queue could exceed
+  -- 2^53, the limit of exact integers in a double.
   local epoch = last_epoch()
   local least = math.ceil(at / tonumber(ARGV[6]))
   local written, leased, taken, changed, started = {}, {}, {}, {}, {}
   local leased_until, some_are_aside = text_of(lease_until), has_aside()
-  -- Local names are used, because Lua looks up global names slowly.
+  -- These functions have local names, because Lua looks up global names slowly.
   local byte, larger, pack, sub = string.byte, math.max, struct.pack, string.sub
-  -- A key that is in several sets is delivered once.
+  -- If a key is in several sets, it is delivered once.
   local given = (TURNS or #some > 1) and {}
   -- Removes the place of a key that is not ready at this place.
   local function remove_place(key, member)
@@ -153,7 +171,7 @@ if #keys > 0 then
       remove(key, BANDS[1], BANDS[2], BANDS[3])
     end
   end
-  -- Returns true if the place of a row of this group differs from this member of TURNS. '2' is the byte 50.
+  -- Returns true if the row of a key has another place than this member of TURNS. '2' is the byte 50.
   local function is_misplaced(member, group, priority, due)
     return not group or byte(member) ~= priority + 50
       or sub(member, #group + 3, #group + 18) ~= due_text(due)
@@ -168,7 +186,7 @@ if #keys > 0 then
       prefix = prefix_of[group]
       start = #prefix
       if text and sub(text, 1, start) ~= prefix then
-        -- The row has another group, so this is not its place.
+        -- The row has another group than the member, so this is not its place.
         start, group = skip_group(key, text), nil
       end
     end
@@ -180,7 +198,7 @@ if #keys > 0 then
     elseif not text then
       remove_place(key, member)
     elseif #text == start + PENDING_SIZE and not (some_are_aside and is_aside(key)) then
-      -- In the most common case, the row is only pending.
+      -- In the most common case, the key is only pending.
       local due
       due, since, adds, flags, priority = unpacked_pending(text, start)
       if not due or due == 0 then
@@ -210,7 +228,7 @@ if #keys > 0 then
         put_aside(key, unreadable[key])
       elseif row.epoch > 0 or row.parked == 1
         or member and is_misplaced(member, group, row.priority, row.at) then
-        -- The key is not ready. This place is a remainder of an old row.
+        -- The key is not ready. This place remains from an earlier row.
         remove_place(key, member)
       else
         epoch = math.max(epoch + 1, least)
@@ -279,19 +297,20 @@ if gate and not is_stalled and count == max and max < asked then
   if redis.call('HLEN', ROWS) > redis.call('ZCARD', PARKED) + redis.call('ZCARD', ASIDE) then
     next_in = math.max(gate.next_at - at, 0)
     if max > 0 then
-      -- This worker may ask for no more keys at present, so another worker must claim the next key.
+      -- This worker may ask for no further key for some time. Therefore, another worker must claim the next key.
       wake()
     end
   end
 elseif not is_stalled and count == max then
   if due <= at or has_more then
-    -- Another worker is woken to claim the remaining keys.
+    -- More keys are ready, so another worker is woken to claim them.
     wake()
   end
 else
   local next = math.min(due, first(LEASES), TURNS and next_by_rates() or NEVER)
   if TURNS and not is_stalled and (#delivered < 3 * #keys or redis.call('ZCARD', FREED) > 0) then
-    -- An undeliverable key had taken the slot of another key, or this claim has not visited all changed groups.
+    -- Either a key that cannot be delivered has taken the place of another key, or this claim has not visited all
+    -- changed groups.
     next = at
   end
   next_in = next < NEVER and math.max(next - at, 0)

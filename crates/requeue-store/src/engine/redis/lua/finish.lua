@@ -1,5 +1,6 @@
--- Completes deliveries. ARGV: the settings, see `read_flags`; then for each completion the key, epoch, encoded
--- parameters, and failure: see `fail`. Answers one digit per completion: 1 if its holder still had the lease.
+-- Completes deliveries. The first argument is the settings: see `read_flags`. For each completion, the key, the epoch,
+-- the encoded parameters and the failure follow: see `fail`. Answers with one digit for each completion: 1 if the lease
+-- had not expired.
 local at, hold = now(), read_flags(ARGV[1])
 local keys, changed, over, answers = keys_given(4), {}, {}, {}
 local texts = find_texts(keys)
@@ -24,7 +25,7 @@ for i = 1, #keys do
   if row and is_held(row, epoch, at) then
     how = parsed(how, ENDS)
     if how.what == 'unclaim' and cancelled_of({ key })[key] then
-      -- The run has not started, so the cancellation takes effect immediately.
+      -- The run has not started, so it need not be stopped. The cancellation takes effect now.
       how = { what = 'cancelled', is_unclaimed = true }
     end
     finish(row, how, ARGV[4 * i + 1], hold, at)

@@ -1,3 +1,3 @@
--- Takes a step of a scan of the settings of groups. ARGV: the cursor of the last step. Answers the new cursor, and the
--- groups with their settings.
+-- Takes one step of a scan of the settings of groups. The argument is the cursor of the last step. Answers with the new
+-- cursor, and the groups with their settings.
 return redis.call('HSCAN', GROUP_SETTINGS, ARGV[1], 'COUNT', 500)

@@ -1,3 +1,3 @@
--- Looks up a key. ARGV: the key. Answers the time, the key's row, if any, and the fencing token of its cancelled run, if
--- any.
+-- Looks up a key. The argument is the key. Answers with the time, the row of the key or false, and the fencing token of
+-- its cancelled run or false.
 return { now(), redis.call('HGET', ROWS, ARGV[1]), redis.call('HGET', CANCELLED, ARGV[1]) }

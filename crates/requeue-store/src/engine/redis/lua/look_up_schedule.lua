@@ -1,4 +1,5 @@
--- Looks up the schedule of a key. ARGV: the key. Answers the time, and the key with its schedule, if it has one.
+-- Looks up the schedule of a key. The argument is the key. Answers with the time, and the key and its schedule if it
+-- has one.
 local answer, schedule = { now() }, find_schedule(ARGV[1])
 if schedule then
   append_schedule(answer, ARGV[1], schedule)

@@ -1,5 +1,5 @@
--- Completes or removes the mark that check.lua has begun. ARGV: the generation of the queue, and 'confirm'
--- or 'forget'. Answers 1 if the shard has the mark of this queue. See dropping.rs.
+-- Completes or removes the mark that check.lua has written. The arguments are the generation of the queue, and
+-- 'confirm' or 'forget'. Answers 1 if the shard then has the mark of this queue. See dropping.rs.
 local generation, what = ARGV[1], ARGV[2]
 local mark = redis.call('GET', KEYS[10])
 if mark == '?' .. generation then

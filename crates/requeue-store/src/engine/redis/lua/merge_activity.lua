@@ -1,7 +1,7 @@
--- Replaces rows of a minute with a merged row. ARGV: the minute, the merged row without its time or empty text for no
--- row, and the instance of each row with the time of its last write. Answers 0, and changes nothing, if a row was
--- written after it was read, or the minute has another merged row. Also removes the rows that are older than seven
--- days.
+-- Replaces rows of a minute with a merged row. The arguments are the minute, and the merged row without its time. If
+-- this row is empty, no row remains. The instance of each replaced row follows, with the time of its last write.
+-- Answers 0, and changes nothing, if one of the rows was written after the read, or the minute has another merged row.
+-- Also removes rows that are older than seven days.
 local minute, row = ARGV[1], ARGV[2]
 local entry, merged = merged_of(minute)
 local at, is_known = t, not entry

@@ -1,7 +1,9 @@
--- Answers 1 if the shard had its pause, the time that claims read, or a rate. Also answers the time, and the first due
--- keys with their schedules. ARGV: the maximum number of keys. Another client, or an eviction, may have removed the
--- time that claims read, which is then written again, or schedules, whose times are then removed. In a queue with
--- groups, a single number of keys in flight may be wrong without a claim noticing.
+-- Reads the first schedules in the order of their due times. The argument is the maximum number of schedules. Answers 1
+-- if the shard has a pause, a time that claims read, or a rate. The time, and the keys with their schedules, follow.
+--
+-- Another client or an eviction may have removed the time that claims read. The script then writes it again. If a
+-- schedule is missing, the script removes its time. If the queue has groups, the script also checks the numbers of keys
+-- in flight, because a claim does not notice a single wrong number.
 local answer, most, found = { now() }, tonumber(ARGV[1]), 0
 repeat
   local has_lost = false
@@ -11,7 +13,7 @@ repeat
       append_schedule(answer, key, schedule)
       found = found + 1
     else
-      -- The time of a missing schedule would stay due, and hide later times.
+      -- The time of a missing schedule would always be due, and would hide later times.
       redis.call('ZREM', SCHEDULE_TIMES, key)
       has_lost = true
     end

@@ -1,9 +1,10 @@
--- Reads the settings of a queue, which do not change, and creates the queue if it is missing. ARGV: 1 if
--- its re-adds are held, the number of shards, whether an add keeps its parked keys parked, its
--- generation, its rate or empty text, and in a queue with groups how they are named, and their limit if there is one;
--- empty if no queue may be created. Also answers whether the queue is new, which means that no
--- process has marked all its shards since the record was created: 2 if this call created it, 1 if an
--- earlier one did.
+-- Reads the settings of a queue, which do not change. Creates the queue if it does not exist and there are arguments.
+-- The arguments are 1 if re-adds are held, the number of shards, 1 if an add leaves a parked key parked, the
+-- generation, and the rate or an empty text. If the queue has groups, the rule that assigns keys to groups follows, and
+-- their limit if there is one.
+--
+-- Also answers whether the queue is new, which means that no process has marked all its shards since the record was
+-- created. The value is 2 if this call has created the record, and 1 if an earlier call has.
 local is_made = ARGV[1] and redis.call('EXISTS', KEYS[1]) == 0
 if is_made then
   redis.call('HSET', KEYS[1], 'readd_policy', ARGV[1], 'shards', ARGV[2], 'parked_add', ARGV[3],

@@ -1,5 +1,6 @@
--- Answers the number of keys that a claim would find; the time until another key may be ready, or false if that time is
--- unknown or never comes; 1 if the shard is damaged; and the time until a schedule is due, or false.
+-- Answers with the number of keys that a claim would find. The time until another key may be ready follows, or false if
+-- this time is unknown or there is none. Two more values follow: 1 if the shard is damaged, and the time until a
+-- schedule is due, or false.
 local at = now()
 local due = redis.call('ZCOUNT', LEASES, '-inf', at)
 local is_paused, schedule_at = standing()
@@ -8,7 +9,7 @@ for _, set in ipairs(is_paused and {} or BANDS) do
   due = due + redis.call('ZCOUNT', set, '-inf', at)
 end
 if TURNS and not is_paused then
-  -- The number is an upper bound, because some of these keys may belong to groups at their limits.
+  -- The number is an upper bound, because some of these keys may belong to groups that have reached their limits.
   due = due + redis.call('ZCARD', TURNS)
 end
 if due == 0 and is_damaged() then

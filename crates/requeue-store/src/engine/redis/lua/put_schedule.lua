@@ -1,5 +1,6 @@
--- Stores the schedule of a key, and wakes waiting processes. ARGV: the key, its expression or period, its time zone, its
--- priority, and its group. A schedule with the same texts keeps its times. Answers the time, and the key with the schedule.
+-- Stores the schedule of a key, and wakes a waiting process. The arguments are the key, the expression or period, the
+-- time zone, the priority, and the group. If the texts are the same as before, the times remain. Answers with the time,
+-- the key and its schedule.
 local key, at = ARGV[1], now()
 local was = find_schedule(key)
 local schedule = {

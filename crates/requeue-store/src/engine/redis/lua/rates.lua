@@ -1,9 +1,9 @@
--- The rates of a queue and of its groups, by the generic cell rate algorithm: `Gate` in engine/gate.rs is the reference.
--- All products of whole numbers here are below 2^53, so that they are exact.
+-- Applies the rates of a queue and of its groups, with the generic cell rate algorithm. `Gate` in engine/gate.rs is the
+-- reference. All products of whole numbers in this file are below 2^53, so they are exact.
 
--- Returns the gate of a rate: its numbers, the time from which it permits the next start, and whether that time differs
--- from the stored time. If the stored time is more than one interval ahead, the clock was set back, or the rate was
--- changed.
+-- Returns the gate of a rate: its numbers, the time from which it permits the next start, and whether this time differs
+-- from the stored time. The stored time may be more than one interval in the future, because the clock was set back or
+-- the rate was changed. In this case, the gate permits the next start after one interval.
 local function parse_gate(text, at)
   local starts, per, burst, stored = string.match(text, '^(%d+) (%d+) (%d+) (%d+)$')
   if not starts then
@@ -20,8 +20,8 @@ local function parse_gate(text, at)
   return gate
 end
 
--- Returns the number of starts, up to `wanted`, that the gate permits in addition to the starts that this claim has
--- used.
+-- Returns the number of further starts that the gate permits, up to `wanted`. The starts that this claim has already
+-- used are subtracted.
 local function permitted(gate, at, wanted)
   if at < gate.next_at then
     return 0
@@ -33,7 +33,7 @@ local function permitted(gate, at, wanted)
   return math.max(math.min(wanted, most - gate.used), 0)
 end
 
--- Returns the text of the gate after the given number of starts.
+-- Returns the gate as text, after `starts` starts.
 local function text_of_gate(gate, at, starts)
   if starts > 0 then
     gate.next_at = math.max(gate.next_at, at - gate.tolerance) + math.ceil(starts * gate.per / gate.starts)

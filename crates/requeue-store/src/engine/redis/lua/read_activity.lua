@@ -1,6 +1,6 @@
--- Reads rows. ARGV: a duration in microseconds, for the rows of the minutes that end within this duration before now;
--- or empty text, for some of the rows that can be merged and the merged rows of their minutes. Answers the time, and
--- then the minute, the instance and the text of each row.
+-- Reads rows. The argument is a duration in microseconds: the script then reads the rows of all minutes that end less
+-- than this duration before now. If it is an empty text, the script reads some of the rows that can be merged, and the
+-- merged rows of their minutes. Answers with the time, and with the minute, the instance and the text of each row.
 local answer = { string.format('%.0f', t) }
 local function append(minute, instance, row)
   answer[#answer + 1] = minute

@@ -1,5 +1,6 @@
--- Changes the record of a queue if it has the given generation. ARGV: the generation, the change, and the new value for
--- a change of the generation, of the limit of groups, or of the rate. An empty value removes the limit or the rate.
+-- Changes the record of a queue if the record has the given generation. The arguments are the generation, the change,
+-- and for some changes the new value: a generation, a limit of groups, or a rate. An empty value removes the limit or
+-- the rate.
 if redis.call('HGET', KEYS[1], 'generation') == ARGV[1] then
   if ARGV[2] == 'remove' then
     redis.call('UNLINK', unpack(KEYS))

@@ -1,6 +1,6 @@
--- Writes the row of a process for a minute, unless that minute is over. ARGV: the minute, or empty text for the current
--- minute, the instance, and the row without its time. Answers the current minute, whether the row was written, and
--- whether there are rows to merge.
+-- Writes the row of a process for a minute, unless this minute is over. The arguments are the minute, or an empty text
+-- for the current minute; the instance; and the row without its time. Answers with the current minute, whether the row
+-- was written, and whether there are rows to merge.
 local minute = tonumber(ARGV[1]) or current
 local is_written = math.abs(minute - current) <= 1
 if is_written then

@@ -1,5 +1,6 @@
--- Renews leases. ARGV: the lease; then for each delivery the key and epoch. Answers one digit per delivery:
--- 1 if its holder still had the lease, or 2 if the holder had the lease but the run was cancelled.
+-- Renews leases. The first argument is the duration of the lease. The key and the epoch of each delivery follow.
+-- Answers with one digit for each delivery: 1 if the lease was renewed, and 2 if it was renewed but the run was
+-- cancelled.
 local at = now()
 local lease_until = after(at, tonumber(ARGV[1]))
 local keys, changed, answers = keys_given(2), {}, {}

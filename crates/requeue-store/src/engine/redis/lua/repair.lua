@@ -1,17 +1,17 @@
--- Runs one step of the repair of a shard from which keys were removed, for example by an eviction. Restores
--- the missing places of rows, and drops places without a row. ARGV: the index of the Redis key to walk, and
--- the cursor of the last step. Answers the new cursor, the numbers of places restored and dropped, and the
--- keys that were set aside, each with the reason.
+-- Runs one step of the repair of a shard from which keys were removed, for example by an eviction. Restores the places
+-- of rows that have none, and drops places that have no row. The arguments are the index of the Redis key to walk, and
+-- the cursor of the last step. Answers with the new cursor, the numbers of restored and of dropped places, and the keys
+-- that were set aside, each with the reason.
 local which, cursor, at = tonumber(ARGV[1]), ARGV[2], now()
 local walked = KEYS[which]
 local restored, dropped, aside, is_due = 0, 0, {}, false
 
--- Returns the band of a row, if its place is in one of BANDS.
+-- Returns the band of a row if the place of the row is in one of BANDS, and nil otherwise.
 local function band_of(row)
   return BAND_OF[place(row) or '']
 end
 
--- Returns whether the key has a place in `set`, or is in TURNS instead. The key must be in only one of the two sets.
+-- Returns whether the key has a place in `set`, or in TURNS instead. The key must be in only one of the two sets.
 local function is_placed(key, row, set)
   local is_there = redis.call('ZSCORE', set, key)
   if TURNS and band_of(row)
@@ -25,7 +25,7 @@ local function is_placed(key, row, set)
   return is_there
 end
 
--- Counts the keys in flight by group. This is a single step, because other scripts change the numbers.
+-- Counts the keys in flight of each group. This must be a single step, because other scripts change these numbers.
 local function count_in_flight()
   local numbers, scanned = { [DEFAULT] = 0 }, '0'
   repeat
@@ -42,7 +42,7 @@ local function count_in_flight()
   for start = 0, redis.call('ZCARD', LEASES) - 1, 1000 do
     local keys = redis.call('ZRANGE', LEASES, start, start + 999)
     for i, text in ipairs(find(keys)) do
-      -- The next repair removes a key without a row.
+      -- If a key has no row, the next repair removes the key.
       for _, group in ipairs({ DEFAULT, text and group_of[keys[i]] or nil }) do
         numbers[group] = (numbers[group] or 0) + 1
       end
@@ -71,7 +71,7 @@ if walked == ROWS then
     else
       local set, score = place(row)
       if is_aside(key) then
-        -- Another client has repaired the row after it was set aside.
+        -- Another client has repaired the row after the key was set aside.
         redis.call('ZREM', ASIDE, key)
       end
       if not is_placed(key, row, set) then

@@ -1,5 +1,5 @@
--- Makes parked or waiting keys ready. ARGV: 'parked' or 'waiting', and the keys. Answers one digit per key: 1 if it was in
--- that state.
+-- Makes parked or waiting keys ready. The first argument is 'parked' or 'waiting', and the keys follow. Answers with
+-- one digit for each key: 1 if it was in this state.
 local at, from, keys = now(), ARGV[1], keys_given(1)
 local changed, answers = {}, {}
 load(keys)

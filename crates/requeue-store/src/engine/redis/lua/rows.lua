@@ -1,6 +1,6 @@
--- The row of a key, and the effect of each operation on it. row.rs is the reference. Times are microseconds since 1970,
--- and 0 means that there is no time. Operations change rows in memory. `keep` writes the rows at the end, so that a
--- failed script has changed nothing.
+-- The row of a key, and the effect of each operation on it. row.rs is the reference. Times are in microseconds since
+-- 1970, and 0 means that there is no time. An operation changes rows in memory. `keep` writes the rows at the end of
+-- the script, so that a script that fails has changed nothing.
 
 -- The default values of a row.
 local NOTHING = { __index = {
@@ -9,28 +9,31 @@ local NOTHING = { __index = {
   worker = '', failures = 0, steps = 0, backing_off = 0, not_before = 0, parked = 0, error = '',
   bound = 0, failed_at = 0, trace = '', run_trace = '', past = '',
 } }
--- The encodings of a row. PENDING is for a pending key. RUNNING is for a key in flight, and ends with the length of the
--- worker's name and the name. A row with failures, a bound, trace contexts or a past has additional fields, followed by the error. If the time
--- of
--- the last failure is known, it precedes the error, and 2 is added to `parked`. The trace contexts of the pending run and
--- of the run in flight, and the past, are also before the error, each after its length, and 4 is added. values.rs reads the same encodings.
+-- The encodings of a row. PENDING is the encoding of a pending key. RUNNING is for a key in flight, and ends with the
+-- worker's name after its length. If the row has failures, a bound, trace contexts or a past, the fields of EXTRA
+-- follow, and then the error.
+--
+-- Two kinds of values can precede the error. If the time of the last failure is known, it precedes the error, and 2 is
+-- added to `parked`. If there are trace contexts or a past, three texts follow, each after its length, and 4 is added
+-- to `parked`. The texts are the trace contexts of the pending run, those of the run in flight, and the past. values.rs
+-- reads the same encodings.
 local PENDING = '>ddI4I4b'
 local RUN, EXTRA = '>dddI4I4bBc0', '>I4I4ddbd'
 local RUNNING = PENDING .. string.sub(RUN, 2)
--- In a queue with groups, the group and a zero byte precede the row.
+-- If the queue has groups, the group and a zero byte precede the row.
 local STORED_RUNNING = '>c0' .. string.sub(RUNNING, 2)
 local PENDING_SIZE = struct.size(PENDING)
--- The sizes do not include the worker's name.
+-- These sizes do not include the name of the worker.
 local RUNNING_SIZE, EXTRA_SIZE = struct.size(PENDING .. 'dddI4I4bB'), struct.size(EXTRA)
 
--- The loaded rows by key, and for each unreadable row the reason.
+-- `rows` has the loaded rows by key. `unreadable` has the reason for each row that cannot be read.
 local rows, unreadable = {}, {}
 
 local function is_priority(priority)
   return priority >= -1 and priority <= 1
 end
 
--- The multi-byte characters of UTF-8, without control characters.
+-- The multi-byte characters of UTF-8, except control characters.
 local LONG_CHARACTERS = {
   '\194[\160-\191]', '[\195-\223][\128-\191]',
   '\224[\160-\191][\128-\191]', '[\225-\236\238\239][\128-\191][\128-\191]',
@@ -38,7 +41,7 @@ local LONG_CHARACTERS = {
   '[\241-\243][\128-\191][\128-\191][\128-\191]', '\244[\128-\143][\128-\191][\128-\191]',
 }
 
--- Returns whether `name` is a valid name of a worker, or empty.
+-- Returns true if `name` is empty or a valid name of a worker.
 local function is_name(name)
   if #name > 100 then
     return false
@@ -50,7 +53,7 @@ local function is_name(name)
   return not string.find(name, '[^ -~]')
 end
 
--- Describes the first invalid time. The arguments alternate between names and values.
+-- Describes the first invalid time, or returns nil. The arguments are a name, its time, the next name, and so on.
 local function wrong_time(name, time, ...)
   if not name then
     return nil
@@ -60,7 +63,8 @@ local function wrong_time(name, time, ...)
   return wrong_time(...)
 end
 
--- Returns the values of a row that is only pending, after `start` bytes; nil and the reason if they are invalid.
+-- Returns the values of a row that is only pending. The row begins after `start` bytes. The result is nil and the
+-- reason if the row is invalid.
 local function unpacked_pending(packed, start)
   local at, since, adds, flags, priority = struct.unpack(PENDING, packed, start + 1)
   if is_time(at) and is_time(since) and is_priority(priority) then
@@ -69,7 +73,7 @@ local function unpacked_pending(packed, start)
   return nil, wrong_time('at', at, 'since', since) or 'priority is ' .. priority
 end
 
--- Returns the text after its length, which is at `start`, and the start of the rest; nil if it is cut.
+-- Returns the text whose length is at `start`, and the start of the rest. Returns nil if the text is incomplete.
 local function take_text(packed, start)
   if #packed < start + 2 then
     return nil
@@ -81,7 +85,7 @@ local function take_text(packed, start)
   return string.sub(packed, start + 3, rest), rest
 end
 
--- Returns the row; nil and the reason if it cannot be read. values.rs implements the same rules.
+-- Returns the decoded row. The result is nil and the reason if the row is invalid. values.rs implements the same rules.
 local function unpacked(packed)
   local size = #packed
   local running = RUNNING_SIZE + (string.byte(packed, RUNNING_SIZE) or 0)
@@ -180,10 +184,10 @@ local function packed(row)
   ) .. (has_time and struct.pack('>d', row.failed_at) or '') .. (texts or '') .. row.error
 end
 
--- Returns the sorted set of the key and its score; nothing if the key has no state.
+-- Returns the sorted set that has the key, and the score of the key in it. Returns nothing if the key has no state.
 local function place(row)
   if row.parked == 1 then
-    -- All parked keys have the same score, so that the keys determine the order.
+    -- All parked keys have the same score, so Redis sorts them by the keys themselves.
     return PARKED, 0
   elseif row.epoch > 0 then
     return LEASES, row.lease_until
@@ -192,7 +196,7 @@ local function place(row)
   end
 end
 
--- Returns the due time of the next run of a key in flight.
+-- Returns the due time of the next run of a key in flight, or nil if no run is pending.
 local function runs_again(row)
   return row.epoch > 0 and row.at > 0 and row.at or nil
 end
@@ -211,16 +215,16 @@ local function time_format(format)
 end
 local text_of = time_format('%.0f')
 
--- The groups of the keys that `skip_group` has read, and of new keys. Queues without groups need none of these
--- variables.
+-- `group_of` has the groups of the keys that `skip_group` has read, and of new keys. If the queue has no groups, these
+-- variables are nil.
 local group_of, prefix_of, due_text, turn_of
 
--- Returns the stored text of each key, or false.
+-- Returns the stored text of each key. The text is false if the key has none.
 local function find_texts(keys)
   return redis.call('HMGET', ROWS, unpack(keys))
 end
 
--- Returns the number of bytes before the row in the text of a key. In a queue with groups, the row follows the group
+-- Returns the number of bytes that precede the row in the text of a key. If the queue has groups, they are the group
 -- and a zero byte.
 local function skip_group(key, text)
   if not TURNS then
@@ -232,7 +236,7 @@ local function skip_group(key, text)
   return start
 end
 
--- Returns the encoded row of each key, or false.
+-- Returns the encoded row of each key. The row is false if the key has none.
 local function find(keys)
   local texts = find_texts(keys)
   for i = 1, TURNS and #keys or 0 do
@@ -243,7 +247,7 @@ end
 
 local ALL_PLACES = { BANDS[1], BANDS[2], BANDS[3], LEASES, AGAIN, PARKED }
 
--- Returns true if any key was set aside. Most shards contain no such key.
+-- Returns true if any key was set aside. In most shards, there is no such key.
 local some_aside
 local function has_aside()
   if some_aside == nil then
@@ -252,7 +256,7 @@ local function has_aside()
   return some_aside
 end
 
--- Returns whether the key was set aside.
+-- Returns true if the key was set aside.
 local function is_aside(key)
   return has_aside() and redis.call('ZSCORE', ASIDE, key)
 end
@@ -260,7 +264,7 @@ end
 if TURNS then
   group_of = {}
 
-  -- The text before the row of a key, by group.
+  -- The text that precedes the row of a key, by group.
   prefix_of = setmetatable({}, { __index = function(known, group)
     known[group] = group .. '\0'
     return known[group]
@@ -269,15 +273,15 @@ if TURNS then
   -- The format of due times in TURNS.
   due_text = time_format('%016.0f')
 
-  -- Returns the member of TURNS of a ready key. The order of these members is the order of the turns.
+  -- Returns the member of TURNS for a ready key. The members are ordered by band, group, due time and key.
   function turn_of(band, group, at, key)
     return DIGITS[band] .. group .. '\0' .. due_text(at) .. '\0' .. key
   end
 end
 
--- Sets aside a key whose row cannot be read: the row is kept, and no claim finds the key. Returns false if the key
--- already was set aside. Its due time and group are unknown, so the key may stay in TURNS until a claim or a repair
--- finds it there. A repair then counts the keys in flight.
+-- Sets aside a key whose row cannot be read: the row is kept, but no claim finds the key. Returns false if the key was
+-- already set aside. The due time and the group of the key are unknown. Therefore, the key may stay in TURNS until a
+-- claim or a repair finds it there. A repair then counts the keys in flight.
 local function set_aside(key)
   for _, set in ipairs(ALL_PLACES) do
     redis.call('ZREM', set, key)
@@ -285,7 +289,7 @@ local function set_aside(key)
   return redis.call('ZADD', ASIDE, 0, key) == 1
 end
 
--- Returns the row of a key, decoded from `text`, if it can be read.
+-- Decodes `text`, which is the row of a key. Returns nil if the row cannot be read.
 local function read(key, text)
   local row, why = unpacked(text)
   if not row then
@@ -293,7 +297,7 @@ local function read(key, text)
     return nil
   end
   if is_aside(key) then
-    -- Another client has repaired the row after it was set aside.
+    -- Another client has repaired the row after the key was set aside.
     row.is_misplaced = true
   else
     row.was_in, row.was_at = place(row)
@@ -320,7 +324,7 @@ local function new()
   return setmetatable({ at = 0, since = 0, adds = 0, flags = 0, priority = 0 }, NOTHING)
 end
 
--- Returns a new row of a key, instead of the unreadable row.
+-- Returns a new row for a key, in the place of its unreadable row.
 local function replace(key)
   local row = new()
   row.is_misplaced = true
@@ -328,7 +332,7 @@ local function replace(key)
   return row
 end
 
--- Prepares a row for several keys. The row must not change after this call.
+-- Prepares a row that several keys share. The row must not change after this call.
 local function share(row)
   row.text = packed(row)
   row.set, row.score = place(row)
@@ -343,7 +347,7 @@ local function append(lists, set, what)
   list[#list + 1] = what
 end
 
--- Appends the arguments of ZADD for a member.
+-- Appends a score and a member to the arguments of ZADD for `set`.
 local function append_member(lists, set, score, member)
   local list = lists[set]
   if not list then
@@ -369,7 +373,7 @@ if TURNS then
   -- The numbers of keys in flight of the groups that `read_in_flight` has read.
   in_flight = {}
 
-  -- Makes the number of a group infinite, so that the group delivers no key until the repair.
+  -- Makes the number of keys in flight of a group infinite. The group then delivers no key until a repair.
   local function distrust(group)
     in_flight[group], in_flight[DEFAULT] = math.huge, math.huge
     distrust_counts()
@@ -388,12 +392,12 @@ if TURNS then
     end
   end
 
-  -- Returns for each of these groups its weight, and the limit of its keys in flight, if any. A paused group has the
-  -- limit 0. Reads the numbers of keys in flight of the groups with a limit.
+  -- Returns the weight of each of these groups, and the limit of its keys in flight, or nil if it has none. The limit
+  -- of a paused group is 0. Also reads the numbers of keys in flight of the groups that have a limit.
   function settings_of(groups)
     local found = redis.call('HMGET', GROUP_SETTINGS, DEFAULT, unpack(groups))
     local default = tonumber(string.match(found[1] or '', '^%S+'))
-    -- Parsed settings are cached, because many groups have the same text.
+    -- The parsed settings are cached, because many groups have the same settings.
     local settings, parsed_as, limited = {}, { [false] = { limit = default, weight = 1 } }, {}
     for i, group in ipairs(groups) do
       local text = found[i + 1]
@@ -413,18 +417,18 @@ if TURNS then
     return settings
   end
 
-  -- Returns the number of groups that FREED still has space for.
+  -- Returns the number of groups for which FREED still has space.
   local MOST_FREED = 64
   local function room_in_freed()
     return MOST_FREED - redis.call('ZCARD', FREED)
   end
 
-  -- Returns whether FREED can name further groups: this requires space, and that no search of all groups is due.
+  -- Returns true if FREED can name further groups. It must have space, and no search of all groups may be due.
   function may_name_groups()
     return redis.call('ZRANGE', FREED, 0, 0)[1] ~= UNNAMED and room_in_freed() > 0
   end
 
-  -- Wakes a waiting process for these groups, each preceded by its band. The process finds the groups in FREED.
+  -- Wakes a waiting process for these groups, each of which follows its band. The process finds the groups in FREED.
   local function wake_for_groups(members)
     if #members == 0 then
       return
@@ -440,8 +444,8 @@ if TURNS then
     wake()
   end
 
-  -- Wakes a waiting process for each group with new ready keys that is below its limit. For a group at its limit, the
-  -- process would search all groups in vain. `ready` maps each member of FREED to its group.
+  -- Wakes a waiting process for each group that has new ready keys and is below its limit. For a group at its limit,
+  -- the process would search all groups and find nothing. `ready` maps each member of FREED to its group.
   function wake_for_ready(ready)
     local groups, members = {}, {}
     for _, group in pairs(ready) do
@@ -457,8 +461,8 @@ if TURNS then
     wake_for_groups(members)
   end
 
-  -- Adds to the numbers of keys in flight by group. Wakes a waiting process for each group that was at its limit, and
-  -- has a ready key.
+  -- Adds `changes` to the numbers of keys in flight of groups. Wakes a waiting process for each group that was at its
+  -- limit and has a ready key.
   function change_in_flight(changes)
     local sum, groups, freed, written, gone, members = 0, { DEFAULT }, {}, {}, {}, {}
     for group, change in pairs(changes) do
@@ -471,7 +475,7 @@ if TURNS then
     read_in_flight(groups)
     for group, change in pairs(changes) do
       in_flight[group] = in_flight[group] + change
-      -- A sum of 0 is stored, so that its loss is detected.
+      -- A sum of 0 is also stored, so that a loss of the sum is detected.
       if in_flight[group] == 0 and group ~= DEFAULT then
         gone[#gone + 1] = group
       else
@@ -504,7 +508,7 @@ if TURNS then
     end
     local is_turn = band and at <= now
     if was_band then
-      -- The key was in one of two sets, so it is removed from both.
+      -- The key was in one of two sets. This function does not know which, so it removes the key from both.
       append(taken, TURNS, turn_of(was_band, group, was_at, key))
       if is_turn and set == was_in then
         append(taken, set, key)
@@ -521,10 +525,10 @@ if TURNS then
   end
 end
 
--- The maximum number of failed runs of a shard.
+-- The maximum number of failed runs that a shard keeps.
 local MOST_ATTEMPTS = 10000
 
--- If there are too many failed runs, removes the older half of a few runs at a random place.
+-- Reads a few failed runs at a random place, and removes the older half of them, if there are too many.
 local function trim_attempts(now)
   for step = 1, 64 do
     if redis.call('HLEN', ATTEMPTS) <= MOST_ATTEMPTS then
@@ -546,16 +550,17 @@ local function trim_attempts(now)
   end
 end
 
--- Writes the rows of these keys, each of which occurs once. Wakes a waiting process if a key is ready, or
--- due before all others.
+-- Writes the rows of `keys`, each of which occurs once. Wakes a waiting process if a key is ready, or is due before all
+-- others.
 local function keep(keys, now)
   if #keys == 0 then
     return
   end
   local written, gone, put, taken = {}, {}, {}, {}
-  -- The failed runs that are written and removed.
+  -- The failed runs that this call writes, and those that it removes.
   local failed, forgotten = {}, {}
-  -- In a queue with groups: the changes of the numbers of keys in flight, and the groups of new ready keys.
+  -- If the queue has groups, `changes` has the changes of the numbers of keys in flight, and `ready` the groups of new
+  -- ready keys.
   local changes, ready = {}, nil
   local soonest = NEVER
   -- Records that a key of this group has become ready.
@@ -572,7 +577,7 @@ local function keep(keys, now)
       ready[DIGITS[band] .. group] = group
     end
   end
-  -- Writes a new key, which shares its row with other keys.
+  -- Writes a new key that shares its row with other keys.
   local function keep_new(key, row)
     local set, at, n, group = row.set, row.score, #written, nil
     local text, band = row.text, at <= now and BAND_OF and BAND_OF[set]
@@ -591,7 +596,7 @@ local function keep(keys, now)
       end
     end
   end
-  -- Writes another key.
+  -- Writes a key that has its own row.
   local function keep_row(key, row)
     local set, at = place(row)
     local text = set and packed(row)
@@ -675,7 +680,7 @@ local function after(now, delay)
   return math.min(now + delay, NEVER)
 end
 
--- Returns whether the pending run is due.
+-- Returns true if a run is pending and due.
 local function is_dirty(row, now)
   return row.at > 0 and row.at <= now
 end
@@ -709,10 +714,10 @@ local function forget(row)
   end
 end
 
--- The maximum length of the trace contexts of a run.
+-- The maximum length, in bytes, of the trace contexts of a run.
 local MOST_TRACE = 1024
 
--- Sets the trace contexts of the pending run: see `join_traces` in row.rs. Most adds have none.
+-- Sets the trace contexts of the pending run: see `join_traces` in row.rs. Most adds have no trace context.
 local function join_traces(row, earlier, later)
   if earlier == '' or later == '' then
     if row.trace ~= earlier .. later then
@@ -735,13 +740,13 @@ local function take_back(row)
   end
 end
 
--- Returns the latest time to which a debounced add may postpone the pending run.
+-- Returns the latest time to which a debounced add can postpone the pending run.
 local function latest(row)
   return row.bound > 0 and row.bound or row.at > 0 and row.at or NEVER
 end
 
--- Requests a run at `at`. A debounced add has a `bound`. Returns the outcome as in `Added`: 0 for New, 1 for Coalesced,
--- 2 for Dirty.
+-- Requests a run at the time `at`. Only a debounced add has a `bound`. Returns the outcome, in the form of `Added`: 0
+-- for New, 1 for Coalesced, and 2 for Dirty.
 local function demand(row, at, merge, now, bound)
   if is_dirty(row, now) then
     return 1
@@ -787,8 +792,8 @@ local function back_off(row, how, now)
   return delay
 end
 
--- Counts a failure. `failure` contains the duration of the run, or a dash for the time since its claim; the exit status
--- or a dash; and the length of the error, which precedes the output.
+-- Counts a failure. `failure` has the duration of the run, or a dash if it is the time since the claim. The exit
+-- status, or a dash, and the length of the error follow. The error and the output are at the end.
 local function fail(row, how, failure, hold, now)
   local took, status, size, from = string.match(failure, '^(%S+) (%S+) (%d+) ()')
   row.failures = math.min(row.failures + 1, MOST)
@@ -807,7 +812,7 @@ local function fail(row, how, failure, hold, now)
   end
   if not delay or row.failures >= how.most then
     if row.at > 0 then
-      -- The key was added during the run, so its failures are forgotten.
+      -- The key was added during the run, so its failures are reset.
       forget(row)
     else
       row.parked, row.since = 1, now
@@ -819,7 +824,7 @@ local function fail(row, how, failure, hold, now)
     row.not_before = math.max(row.not_before, at)
     at = row.not_before
     if at > now and row.at > 0 then
-      -- One run serves both the retry and the adds during the run.
+      -- One run serves both the retry and the adds during the failed run.
       row.at = math.max(row.at, at)
       row.since = row.at
       unbind(row)
@@ -828,10 +833,11 @@ local function fail(row, how, failure, hold, now)
   demand(row, at, 'earliest', now)
 end
 
--- True if a completion adds its run to the past of a key that remains in the queue.
+-- True if completions add their runs to the past of a key that stays.
 local keeps_past
 
--- Reads the settings of completions: 1 if re-adds are held, and 2 more for `keeps_past`. Returns whether re-adds are held.
+-- Reads the settings of completions. The number is 1 if re-adds are held, and 2 is added for `keeps_past`. Returns true
+-- if re-adds are held.
 local function read_flags(flags)
   keeps_past = tonumber(flags) >= 2
   return flags % 2 == 1
@@ -847,13 +853,13 @@ local function leb128(number)
   return bytes .. string.char(number)
 end
 
--- The digits of the ways in which a run ends: see past.rs.
+-- The digits for the ways in which a run can end: see past.rs.
 local WAYS = { succeed = 0, requeue_after = 1, release = 4, cancelled = 5 }
--- The maximum length of a past.
+-- The maximum length of a past, in bytes.
 local MOST_PAST = 64
 
--- Returns the past of a key with the run that ended now, in the form of past.rs. `was` has the values from before the
--- completion.
+-- Returns the past of a key, including the run that ends now, in the form of past.rs. `was` has the values of the row
+-- before the completion.
 local function with_run(was, row, what, took, now)
   local digit = WAYS[what] or row.parked == 1 and 3 or row.failures == 0 and 6 or 2
   if was.lease_until <= now then
@@ -865,21 +871,22 @@ local function with_run(was, row, what, took, now)
     local high, low = struct.unpack('>I2I4', row.past)
     between = leb128(math.max(ended - high * 4294967296 - low, 0)) .. string.sub(row.past, 7)
   end
-  -- If the key was added during the run, that add has overwritten the time at which the key became ready.
+  -- If the key was added during the run, the add has overwritten the time at which the key became ready.
   local queued = was.since <= was.run_since and math.floor(math.max(now - took - was.since, 0) / 1000) + 1 or 0
   local past = struct.pack('>I2I4', math.floor(ended / 4294967296), ended % 4294967296)
     .. leb128(was.run_adds * 16 + digit) .. leb128(math.floor(took / 1000)) .. leb128(queued) .. between
   return string.sub(past, 1, MOST_PAST)
 end
 
--- Completes the delivery.
+-- Completes a delivery.
 local function finish(row, how, failure, hold, now)
   local place
   if how.adds == 0 then
-    -- The completing process is not the process that claimed the key: see `Asked`.
+    -- The process that completes the delivery may not have claimed the key, so the stored parameters are used: see
+    -- `Asked`.
     how = setmetatable({ adds = row.run_adds, flags = row.run_flags, priority = row.run_priority }, { __index = how })
   end
-  -- An unclaimed run has not started, so it is not part of the past.
+  -- The run of an unclaimed key has not started, so the past does not include it.
   local was = keeps_past and how.what ~= 'unclaim' and not how.is_unclaimed and {
     since = row.since, run_since = row.run_since, run_adds = row.run_adds, lease_until = row.lease_until,
   }
@@ -903,11 +910,11 @@ local function finish(row, how, failure, hold, now)
     row.run_trace = ''
   end
   if place then
-    -- Adds during the delivery have coalesced, as for any ready key.
+    -- Adds during the delivery are coalesced, as for any ready key.
     row.at, row.since = place, place
     unbind(row)
   elseif is_dirty(row, now) then
-    -- The key becomes the last of the ready keys. `since` is still the time of the add.
+    -- The key becomes the last of the ready keys. `since` remains the time of the add.
     row.at = now
     unbind(row)
   end
@@ -920,7 +927,7 @@ local function finish(row, how, failure, hold, now)
   end
 end
 
--- Returns which of these keys, whose rows were read, are in flight with a cancelled run.
+-- Returns the keys among `keys` that are in flight with a cancelled run. Their rows must have been read.
 local function cancelled_of(keys)
   local cancelled = {}
   if #keys > 0 and redis.call('HLEN', CANCELLED) > 0 then
@@ -932,7 +939,7 @@ local function cancelled_of(keys)
   return cancelled
 end
 
--- Returns whether the delivery with this fencing token still has a valid lease.
+-- Returns true if the delivery with this fencing token has a lease that has not expired.
 local function is_held(row, epoch, now)
   return row and row.epoch > 0 and row.epoch == epoch and row.lease_until > now
 end
@@ -954,7 +961,7 @@ local function parsed(spec, names)
   return found
 end
 
--- Returns the keys among the arguments: every `step`-th argument, starting with the second.
+-- Returns the keys among the arguments: each `step`-th argument, beginning with the second.
 local function keys_given(step)
   local keys = {}
   for i = 2, #ARGV, step do

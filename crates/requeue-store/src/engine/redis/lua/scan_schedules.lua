@@ -1,5 +1,5 @@
--- Takes a step of a scan of the schedules. ARGV: the cursor of the last step. Answers the new cursor, the time, and keys
--- with their schedules.
+-- Takes one step of a scan of the schedules. The argument is the cursor of the last step. Answers with the new cursor,
+-- the time, and keys with their schedules.
 local found = redis.call('HSCAN', SCHEDULES, ARGV[1], 'COUNT', 500)
 local answer = { found[1], now() }
 for i = 1, #found[2], 2 do

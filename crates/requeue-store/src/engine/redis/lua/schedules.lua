@@ -1,11 +1,11 @@
 -- The schedules of a shard. SCHEDULES is a hash of the schedules by key. SCHEDULE_TIMES is a sorted set of the keys
--- whose schedules are neither paused nor refused. The score is the time at which a process must look at the schedule,
+-- whose schedules are neither paused nor refused. The score is the time from which a process must handle the schedule,
 -- or 0 if its next time is unknown.
 local SCHEDULES, SCHEDULE_TIMES = KEYS[#KEYS - 1], KEYS[#KEYS]
 local FIELDS = { 'spec', 'zone', 'priority', 'group', 'next_at', 'is_new', 'is_paused', 'error' }
 
--- Returns the schedule of a key. Its values are texts, and `group` and `error` begin with a dot, or are empty if they
--- are missing. Returns nil if another client has written an invalid text.
+-- Returns the schedule of a key. All values are texts. `group` and `error` begin with a dot, or are empty if they are
+-- missing. Returns nil if another client has written an invalid text.
 local function unpacked_schedule(text)
   local is_packed, values = pcall(cmsgpack.unpack, text)
   if not is_packed or type(values) ~= 'table' then
@@ -31,7 +31,7 @@ local function is_active(schedule)
   return schedule.is_paused == '0' and schedule.error == ''
 end
 
--- Writes the time of the next schedule into PAUSED, where claims read it.
+-- Writes the earliest due time into PAUSED, where claims read it.
 local function note_next()
   local is_paused, _, rate = standing()
   local time = first(SCHEDULE_TIMES)

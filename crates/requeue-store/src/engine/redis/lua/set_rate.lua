@@ -1,6 +1,6 @@
--- Sets the rate of all starts of the queue, and wakes waiting processes. ARGV: the rate, or empty text; and "first" if
--- an existing rate must not change. A removed rate is stored as a dash, so that check.lua does not restore it. Answers
--- the rate, or empty text.
+-- Sets the rate of all starts of the queue, and wakes a waiting process. The arguments are the rate or an empty text,
+-- and "first" if an existing rate must not change. A removed rate is stored as a dash, so that check.lua does not
+-- restore it. Answers with the rate, or an empty text.
 local is_paused, time, rate = standing()
 local has = rate_of(rate)
 if ARGV[2] == 'first' and has then

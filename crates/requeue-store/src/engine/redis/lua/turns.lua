@@ -1,8 +1,8 @@
--- Chooses the keys of a claim by turns. engine/sqlite/turns.rs is the reference. Queues without groups do not use this
--- file.
+-- Chooses the keys of a claim in the order of turns. engine/sqlite/turns.rs is the reference. Queues without groups do
+-- not use this file.
 local choose_by_turns, remove_chosen, keep_gates, next_by_rates, needs_search
 if TURNS then
-  -- The maximum number of due keys per priority that a claim moves from BANDS to TURNS.
+  -- The maximum number of due keys of each priority that one claim moves from BANDS to TURNS.
   local MOVED = 256
   local function move_due(at)
     for band, set in ipairs(BANDS) do
@@ -12,7 +12,7 @@ if TURNS then
         for i = 1, #due, 2 do
           keys[#keys + 1] = due[i]
         end
-        -- A key without a row is also moved. A claim then removes it from TURNS.
+        -- If a key has no row, it is moved nevertheless. A claim then removes it from TURNS.
         find(keys)
         for i, key in ipairs(keys) do
           members[2 * i - 1], members[2 * i] = '0', turn_of(band, group_of[key] or '', tonumber(due[2 * i]), key)
@@ -23,9 +23,9 @@ if TURNS then
     end
   end
 
-  -- Parses the rounds of the bands. Each round consists of the group after which the lookup starts, preceded by a dot,
-  -- or empty text; the number of groups to look up; the number of groups that are visited first; and these groups, each
-  -- with the number of keys that it has already received in its turn.
+  -- Parses the rounds of the bands. A round has the group after which the lookup begins, after a dot, or an empty text.
+  -- The number of groups to look up and the number of groups that are visited first follow. These groups are at the
+  -- end, each with the number of keys that it has received in its turn.
   local function parse_rounds(words, i)
     local rounds = {}
     for band = 1, 3 do
@@ -40,8 +40,8 @@ if TURNS then
     return rounds
   end
 
-  -- Returns the groups with ready keys of a band, sorted by name: first the groups after `round.after`, then the
-  -- others.
+  -- Returns the groups that have ready keys of a band. The groups after `round.after` come first, sorted by name, and
+  -- the other groups follow.
   local function look_up_groups(band, round)
     local found, after, before = {}, round.after, nil
     while #found < round.more do
@@ -58,7 +58,7 @@ if TURNS then
     return found
   end
 
-  -- The gates of the groups with rates that may deliver, and the texts of their settings.
+  -- The gates of the groups that have rates and may deliver, and the texts of their settings.
   local gates, texts = {}, {}
 
   local function gate_of_group(group, settings, at)
@@ -68,10 +68,10 @@ if TURNS then
     return gates[group]
   end
 
-  -- The earliest time at which a rate permits the start of a ready key that is currently held back.
+  -- The earliest time at which a rate permits the start of a ready key that it now holds back.
   local next_at = NEVER
 
-  -- Returns the number of keys, up to `wanted`, that the rate of a group permits.
+  -- Returns how many keys the rate of a group permits to start now, up to `wanted`.
   local function permitted_by_rate(turn, at, wanted)
     if not turn.gate then
       return wanted
@@ -81,8 +81,8 @@ if TURNS then
     return most
   end
 
-  -- Records the delivered keys in the settings of their groups. `delivered` contains three values for each key; the
-  -- last is its group. After this call, the times of the next starts are known.
+  -- Records the delivered keys in the gates of their groups. `delivered` has three values for each key, and the last of
+  -- them is the group. After this call, the times of the next starts are known.
   function keep_gates(delivered, at)
     if not next(gates) then
       return false
@@ -109,10 +109,10 @@ if TURNS then
     return next_at
   end
 
-  -- The number of keys in flight of each limited group, including the keys that this claim takes.
+  -- The number of keys in flight of each group that has a limit. It includes the keys that this claim takes.
   local running = {}
 
-  -- Returns the number of keys, up to `wanted`, that the limit and the rate of the group permit.
+  -- Returns how many keys the limit and the rate of the group permit to start now, up to `wanted`.
   local function room_of(turn, at, wanted)
     wanted = permitted_by_rate(turn, at, wanted)
     if not turn.limit then
@@ -122,7 +122,7 @@ if TURNS then
     return math.max(math.min(wanted, turn.limit - running[turn.group]), 0)
   end
 
-  -- The number of groups of the ring that a claim visits, as in engine/turns.rs.
+  -- The number of groups of the ring that one claim visits, as in engine/turns.rs.
   local VISITED = 8
 
   local function append_all(list, more)
@@ -131,14 +131,14 @@ if TURNS then
     end
   end
 
-  -- True if groups outside of FREED may be able to deliver a key.
+  -- True if groups that FREED does not contain may be able to deliver a key.
   local is_search_needed = false
 
   function needs_search()
     return is_search_needed
   end
 
-  -- If the ring has too few groups to visit, takes some changed groups from FREED. Returns the groups of each band.
+  -- Takes changed groups from FREED if the ring has too few groups for the claim. Returns the groups of each band.
   local function take_freed(rounds)
     local freed, count = { {}, {}, {} }, VISITED
     for _, round in ipairs(rounds) do
@@ -158,7 +158,8 @@ if TURNS then
     return freed
   end
 
-  -- Returns for each band the groups that may deliver, with their settings, and the progress of the lookup.
+  -- Returns the groups of each band that may deliver keys, with their settings. Also returns the progress of the
+  -- lookup.
   local function find_candidates(rounds, at)
     local bands, visited, all, names = {}, {}, {}, {}
     local freed = take_freed(rounds)
@@ -191,7 +192,7 @@ if TURNS then
       for _, turn in ipairs(candidates) do
         turn.weight, turn.limit = settings[turn.group].weight, settings[turn.group].limit
         turn.gate = settings[turn.group].rate and gate_of_group(turn.group, settings[turn.group], at)
-        -- A group that was looked up must not take a place in the ring while its limit or rate permits no key.
+        -- While its limit or rate permits no key, a group that was looked up must not take a place in the ring.
         if turn.limit ~= 0 and (turn.is_first or room_of(turn, at, 1) > 0) then
           open[#open + 1] = turn
         end
@@ -201,7 +202,8 @@ if TURNS then
     return bands, visited
   end
 
-  -- Returns the band of the oldest key among the first ready keys of these groups, if several bands have groups.
+  -- Returns the band of the oldest key, among the first ready keys of these groups. Returns nil if only one band has
+  -- groups.
   local function oldest_band(bands, at)
     local some = 0
     for _, candidates in ipairs(bands) do
@@ -223,7 +225,7 @@ if TURNS then
   -- The first and the last member of TURNS of each visit.
   local ranges = {}
 
-  -- Removes the keys that this claim has chosen from TURNS. A claim also removes chosen keys that it does not deliver.
+  -- Removes the chosen keys from TURNS. A claim also removes chosen keys that it does not deliver.
   function remove_chosen()
     for i = 1, #ranges, 2 do
       redis.call('ZREMRANGEBYLEX', TURNS, '[' .. ranges[i], '[' .. ranges[i + 1])
@@ -233,8 +235,8 @@ if TURNS then
   -- The chosen keys, their members of TURNS, and their groups.
   local keys, members, groups = {}, {}, {}
 
-  -- Chooses up to `most` ready keys of a band by the turns of `candidates`. Returns the groups that may have more keys.
-  -- `is_first` marks the groups whose turns come next.
+  -- Chooses up to `most` ready keys of a band, in the order of the turns of `candidates`. Returns the groups that may
+  -- have more keys. In the result, `is_first` is true for groups whose turns are not over.
   local function visit_groups(band, candidates, most, at)
     local sum, used = 0, 0
     for i = 1, math.min(#candidates, VISITED) do
@@ -267,7 +269,7 @@ if TURNS then
           running[turn.group] = running[turn.group] + #found
         end
         if #found == wanted then
-          -- The claim may be full before the turn is over.
+          -- The claim may be full before the group's turn is over.
           turn.is_first = #found < length
           turn.used = turn.is_first and turn.used + #found or 0
           turn.after = found[#found]
@@ -276,11 +278,11 @@ if TURNS then
         end
       end
     end
-    -- If a claim visits a band again, no group may have two consecutive turns.
+    -- A claim may visit a band again. In this case, no group may have two consecutive turns.
     for _, turn in ipairs(over) do
       open[#open + 1] = turn
     end
-    -- Workers take the keys of a claim in this order: in each turn, as many keys of a group as its weight.
+    -- Workers take the keys of a claim in this order. In each turn, a group delivers as many keys as its weight.
     local number, chosen, all, sub = 0, #keys, #keys + count, string.sub
     while chosen < all do
       number = number + 1
@@ -301,7 +303,7 @@ if TURNS then
     return open
   end
 
-  -- Repeats `visit_groups` until `most` keys are chosen, or no visited group can deliver another key.
+  -- Repeats `visit_groups` until `most` keys are chosen, or until no visited group can deliver another key.
   local function visit_band(band, candidates, most, at)
     local before
     repeat
@@ -311,10 +313,13 @@ if TURNS then
     return candidates
   end
 
-  -- Returns the keys that a claim delivers, their members of TURNS, and their groups. Also returns its progress over
-  -- the groups of each band: the groups whose turns come next with the keys that they have received, the groups that
-  -- follow in the ring, the last group that was looked up, and 1 if all groups were looked up. Also returns whether
-  -- there may be more keys.
+  -- Returns the keys that a claim delivers, their members of TURNS, and their groups. Also returns the progress of each
+  -- band, and true if there may be more keys. The progress of a band has four parts:
+  --
+  -- - the groups whose turns come next, each with the number of keys that it has received
+  -- - the groups that follow in the ring
+  -- - the last group that was looked up
+  -- - 1 if all groups were looked up
   function choose_by_turns(at, max, oldest, words, first_word)
     move_due(at)
     local bands, visited = find_candidates(parse_rounds(words, first_word), at)

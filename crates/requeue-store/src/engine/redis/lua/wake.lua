@@ -1,2 +1,2 @@
--- Wakes the waiting processes.
+-- Wakes a waiting process.
 wake()

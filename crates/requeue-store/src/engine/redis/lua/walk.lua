@@ -1,6 +1,6 @@
--- Takes a step of a walk over all keys, or over those in flight. ARGV: 'all' or the set, and the cursor of
--- the last step. Answers the new cursor, the time, and the keys with their rows and the fencing tokens of their cancelled
--- runs, if any.
+-- Takes one step of a walk over all keys, or over the keys in flight. The arguments are 'all' or the set, and the
+-- cursor of the last step. Answers with the new cursor and the time. The keys follow, each with its row and the fencing
+-- token of its cancelled run, if it has one.
 local which, cursor = ARGV[1], ARGV[2]
 local found
 if which == 'all' then

@@ -1,5 +1,5 @@
-//! Tests responses of servers that cannot process requests. The servers are simulated, because real servers produce
-//! most of these responses only at unpredictable times.
+//! Tests answers of servers that cannot process a request. The servers are simulated, because a real server gives most
+//! of these answers only at times that a test cannot control.
 
 use ::redis::ConnectionAddr;
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
@@ -14,11 +14,11 @@ use crate::types::error::Kind;
 #[derive(Default)]
 struct Pretended {
     ports: [u16; 2],
-    /// The server that has all slots, according to both maps.
+    /// The number of the server that has all slots, according to the maps of both servers.
     master: usize,
-    /// The answer of each server to scripts.
+    /// The answer of each server to a script.
     says: [String; 2],
-    /// The commands that each server has received. `connections` counts its connections.
+    /// The commands that each server has received. `connections` is the number of its connections.
     heard: [Vec<String>; 2],
     connections: [usize; 2],
 }
@@ -87,14 +87,14 @@ async fn command(reads: &mut BufReader<OwnedReadHalf>) -> Option<Vec<String>> {
     Some(words)
 }
 
-/// Reads the number of a line such as `*3` or `$5`.
+/// Reads a line such as `*3` or `$5`, and returns its number.
 async fn number(reads: &mut BufReader<OwnedReadHalf>) -> Option<usize> {
     let mut line = String::new();
     reads.read_line(&mut line).await.ok()?;
     line.get(1..)?.trim_end().parse().ok()
 }
 
-/// Returns an engine that knows the first server as the master. `says` contains the servers' answers to scripts.
+/// Returns an engine that knows the first server as the master. `says` has the answer of each server to scripts.
 async fn engine_of(says: [&str; 2]) -> (Redis, Place, Both) {
     let both = Pretended::start().await;
     lock(&both).says = says.map(|said| format!("{said}\r\n"));
@@ -173,7 +173,7 @@ async fn who_is_sent_on_goes_there() {
         heard.retain(|word| matches!(&**word, "ASKING" | "EVALSHA"));
         assert_eq!(heard[0] == "ASKING", asking_first, "{redirect}: {heard:?}");
     }
-    // Redirections are limited in number, and must have a valid address.
+    // The number of redirections is limited, and their addresses must be valid.
     let (engine, place, both) = engine_of(["", ""]).await;
     let ports = lock(&both).ports;
     lock(&both).says = [1, 0].map(|other| format!("-MOVED 1 127.0.0.1:{}\r\n", ports[other]));
@@ -206,7 +206,7 @@ async fn a_connection_for_adds_that_was_given_up_on_is_made_anew() {
 async fn a_server_that_is_gone_for_good_is_forgotten() {
     let (engine, ..) = engine_of([NEW, NEW]).await;
     let node = engine.nodes.holder_of(0).await.expect("the slot has a server");
-    // No server listens there.
+    // No server listens at this address.
     let gone = ConnectionAddr::Tcp("127.0.0.1".to_owned(), 1);
     assert!(!engine.nodes.remembers(&node, gone).await);
     let seed = node.info.addr().clone();

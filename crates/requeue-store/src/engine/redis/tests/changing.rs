@@ -7,14 +7,14 @@ use tokio::task::JoinSet;
 use super::*;
 use crate::{Add, Completion, ErrorKind, Queue};
 
-/// An interval that is longer than any test, so that a process with this poll interval must be woken.
+/// A poll interval that is longer than any test. A process with this interval receives a key only if it is woken.
 const NEVER: Duration = Duration::from_secs(3600);
 
 async fn open(url: &str, name: &str) -> Queue {
     store(url).await.queue(name).poll(NEVER).open().await.expect("the queue opens")
 }
 
-/// Runs tasks with separate connections, like processes.
+/// Runs tasks that have separate connections, as processes have.
 async fn work(url: &str, name: &str, tasks: usize, rounds: usize) {
     const KEYS: usize = 60;
     let held = Arc::new(Mutex::new(HashMap::new()));
@@ -51,7 +51,7 @@ async fn work(url: &str, name: &str, tasks: usize, rounds: usize) {
         ended.expect("no key is delivered twice at once");
     }
     let queue = open(url, name).await;
-    // The keys that were added last are still in the queue.
+    // The keys of the last adds are still in the queue.
     while queue.counts().await.expect("counted") != StateCounts::default() {
         for item in queue.get_many(100).await {
             item.succeed().await.expect("the lease is valid");
@@ -80,12 +80,12 @@ async fn wakes(url: &str) {
         tokio::spawn(async move { queue.get().await.expect("the queue is not shut down") })
     };
     let (first, second) = (get(&one), get(&other));
-    // Both getters must be woken, by one message or by two.
+    // Both getters must be woken, by one token or by two.
     adding.add_all(["a", "b"]).await.expect("added");
     let items = [first.await.expect("woken"), second.await.expect("woken")];
     let found: HashSet<_> = items.iter().map(|item| item.to_string()).collect();
     assert_eq!(found, HashSet::from(["a".to_owned(), "b".to_owned()]));
-    // The next keys are a re-added key in flight, a failed key, and a key that is due later.
+    // The next keys are a key that was added in flight, a failed key, and a key with a due time.
     adding.add("a").await.expect("added");
     let third = get(&one);
     for item in items {
@@ -151,7 +151,7 @@ async fn who_is_busy_takes_no_message_from_who_waits() {
     let (busy, idle) = (open(&server.url(""), "q").await, open(&server.url(""), "q").await);
     let got = get(&busy);
     waiting(&server, 1).await;
-    // No message announces a delayed key that becomes due. The connection for messages is still waiting.
+    // No token announces that a delayed key becomes due. The connection for tokens still waits.
     busy.add_after("a", Duration::from_millis(50)).await.expect("added");
     assert_eq!(got.await.expect("the key is due"), "a");
     let got = get(&idle);
@@ -172,7 +172,7 @@ async fn may_be_anything(url: &str) {
         vec![b'x'; 2048],
     ];
     let names = ["{}", "}", "a b", "a/0.0", "a", "*", "'\"\\", "ä\u{1}"].map(|odd| {
-        // The name is unique to this test run.
+        // The suffix makes the name unique in this test run.
         format!("{odd}{}", name(""))
     });
     let mut queues = Vec::new();
@@ -255,8 +255,8 @@ async fn many_keys_are_walked_page_by_page() {
     assert_eq!((counts.ready, counts.in_flight, counts.parked), (1980, 19, 1));
 }
 
-/// A pause can fail after it has paused some shards, and a shard can lose its pause. Then the client must not return
-/// the keys of the other shards to the store, and claim them again immediately.
+/// A pause can fail after it has paused some shards, and a shard can lose its pause. In these cases, the client must
+/// not return the keys of other shards to the store, and claim them again immediately.
 #[tokio::test]
 async fn a_pause_of_one_shard_returns_no_key_of_the_others() {
     let Some(server) = Server::shared() else { return };
@@ -303,10 +303,10 @@ async fn a_page_of_parked_keys_takes_no_walk() {
     }
     let stats = server.cli(&["info", "commandstats"]);
     assert!(!stats.contains("scan:") && stats.contains("_hget:calls=240,"), "{stats}");
-    // The limit exceeds the number of keys that one request returns.
+    // The limit is greater than the number of keys that one request returns.
     let page = queue.snapshot(State::Parked, None, 5000).await.expect("the page is read");
     assert_eq!(page.into_iter().map(|entry| entry.key.to_string()).collect::<Vec<_>>(), keys);
-    // The rows may have been removed.
+    // Another client may have removed the rows.
     server.cli(&["del", "requeue:{q/0.0}:rows"]);
     let page = queue.snapshot(State::Parked, None, 5000).await.expect("the page is read");
     assert!(page.len() > 900 && page.len() < 1100, "{}", page.len());
@@ -341,14 +341,14 @@ async fn a_key_that_ends_leaves_nothing_and_its_numbers_rise() {
             }
             // A failover may lose this Redis key.
             1 => _ = server.cli(&["del", "requeue:{q/0.0}:epoch"]),
-            // An operator may remove the scripts.
+            // An operator may remove the scripts from the server.
             2 => _ = server.cli(&["script", "flush"]),
             _ => {}
         }
     }
 }
 
-/// With the maximum number of shards, fencing tokens stay below 2⁵³, and the tokens of two shards never collide.
+/// With the maximum number of shards, fencing tokens stay below 2⁵³. Two shards never give the same token.
 #[tokio::test]
 async fn epochs_of_any_number_of_shards_are_small_and_rise_without_the_last_one() {
     let Some(server) = Server::start() else { return };
@@ -374,7 +374,7 @@ async fn epochs_of_any_number_of_shards_are_small_and_rise_without_the_last_one(
                 match round {
                     // A failover may lose this Redis key.
                     0 => _ = server.cli(&["del", kept]),
-                    // The effect is the same as if the clock were set back by 1 h.
+                    // The effect is the same as that of a clock that was set back by 1 h.
                     1 => {
                         _ = server.cli(&["incrby", kept, &(3_600_000_000_u64 / shards).to_string()])
                     }
@@ -428,7 +428,7 @@ async fn what_is_in_one_batch_twice_happens_twice() {
     let found: Vec<_> = claimed.iter().map(|out| (&*out.key, out.asked.adds)).collect();
     assert_eq!(found, [(&b"a"[..], 3), (b"c", 1)]);
 
-    // A delivery is completed once, and a completion with a stale token has no effect.
+    // A delivery can be completed once. A completion with an earlier token has no effect.
     let [a, c] = &claimed[..] else { panic!("expected two deliveries") };
     let end =
         |key: &Key, epoch| End { key: key.clone(), epoch, how: crate::engine::Finish::Succeed };

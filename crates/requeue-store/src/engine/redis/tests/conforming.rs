@@ -19,7 +19,7 @@ use crate::tests::parking::check_expired;
 use crate::tests::pausing::check_pauses;
 use crate::tests::scheduling::check_schedules;
 
-/// Replaces the clock with a Redis key next to each shard.
+/// Replaces the clock by a Redis key next to each shard.
 const CLOCK: &str =
     "local function now() return tonumber(redis.call('GET', KEYS[1] .. ':now') or 1) end";
 
@@ -37,7 +37,7 @@ impl Fixture {
         Self { engine: Arc::new(engine), shards }
     }
 
-    /// Asserts that a repair would change nothing.
+    /// Asserts that a repair of the shard would change nothing.
     async fn assert_whole(&self, shard: &Shard) {
         if shard.queue.grouping.is_none() {
             return;

@@ -29,7 +29,7 @@ fn asked(operation: Operation) -> Vec<u8> {
     hash_of(script)
 }
 
-/// Returns the hash that each request to run the script contains.
+/// Returns the hash of the script. Each request that runs the script contains this hash.
 pub(super) fn hash_of(script: &super::scripts::Script) -> Vec<u8> {
     match script.with(&[]).args_iter().nth(1) {
         Some(redis::Arg::Simple(hash)) => hash.to_vec(),

@@ -1,4 +1,4 @@
-//! Tests malformed rows, and places without a row, which are written directly.
+//! Tests invalid rows, and places without a row. The tests write them directly.
 
 use fastrand::Rng;
 
@@ -7,9 +7,9 @@ use crate::engine::Finish;
 use crate::tests::damage::{BAD, Kind, Scene};
 use crate::types::inspect::State;
 
-/// The offsets of doubles in a row without a worker's name, or with a name of one byte.
+/// The positions of doubles in a row whose worker has no name, or a name of one byte.
 const DOUBLES: [usize; 13] = [0, 8, 25, 33, 41, 67, 68, 75, 76, 84, 85, 92, 93];
-/// The offsets of the priorities, the name and its length, and the parked flag.
+/// The positions of the priorities, the name and its length, and the flag for parked keys.
 const BYTES: [usize; 6] = [24, 57, 58, 59, 83, 84];
 const SIZES: [usize; 17] = [0, 1, 8, 15, 16, 24, 25, 26, 58, 59, 60, 61, 92, 93, 100, 101, 108];
 
@@ -31,7 +31,7 @@ fn double(rng: &mut Rng) -> f64 {
     if rng.u8(..4) == 0 { f64::from_bits(rng.u64(..)) } else { DOUBLES[rng.usize(..DOUBLES.len())] }
 }
 
-/// Returns the row with a change of one kind.
+/// Returns the row after a random change of one kind.
 fn malformed(rng: &mut Rng, row: &[u8]) -> Vec<u8> {
     let mut row = row.to_vec();
     match rng.u8(..6) {
@@ -115,8 +115,7 @@ async fn a_malformed_row_harms_no_other_key() {
     assert!(damaged > 100 && named > 50, "{damaged} were damaged, {named} reported");
 }
 
-/// One script decodes many rows in the same way as the other scripts, and reports for each row whether it can
-/// be read.
+/// One script decodes many rows in the same way as the other scripts, and says of each row whether it can be read.
 #[tokio::test]
 async fn scripts_and_this_program_agree_on_each_row() {
     let Some(server) = Server::shared() else { return };
@@ -140,8 +139,8 @@ async fn scripts_and_this_program_agree_on_each_row() {
     assert!((400..3600).contains(&readable), "{readable} of 4000 can be read");
 }
 
-/// Returns a row in flight with any name, optionally with the part for failures and the bound, and optionally with another
-/// change.
+/// Returns the row of a key in flight with a random name. The row may have the part for failures and the bound, and may
+/// be changed.
 fn named(rng: &mut Rng) -> Vec<u8> {
     let name: Vec<u8> = match rng.u8(..6) {
         0 => (0..rng.usize(..4)).map(|_| rng.u8(..)).collect(),
@@ -185,7 +184,7 @@ fn named(rng: &mut Rng) -> Vec<u8> {
     if rng.u8(..4) == 0 { malformed(rng, &row) } else { row }
 }
 
-/// An operator repairs a row manually and adds a place for the key, but the key is still marked as set aside.
+/// An operator has repaired a row manually and has added a place for its key. The key is still marked as set aside.
 #[tokio::test]
 async fn a_mended_row_leaves_no_trace_when_its_run_ends() {
     let Some(server) = Server::shared() else { return };
@@ -211,7 +210,7 @@ async fn a_mended_row_leaves_no_trace_when_its_run_ends() {
     }
 }
 
-/// Version 1 of the data has no time of the last failure.
+/// Rows of version 1 do not have the time of the last failure.
 #[tokio::test]
 async fn a_parked_row_of_version_1_is_read_and_revived() {
     let Some(server) = Server::shared() else { return };
@@ -233,12 +232,12 @@ async fn a_parked_row_of_version_1_is_read_and_revived() {
     let entry = engine.look_up(&place, &key).await.expect("read").expect("it is there");
     assert_eq!((entry.state, entry.failures, entry.failed), (State::Parked, 3, None));
     assert_eq!(entry.error.as_deref(), Some("no route"));
-    // The script also reads the row.
+    // The script must also be able to read the row.
     let added = engine.add_keys(&place, asking("a")).await.expect("added");
     assert_eq!(added, [Added::Revived]);
 }
 
-/// A repair finds rows that claims never see.
+/// Claims never find this row, but a repair does.
 #[tokio::test]
 async fn a_damaged_row_without_a_place_is_set_aside() {
     let Some(server) = Server::shared() else { return };
@@ -256,7 +255,7 @@ async fn a_damaged_row_without_a_place_is_set_aside() {
         engine.read_page(&place, Some(State::Damaged), None, 9).await.expect("the page is read");
     assert_eq!(page[0].error.as_deref(), Some("the row has 5 bytes"));
 
-    // After a manual repair, the operator adds the key, or requeue repairs the shard.
+    // After a manual repair of the row, either the operator adds the key, or requeue repairs the shard.
     let row = run(&engine, shard, &[b"HGET", shard.rows().as_bytes(), b"good"]).await;
     let Value::BulkString(row) = row else { panic!("the key has no row") };
     for is_added in [false, true] {

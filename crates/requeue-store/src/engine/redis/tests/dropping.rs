@@ -1,4 +1,4 @@
-//! Tests interrupted drops and lost marks.
+//! Tests drops that are interrupted, and marks that are lost.
 
 use requeue_servers::{Language, Point, Proxy};
 
@@ -25,7 +25,7 @@ async fn nothing_is_left_of_a_dropped_queue() {
         engine.add_keys(&place, asking(key)).await.expect("added");
     }
     engine.claim_keys(&place, ONE).await.expect("claimed");
-    // A row that cannot be read is set aside.
+    // The engine cannot read this row, and sets it aside.
     server.cli(&["hset", &format!("requeue:{{{name}/0.0}}:rows"), "b", "not a row"]);
     let all = Claim { max: 9, ..ONE };
     assert_eq!(engine.claim_keys(&place, all).await.expect("claimed").damaged.len(), 1);
@@ -34,7 +34,7 @@ async fn nothing_is_left_of_a_dropped_queue() {
     let dropped = engine.drop_queue(&name, true).await.expect("dropped");
     let had = matches!(dropped, Dropped::Yes(StateCounts { in_flight: 2, damaged: 1, .. }));
     assert!(had, "{dropped:?}");
-    // Operations through the old handle create no Redis key.
+    // An operation with the old handle creates no Redis key.
     assert_eq!(kind(engine.add_keys(&place, asking("d")).await), Kind::Dropped);
     assert_eq!(kind(engine.claim_keys(&place, ONE).await), Kind::Dropped);
     assert_eq!(server.cli(&["keys", &format!("*{name}*")]), "");
@@ -81,7 +81,7 @@ async fn a_drop_that_is_interrupted_is_completed_by_the_next() {
     let mut seal = engine.nodes.scripts.drop.on(&shards[0]);
     seal.arg("seal").arg(7);
     engine.nodes.run_script(shards[0].slot, &seal).await.expect("sealed");
-    // No operation is accepted during the drop.
+    // During a drop, the scripts refuse each operation.
     assert_eq!(kind(engine.add_keys(&place, asking("a")).await), Kind::Unable);
     assert_eq!(kind(engine.claim_keys(&place, ONE).await), Kind::Unable);
     let fault =
@@ -90,7 +90,7 @@ async fn a_drop_that_is_interrupted_is_completed_by_the_next() {
     let fault = engine.drop_queue(&name, true).await.expect_err("another drop may be in progress");
     assert_eq!(fault.kind, Kind::Absent);
     assert_eq!(fault.source.to_string(), "another process is dropping the queue");
-    // The drop has been inactive for longer than its time limit.
+    // The drop has not continued for longer than its time limit.
     server.cli(&["set", &mark(&name), &format!("-{} 7 1000", place.generation)]);
     let dropped = engine.drop_queue(&name, false).await.expect("dropped");
     assert_eq!(dropped, Dropped::Yes(StateCounts::default()));
@@ -109,7 +109,7 @@ async fn whoever_opens_a_queue_completes_its_drop_first() {
         server.cli(&["set", &mark(&name), &format!("-{} 7 1000", place.generation)]);
         server.cli(&["hset", &format!("requeue:{{{name}}}:queue"), "dropping", "1"]);
         let ahead = out.epoch + 1_000_000_000;
-        // The drop had raised the floor before it was interrupted.
+        // Before the interruption, the drop has raised the floor.
         server.cli(&["set", "requeue:dropped", &ahead.to_string()]);
         let listed = engine.list_queues().await.expect("listed");
         assert!(listed.iter().all(|queue| queue.name != name), "{listed:?}");
@@ -186,7 +186,7 @@ async fn what_a_failover_brings_back_of_a_dropped_queue_is_not_in_a_later_one() 
     assert_eq!(kind(engine.add_keys(&place, asking("b")).await), Kind::Dropped);
 }
 
-/// A process reads the record of a queue. The queue is dropped before the process marks the shards.
+/// A process reads the record of a queue. Before it marks the shards, the queue is dropped.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_queue_that_is_opened_while_it_is_dropped_is_another_one_or_none() {
     let Some(server) = Server::start() else { return };
@@ -201,7 +201,7 @@ async fn a_queue_that_is_opened_while_it_is_dropped_is_another_one_or_none() {
                 let (direct, old) = engine(&direct_url, &name).await;
                 direct.add_keys(&old, asking("a")).await.expect("added");
                 if what == "mark" {
-                    // A mark is confirmed only if it was missing.
+                    // The mark was missing, because a mark is confirmed only in this case.
                     server.cli(&["del", &mark(&name)]);
                 }
                 let proxy = Proxy::start(Language::Redis, server.port());
@@ -248,7 +248,7 @@ async fn a_queue_that_is_opened_while_it_is_dropped_is_another_one_or_none() {
     }
 }
 
-/// The tokens are ahead of the clock, as after the clock of the server was set back.
+/// The tokens are ahead of the clock, as if the server's clock was set back.
 #[tokio::test]
 async fn epochs_that_are_ahead_of_the_clock_rise_across_a_drop() {
     let Some(server) = Server::start() else { return };

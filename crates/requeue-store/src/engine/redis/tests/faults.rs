@@ -1,4 +1,4 @@
-//! Tests errors and losses when servers fail or refuse.
+//! Tests errors and lost writes when servers fail or refuse requests.
 
 use std::collections::BTreeMap;
 
@@ -30,7 +30,7 @@ async fn what_was_acknowledged_is_there_when_the_server_is_back() {
     queue.add_all(["a", "b"]).await.expect("added");
     let item = queue.get().await.expect("a key is delivered");
     server.kill();
-    // The operations wait until the server returns.
+    // The operations wait until the server has started again.
     let (adding, ending) = (queue.clone(), tokio::spawn(item.succeed()));
     let adding = tokio::spawn(async move { adding.add("c").await });
     let getting = tokio::spawn({
@@ -110,7 +110,7 @@ async fn why_nothing_connects_has_a_kind() {
     assert!(Store::connect(&server.url("default:n0w@")).await.is_ok());
 }
 
-/// The minimum permissions, as the documentation of the engine lists them.
+/// The minimum permissions, as in the documentation of the engine.
 pub(super) const RIGHTS: &str = "on >s3cret ~requeue:* +evalsha +script|load +blpop +get +set +time +exists \
     +type +hset +hdel +hget +hlen +hmget +hscan +zadd +zrem +zrange +zrangebylex +zrangebyscore +zscore +zcount +zcard \
     +zscan +llen +lpush +ltrim +wait +cluster|slots +cluster|info +info";
@@ -131,8 +131,8 @@ async fn the_rights_that_are_documented_are_enough_and_needed() {
     assert!(queue.revive("a").await.expect("revived"));
     assert_eq!(queue.snapshot(None, None, 9).await.expect("the page is read").len(), 2);
     assert_eq!(drained(&queue).await, ["a", "b"]);
-    // A client that lacks one of these commands cannot open the queue, so no script fails after it has
-    // begun to write.
+    // If a client lacks one of these commands, it cannot open the queue. Therefore, no script fails after it has begun
+    // to write.
     let needed = RIGHTS.split_whitespace().filter(|right| right.starts_with('+'));
     let elsewhere = ["+blpop", "+wait", "+cluster|slots", "+cluster|info", "+script|load", "+info"];
     for (at, right) in needed.filter(|right| !elsewhere.contains(right)).enumerate() {
@@ -171,7 +171,7 @@ async fn what_is_not_ours_stays_as_it_is() {
     assert_eq!(server.cli(&["get", "requeue:{q/0.0}:leases"]), "mine");
 }
 
-/// The format of queues without groups is the same in versions 1 and 2.
+/// For queues without groups, the format of the data is the same in versions 1 and 2.
 #[tokio::test]
 async fn a_migration_raises_the_version_and_keeps_the_keys() {
     let Some(server) = Server::start() else { return };
@@ -203,7 +203,7 @@ async fn a_server_that_is_full_takes_nothing_and_lets_go_of_what_it_has() {
     let fault = engine.add_keys(&place, asking("d")).await.expect_err("the server is full");
     assert_eq!(fault.kind, crate::types::error::Kind::Unable, "{}", fault.source);
     assert_eq!(engine.count_keys(&place).await.expect("counted").ready, 3);
-    // A process that connects only now can also work on the existing keys.
+    // A process that connects when the server is full can also work on the existing keys.
     let (engine, place) = self::engine(&server.url(""), "q").await;
     let claimed = engine.claim_keys(&place, Claim { max: 3, ..ONE }).await.expect("claimed").items;
     let held = claimed.iter().map(|out| (out.key.clone(), out.epoch)).collect();
@@ -274,7 +274,7 @@ async fn an_add_that_is_sent_again_is_one_add() {
         assert_eq!(park().await, runs, "only the first attempt revives the key");
     }
     tokio::task::block_in_place(|| replica.thaw());
-    // `WAIT` also waits for the writes of the first attempt, although this attempt adds nothing.
+    // This attempt adds nothing. Nevertheless, `WAIT` waits for the writes of the first attempt.
     let added = loop {
         match engine.add_once(&place, ask(), &mut attempts).await {
             Ok(added) => break added,
@@ -282,7 +282,7 @@ async fn an_add_that_is_sent_again_is_one_add() {
         }
     };
     assert_eq!(added, [Added::Revived], "the answer of the first attempt");
-    // The receipt survives a failover.
+    // The receipt still exists after a failover.
     tokio::task::block_in_place(|| {
         cluster.nodes()[third].kill();
         cluster.take_over(third);
@@ -296,7 +296,7 @@ async fn an_add_that_is_sent_again_is_one_add() {
     };
     assert_eq!(added, [Added::Revived], "the answer of the first attempt");
     assert_eq!(park().await, 0);
-    // An equal batch is a new add, not a repetition.
+    // An equal batch with other attempts is a new add, not a repetition.
     let mut others = Attempts::until(deadline);
     let added = engine.add_once(&place, ask(), &mut others).await.expect("added");
     assert_eq!(added, [Added::Revived]);
@@ -316,8 +316,8 @@ async fn receipts_are_few_and_expire() {
     }
     let found = server.cli(&["keys", "*:receipt:*"]);
     assert_eq!(found.lines().count(), 1, "one at a time: {found}");
-    // A suspended server may execute an attempt after the deadline. Therefore, the receipt lasts longer. The last batch
-    // has overwritten the same receipt.
+    // A server that was suspended may execute an attempt after the deadline, so the receipt lasts longer than the
+    // deadline. The last batch has overwritten the same receipt.
     let lasts = || -> i64 { server.cli(&["pttl", &found]).parse().expect("the key expires") };
     let grace = GRACE.as_millis() as i64;
     let left = lasts();
@@ -332,7 +332,7 @@ fn numbered(what: &str, count: usize) -> Vec<String> {
     (0..count).map(|n| format!("{what}-{n:04}")).collect()
 }
 
-/// Adds the keys one after the other in a task.
+/// Adds the keys one after another, in a separate task.
 fn add_beside(queue: &Queue, keys: Vec<String>) -> tokio::task::JoinHandle<()> {
     let queue = queue.clone();
     tokio::spawn(async move {
@@ -352,7 +352,7 @@ async fn what_replicas_have_survives_a_failover() {
     tokio::task::block_in_place(|| {
         cluster.nodes()[0].kill();
         cluster.take_over(0);
-        // The server returns as the only replica of its former replica.
+        // The server starts again as the only replica of its former replica.
         cluster.nodes()[0].restart();
     });
     adding.await.expect("the task does not panic");
@@ -371,7 +371,7 @@ async fn a_failover_loses_what_its_replica_had_not_got_and_no_more() {
         replica.freeze();
         cluster.nodes()[0].cli(&["client", "kill", "type", "replica"]);
     });
-    // For a third of the shards, only the master receives these changes.
+    // For a third of the shards, only the master has these changes.
     let mut held = Vec::new();
     while held.len() < first.len() {
         held.extend(queue.get_many(256).await);
@@ -399,7 +399,7 @@ async fn a_failover_loses_what_its_replica_had_not_got_and_no_more() {
         "about a third of the deliveries are repeated: {}",
         again.len()
     );
-    // These keys are delivered again with a higher token. The other completions remain in effect.
+    // These keys are delivered again with a higher token. All other completions remain in effect.
     let mut found = Vec::new();
     while queue.counts().await.expect("counted") != StateCounts::default() {
         for item in queue.get_many(256).await {
@@ -448,7 +448,7 @@ async fn a_shard_that_does_not_answer_holds_up_no_other() {
     let queue = open(&cluster.url(), "q").await;
     queue.add_all(numbered("key", 100)).await.expect("added");
     tokio::task::block_in_place(|| cluster.nodes()[1].freeze());
-    // A third of the shards is unavailable.
+    // A third of the shards does not answer.
     let mut items = Vec::new();
     while items.len() < 50 {
         items.extend(queue.get_many(10).await);
@@ -513,7 +513,7 @@ async fn a_full_server_cancels_runs() {
     queue.add("a").await.expect("added");
     let item = queue.get().await.expect("a key is delivered");
     server.cli(&["config", "set", "maxmemory", "1"]);
-    // The server refuses the notification. The run is cancelled nevertheless.
+    // The server refuses the notification, but the run is cancelled nevertheless.
     let cancelled = queue.cancel_running("a").await.expect("answered");
     assert_eq!(cancelled, CancelledRun::Cancelled);
     drop(item);

@@ -1,4 +1,4 @@
-//! Tests groups beyond the conformance with the model: lost parts, wakes, shards and lists.
+//! Tests of groups that the comparison with the model does not cover: lost parts, wakes, shards and lists.
 
 use requeue_servers::{Language, Point, Proxy};
 use tokio::time::timeout;
@@ -13,7 +13,7 @@ use crate::{Add, Queue, Store};
 
 const LONG: Duration = Duration::from_secs(900);
 const PATTERN: &str = "^[^/]*";
-/// The names of the Redis keys, other than the settings, without which claims cannot enforce the limits.
+/// The names of the Redis keys, except the settings, without which claims cannot enforce limits.
 const PARTS: [&str; 3] = ["turns", "in-flight", "leases"];
 
 async fn grouped(url: &str, name: &str, group_by: &str) -> (Redis, Place) {
@@ -25,7 +25,7 @@ async fn grouped(url: &str, name: &str, group_by: &str) -> (Redis, Place) {
     (engine, place)
 }
 
-/// Adds keys whose groups are the parts before the slash.
+/// Adds keys. The group of a key is the part before the slash.
 async fn add(engine: &Redis, place: &Place, keys: &[&str], add: Add) {
     for &key in keys {
         let group = key.split('/').next().map(Arc::from);
@@ -34,7 +34,7 @@ async fn add(engine: &Redis, place: &Place, keys: &[&str], add: Add) {
     }
 }
 
-/// Claims until no key can be delivered, and the shards are repaired.
+/// Claims until no key can be delivered, and no shard is being repaired.
 async fn claim_all(engine: &Redis, place: &Place) -> Vec<crate::engine::Delivery> {
     let claimed = async {
         let mut all = Vec::new();
@@ -67,7 +67,7 @@ async fn finish_all(engine: &Redis, place: &Place, items: Vec<crate::engine::Del
     }
 }
 
-/// Checks that no key is ready or in flight.
+/// Asserts that no key is ready or in flight.
 fn assert_nothing_is_left(server: &Server, name: &str) {
     let part = |part| format!("requeue:{{{name}/0.0}}:{part}");
     assert_eq!(server.cli(&["exists", &part("turns"), &part("leases")]), "0");
@@ -174,7 +174,7 @@ async fn a_wrong_number_of_a_group_is_counted_again() {
                 add(&engine, &place, &["a/2"], Add::now()).await;
             }
             if number == "5" {
-                // No single operation can detect this change.
+                // No single operation detects this change. The look at the schedules does.
                 engine.next_schedules(&place, 0, 9).await.expect("read");
             }
             add(&engine, &place, &["a/3"], Add::now()).await;
@@ -190,7 +190,7 @@ async fn a_wrong_number_of_a_group_is_counted_again() {
     }
 }
 
-/// The leases are lost while a repair is between its last two steps.
+/// The leases are lost between the last two steps of a repair.
 #[tokio::test]
 async fn keys_in_flight_are_not_counted_without_their_leases() {
     let Some(server) = Server::shared() else { return };
@@ -238,7 +238,7 @@ async fn all_keys_of_a_group_are_in_one_shard() {
         })
         .collect();
     assert_eq!(shards.len(), 7);
-    // If adds name the groups, the keys do not show them.
+    // If adds name the groups, the group of a key cannot be computed from the key. The queue then has one shard.
     let (engine, place) = grouped(&url, &name("shards"), "").await;
     assert_eq!(engine.shard_count(&place), 1);
 }
@@ -279,7 +279,7 @@ async fn a_store_lists_groups_with_keys_or_settings() {
 
 async fn open(store: &Store, name: &str) -> Queue {
     let opening = store.queue(name).group_by(PATTERN).group_limit(1);
-    // Without a wake, the process would wait for the duration of the lease.
+    // If the process were not woken, it would wait for the duration of the lease.
     opening.lease(LONG * 9).poll(LONG * 9).open().await.expect("the queue opens")
 }
 
@@ -340,7 +340,7 @@ async fn only_a_key_that_may_be_delivered_wakes_a_process() {
 
 #[tokio::test]
 async fn groups_that_no_wake_has_named_are_found_by_a_search() {
-    // The number of groups exceeds the groups that a few lookups read, and the groups that wakes name.
+    // There are more groups than a few lookups read, and more than wakes can name.
     const MANY: usize = 2500;
     const FREED: usize = 300;
     let Some(server) = Server::shared() else { return };
@@ -356,7 +356,7 @@ async fn groups_that_no_wake_has_named_are_found_by_a_search() {
             engine.add_keys(&place, asks.to_vec()).await.expect("added");
         }
     }
-    // Claims until a search of all groups has found no key.
+    // The closure claims until a search of all groups has found no key.
     let claim_all = async || {
         let claim = Claim { max: 200, lease: LONG, ..ONE };
         let mut all = Vec::new();
@@ -386,7 +386,7 @@ async fn a_row_that_cannot_be_read_holds_no_slot_of_its_group() {
         let part = |part: &str| format!("requeue:{{{name}/0.0}}:{part}");
         if state == "in flight" {
             assert_eq!(names(&claim_all(&engine, &place).await), ["a: a/1"]);
-            // The lease has expired.
+            // This command lets the lease expire.
             server.cli(&["zadd", &part("leases"), "1", "a/1"]);
         }
         let write = r"return redis.call('hset', KEYS[1], 'a/1', 'a\0not a row')";
@@ -397,7 +397,7 @@ async fn a_row_that_cannot_be_read_holds_no_slot_of_its_group() {
         let entry = engine.look_up(&place, &"a/1".into()).await.expect("looked up");
         let entry = entry.expect("the row is kept");
         assert_eq!((entry.state, entry.group.as_deref()), (State::Damaged, Some("a")));
-        // The add replaces the row.
+        // The add replaces the damaged row.
         add(&engine, &place, &["a/1"], Add::now()).await;
         assert_eq!(claim_all(&engine, &place).await, [], "{state}: the group is at its limit");
         finish_all(&engine, &place, items).await;
@@ -457,7 +457,7 @@ fn per_second(starts: u32) -> Rate {
     Rate::new(starts, Duration::from_secs(1))
 }
 
-/// Returns the rate in a queue's record, and the rate that its claims use.
+/// Returns the rate in the record of a queue, and the rate that claims use.
 async fn rates(engine: &Redis, place: &Place) -> (Option<Rate>, Option<Rate>) {
     let listed = engine.list_queues().await.expect("listed");
     let info = listed.into_iter().find(|info| info.name == *place.name).expect("it is listed");
@@ -465,7 +465,7 @@ async fn rates(engine: &Redis, place: &Place) -> (Option<Rate>, Option<Rate>) {
     (info.rate, throttle.map(|throttle| throttle.rate))
 }
 
-/// A process stops after it has set a rate, and before it has changed the record.
+/// A process has stopped after it has set a rate, but before it has changed the record.
 #[tokio::test]
 async fn an_opener_makes_the_record_say_the_rate_that_claims_keep() {
     let Some(server) = Server::shared() else { return };
@@ -503,7 +503,7 @@ async fn a_worker_restores_a_rate_that_the_server_has_lost() {
         review().await;
         assert_eq!(rates(&engine, &place).await, (rate, rate));
     }
-    // A removed rate stays removed, although the record still contains it.
+    // A removed rate stays removed, even if the record still contains it.
     engine.set_rate(&place, None).await.expect("set");
     server.cli(&["hset", &format!("requeue:{{{name}}}:queue"), "rate", "10 1000000 1"]);
     review().await;

@@ -1,4 +1,4 @@
-//! Tests servers that lose Redis keys through their configuration or a deletion.
+//! Tests servers that lose Redis keys, because of their configuration or a deletion.
 
 use std::collections::BTreeSet;
 
@@ -24,7 +24,7 @@ async fn a_server_that_evicts_is_refused_unless_that_is_accepted() {
         ("100mb", "allkeys-lru", true),
         ("100mb", "allkeys-random", true),
         ("100mb", "noeviction", false),
-        // This policy affects keys with a time to live. The keys of requeue have none.
+        // This policy evicts only keys with a time to live. The keys of requeue have none.
         ("100mb", "volatile-lru", false),
         ("0", "allkeys-lru", false),
     ] {
@@ -40,7 +40,7 @@ async fn a_server_that_evicts_is_refused_unless_that_is_accepted() {
         }
         Store::connect(&accepting).await.expect("eviction is accepted");
     }
-    // A client without permission for `INFO` can still connect.
+    // A client without the permission for `INFO` can connect nevertheless.
     set("100mb", "allkeys-lru");
     let rights = format!("worker {}", RIGHTS.replace(" +info", ""));
     let rights: Vec<_> = rights.split_whitespace().collect();
@@ -96,7 +96,7 @@ async fn a_schema_or_a_record_that_was_removed_is_named_and_made_again() {
     assert_eq!(queue.counts().await.expect("counted").ready, 1);
 }
 
-/// The record is lost, and a process that creates it again is killed before it has marked the shards.
+/// The record is lost. A process that creates it again is killed before it has marked the shards.
 #[tokio::test]
 async fn a_queue_whose_record_is_made_again_by_halves_keeps_its_keys() {
     let Some(server) = Server::start() else { return };
@@ -109,7 +109,7 @@ async fn a_queue_whose_record_is_made_again_by_halves_keeps_its_keys() {
     for marks in [&[][..], &["--all"]] {
         server.cli(&["del", record]);
         if !marks.is_empty() {
-            // The mark of one shard is lost as well. The marks of the other shards decide.
+            // The mark of one shard is also lost. The marks of the other shards decide.
             let found = server.cli(&["keys", "requeue:*:generation"]);
             let mark = found.lines().next().expect("there are four marks").to_owned();
             server.cli(&["del", &mark]);
@@ -122,16 +122,16 @@ async fn a_queue_whose_record_is_made_again_by_halves_keeps_its_keys() {
     }
 }
 
-/// The names of a shard's Redis keys, except for the last fencing token and the wake tokens.
+/// The names of a shard's Redis keys, except those of the last fencing token and of the wake tokens.
 const PARTS: [&str; 7] = ["rows", "low", "normal", "high", "leases", "again", "parked"];
 
-/// Returns a queue with a key of each kind, and the completions of the keys in flight.
+/// Returns a queue that has a key of each kind, and the completions of its keys in flight.
 async fn with_all_kinds(url: &str, name: &str) -> (Redis, Place, Vec<End>) {
     let (engine, place) = engine(url, name).await;
     for (key, priority) in
         [("low", Priority::Low), ("normal", Priority::Normal), ("high", Priority::High)]
     {
-        // Because of the delay, claims find the keys that are added later first.
+        // Because of the delay, claims find the keys that are added later before these keys.
         let add = Add::after(Duration::from_millis(1)).priority(priority);
         let ask = Ask::new(key, add);
         engine.add_keys(&place, vec![ask]).await.expect("added");
@@ -166,7 +166,7 @@ async fn with_all_kinds(url: &str, name: &str) -> (Redis, Place, Vec<End>) {
     (engine, place, ends)
 }
 
-/// Asserts that no operation fails because of missing parts.
+/// Asserts that no operation fails although parts of the shard are missing.
 async fn all_operations_work(engine: &Redis, place: &Place) {
     engine.count_keys(place).await.expect("counted");
     for state in [None, Some(State::Ready), Some(State::InFlight), Some(State::Parked)] {
@@ -183,8 +183,8 @@ async fn all_operations_work(engine: &Redis, place: &Place) {
     engine.make_ready(place, vec!["nobody's".into()], State::Parked).await.expect("answered");
 }
 
-/// Works until no key is ready or in flight, and asserts that no key is delivered twice at the same time. Returns
-/// the keys.
+/// Works until no key is ready or in flight. Asserts that no key is in flight twice at the same time. Returns the
+/// delivered keys.
 async fn drain(engine: &Redis, place: &Place, ends: Vec<End>) -> Vec<String> {
     engine.finish_deliveries(place, ends).await.expect("answered");
     engine.cancel_keys(place, vec!["later".into()], None).await.expect("answered");
@@ -235,7 +235,7 @@ async fn a_shard_that_has_lost_a_part_is_repaired_and_no_key_is_stuck() {
             };
             all_operations_work(&engine, &place).await;
             let found = drain(&engine, &place, ends).await;
-            // All other parts can be restored from the rows.
+            // All parts except the rows can be restored from the rows.
             let wanted: &[&str] =
                 if part == "rows" { &[] } else { &["dirty", "high", "low", "normal"] };
             assert_eq!(found, wanted, "{part}, {is_open}");
@@ -276,7 +276,7 @@ async fn a_row_that_was_removed_fails_no_script() {
     }
 }
 
-/// The states of these keys are unknown before the repair, but the keys are not lost.
+/// Before the repair, the states of these keys are unknown. The keys are not lost.
 #[tokio::test]
 async fn rows_that_have_lost_their_places_are_counted_as_damaged_and_keep_their_queue() {
     let Some(server) = Server::shared() else { return };
@@ -300,7 +300,7 @@ async fn rows_that_have_lost_their_places_are_counted_as_damaged_and_keep_their_
     assert_eq!(dropped, Dropped::Yes(StateCounts { damaged: 3, ..StateCounts::default() }));
 }
 
-/// The remaining places of a key whose row was removed cause no second run after the key is added again.
+/// The row of a key was removed, but its places remain. After an add, the key runs only once.
 #[tokio::test]
 async fn what_is_left_of_a_removed_row_does_nothing_to_its_key() {
     let Some(server) = Server::shared() else { return };
@@ -310,7 +310,7 @@ async fn what_is_left_of_a_removed_row_does_nothing_to_its_key() {
         let (engine, place, _) = with_all_kinds(&url, &name).await;
         removed(server, &name, "rows");
         engine.add_keys(&place, asking(part)).await.expect("added");
-        // Let the leases of the keys in flight expire.
+        // This command lets the leases of the keys in flight expire.
         let leases = format!("requeue:{{{name}/0.0}}:leases");
         if server.cli(&["zcard", &leases]) != "0" {
             server.cli(&["zadd", &leases, "1", "running", "1", "dirty"]);
@@ -356,10 +356,10 @@ async fn a_queue_on_a_server_that_evicts_goes_on_with_what_is_left() {
     while !evicted() || n < 20_000 {
         queue.add_all((n..n + 256).map(|n| format!("{n:0>100}"))).await.expect("added");
         n += 256;
-        // The keys that were added may all have been evicted.
+        // The server may have evicted all keys that were added.
         let items = timeout(Duration::from_secs(1), queue.get_many(100)).await.unwrap_or_default();
         for item in items {
-            // The delivery may be lost.
+            // The server may have evicted the delivery.
             let _ = item.succeed().await;
         }
     }
@@ -381,7 +381,7 @@ async fn a_queue_on_a_server_that_evicts_goes_on_with_what_is_left() {
     assert_eq!(late.get().await.expect("a key is delivered").as_str(), Some("a"));
 }
 
-/// Claims read the time of the next schedule beside the pause of the shard.
+/// Claims read the time of the next schedule together with the pause of the shard.
 #[tokio::test]
 async fn a_schedule_whose_time_was_removed_adds_its_key() {
     let Some(server) = Server::shared() else { return };
@@ -428,7 +428,7 @@ async fn a_time_whose_schedule_was_removed_is_removed_and_hides_no_other() {
             queue.schedule("yearly", yearly).await.expect("stored");
         }
         server.cli(&[&["zadd", &part("schedule-times")], &times[..]].concat());
-        // The claims read this time.
+        // Claims read this time.
         server.cli(&["set", &part("paused"), &format!("-{} 1", shared.place.generation)]);
         assert_eq!(due_in().await, Some(Duration::ZERO));
         let agenda = shared.engine.next_schedules(&shared.place, 0, page).await.expect("read");

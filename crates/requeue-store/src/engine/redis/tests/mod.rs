@@ -1,4 +1,4 @@
-//! Tests against real servers.
+//! Tests the engine with real servers.
 
 mod answers;
 mod changing;
@@ -45,7 +45,7 @@ async fn store(url: &str) -> crate::Store {
     store
 }
 
-/// Waits until `count` clients wait for a message or for replicas.
+/// Waits until `count` clients wait for a token or for replicas.
 async fn waiting(server: &Server, count: usize) {
     let wanted = format!("blocked_clients:{count}\r\n");
     while !server.cli(&["info", "clients"]).contains(&wanted) {
@@ -53,7 +53,7 @@ async fn waiting(server: &Server, count: usize) {
     }
 }
 
-/// Creates a queue on this server or cluster, and an engine for it.
+/// Opens a new queue on this server or cluster. Returns its engine and the queue.
 async fn engine(url: &str, name: &str) -> (Redis, Place) {
     let engine = Redis::connect(options(url)).await.expect("the engine connects");
     engine.migrate_schema().await.expect("the schema is created");

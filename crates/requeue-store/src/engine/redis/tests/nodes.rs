@@ -1,4 +1,4 @@
-//! Tests the choice of servers when some of them hang, are cut off, or wait for others.
+//! Tests how the engine chooses a server if some servers hang, are separated from the others, or wait for others.
 
 use tokio::task::JoinSet;
 use tokio::time::timeout;
@@ -7,7 +7,7 @@ use super::faults::RIGHTS;
 use super::*;
 use crate::engine::Finish;
 
-/// If callers repeatedly give up on a hung server, the engine finds the replica of that server.
+/// Callers repeatedly give up on a server that hangs. The engine then finds the replica of that server.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn who_has_the_place_of_a_server_that_hangs_is_found_by_those_who_give_up() {
     let Some(cluster) = Cluster::start() else { return };
@@ -47,8 +47,8 @@ async fn a_master_that_was_cut_off_is_not_believed() {
     let nodes = cluster.nodes();
     tokio::task::block_in_place(|| {
         nodes[0].cli(&["config", "set", "cluster-require-full-coverage", "no"]);
-        // The master forgets all other nodes, and continues alone. If another node saw this master without slots, the
-        // master could take the slots back from its replica in Redis 7.0.
+        // The master forgets all other nodes, and continues alone. In Redis 7.0, if another node saw this master
+        // without slots, the master could take the slots back from its replica.
         let client = redis::Client::open(nodes[0].url("")).expect("the address is valid");
         let mut connection = client.get_connection().expect("the server answers");
         let mut alone = redis::pipe();
@@ -63,7 +63,7 @@ async fn a_master_that_was_cut_off_is_not_believed() {
             until(|| node.cli(&["cluster", "nodes"]).lines().any(has_slots));
         }
     });
-    // The first request for the map goes to the old master.
+    // The first request for the map is sent to the old master.
     let (engine, place) = engine(&cluster.url(), "q").await;
     let keys: Vec<Ask> = (0..64).flat_map(|n| asking(&n.to_string())).collect();
     for part in crate::engine::by_shard(&engine, &place, keys, |ask| &ask.key) {
@@ -90,13 +90,13 @@ async fn renewals_and_ends_are_not_held_up_by_adds_that_wait_for_replicas() {
         let (engine, place) = (Arc::clone(&engine), place.clone());
         adds.spawn(async move { engine.add_keys(&place, asking(&n.to_string())).await });
     }
-    // Each add takes 1 s, and four connections are available for them.
+    // Each add takes 1 s, and adds have four connections.
     waiting(&server, 4).await;
     let (keys, lease) = (vec![(held.key.clone(), held.epoch)], Duration::from_secs(30));
     assert_eq!(engine.renew_leases(&place, keys, lease).await.expect("answered"), [Renewed::Yes]);
     let end = End { key: held.key, epoch: held.epoch, how: Finish::Succeed };
     assert_eq!(engine.finish_deliveries(&place, vec![end]).await.expect("answered"), [true]);
-    // A claim is valid even if no replica has received its writes.
+    // A claim is valid even if no replica has its writes.
     let claimed = engine.claim_keys(&place, ONE).await.expect("answered");
     assert_eq!(claimed.items.len(), 1);
     let mut answered = 0;

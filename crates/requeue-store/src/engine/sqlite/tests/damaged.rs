@@ -8,13 +8,13 @@ use super::*;
 use crate::engine::columns::{ColumnType, Columns};
 use crate::tests::damage::number;
 
-/// Returns the names of the columns that are numbers.
+/// Returns the names of all columns that contain numbers.
 fn names() -> impl Iterator<Item = &'static str> {
     let numbers = Columns::ALL.iter().filter(|column| column.column_type == ColumnType::Number);
     numbers.map(|column| column.name)
 }
 
-/// Returns true if requeue can read a row with these numbers, which are in the order of the columns.
+/// Returns true if requeue can read a row with these numbers. They are in the order of the columns.
 fn is_readable(numbers: &[Option<i64>]) -> bool {
     let row: std::collections::HashMap<&str, Option<i64>> =
         names().zip(numbers.iter().copied()).collect();
@@ -60,7 +60,7 @@ fn a_row_is_refused_unless_requeue_can_read_it() {
             _ => Some(1),
         };
         let mut row: Vec<Option<i64>> = columns.iter().map(valid).collect();
-        // Each row has up to two values that may be invalid.
+        // Up to two values of each row may be invalid.
         for _ in 0..rng.usize(..3) {
             let column = rng.usize(..row.len());
             row[column] = match rng.u8(..4) {

@@ -1,4 +1,5 @@
-//! Tests the contents of the files, and operations while another process keeps the file locked or the disk is full.
+//! Tests the contents of the files. Also tests operations while another process has locked the file, or the disk is
+//! full.
 
 use std::fs::{self, File};
 use std::io::Write;
@@ -60,7 +61,7 @@ async fn a_file_that_is_locked_is_waited_for_as_long_as_an_add_may_take() {
     assert!(since.elapsed() >= Duration::from_secs(30));
     let said = fault.source.to_string();
     assert!(said.ends_with("q: another process holds the lock on the file"), "{said}");
-    // A migration that finds the current schema does not write.
+    // If the schema is up to date, a migration does not write.
     engine.migrate_schema().await.expect("the schema exists");
 
     let unlocked = async {
@@ -70,7 +71,7 @@ async fn a_file_that_is_locked_is_waited_for_as_long_as_an_add_may_take() {
     let (opened, ()) = tokio::join!(engine.open_queue("q", ReaddPolicy::Replace.into()), unlocked);
     let place = opened.expect("the file was locked for less than 30 s");
 
-    // Each change that its caller does not retry also waits for the lock.
+    // A change whose caller does not retry also waits for the lock.
     engine.add_keys(&place, long(1)).await.expect("added");
     lock("begin immediate");
     let key = long(1).remove(0).key;
@@ -94,8 +95,8 @@ async fn a_file_that_is_locked_is_waited_for_as_long_as_an_add_may_take() {
     paused.expect("paused");
 }
 
-/// The disk may stay full for days. Two attempts are needed, because the first one may have released the reserve for
-/// the second.
+/// A disk may stay full for days. Two attempts are needed, because the first one may have released the reserve for the
+/// second one.
 #[tokio::test(start_paused = true)]
 async fn only_a_locked_file_is_waited_for() {
     use rusqlite::ffi::{self, Error};
@@ -134,7 +135,7 @@ async fn without_a_reserve_adds_use_only_what_is_free_in_the_file() {
     }
     assert_eq!(work(engine, &place).await, 20);
     fs::remove_file(&reserve).expect("the file is removed");
-    // Like a full disk, this prevents the creation of a reserve.
+    // Because of this directory, no reserve can be created, as on a full disk.
     fs::create_dir(&reserve).expect("the directory is created");
     let (added, fault) = add_until_full(engine, &place).await;
     assert_eq!(fault.kind, Kind::Unable);
@@ -155,7 +156,7 @@ fn long(n: u64) -> Vec<Ask> {
     vec![Ask::new(key, crate::Add::now())]
 }
 
-/// Adds keys until the disk is full. Returns the number of acknowledged keys, and the error.
+/// Adds keys until the disk is full. Returns the number of acknowledged keys and the error.
 async fn add_until_full(engine: &Sqlite, place: &Place) -> (u64, EngineError) {
     let mut added = 0;
     loop {
@@ -166,7 +167,7 @@ async fn add_until_full(engine: &Sqlite, place: &Place) -> (u64, EngineError) {
     }
 }
 
-/// Works until no key is left, and retries if the disk is full. Returns the number of completed keys.
+/// Completes keys until none is left. Tries again if the disk is full. Returns the number of completed keys.
 async fn work(engine: &Sqlite, place: &Place) -> u64 {
     let backoff = crate::engine::Backoff { base: Duration::ZERO, cap: Duration::ZERO, share: 1.0 };
     let expired = crate::engine::Failing { backoff, max_failures: None };
@@ -202,7 +203,7 @@ async fn work(engine: &Sqlite, place: &Place) -> u64 {
     done
 }
 
-/// The test runs in a separate process, and only that process sees the mounted disk.
+/// The test runs in a separate process, because only that process may see the mounted disk.
 #[test]
 fn a_queue_on_a_full_disk_drains_and_takes_keys_again() {
     const DISK: &str = "REQUEUE_TEST_DISK";
@@ -245,12 +246,12 @@ async fn fill_and_drain(disk: &Path) {
     let (mut added, fault) = add_until_full(&adder, &place).await;
     assert!(added > 1000, "{added}");
     assert!(fault.source.to_string().contains("the disk is full"), "{}", fault.source);
-    // Another program uses the remaining space.
+    // Another program fills the remaining space.
     while filler.write_all(&[0; 256]).is_ok() {}
     assert_eq!(worker.count_keys(&same).await.expect("counted").ready, added);
     assert_eq!(work(&worker, &same).await, added);
 
-    // The pages of the completed keys are free within the file, although the disk is full.
+    // The disk is full, but the pages of the completed keys are free within the file.
     (added, _) = add_until_full(&adder, &place).await;
     assert!(added > 1000, "{added}");
     assert_eq!(work(&worker, &same).await, added);
@@ -292,8 +293,8 @@ async fn new_files_are_readable_by_their_owner_alone_and_old_ones_keep_their_mod
     }
 }
 
-/// The tests of paths that depend on the directory or the user of the process. They run in a separate
-/// process.
+/// Runs a test in a separate process, because the test depends on the directory or the user of its process. Returns
+/// true in that process.
 #[cfg(unix)]
 fn in_a_process(test: &str, set_up: impl FnOnce(&mut Command)) -> bool {
     const CHILD: &str = "REQUEUE_TEST_CHILD";
@@ -337,7 +338,7 @@ fn a_link_to_the_current_directory_is_no_temporary_database() {
     }
 }
 
-/// Permissions do not limit root.
+/// Permissions do not restrict root, so root runs this test as another user.
 #[cfg(unix)]
 #[tokio::test]
 async fn a_directory_that_forbids_the_log_is_named() {
@@ -390,7 +391,7 @@ fn an_error_that_may_disappear_is_not_final() {
     assert!(!is_lasting(Error::other("unknown").kind()));
 }
 
-/// In a directory to which several users can write, another user may have created the link.
+/// If several users can write to a directory, another user may have created the link.
 #[cfg(unix)]
 #[tokio::test]
 async fn a_link_in_the_place_of_a_file_beside_the_queue_leads_nowhere() {
@@ -408,7 +409,8 @@ async fn a_link_in_the_place_of_a_file_beside_the_queue_leads_nowhere() {
                 let store = store(&at(&dir)).await;
                 drop(store.queue("q").open().await);
             } else {
-                // SQLite itself opens these files. The store would retry for 30 s.
+                // SQLite itself opens these files. The test uses SQLite directly, because the store would retry for 30
+                // s.
                 let mode = if suffix == "-journal" { "delete" } else { "wal" };
                 let sql = format!(
                     "pragma journal_mode = {mode}; create table t (a); insert into t values (1)"
@@ -436,7 +438,7 @@ async fn a_link_of_another_user_to_the_queue_is_not_followed() {
         let _ = (fs::remove_file(&link), fs::remove_file(&ours));
         symlink(to, &link).expect("the link is created");
         symlink("link", &ours).expect("the link is created");
-        // Only root can change the owner of a link.
+        // Only root can change the owner of a link, so the rest of the test runs only for root.
         if lchown(&link, Some(65534), None).is_err() {
             return;
         }
@@ -449,7 +451,7 @@ async fn a_link_of_another_user_to_the_queue_is_not_followed() {
     }
 }
 
-/// Only root can create files of other users.
+/// Only root can create files that belong to other users.
 #[cfg(unix)]
 #[tokio::test]
 async fn a_directory_of_the_queue_that_is_a_link_of_another_user_is_not_followed() {
@@ -462,7 +464,7 @@ async fn a_directory_of_the_queue_that_is_a_link_of_another_user_is_not_followed
         symlink("real", at(link)).expect("the link is created");
     }
     symlink("ours/inner", at("short")).expect("the link is created");
-    // Links of this user lead to one file, whose reserve all processes find.
+    // Each of these paths has links of this user, and leads to the same file. All processes find its reserve.
     for path in ["ours/inner/q", "short/q", "short/../inner/q"] {
         let store = store(&at(path)).await;
         store.queue("q").open().await.expect("the queue opens");
@@ -519,9 +521,9 @@ async fn a_file_that_another_user_planted_for_the_queue_receives_no_key() {
         fs::remove_file(&planted).expect("the file is removed");
         assert_eq!(fs::read_dir(&shared).expect("listed").count(), 2, "nothing is written");
     }
-    // A directory in which all users can create files is not refused.
+    // A directory in which all users can create files is permitted.
     store(&at("q")).await.close().await;
-    // In a directory of a group, files of other users are permitted.
+    // In a directory of a group, files of other users are also permitted.
     set_mode(0o775);
     store(&at("dir/q")).await.close().await;
 }

@@ -1,4 +1,4 @@
-//! Tests of upgrades of a file from version 1.
+//! Tests upgrades of a file from version 1.
 
 use rusqlite::Connection;
 
@@ -17,7 +17,7 @@ const KEYS: &str = "
         (1, cast('parked' as blob), 2, null, 0, 1, 0, 0, 0, 0, 0, 1, 'no', null, null, null, null, null, null),
         (1, cast('in-flight' as blob), 1, null, 0, 0, 0, 0, 0, 0, 0, 1, null, 7, 8e15, 1, 0, 1, 0)";
 
-/// Creates a file of version 1, with keys. Returns its path.
+/// Creates a file of version 1 that has keys. Returns its path.
 fn older_schema(dir: &TempDir) -> std::path::PathBuf {
     let path = at(dir);
     let raw = Connection::open(&path).expect("the file opens");
@@ -33,7 +33,7 @@ fn open(path: &Path) -> Sqlite {
     Sqlite::open(path, Synchronous::Normal).expect("the file opens")
 }
 
-/// Returns the version of the file and its tables.
+/// Returns the version of the file, and its tables.
 fn schema(path: &Path) -> (i32, String) {
     let raw = Connection::open(path).expect("the file opens");
     let version = raw.pragma_query_value(None, "user_version", |row| row.get(0));
@@ -59,7 +59,7 @@ async fn a_failed_upgrade_leaves_the_file_as_it_was() {
     let before = schema(&path);
     let cases: [(Steps, &str); 2] = [
         (&["alter table queues add column other text; update queues set missing = 1"], "missing"),
-        // All statements succeed, but the tables differ from the tables of this version.
+        // All statements succeed, but the resulting tables are not those of this version.
         (&["alter table queues add column other text"], "needs the column queues.group_by"),
     ];
     for (steps, expected) in cases {
