@@ -32,9 +32,9 @@ case $TARGET in
     exit 1
     ;;
 esac
-needed=(sbom helm)
+needed=(sbom helm npm)
 [ $system != linux ] || needed+=(musl)
-[ -z "$debian" ] || needed+=(python npm)
+[ -z "$debian" ] || needed+=(python)
 [ -z "$debian" ] || [ $system != linux ] || needed+=(nfpm zig)
 scripts/setup.sh "${needed[@]}"
 
@@ -117,9 +117,10 @@ if [ -n "$debian" ]; then
     rm -rf "$target/dist-wheel"
     (
         hide_paths
-        export PYO3_PYTHON=$tools/python/bin/python CARGO_TARGET_DIR=$target/given
-        "$tools/python/bin/maturin" build --quiet --manifest-path bindings/python/Cargo.toml "${wheel[@]}"
-        unzip -qo "$target"/dist-wheel/*.whl 'requeue/_native*' -d "$target/dist-wheel/files"
+        # maturin finds Zig as a module of the Python in PATH.
+        export PYO3_PYTHON=$tools/python/bin/python CARGO_TARGET_DIR=$target/given PATH=$tools/python/bin:$PATH
+        maturin build --quiet --manifest-path bindings/python/Cargo.toml "${wheel[@]}"
+        python -m zipfile --extract "$target"/dist-wheel/*.whl "$target/dist-wheel/files"
         has_no_paths "$target"/dist-wheel/files/requeue/_native*
     )
     cp "$target"/dist-wheel/*.whl "$dist"
