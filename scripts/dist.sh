@@ -118,7 +118,8 @@ if [ -n "$debian" ]; then
     (
         hide_paths
         # maturin finds Zig as a module of the Python in PATH.
-        export PYO3_PYTHON=$tools/python/bin/python CARGO_TARGET_DIR=$target/given PATH=$tools/python/bin:$PATH
+        # Zig is the C compiler here, and not in the build of the program: with one directory, each would discard the other.
+        export PYO3_PYTHON=$tools/python/bin/python CARGO_TARGET_DIR=$target/given-wheel PATH=$tools/python/bin:$PATH
         maturin build --quiet --manifest-path bindings/python/Cargo.toml "${wheel[@]}"
         python -m zipfile --extract "$target"/dist-wheel/*.whl "$target/dist-wheel/files"
         has_no_paths "$target"/dist-wheel/files/requeue/_native*
