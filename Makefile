@@ -115,8 +115,8 @@ release: ## Build the program for distribution, without paths of this machine in
 	@scripts/setup.sh
 	@scripts/release.sh
 
-dist: ## Build the packages of the program in target/dist: archive, Debian package, checksums, bill of materials
-	@scripts/setup.sh musl sbom
+dist: ## Build and test the packages of each channel in target/dist; TARGET=triple
+	@scripts/setup.sh
 	@scripts/dist.sh
 
 footprint: ## Measure the size of the program with each feature, and its start-up time; ONLY=sizes or ONLY=startup, ROUNDS=n

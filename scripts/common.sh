@@ -26,3 +26,33 @@ within() {
         "$@"
     fi
 }
+
+# Reads a template from standard input, and writes it with these values: fill VERSION REPOSITORY [NAME=VALUE...]. Without
+# a repository, leaves out the lines that contain it.
+fill() {
+    local edits=(-e "s|@VERSION@|$1|g") value
+    if [ -n "$2" ]; then edits+=(-e "s|@REPOSITORY@|$2|g"); else edits+=(-e '/@REPOSITORY@/d'); fi
+    for value in "${@:3}"; do edits+=(-e "s|@${value%%=*}@|${value#*=}|g"); done
+    sed "${edits[@]}"
+}
+
+# Makes the compilers leave out the paths of this machine, which reveal names of users and directories. Cargo's
+# `trim-paths` would do the same, but is not stable.
+hide_paths() {
+    local cargo=${CARGO_HOME:-$HOME/.cargo} separator=$'\x1f'
+    # The C code of SQLite and ring contains paths from the C compiler.
+    export CFLAGS="${CFLAGS-} -ffile-prefix-map=$PWD=requeue -ffile-prefix-map=$cargo=cargo -ffile-prefix-map=$target=target"
+    export CARGO_ENCODED_RUSTFLAGS="--remap-path-prefix=$PWD=requeue$separator--remap-path-prefix=$cargo=cargo"
+    export CARGO_PROFILE_RELEASE_STRIP=symbols
+}
+
+# Fails if a program or a library contains a path of this machine.
+has_no_paths() {
+    local path
+    for path in "$PWD/" "${CARGO_HOME:-$HOME/.cargo}/" "$target/" "$HOME/" "$(rustc --print sysroot)/"; do
+        ! grep -qaF "$path" "$1" || {
+            printf '%s contains %s\n' "$1" "$path" >&2
+            return 1
+        }
+    done
+}

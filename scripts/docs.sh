@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Builds the documentation site in target/docs/book, and checks its links. With the argument `serve`, it then serves the
-# site on the port PORT, by default 3000, until Ctrl-C.
+# Builds the documentation site in target/docs/book, and checks its links. The site also has the pages in Markdown:
+# `llms.txt` lists them for language models, and `llms-full.txt` contains them all. With the argument `serve`, it then
+# serves the site on the port PORT, by default 3000, until Ctrl-C.
 #
 # mdBook reads one directory. The pages are therefore copied to target/docs/src, under their paths in the repository,
 # with the files that they link to. A link to a directory that has no page becomes plain text.
@@ -53,6 +54,23 @@ mdbook build "$out"
     cd "$out/book"
     find . -type f | sed 's|^\./||' >../files
     grep '\.html$' ../files | grep -v '^404' | tr '\n' '\0' | xargs -0 awk -v files=../files -f "$OLDPWD/scripts/links.awk"
+)
+
+(
+    cd "$out/src"
+    sed -nE 's|README\.md|index.md|; s|^# |## |p; s|^ *(- )?\[.*\]\((.*)\)$|\2|p' ../summary | grep -v '^## Summary$' >../llms
+    {
+        printf '# requeue\n\n> %s\n\n' "$(sed -n 's/^description = "\(.*\)"$/\1/p' ../book.toml)"
+        awk -v files=../llms -f "$OLDPWD/scripts/llms.awk"
+    } >../book/llms.txt
+    while read -r page; do
+        grep -qF "]($page): " ../book/llms.txt || {
+            printf 'llms.txt does not list %s\n' "$page" >&2
+            exit 1
+        }
+        cp "$page" "../book/$page"
+        printf '%s\n\n' "$(cat "$page")" >>../book/llms-full.txt
+    done < <(sed 's|README\.md|index.md|' ../pages)
 )
 
 if [ "${1-}" = serve ]; then

@@ -1,39 +1,164 @@
 #!/usr/bin/env bash
-# Publishes the crates whose version is not in the index of crates.io yet: scripts/publish.sh
+# Publishes a release on one channel: scripts/publish.sh CHANNEL [DIR...]. Each DIR has files of scripts/dist.sh.
 #
-# Therefore, a run that failed midway can be repeated, although cargo refuses an existing version. Nothing is compiled,
-# because the caller has a token, which build scripts of dependencies must not read. `make package` builds the packages.
+#   crates        the crates
+#   npm DIR       the packages of npm
+#   image DIR...  the container, from the context `image` for each processor, to $REGISTRY
+#   chart DIR     the chart, to $REGISTRY
+#   formula DIR   prints the formula of Homebrew
+#   homebrew DIR  proposes the formula to the repository $HOMEBREW_TAP, by a pull request
+#
+# A version that is published already is left out, so a run that failed midway can be repeated. Nothing is compiled,
+# because the caller has a token, which build scripts of dependencies must not read. `make package` and `make dist` build
+# the packages.
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 
 version=$(scripts/release-info.sh version)
+repository=$(scripts/release-info.sh repository)
+channel=${1-}
+shift || true
 
-# Succeeds if the index contains this version of a crate. The path of a crate in the index assumes a name of four or
-# more characters.
-is_published() {
+fail() {
+    printf '%s\n' "$*" >&2
+    exit 1
+}
+
+# Succeeds if the index of crates.io contains this version of a crate. The path of a crate in the index assumes a name
+# of four or more characters.
+crate_is_published() {
     local crate=$1 url answer status
     url=https://index.crates.io/${crate:0:2}/${crate:2:2}/$crate
-    answer=$(curl --silent --show-error --retry 3 --header 'Cache-Control: no-cache' --write-out '\n%{http_code}' "$url") || {
-        printf '%s: the index of crates.io cannot be read; try again later\n' "$url" >&2
-        exit 1
-    }
+    answer=$(curl --silent --show-error --retry 3 --header 'Cache-Control: no-cache' --write-out '\n%{http_code}' "$url") ||
+        fail "$url: the index of crates.io cannot be read; try again later"
     status=${answer##*$'\n'}
     case $status in
     200) grep -qF "\"vers\":\"$version\"" <<<"$answer" ;;
     404 | 410 | 451) return 1 ;;
-    *)
-        printf '%s: the index of crates.io answers with status %s; try again later\n' "$url" "$status" >&2
-        exit 1
-        ;;
+    *) fail "$url: the index of crates.io answers with status $status; try again later" ;;
     esac
 }
 
-selected=()
-for crate in $(scripts/release-info.sh crates); do
-    if is_published "$crate"; then
-        printf '%s %s is published already\n' "$crate" "$version"
-    else
-        selected+=(-p "$crate")
+crates() {
+    local crate selected=()
+    for crate in $(scripts/release-info.sh crates); do
+        if crate_is_published "$crate"; then
+            printf '%s %s is published already\n' "$crate" "$version"
+        else
+            selected+=(-p "$crate")
+        fi
+    done
+    [ "${#selected[@]}" = 0 ] || cargo publish --locked --no-verify "${selected[@]}"
+}
+
+# Publishes the packages of the systems before the main one, which depends on them.
+npm_packages() {
+    local file package answer options=()
+    case $version in *-*) options+=(--tag next) ;; esac
+    for file in "$1"/requeue-cli-*-*-"$version".tgz "$1/requeue-cli-$version.tgz"; do
+        [ -e "$file" ] || fail "$file: no such package; scripts/dist.sh builds it"
+        package=$(tar -xzOf "$file" package/package.json | sed -n 's/^  "name": "\(.*\)",$/\1/p')@$version
+        if answer=$(npm view "$package" version 2>&1); then
+            # A package without this version has no output.
+            if [ -n "$answer" ]; then
+                printf '%s is published already\n' "$package"
+                continue
+            fi
+        elif [[ $answer != *E404* ]]; then
+            fail "$package: the registry of npm cannot be read: $answer"
+        fi
+        npm publish --ignore-scripts --provenance "${options[@]}" "$file"
+    done
+}
+
+# A registry on loopback, as in tests, has no TLS.
+is_local() { [[ $REGISTRY == localhost:* ]]; }
+
+# Builds the container for each processor, and pushes one list of both. The storage of images is temporary.
+image() {
+    local storage dir tls=() labels=() tags=("$version") tag
+    storage=$(mktemp -d)
+    # shellcheck disable=SC2064
+    trap "rm -rf '$storage'" EXIT
+    ! is_local || tls=(--tls-verify=false)
+    [ -z "$repository" ] || labels+=(--label "org.opencontainers.image.source=$repository")
+    case $version in *-*) ;; *) tags+=(latest) ;; esac
+    run() { buildah --root "$storage/images" --runroot "$storage/runs" --storage-driver vfs "$@"; }
+    run manifest create requeue >/dev/null
+    for dir; do
+        # The workflow passes files on without their modes.
+        chmod 755 "$dir/image/requeue"
+        # The Containerfile only copies files, so a processor other than this one's needs no emulator.
+        run build --quiet --isolation chroot --platform "linux/$(processor "$dir/image/requeue")" --manifest requeue \
+            ${BASE:+--build-arg "BASE=$BASE"} --label "org.opencontainers.image.version=$version" "${labels[@]}" \
+            --file packaging/Containerfile "$dir/image" >/dev/null
+    done
+    for tag in "${tags[@]}"; do
+        run manifest push --all --quiet "${tls[@]}" --digestfile "$storage/digest" requeue "docker://$REGISTRY/requeue:$tag"
+        printf 'pushed %s/requeue:%s\n' "$REGISTRY" "$tag"
+    done
+    # The provenance of the image is attested for this digest.
+    printf 'digest=%s\n' "$(cat "$storage/digest")" >>"${GITHUB_OUTPUT:-/dev/stdout}"
+}
+
+# Prints the processor of a program, as containers name it. The header of an ELF file has a number for it.
+processor() {
+    case $(od -An -tu2 -j18 -N2 "$1" | tr -d ' ') in
+    62) printf 'amd64' ;;
+    183) printf 'arm64' ;;
+    *) fail "$1: not a program for x86-64 or aarch64" ;;
+    esac
+}
+
+chart() {
+    local http=()
+    ! is_local || http=(--plain-http)
+    helm push "${http[@]}" "$1/requeue-watch-$version.tgz" "oci://$REGISTRY/charts"
+}
+
+# Replaces each checksum of the template with that of the file in the line before it.
+formula() {
+    [ -n "$repository" ] || fail 'Cargo.toml has no `repository` in [workspace.package], which the formula needs'
+    fill "$version" "$repository" "RELEASE=$repository/releases/download/v$version" <packaging/homebrew/requeue.rb |
+        awk -v sums="$1/SHA256SUMS" '
+            BEGIN { while ((getline line <sums) > 0) { split(line, of); sum[of[2]] = of[1] } }
+            /^ *url / { file = $2; gsub(/.*\/|"/, "", file) }
+            /@SHA256@/ {
+                if (!(file in sum)) { printf "%s: no checksum of %s\n", sums, file >"/dev/stderr"; exit 1 }
+                sub(/@SHA256@/, sum[file])
+            }
+            { print }
+        '
+}
+
+homebrew() {
+    local tap branch=requeue-$version title="requeue $version" text
+    text=$(formula "$1")
+    tap=$(mktemp -d)
+    # shellcheck disable=SC2064
+    trap "rm -rf '$tap'" EXIT
+    gh repo clone "$HOMEBREW_TAP" "$tap" -- --quiet
+    mkdir -p "$tap/Formula"
+    printf '%s\n' "$text" >"$tap/Formula/requeue.rb"
+    git -C "$tap" add Formula
+    if git -C "$tap" diff --cached --quiet; then
+        printf 'the formula of %s is in %s already\n' "$title" "$HOMEBREW_TAP"
+        return
     fi
-done
-[ "${#selected[@]}" = 0 ] || cargo publish --locked --no-verify "${selected[@]}"
+    git -C "$tap" -c user.name=requeue -c user.email=requeue@localhost commit --quiet --message "$title"
+    git -C "$tap" -c credential.helper= -c 'credential.helper=!gh auth git-credential' \
+        push --quiet --force origin "HEAD:refs/heads/$branch"
+    # A run that failed midway may have made the request.
+    gh pr view "$branch" --repo "$HOMEBREW_TAP" >/dev/null 2>&1 ||
+        gh pr create --repo "$HOMEBREW_TAP" --head "$branch" --title "$title" --body "$repository/releases/tag/v$version"
+}
+
+case $channel in
+crates) crates ;;
+npm) npm_packages "$1" ;;
+image | chart | formula | homebrew) "$channel" "$@" ;;
+*)
+    sed -n '2s/^# //p' "$0" >&2
+    exit 2
+    ;;
+esac

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Checks and builds the Python package, installs its wheel into an empty environment, and runs the example of its page
-# and its tests there: scripts/python.sh [TEST...]
+# and its tests there: scripts/python.sh [TEST...]. With `--wheel FILE`, installs that wheel, and runs only the example.
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 package=$PWD/bindings/python
@@ -14,14 +14,18 @@ grep -qxF "version = \"$version\"" "$package/Cargo.toml" || {
     printf 'bindings/python/Cargo.toml has another version than Cargo.toml, which has %s\n' "$version" >&2
     exit 1
 }
-cargo clippy --manifest-path "$package/Cargo.toml" --locked -- -D warnings
-cargo build --locked -p requeue-servers
-
 rm -rf "$out"
-"$tools/python/bin/maturin" build --quiet --locked --auditwheel skip --manifest-path "$package/Cargo.toml" --out "$out/wheels"
+if [ "${1-}" = --wheel ]; then
+    wheel=$2
+else
+    cargo clippy --manifest-path "$package/Cargo.toml" --locked -- -D warnings
+    cargo build --locked -p requeue-servers
+    "$tools/python/bin/maturin" build --quiet --locked --auditwheel skip --manifest-path "$package/Cargo.toml" --out "$out/wheels"
+    wheel=$(echo "$out"/wheels/*.whl)
+fi
 "$PYO3_PYTHON" -m venv "$out/empty"
 python=$out/empty/bin/python
-"$python" -m pip install --quiet --disable-pip-version-check --no-index "$out"/wheels/*.whl
+"$python" -m pip install --quiet --disable-pip-version-check --no-index "$wheel"
 
 # The directory contains no sources of the package.
 mkdir "$out/work"
@@ -33,6 +37,7 @@ example=$(within 60 "$python" example.py | sort)
     exit 1
 }
 
+[ "${1-}" != --wheel ] || exit 0
 export REQUEUE_SERVERS=$target/debug/requeue-servers
 if [ $# -gt 0 ]; then
     cd "$package/tests"

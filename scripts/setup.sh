@@ -220,6 +220,15 @@ tool_python() {
         "$tools/python/bin/pip" install --quiet --disable-pip-version-check "maturin==$version" >&2
 }
 
+# Zig links the Python package with the interfaces of an old glibc. It is a package of the environment of maturin.
+tool_zig() {
+    local version=0.15.2
+    tool_python || return
+    [ "$("$tools/python/bin/python" -m ziglang version 2>/dev/null)" != "$version" ] || return 0
+    announce "zig $version" "with pip, into $tools" || return
+    "$tools/python/bin/pip" install --quiet --disable-pip-version-check "ziglang==$version" >&2
+}
+
 # A collector of OpenTelemetry with the few components that tests need. The build takes 90 s of processor time.
 tool_collector() {
     local sum
@@ -333,6 +342,37 @@ tool_helm() {
     command -v helm >/dev/null || compiled helm helm.sh/helm/v3/cmd/helm@v3.22.0
 }
 
+# nfpm builds the packages for Debian and RPM.
+tool_nfpm() {
+    command -v nfpm >/dev/null || compiled nfpm github.com/goreleaser/nfpm/v2/cmd/nfpm@v2.48.0
+}
+
+# A registry in memory, to which a test pushes the image and the chart.
+tool_registry() {
+    command -v registry >/dev/null || compiled registry github.com/google/go-containerregistry/cmd/registry@v0.22.1
+}
+
+# The tests of the packages use these programs.
+tool_buildah() {
+    command -v buildah >/dev/null || system buildah buildah buildah
+}
+tool_rpm() {
+    command -v rpm >/dev/null || system rpm rpm rpm
+}
+tool_ruby() {
+    command -v ruby >/dev/null || system ruby ruby ruby
+}
+tool_nix() {
+    command -v nix-instantiate >/dev/null || system nix-bin nix nix
+}
+
+# npm builds and installs the packages of npm.
+tool_npm() {
+    command -v npm >/dev/null && return
+    say 'setup: missing: npm (https://nodejs.org)'
+    return 1
+}
+
 tool_hack() {
     cargo hack --version >/dev/null 2>&1 || built cargo-hack 0.6.46
 }
@@ -350,10 +390,7 @@ tool_actionlint() {
 tool_axe() {
     local version=4.14.1
     [ -s "$tools/axe.min.js" ] && grep -qF "axe v$version" "$tools/axe.min.js" && return
-    if ! command -v npm >/dev/null; then
-        say 'setup: missing: axe-core (npm downloads it)'
-        return 1
-    fi
+    tool_npm || return
     announce "axe-core $version" "downloaded with npm, into $tools" || return
     mkdir -p "$tools"
     (cd "$tools" && npm pack --silent "axe-core@$version") >&2 || return

@@ -37,7 +37,7 @@ cargo fmt --manifest-path bindings/python/Cargo.toml --check
 
 step 'Scripts and workflows'
 if scripts/setup.sh shellcheck; then
-    shellcheck --severity=warning .ci/run scripts/*.sh benches/*.sh
+    shellcheck --severity=warning .ci/run scripts/*.sh benches/*.sh packaging/scripts/* packaging/npm/main/requeue
 else
     not_run 'lints of the shell scripts: shellcheck is not installed'
 fi

@@ -29,7 +29,7 @@ check() {
         /secrets\.|secrets: *inherit/ { secret = 1 }
         {
             command = $0
-            gsub(/scripts\/(publish|release-files|release-info)\.sh/, "", command)
+            gsub(/scripts\/(publish\.sh( npm)?|release-files\.sh|release-info\.sh)/, "", command)
             if (command ~ /(^|[^A-Za-z0-9_.-])(make|cargo|rustc|go|npm)([^A-Za-z0-9_.-]|$)/ ||
                 command ~ /\.sh([^A-Za-z0-9_]|$)/ || command ~ /uses: *["\047]?\.\//) commands[++count] = $0
         }
@@ -75,7 +75,15 @@ jobs:
     steps:
       # A job without cargo.
       - run: scripts/release-files.sh release dist/*
-      - run: scripts/publish.sh
+      - run: scripts/publish.sh crates
+      - run: scripts/publish.sh npm release
+== refused
+permissions:
+  contents: write
+jobs:
+  a:
+    steps:
+      - run: scripts/publish.sh npm release && npm install
 == refused
 permissions:
   contents: read
