@@ -386,7 +386,7 @@ impl Reading {
             }
             Transition::Completed { how, failures, is_ready, due, .. } => {
                 self.ensure_run(at);
-                self.end_run(event, how);
+                self.end_run(event, how, failures);
                 let is_retried = how == Ended::Retried;
                 let cause = if is_retried { WaitCause::Backoff } else { WaitCause::Delay };
                 (self.failures, self.is_pending) = (failures, is_ready);
@@ -488,8 +488,8 @@ impl Reading {
         }
     }
 
-    /// Ends the run in flight.
-    fn end_run(&mut self, event: Event, how: Ended) {
+    /// Ends the run in flight, after which the key has failed `failures` times in a row.
+    fn end_run(&mut self, event: Event, how: Ended, failures: u32) {
         let outcome = match how {
             Ended::Done | Ended::Succeeded | Ended::Requeued => Outcome::Succeeded,
             Ended::Retried => Outcome::Failed,
@@ -502,7 +502,17 @@ impl Reading {
             1 => String::new(),
             adds => format!(", for {adds} adds"),
         };
-        let text = format!("{}{adds}", text_of_event(event));
+        let mut text = format!("{}{adds}", text_of_event(event));
+        // Events before those of the recording may have failed runs, which a retry counts.
+        let attempt = match how {
+            Ended::Retried => failures,
+            _ if outcome != Outcome::GivenUp => 0,
+            _ if self.begin.is_none() || self.failures > 0 => self.failures + 1,
+            _ => 0,
+        };
+        if let Some(rest) = text.strip_prefix("run ").filter(|_| attempt > 0) {
+            text = format!("attempt {attempt} {rest}");
+        }
         if let Some(run) = self.open.and_then(|(place, _)| self.events.get_mut(place)) {
             (run.outcome, run.text) = (Some(outcome), text);
         }
@@ -567,7 +577,11 @@ fn text_of_event(event: Event) -> String {
     // Only the text of a completion adds a semicolon, but a reason can contain semicolons.
     let is_add = matches!(event.transition, Transition::Added { .. });
     let end = words.find(';').filter(|_| !is_add).unwrap_or(words.len());
-    words[..end].to_owned()
+    // The number of the delivery counts the runs of all keys, so it says nothing about this key.
+    match words[..end].strip_prefix("delivery ").and_then(|rest| rest.split_once(' ')) {
+        Some((_, rest)) => format!("run {rest}"),
+        None => words[..end].to_owned(),
+    }
 }
 
 fn text_of_wait(cause: WaitCause, failures: u32) -> String {
