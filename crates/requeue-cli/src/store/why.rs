@@ -193,7 +193,11 @@ fn lines_of(events: &[PastEvent], now: f64) -> Vec<String> {
         let took =
             api_duration(after[0].at - first.at).map(duration::format_length).unwrap_or_default();
         let times = counted(times as u64 - 1, "time");
-        lines.push(format!("{}  {times} in {took}: {}", times_of(first, now), words.join(", ")));
+        let words = words.join(", then ");
+        lines.push(format!(
+            "{}  repeated {times} in the next {took}: {words}",
+            times_of(first, now)
+        ));
         let (last, after) = after.split_at(length);
         lines.extend(last.iter().map(|event| line_of(event, now)));
         rest = after;
@@ -346,7 +350,7 @@ mod tests {
         let texts: Vec<_> = texts.iter().map(|(_, text)| *text).collect();
         let expected = [
             "waited 1.0s: due",
-            "11 times in 1m 50s: run failed, waited (backoff)",
+            "repeated 11 times in the next 1m 50s: run failed, then waited (backoff)",
             "run 12 failed; took 1.0s",
             "waited 9.0s: run 12 failed",
             "running, for 0ms so far",
