@@ -129,7 +129,7 @@ export class Standing {
 
 function paused({ paused_by: by, paused_for: time, paused_note: note }) {
   const text = by ? `Paused by ${by}` : "Paused";
-  if (time !== undefined && time !== null) return ["warn", text, `for ${seconds(time)}${note ? `: ${note}` : ""}`];
+  if (time !== undefined && time !== null) return ["warn", text, `for ${seconds(time)}${note ? `, note: ${note}` : ""}`];
   return ["warn", text, "since unknown", "A program made this pause without a record."];
 }
 

@@ -121,15 +121,8 @@ impl Timeline {
             if !(is_of_key || paused.is_some() && is_known) {
                 continue;
             }
-            let what = match paused {
-                Some(Paused::Queue) => format!("{action} of the queue"),
-                Some(Paused::Group) => {
-                    format!("{} of the group", action.trim_start_matches("group-"))
-                }
-                None => action.clone(),
-            };
-            let note = note.as_ref().map(|note| format!(": {note}")).unwrap_or_default();
-            let text = format!("{what} by {by}{note}");
+            let note = note.as_ref().map(|note| format!(", note: {note}")).unwrap_or_default();
+            let text = format!("{} by {by}{note}", words_of_action(action));
             self.events.push(PastEvent { text, ..PastEvent::new(EventKind::Other, at) });
         }
         self.sorted()
@@ -175,6 +168,22 @@ impl Timeline {
 fn is_present(event: &PastEvent, now: f64) -> bool {
     let is_long = matches!(event.kind, EventKind::Wait | EventKind::Run);
     is_long && event.until.is_none_or(|until| until > now)
+}
+
+/// Returns an action in words, as in "queue paused by ann".
+fn words_of_action(action: &str) -> String {
+    match action {
+        "pause" => "queue paused".to_owned(),
+        "resume" => "queue resumed".to_owned(),
+        "cancel" => "cancelled".to_owned(),
+        "cancel-run" => "run cancelled".to_owned(),
+        "revive" => "revived".to_owned(),
+        "add" => "added".to_owned(),
+        "run-now" => "made ready".to_owned(),
+        "group-pause" => "group paused".to_owned(),
+        "group-resume" => "group resumed".to_owned(),
+        other => other.replace('-', " "),
+    }
 }
 
 /// The target of a pause or of its end.
@@ -857,8 +866,8 @@ mod tests {
         });
         let row = Row { state: State::Ready, age: Some(2.0), ..Row::default() };
         for (cause, text) in [
-            (WaitCause::QueuePaused, Some("pause of the queue by ann: upgrade")),
-            (WaitCause::GroupPaused, Some("pause of the group by ann: ticket 7")),
+            (WaitCause::QueuePaused, Some("queue paused by ann, note: upgrade")),
+            (WaitCause::GroupPaused, Some("group paused by ann, note: ticket 7")),
             (WaitCause::Ready, None),
         ] {
             let timeline = Timeline::of_runs(Some((&row, cause)), &[], "");

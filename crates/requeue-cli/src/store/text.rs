@@ -20,7 +20,7 @@ use crate::key::{escaped, printable, shown, without_controls};
 fn by_text(PastAction { ago, by, note, .. }: &PastAction) -> String {
     let ago = duration::shown(Duration::try_from_secs_f64(*ago).unwrap_or_default());
     // The name and the note are escaped, because another process has written them.
-    let note = note.as_ref().map(|note| format!(": {}", shown(note.as_bytes())));
+    let note = note.as_ref().map(|note| format!(", note: {}", shown(note.as_bytes())));
     format!("by {}, {ago} ago{}", shown(by.as_bytes()), note.unwrap_or_default())
 }
 

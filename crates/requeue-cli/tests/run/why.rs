@@ -200,7 +200,7 @@ fn a_store_tells_the_last_failures_and_the_actions_of_operators() {
     let has = |begin: &str, part: &str| {
         lines.iter().any(|line| line.starts_with(begin) && line.contains(part))
     };
-    assert!(has("revive by ", ": the API is back"), "{text}");
+    assert!(has("revived by ", ", note: the API is back"), "{text}");
     assert!(has("run failed for the last time; took ", ""), "{text}");
     // The error ends with what the command said last.
     let error = "attempt 1 failed for the last time: exit status: 4: such column";
