@@ -970,7 +970,7 @@ async fn keep_asking(queue: Queue, seen: Weak<Mutex<Seen>>) {
     }
 }
 
-/// Reads the numbers each second, until no source is left.
+/// Reads the numbers of keys each second, until no source is left.
 async fn keep_counting(queue: Queue, seen: Weak<Mutex<Seen>>) {
     while seen.strong_count() > 0 {
         if let Ok(Ok(counts)) = timeout(PATIENCE, queue.recent_counts()).await {
@@ -985,6 +985,10 @@ async fn keep_counting(queue: Queue, seen: Weak<Mutex<Seen>>) {
                 && let Some(source) = seen.upgrade()
             {
                 source.lock().longest = Some((longest, Instant::now()));
+            }
+            // Without an answer, the oldest ready key may be one that its group holds back.
+            if queue.has_groups() {
+                let _ = timeout(PATIENCE, queue.recent_look()).await;
             }
         }
         sleep(EVERY).await;

@@ -444,6 +444,21 @@ impl Queue {
         self.shared.recent_counts().await
     }
 
+    /// Reads whether the queue is paused, and which ready keys their groups hold back, as often as
+    /// [`recent_counts`](Self::recent_counts) counts. After this call, [`sample`](Self::sample) includes these values.
+    ///
+    /// # Errors
+    ///
+    /// As [`recent_counts`](Self::recent_counts).
+    ///
+    /// # Cancel safety
+    ///
+    /// As [`recent_counts`](Self::recent_counts).
+    #[doc(hidden)] // For `requeue-http`.
+    pub async fn recent_look(&self) -> Result<(), ReadError> {
+        self.shared.recent_look().await
+    }
+
     /// Returns recent entries of the keys in flight, the longest runs first. The entries are read as often as
     /// [`recent_counts`](Self::recent_counts). The durations in an entry are adjusted to the time of this call.
     ///
