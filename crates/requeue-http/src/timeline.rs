@@ -232,21 +232,27 @@ impl WaitCause {
         group: Option<&requeue_store::GroupInfo>,
         at_rate: bool,
     ) -> Self {
-        use requeue_store::State;
-        let is_full = |group: &requeue_store::GroupInfo| {
-            group.limit.is_some_and(|limit| group.counts.in_flight >= limit.into())
-        };
-        let is_at_rate =
-            |group: &requeue_store::GroupInfo| group.next_start.is_some_and(|wait| !wait.is_zero());
         match entry.state {
-            State::Ready if entry.paused => Self::QueuePaused,
-            State::Ready if group.is_some_and(|group| group.is_paused) => Self::GroupPaused,
-            State::Ready if group.is_some_and(is_full) => Self::GroupLimit,
-            State::Ready if at_rate || group.is_some_and(is_at_rate) => Self::Rate,
-            State::Ready => Self::Ready,
+            requeue_store::State::Ready => match group.and_then(Self::of_group) {
+                _ if entry.paused => Self::QueuePaused,
+                Some(cause) => cause,
+                None if at_rate => Self::Rate,
+                None => Self::Ready,
+            },
             _ if entry.failures > 0 => Self::Backoff,
             _ => Self::Delay,
         }
+    }
+
+    /// Returns the cause for which the group holds its ready keys back.
+    #[cfg(feature = "store")]
+    pub(crate) fn of_group(group: &requeue_store::GroupInfo) -> Option<Self> {
+        use requeue_store::Hold;
+        group.hold().map(|hold| match hold {
+            Hold::Paused => Self::GroupPaused,
+            Hold::Limit => Self::GroupLimit,
+            Hold::Rate => Self::Rate,
+        })
     }
 }
 

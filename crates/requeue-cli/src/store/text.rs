@@ -140,7 +140,9 @@ pub(super) fn activity_text(activity: &Activity) -> String {
     ] {
         // The period is zero if a minute has just begun.
         let rate = if *period > 0.0 { count as f64 / period } else { 0.0 };
-        text += &format!("{name:11} {count}, {rate:.2}/s\n");
+        // A key that was given up is parked, unless it was added during its last run.
+        let see = if name == "given up" && count > 0 { "; see `requeue parked`" } else { "" };
+        text += &format!("{name:11} {count}, {rate:.2}/s{see}\n");
     }
     let durations = &total.durations;
     for (name, p50, p99) in [

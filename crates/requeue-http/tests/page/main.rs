@@ -261,7 +261,7 @@ fn a_screen_reader_finds_a_table_labels_and_a_quiet_status() {
         let named = |role: &str| -> Vec<&str> {
             nodes.iter().filter(|node| node.0 == role).map(|node| &*node.1).collect()
         };
-        assert_eq!(named("table"), ["Keys", "Longest runs", "Waits by cause"], "{width}");
+        assert_eq!(named("table"), ["Keys", "Longest runs", "Pending keys by cause"], "{width}");
         let columns = ["Key", "State", "Age", "Attempt", "Due in", "Why"];
         let headers = named("columnheader");
         assert!(headers.windows(columns.len()).any(|names| names == columns), "{headers:?}");

@@ -132,6 +132,10 @@ fn the_first_lines_say_whether_the_queue_runs_and_why_keys_wait() {
     assert_eq!(page.eval(&format!("{since}.textContent")), json!("since unknown"));
     assert!(page.eval(&format!("{since}.title")).as_str().is_some_and(|why| !why.is_empty()));
     page.wait_for(&format!("{}[0] === 'paused queue|40|45.0 s'", cells("#waits")));
+    // The pause explains the age, which is then no alarm.
+    page.wait_for("document.querySelector('#facts .late') === null");
+    let facts = "document.querySelector('#facts').textContent";
+    page.wait_for(&format!("{facts}.includes('oldest ready 45.0 s: the queue is paused')"));
 
     page.screenshot("paused");
     // After the shutdown of the server, the numbers are old.

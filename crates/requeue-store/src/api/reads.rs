@@ -148,11 +148,11 @@ impl Queue {
         Ok(self.read_rate().await?.map(|throttle| throttle.rate))
     }
 
-    /// Returns true if the rate of the queue permits no start now.
-    // Only requeue-http needs this method, so it is hidden.
-    #[doc(hidden)]
-    pub async fn is_at_rate(&self) -> Result<bool, ReadError> {
-        Ok(self.read_rate().await?.is_some_and(|throttle| throttle.permits_none()))
+    /// Returns the rate of the queue, and the time until it permits the next start. The time is zero if the rate permits
+    /// a start now.
+    #[doc(hidden)] // For `requeue-http`.
+    pub async fn rate_and_next_start(&self) -> Result<Option<(Rate, Duration)>, ReadError> {
+        Ok(self.read_rate().await?.map(|Throttle { rate, next_start }| (rate, next_start)))
     }
 
     async fn read_rate(&self) -> Result<Option<Throttle>, ReadError> {
