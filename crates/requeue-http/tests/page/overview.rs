@@ -58,6 +58,8 @@ fn errors_lead_to_their_keys_and_to_their_revival() {
     let errors = page.eval(&cells("#failures"));
     let first = errors[0].as_str().expect("text");
     assert!(first.starts_with(&format!("{name}|30|90|acme/orders/")), "{first}");
+    let since = first.split('|').nth(4).expect("a cell");
+    assert!(since.contains(", "), "the age and the local time: {since}");
     assert!(errors[1].as_str().is_some_and(|row| row.starts_with("exit status: 7|7|7|hooli/")));
     // Five errors are shown until the user asks for all, and a button needs the token.
     let visible = "[...document.querySelectorAll('#failures tbody tr')]
