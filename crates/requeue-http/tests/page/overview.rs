@@ -195,6 +195,7 @@ fn a_queue_in_memory_has_15_minutes_and_an_empty_chart_has_words() {
     let none = "no runs in this time";
     page.wait_for("document.querySelector('#rates .none') !== null");
     assert_eq!(page.eval(words), json!(["no events in this time", none, none]));
+    page.wait_for(&format!("/^numbers since \\d/.test({})", text("#begin")));
     let ranges = "[...document.querySelectorAll('[name=range]')].map((input) =>
         [input.disabled, input.closest('label').title])";
     let no = json!([true, "A queue in memory keeps 15 minutes."]);
