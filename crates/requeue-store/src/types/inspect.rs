@@ -402,7 +402,11 @@ impl Entry {
             }
         };
         match (self.state, self.due) {
-            (State::Parked, _) => format!("{key}: parked for {since}{failed}{why}"),
+            (State::Parked, _) => {
+                format!(
+                    "{key}: parked for {since}{failed}; it runs again only if it is revived{why}"
+                )
+            }
             (State::Damaged, _) => {
                 format!("{key}: its row is damaged{why}; add the key again to run it, or cancel it")
             }
