@@ -91,8 +91,8 @@ impl Timeline {
         Self { now, recorded: false, begin: None, note, last: None, events }.sorted().with_last()
     }
 
-    /// Adds the operators' actions on the key, and the pauses of its queue and of its group since the first event. If
-    /// the key waits for the end of a pause, this pause may be older.
+    /// Adds the operators' actions on the key. Also adds the pauses of its queue and of its group, and the jumps of the
+    /// store's clock, since the first event. If the key waits for the end of a pause, this pause may be older.
     pub(crate) fn with_actions(
         mut self,
         key: &str,
@@ -118,11 +118,18 @@ impl Timeline {
             let is_of_key =
                 is_of_keys && target.as_deref().is_some_and(|target| is_target(target, key));
             let is_known = at >= first || paused == holder && held_since == Some(at);
-            if !(is_of_key || paused.is_some() && is_known) {
+            // A jump concerns all keys: it can end their leases.
+            let is_jump = action == "clock-jump" && at >= first;
+            if !(is_of_key || paused.is_some() && is_known || is_jump) {
                 continue;
             }
             let note = note.as_ref().map(|note| format!(", note: {note}")).unwrap_or_default();
-            let text = format!("{} by {by}{note}", words_of_action(action));
+            let text = match target {
+                Some(jump) if is_jump => {
+                    format!("clock of the store jumped by {jump}, noticed by {by}")
+                }
+                _ => format!("{} by {by}{note}", words_of_action(action)),
+            };
             self.events.push(PastEvent { text, ..PastEvent::new(EventKind::Other, at) });
         }
         self.sorted()
@@ -928,6 +935,22 @@ mod tests {
         // The last event does not depend on the requested period.
         let none = timeline.since(Some(Duration::ZERO));
         assert_eq!((told(&none).len(), none.last.as_deref()), (0, Some("attempt 1 failed")));
+    }
+
+    #[test]
+    fn a_jump_of_the_clock_is_shown_among_the_runs_of_each_key() {
+        let jump = |ago| PastAction {
+            ago,
+            action: "clock-jump".to_owned(),
+            by: "web-1".to_owned(),
+            target: Some("+1h".to_owned()),
+            note: None,
+        };
+        let runs = [failed(unix_time() - 10.0, 1)];
+        let timeline = Timeline::of_runs(None, &KnownRun::of_runs(&runs), "");
+        let timeline = timeline.with_actions("a", None, &[jump(5.0), jump(500.0)]);
+        let expected = ["attempt 1 failed", "clock of the store jumped by +1h, noticed by web-1"];
+        assert_eq!(told(&timeline), expected);
     }
 
     #[test]

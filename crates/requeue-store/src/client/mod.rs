@@ -16,3 +16,4 @@ pub(crate) mod look;
 pub(crate) mod options;
 pub(crate) mod schedules;
 pub(crate) mod shared;
+pub(crate) mod store_clock;
