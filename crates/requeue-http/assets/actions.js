@@ -14,6 +14,7 @@ export class Actions extends List {
   }
 
   show({ actions }) {
+    this.list = actions;
     super.show({ actions: actions.map((action, at) => ({ ...action, at: String(at) })) });
     this.section.hidden = actions.length === 0;
   }

@@ -56,7 +56,8 @@ function takeSummary(summary) {
   table.isEmpty = now.keys === 0 && now.counts_age !== null;
   charts.update(samples, summary.times);
   admin.update(summary.status);
-  standing.update(summary, failures.list, groups.held);
+  keyPage.queue = summary.queue;
+  standing.update(summary, failures.list, groups.held, actions.list);
 }
 
 function showCounts(now) {

@@ -1,6 +1,7 @@
 // The charts, with a common range of time.
 
 import { get } from "./api.js";
+import { setText } from "./dom.js";
 import { amount, duration, power, rate } from "./format.js";
 import { Plot, span } from "./plot.js";
 
@@ -52,6 +53,7 @@ export class Charts {
     this.plots.rates.what = `Events per ${unit}`;
     $("#unit").textContent = unit;
     sayOver(range === SHORTEST ? "last minute" : "");
+    setText($("#begin"), "");
     if (range === SHORTEST) this.update(this.samples, this.times);
     else for (const plot of Object.values(this.plots)) plot.wait();
     this.refresh();
@@ -69,7 +71,10 @@ export class Charts {
     Object.assign(this, { samples, times });
     for (const of of ["worked", "queued"]) $(`#${of}`).hidden = !times;
     if (this.range !== SHORTEST || !samples.length) return;
-    const [back, end] = [span(samples), samples.at(-1).t];
+    const [back, end, begin] = [span(samples), samples.at(-1).t, samples[0].t];
+    // The axis of a young site is shorter than the chosen range.
+    const isYoung = end - begin < 0.98 * Number(SHORTEST);
+    setText($("#begin"), isYoung ? `numbers since ${new Date(begin * 1000).toLocaleTimeString()}` : "");
     // Each value is an average over several seconds, because one second has too few events.
     const over = Math.max(5, back / 60);
     const events = EVENTS.map(() => []);

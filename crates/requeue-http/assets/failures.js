@@ -2,7 +2,7 @@
 
 import { naming } from "./api.js";
 import { setCell, setText } from "./dom.js";
-import { amount, duration } from "./format.js";
+import { amount, duration, timeBefore } from "./format.js";
 import { List, Row } from "./list.js";
 import { address } from "./view.js";
 
@@ -60,10 +60,15 @@ export class Failures extends List {
 
 const ago = (time) => (time === null ? { reason: NO_TIME } : { text: duration(Math.round(time)) });
 
-/** Returns the time since the first failure. If it is not known, returns the time since the oldest known one. */
+/** Returns the time since the first failure, and its local time. If it is not known, returns those of the oldest known
+ * failure. */
 function since(first, oldest) {
-  if (first !== null || oldest === null) return ago(first);
-  return { text: `> ${ago(oldest).text}`, title: NO_FIRST };
+  const known = first ?? oldest;
+  if (known === null) return ago(null);
+  // The seconds are of no use beside a time.
+  const age = ago(known).text.replace(/ \d+ s$/, "");
+  const text = `${age}, ${timeBefore(known)}`;
+  return first === null ? { text: `> ${text}`, title: NO_FIRST } : { text };
 }
 
 class FailureRow extends Row {

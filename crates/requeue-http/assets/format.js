@@ -30,6 +30,12 @@ export function duration(seconds) {
   return `${days} d ${two(hours % 24)} h`;
 }
 
+/** Formats the local time with the date, `ago` seconds before now. */
+export function timeBefore(ago) {
+  const format = { day: "numeric", month: "short", hour: "2-digit", minute: "2-digit", hourCycle: "h23" };
+  return new Date(Date.now() - ago * 1000).toLocaleString([], format);
+}
+
 /** Formats a duration in seconds that is a power of ten. */
 export function power(seconds) {
   if (seconds >= 1) return `${amount(seconds)} s`;

@@ -27,11 +27,11 @@ export class Groups extends List {
   }
 
   make(group) {
-    return new GroupRow(group.name, named(group.name), COLUMNS, ["Pause", "Limit"]);
+    return new GroupRow(group.name, namedGroup(group.name), COLUMNS, ["Pause", "Limit"]);
   }
 
   act(action, group) {
-    const label = named(group.name);
+    const label = namedGroup(group.name);
     if (action === "limit") {
       this.changed = group.name;
       $("#group-limit-title").textContent = `Limit of the group ${label}`;
@@ -62,13 +62,13 @@ export class Groups extends List {
     }
     $("#group-limit").close();
     const value = limit === null ? "that of the queue" : amount(limit);
-    this.admin.say(`The limit of the group ${named(this.changed)} is ${value}.`);
+    this.admin.say(`The limit of the group ${namedGroup(this.changed)} is ${value}.`);
     this.refresh();
   }
 }
 
 /** Formats the name of a group. The empty name is the group of keys without a group. */
-function named(name) {
+export function namedGroup(name) {
   return name === "" ? "(no group)" : name;
 }
 

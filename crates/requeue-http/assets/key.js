@@ -13,6 +13,8 @@ export class KeyPage {
     this.section = $("#key");
     this.timeline = new Timeline();
     this.named = null;
+    /** The name of the queue, or null before it is known. */
+    this.queue = null;
     this.live = false;
     this.stop = new AbortController();
   }
@@ -94,6 +96,8 @@ export class KeyPage {
       group.append(dt, dd);
       return group;
     }));
+    $("#key-revival").hidden = state !== "parked";
+    if (state === "parked") set("#key-revival", revival(this.queue, page));
     set("#key-error", printable(page?.error ?? ""));
     $("#key-error").hidden = !page?.error;
     $("#key-error").previousElementSibling.hidden = !page?.error;
@@ -112,6 +116,16 @@ export class KeyPage {
     $("#key-no-runs").hidden = runs.length > 0;
     $("#key-runs tbody").replaceChildren(...runs.flatMap(rowsOfRun));
   }
+}
+
+/** Returns the way to revive a parked key: an action of the page, or a command for a key of a queue in a store. */
+function revival(queue, { key, key_base64: base64 }) {
+  const ways = "To run it again: Revive on this page";
+  const isPlain = /^[\w./:@%+,=-]+$/;
+  if (document.body.dataset.activity !== "1" || !queue) return `${ways}, or add it`;
+  const word = (text) => (isPlain.test(text) ? text : `'${text.replaceAll("'", "'\\''")}'`);
+  const isText = base64 && btoa(String.fromCharCode(...new TextEncoder().encode(key))) === base64;
+  return `${ways}, or requeue revive --store URL --queue ${word(queue)} ${isText ? word(key) : "KEY"}`;
 }
 
 function rowsOfRun(run, index) {

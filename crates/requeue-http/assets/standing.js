@@ -3,6 +3,7 @@
 import { naming } from "./api.js";
 import { Lines, make, setText, unknown } from "./dom.js";
 import { amount, duration, limit } from "./format.js";
+import { namedGroup } from "./groups.js";
 import { address } from "./view.js";
 
 const $ = (selector) => document.querySelector(selector);
@@ -17,6 +18,7 @@ const SILENT = 5;
 const LONGEST = 5;
 const NO_HOUR = "the store has not answered";
 const NO_TIMES = "the queue keeps no times";
+const PARKED = "keys that were given up, and not revived, added again or cancelled since";
 const STATUS = {
   closed: "Closed to new keys, completing the others",
   shut_down: "Shutting down",
@@ -42,13 +44,13 @@ export class Standing {
     this.show();
   }
 
-  /** Shows a summary. `failures` and `held` are null if they were not read. */
-  update(summary, failures, held) {
-    Object.assign(this, { summary, news: performance.now() });
+  /** Shows a summary. `failures`, `held` and `actions` are null if they were not read. */
+  update(summary, failures, held, actions) {
+    Object.assign(this, { summary, held, news: performance.now() });
     this.show();
     this.showFacts();
     this.showLongest();
-    const waits = waitsOf(summary, failures, held);
+    const waits = waitsOf(summary, failures, held, actions);
     this.waits.show(waits);
     $("#waits").classList.toggle("empty", waits.length === 0);
   }
@@ -93,13 +95,13 @@ export class Standing {
       const inMemory = "the program does not tell the page its workers";
       facts.push([unknown(document.body.dataset.activity === "1" ? NO_HOUR : inMemory), " workers alive"]);
     }
-    facts.push(oldest(this.summary));
+    facts.push(oldest(this.summary, this.held));
     if (rate) facts.push([`rate ${limit(rate)}`]);
     if (hour || document.body.dataset.activity !== "1") {
       const [runs, failures, lost] = hour ? [hour.runs, hour.failures, hour.given_up] : [now.runs, now.failures, givenUp];
       facts.push([`${amount(runs)} runs${hour ? " in the last hour" : ""}`]);
       if (failures) facts.push([`${amount(failures)} failed`]);
-      if (lost) facts.push([`${amount(lost)} given up`]);
+      if (lost) facts.push(givenUpOf(lost, now.parked));
     } else {
       facts.push([unknown(NO_HOUR), " runs in the last hour"]);
     }
@@ -129,7 +131,7 @@ export class Standing {
 
 function paused({ paused_by: by, paused_for: time, paused_note: note }) {
   const text = by ? `Paused by ${by}` : "Paused";
-  if (time !== undefined && time !== null) return ["warn", text, `for ${seconds(time)}${note ? `: ${note}` : ""}`];
+  if (time !== undefined && time !== null) return ["warn", text, `for ${seconds(time)}${note ? `, note: ${note}` : ""}`];
   return ["warn", text, "since unknown", "A program made this pause without a record."];
 }
 
@@ -140,21 +142,46 @@ function alive(workers) {
   return [make("span", { title, textContent: text, className: workers.length ? "" : "late" })];
 }
 
-/** Returns the age of the oldest ready key, with the target. */
-function oldest({ now, oldest_ready: age, target }) {
+/** Returns the number of keys that were given up, with the keys that are parked since. */
+function givenUpOf(lost, parked) {
+  const text = `${amount(lost)} given up`;
+  if (parked === null) return [text];
+  const href = address({ state: "parked", sort: "age", order: "desc" });
+  return [`${text}, `, make("a", { href, textContent: `${amount(parked)} parked now`, title: PARKED })];
+}
+
+/** Returns the age of the oldest ready key that its group does not hold back, with the target. The age is late only if no
+ * pause and no rate explains it. */
+function oldest({ now, status, rate, at_rate: atRate, oldest_ready: age, target }, held) {
   if (now.counts_age === null) return ["oldest ready ", unknown("the keys are not counted yet")];
   if (now.ready === 0) return ["no key ready"];
   if (age === null) return ["oldest ready ", unknown(NO_TIMES)];
-  const isLate = target !== null && age > target;
-  const beside = target === null ? "" : isLate ? `, over the target of ${duration(target)}` : `, target ${duration(target)}`;
+  const keys = Object.values(held ?? {}).reduce((sum, wait) => sum + wait.keys, 0);
+  if (keys >= now.ready) return ["each ready key is held back by its group"];
+  const cause = status === "paused" ? "the queue is paused" : atRate ? `the rate is ${limit(rate)}` : "";
+  const isLate = target !== null && age > target && cause === "";
+  const beside = cause ? `: ${cause}` : target === null ? "" : isLate ? `, over the target of ${duration(target)}` : `, target ${duration(target)}`;
   const href = address({ state: "ready", sort: "age", order: "desc" });
   const link = make("a", { href, textContent: `oldest ready ${age < 1 ? "under 1 s" : seconds(age)}${beside}` });
   link.className = isLate ? "late" : "";
   return [link];
 }
 
-/** Returns a line for each cause that makes keys wait. */
-function waitsOf({ now, status, rate, times, oldest_ready: oldest }, failures, held) {
+/** Returns the names of the groups that hold keys back: the group of the oldest key, and the number of the others. */
+function groupsOf({ group, groups }) {
+  const others = groups > 1 ? ` and ${amount(groups - 1)} more` : "";
+  return `group${groups > 1 ? "s" : ""} ${namedGroup(group)}${others}`;
+}
+
+/** Returns the names of paused groups, with the operator who has paused the only one, if the action is known. */
+function pausedGroups(wait, actions) {
+  const isOfGroup = ({ action, target }) => /^group-(pause|resume)$/.test(action) && target === namedGroup(wait.group);
+  const last = wait.groups === 1 ? actions?.find(isOfGroup) : undefined;
+  return last?.action === "group-pause" ? `${groupsOf(wait)}, paused by ${last.by}` : `paused ${groupsOf(wait)}`;
+}
+
+/** Returns a line for each cause for which pending keys do not run. */
+function waitsOf({ now, status, at_rate: atRate, rate, times, oldest_ready: oldest }, failures, held, actions) {
   const noTime = { reason: "the queue does not record since when a key waits" };
   const age = (time) => (time === null || time === undefined ? { reason: NO_TIMES } : { text: duration(time) });
   const ready = address({ state: "ready", sort: "age", order: "desc" });
@@ -164,15 +191,18 @@ function waitsOf({ now, status, rate, times, oldest_ready: oldest }, failures, h
   if (status === "paused") {
     causes.push(["paused queue", now.ready, age(first), ready]);
   } else {
-    const groups = [["paused group", held?.paused], ["limit of a group", held?.limit], ["rate of a group", held?.rate]];
+    const groups = [
+      [(wait) => pausedGroups(wait, actions), held?.paused],
+      [(wait) => `limit of ${groupsOf(wait)}`, held?.limit],
+      [(wait) => `rate of ${groupsOf(wait)}`, held?.rate],
+    ];
     let rest = now.ready;
     for (const [cause, wait] of groups) {
       if (!wait?.keys) continue;
-      causes.push([cause, wait.keys, age(wait.oldest), ready]);
+      causes.push([cause(wait), wait.keys, age(wait.oldest), ready]);
       rest -= wait.keys;
     }
-    const others = causes.length ? { reason: "known for all ready keys only" } : age(first);
-    causes.push([rate ? `worker, or the rate ${limit(rate)}` : "worker", Math.max(0, rest), others, ready]);
+    causes.push([atRate ? `rate ${limit(rate)}` : "worker", Math.max(0, rest), age(first), ready]);
   }
   // A store counts keys that back off as waiting.
   const backingOff = now.backing_off ?? (failures && !failures.cut ? failures.waiting : null);

@@ -143,7 +143,7 @@ function time(t, step) {
 function label({ kind, cause, outcome, text }) {
   if (kind === "wait") return name(cause);
   if (kind === "add") return text.split(/[,:]/)[0].split(" ")[0];
-  if (kind !== "run") return text.split(":")[0];
+  if (kind !== "run") return text.split(/[,:]/)[0];
   return { null: "running", succeeded: "run", given_up: "failed" }[outcome] ?? name(outcome);
 }
 

@@ -270,10 +270,14 @@ pub struct Summary {
     /// The limit on the rate of starts. Only queues in a store can have such a limit.
     #[serde(default)]
     pub rate: Option<StartRate>,
+    /// True if the rate permits no start now.
+    #[serde(default)]
+    pub at_rate: bool,
     pub given_up: u64,
     pub panics: u64,
     /// True if the queue keeps times. Otherwise, the next two fields are `None`.
     pub times: bool,
+    /// The time for which the oldest ready key has been ready. Keys that their group holds back are left out.
     pub oldest_ready: Option<f64>,
     /// The longest time for which a key should be ready before a run: `Builder::target`.
     #[serde(default)]
@@ -736,9 +740,9 @@ pub struct Group {
     pub rate: Option<StartRate>,
     pub weight: u32,
     pub paused: bool,
-    /// True if the rate permits no start now.
+    /// The cause for which the ready keys wait, if the group holds them back.
     #[serde(skip)]
-    pub at_rate: bool,
+    pub hold: Option<WaitCause>,
 }
 
 /// The response of `/api/v1/groups`.
@@ -755,7 +759,7 @@ pub struct GroupList {
 }
 
 /// The ready keys that their groups hold back.
-#[derive(Clone, Copy, PartialEq, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
 pub struct Held {
     pub paused: Wait,
     pub limit: Wait,
@@ -763,11 +767,16 @@ pub struct Held {
 }
 
 /// Ready keys that wait for the same cause.
-#[derive(Clone, Copy, PartialEq, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
 pub struct Wait {
     pub keys: u64,
     /// The time for which the oldest of these keys has been ready, in seconds, or `None` without keys.
     pub oldest: Option<f64>,
+    /// The number of groups of these keys, and the group of the oldest key.
+    #[serde(default)]
+    pub groups: u64,
+    #[serde(default)]
+    pub group: Option<String>,
 }
 
 /// A change of a group, with its name in the API.

@@ -7,7 +7,9 @@ use axum::extract::{RawQuery, Request, State};
 use axum::response::Response;
 
 use crate::actions::{Log, check_token, rate_target, read_body, record};
-use crate::api::{Group, GroupAction, GroupChange, GroupChanged, GroupList, Held, Named};
+use crate::api::{
+    Group, GroupAction, GroupChange, GroupChanged, GroupList, Held, Named, WaitCause,
+};
 use crate::operators::group_target;
 use crate::params::{Problem, json};
 use crate::source::{Selected, TableQuery, no_groups};
@@ -54,18 +56,18 @@ impl Held {
     fn of_groups(groups: &[Group]) -> Self {
         let mut held = Self::default();
         for group in groups.iter().filter(|group| group.ready > 0) {
-            // The order of the causes is the same as in the explanation of a key.
-            let cause = match group {
-                Group { paused: true, .. } => &mut held.paused,
-                Group { limit: Some(limit), running, .. } if *running >= u64::from(*limit) => {
-                    &mut held.limit
-                }
-                Group { at_rate: true, .. } => &mut held.rate,
-                _ => continue,
+            let wait = match group.hold {
+                Some(WaitCause::GroupPaused) => &mut held.paused,
+                Some(WaitCause::GroupLimit) => &mut held.limit,
+                Some(_) => &mut held.rate,
+                None => continue,
             };
-            cause.keys += group.ready;
+            wait.keys += group.ready;
+            wait.groups += 1;
             let oldest = group.oldest.unwrap_or_default();
-            cause.oldest = Some(cause.oldest.map_or(oldest, |other| other.max(oldest)));
+            if wait.oldest.is_none_or(|other| oldest > other) {
+                (wait.oldest, wait.group) = (Some(oldest), Some(group.name.clone()));
+            }
         }
         held
     }
@@ -160,32 +162,37 @@ mod tests {
     use crate::api::Wait;
 
     #[test]
-    fn ready_keys_are_held_by_the_first_cause_of_their_group() {
-        let group = |ready, oldest, paused, running, at_rate| Group {
-            name: String::new(),
+    fn ready_keys_are_held_by_the_cause_of_their_group() {
+        let group = |ready: u64, oldest, hold| Group {
+            name: format!("g{ready}"),
             ready,
             waiting: 5,
-            running,
+            running: 1,
             dirty: 0,
             parked: 0,
             oldest,
             limit: Some(2),
             rate: None,
             weight: 1,
-            paused,
-            at_rate,
+            paused: false,
+            hold,
         };
         let held = Held::of_groups(&[
-            group(3, Some(4.0), true, 2, true),
-            group(4, Some(7.0), false, 2, true),
-            group(5, Some(3.0), false, 3, false),
-            group(6, Some(9.0), false, 1, true),
-            group(7, Some(9.0), false, 1, false),
-            group(0, None, true, 1, true),
+            group(3, Some(4.0), Some(WaitCause::GroupPaused)),
+            group(4, Some(7.0), Some(WaitCause::GroupLimit)),
+            group(5, Some(3.0), Some(WaitCause::GroupLimit)),
+            group(6, Some(9.0), Some(WaitCause::Rate)),
+            group(7, Some(9.0), None),
+            group(0, None, Some(WaitCause::GroupPaused)),
         ]);
-        let wait = |keys, oldest| Wait { keys, oldest: Some(oldest) };
-        let expected = Held { paused: wait(3, 4.0), limit: wait(9, 7.0), rate: wait(6, 9.0) };
-        assert_eq!(held, expected);
+        let wait = |keys, oldest, groups, group: &str| Wait {
+            keys,
+            oldest: Some(oldest),
+            groups,
+            group: Some(group.to_owned()),
+        };
+        let (paused, rate) = (wait(3, 4.0, 1, "g3"), wait(6, 9.0, 1, "g6"));
+        assert_eq!(held, Held { paused, limit: wait(9, 7.0, 2, "g4"), rate });
     }
 
     #[test]

@@ -94,6 +94,10 @@ pub(crate) trait Source: Send + Sync {
     fn rate(&self) -> Option<StartRate> {
         None
     }
+    /// Returns true if the rate permitted no start at that time.
+    fn at_rate(&self) -> bool {
+        false
+    }
     async fn set_rate(&self, _: Option<StartRate>) -> Result<(), Problem> {
         let error = "this queue has no rate that can be changed; only a queue in a store has one";
         Err(Problem::new(StatusCode::NOT_FOUND, error))

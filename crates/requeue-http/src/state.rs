@@ -183,6 +183,7 @@ impl SiteState {
             now: Sample::new(&gauges, self.samples.last_minute(&gauges)),
             rates: self.samples.rates(),
             rate: self.source.rate(),
+            at_rate: self.source.at_rate(),
             given_up: gauges.process.given_up,
             panics: gauges.process.panics,
             times: gauges.keeps_times,

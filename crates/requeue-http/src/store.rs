@@ -105,13 +105,17 @@ impl Smooth {
 struct QueueState {
     is_paused: bool,
     rate: Option<Rate>,
+    /// True if the rate permits no start now.
+    is_at_rate: bool,
     /// The recorded pause, and the time of its read.
     pause: Option<(PastAction, Instant)>,
 }
 
 impl QueueState {
     async fn read(queue: &Queue) -> Result<Self, ReadError> {
-        let (is_paused, rate) = (queue.is_paused().await?, queue.rate().await?);
+        let is_paused = queue.is_paused().await?;
+        let throttle = queue.rate_and_next_start().await?;
+        let (rate, is_at_rate) = (throttle.map(|(rate, _)| rate), is_at_rate(throttle));
         // An older role in PostgreSQL has no right to read the actions. The queue is reachable nevertheless.
         let actions = match is_paused {
             true => queue.last_actions(KEPT).await.unwrap_or_default(),
@@ -119,8 +123,13 @@ impl QueueState {
         };
         let actions: Vec<_> = actions.into_iter().map(PastAction::from).collect();
         let pause = PastAction::last_pause(&actions).map(|pause| (pause.clone(), Instant::now()));
-        Ok(Self { is_paused, rate, pause })
+        Ok(Self { is_paused, rate, is_at_rate, pause })
     }
+}
+
+/// Returns true if the rate permits no start now. `throttle` has the time until the next start.
+fn is_at_rate(throttle: Option<(Rate, Duration)>) -> bool {
+    throttle.is_some_and(|(_, next_start)| !next_start.is_zero())
 }
 
 impl From<ActionRecord> for PastAction {
@@ -156,7 +165,10 @@ impl Timeline {
             Some(group) => answer_soon(queue.group(group).info()).await.flatten(),
             None => None,
         };
-        let at_rate = ready.is_some() && answer_soon(queue.is_at_rate()).await.unwrap_or_default();
+        let at_rate = match ready {
+            Some(_) => answer_soon(queue.rate_and_next_start()).await.is_some_and(is_at_rate),
+            None => false,
+        };
         let row = entry.map(|entry| Row::of_stored(entry, why, Detail::new()));
         let cause = |entry| WaitCause::of_stored(entry, group.as_ref(), at_rate);
         let cause = entry.map_or(WaitCause::Ready, cause);
@@ -662,11 +674,16 @@ impl Source for Stored {
         self.seen.lock().state.rate.map(StartRate::from)
     }
 
+    fn at_rate(&self) -> bool {
+        self.seen.lock().state.is_at_rate
+    }
+
     async fn set_rate(&self, rate: Option<StartRate>) -> Result<(), Problem> {
         let rate = rate_of_request(rate)?;
         self.queue.set_rate(rate).await.map_err(update_failure)?;
         let mut seen = self.seen.lock();
-        (seen.state.rate, seen.changes) = (rate, seen.changes + 1);
+        (seen.state.rate, seen.state.is_at_rate) = (rate, false);
+        seen.changes += 1;
         Ok(())
     }
 
@@ -900,6 +917,7 @@ impl From<&requeue_store::Tally> for Tally {
 
 impl From<GroupInfo> for Group {
     fn from(info: GroupInfo) -> Self {
+        let hold = WaitCause::of_group(&info);
         let StateCounts { ready, waiting, in_flight, dirty, parked, oldest_ready, .. } =
             info.counts;
         Self {
@@ -914,7 +932,7 @@ impl From<GroupInfo> for Group {
             rate: info.rate.map(StartRate::from),
             weight: info.weight,
             paused: info.is_paused,
-            at_rate: info.next_start.is_some_and(|wait| !wait.is_zero()),
+            hold,
         }
     }
 }
@@ -970,7 +988,7 @@ async fn keep_asking(queue: Queue, seen: Weak<Mutex<Seen>>) {
     }
 }
 
-/// Reads the numbers each second, until no source is left.
+/// Reads the numbers of keys each second, until no source is left.
 async fn keep_counting(queue: Queue, seen: Weak<Mutex<Seen>>) {
     while seen.strong_count() > 0 {
         if let Ok(Ok(counts)) = timeout(PATIENCE, queue.recent_counts()).await {
@@ -985,6 +1003,10 @@ async fn keep_counting(queue: Queue, seen: Weak<Mutex<Seen>>) {
                 && let Some(source) = seen.upgrade()
             {
                 source.lock().longest = Some((longest, Instant::now()));
+            }
+            // Without an answer, the oldest ready key may be one that its group holds back.
+            if queue.has_groups() {
+                let _ = timeout(PATIENCE, queue.recent_look()).await;
             }
         }
         sleep(EVERY).await;

@@ -91,8 +91,8 @@ impl Timeline {
         Self { now, recorded: false, begin: None, note, last: None, events }.sorted().with_last()
     }
 
-    /// Adds the operators' actions on the key, and the pauses of its queue and of its group since the first event. If
-    /// the key waits for the end of a pause, this pause may be older.
+    /// Adds the operators' actions on the key. Also adds the pauses of its queue and of its group, and the jumps of the
+    /// store's clock, since the first event. If the key waits for the end of a pause, this pause may be older.
     pub(crate) fn with_actions(
         mut self,
         key: &str,
@@ -118,18 +118,18 @@ impl Timeline {
             let is_of_key =
                 is_of_keys && target.as_deref().is_some_and(|target| is_target(target, key));
             let is_known = at >= first || paused == holder && held_since == Some(at);
-            if !(is_of_key || paused.is_some() && is_known) {
+            // A jump concerns all keys: it can end their leases.
+            let is_jump = action == "clock-jump" && at >= first;
+            if !(is_of_key || paused.is_some() && is_known || is_jump) {
                 continue;
             }
-            let what = match paused {
-                Some(Paused::Queue) => format!("{action} of the queue"),
-                Some(Paused::Group) => {
-                    format!("{} of the group", action.trim_start_matches("group-"))
+            let note = note.as_ref().map(|note| format!(", note: {note}")).unwrap_or_default();
+            let text = match target {
+                Some(jump) if is_jump => {
+                    format!("clock of the store jumped by {jump}, noticed by {by}")
                 }
-                None => action.clone(),
+                _ => format!("{} by {by}{note}", words_of_action(action)),
             };
-            let note = note.as_ref().map(|note| format!(": {note}")).unwrap_or_default();
-            let text = format!("{what} by {by}{note}");
             self.events.push(PastEvent { text, ..PastEvent::new(EventKind::Other, at) });
         }
         self.sorted()
@@ -175,6 +175,22 @@ impl Timeline {
 fn is_present(event: &PastEvent, now: f64) -> bool {
     let is_long = matches!(event.kind, EventKind::Wait | EventKind::Run);
     is_long && event.until.is_none_or(|until| until > now)
+}
+
+/// Returns an action in words, as in "queue paused by ann".
+fn words_of_action(action: &str) -> String {
+    match action {
+        "pause" => "queue paused".to_owned(),
+        "resume" => "queue resumed".to_owned(),
+        "cancel" => "cancelled".to_owned(),
+        "cancel-run" => "run cancelled".to_owned(),
+        "revive" => "revived".to_owned(),
+        "add" => "added".to_owned(),
+        "run-now" => "made ready".to_owned(),
+        "group-pause" => "group paused".to_owned(),
+        "group-resume" => "group resumed".to_owned(),
+        other => other.replace('-', " "),
+    }
 }
 
 /// The target of a pause or of its end.
@@ -223,21 +239,27 @@ impl WaitCause {
         group: Option<&requeue_store::GroupInfo>,
         at_rate: bool,
     ) -> Self {
-        use requeue_store::State;
-        let is_full = |group: &requeue_store::GroupInfo| {
-            group.limit.is_some_and(|limit| group.counts.in_flight >= limit.into())
-        };
-        let is_at_rate =
-            |group: &requeue_store::GroupInfo| group.next_start.is_some_and(|wait| !wait.is_zero());
         match entry.state {
-            State::Ready if entry.paused => Self::QueuePaused,
-            State::Ready if group.is_some_and(|group| group.is_paused) => Self::GroupPaused,
-            State::Ready if group.is_some_and(is_full) => Self::GroupLimit,
-            State::Ready if at_rate || group.is_some_and(is_at_rate) => Self::Rate,
-            State::Ready => Self::Ready,
+            requeue_store::State::Ready => match group.and_then(Self::of_group) {
+                _ if entry.paused => Self::QueuePaused,
+                Some(cause) => cause,
+                None if at_rate => Self::Rate,
+                None => Self::Ready,
+            },
             _ if entry.failures > 0 => Self::Backoff,
             _ => Self::Delay,
         }
+    }
+
+    /// Returns the cause for which the group holds its ready keys back.
+    #[cfg(feature = "store")]
+    pub(crate) fn of_group(group: &requeue_store::GroupInfo) -> Option<Self> {
+        use requeue_store::Hold;
+        group.hold().map(|hold| match hold {
+            Hold::Paused => Self::GroupPaused,
+            Hold::Limit => Self::GroupLimit,
+            Hold::Rate => Self::Rate,
+        })
     }
 }
 
@@ -386,7 +408,7 @@ impl Reading {
             }
             Transition::Completed { how, failures, is_ready, due, .. } => {
                 self.ensure_run(at);
-                self.end_run(event, how);
+                self.end_run(event, how, failures);
                 let is_retried = how == Ended::Retried;
                 let cause = if is_retried { WaitCause::Backoff } else { WaitCause::Delay };
                 (self.failures, self.is_pending) = (failures, is_ready);
@@ -488,8 +510,8 @@ impl Reading {
         }
     }
 
-    /// Ends the run in flight.
-    fn end_run(&mut self, event: Event, how: Ended) {
+    /// Ends the run in flight, after which the key has failed `failures` times in a row.
+    fn end_run(&mut self, event: Event, how: Ended, failures: u32) {
         let outcome = match how {
             Ended::Done | Ended::Succeeded | Ended::Requeued => Outcome::Succeeded,
             Ended::Retried => Outcome::Failed,
@@ -502,7 +524,17 @@ impl Reading {
             1 => String::new(),
             adds => format!(", for {adds} adds"),
         };
-        let text = format!("{}{adds}", text_of_event(event));
+        let mut text = format!("{}{adds}", text_of_event(event));
+        // Events before those of the recording may have failed runs, which a retry counts.
+        let attempt = match how {
+            Ended::Retried => failures,
+            _ if outcome != Outcome::GivenUp => 0,
+            _ if self.begin.is_none() || self.failures > 0 => self.failures + 1,
+            _ => 0,
+        };
+        if let Some(rest) = text.strip_prefix("run ").filter(|_| attempt > 0) {
+            text = format!("attempt {attempt} {rest}");
+        }
         if let Some(run) = self.open.and_then(|(place, _)| self.events.get_mut(place)) {
             (run.outcome, run.text) = (Some(outcome), text);
         }
@@ -567,7 +599,11 @@ fn text_of_event(event: Event) -> String {
     // Only the text of a completion adds a semicolon, but a reason can contain semicolons.
     let is_add = matches!(event.transition, Transition::Added { .. });
     let end = words.find(';').filter(|_| !is_add).unwrap_or(words.len());
-    words[..end].to_owned()
+    // The number of the delivery counts the runs of all keys, so it says nothing about this key.
+    match words[..end].strip_prefix("delivery ").and_then(|rest| rest.split_once(' ')) {
+        Some((_, rest)) => format!("run {rest}"),
+        None => words[..end].to_owned(),
+    }
 }
 
 fn text_of_wait(cause: WaitCause, failures: u32) -> String {
@@ -843,8 +879,8 @@ mod tests {
         });
         let row = Row { state: State::Ready, age: Some(2.0), ..Row::default() };
         for (cause, text) in [
-            (WaitCause::QueuePaused, Some("pause of the queue by ann: upgrade")),
-            (WaitCause::GroupPaused, Some("pause of the group by ann: ticket 7")),
+            (WaitCause::QueuePaused, Some("queue paused by ann, note: upgrade")),
+            (WaitCause::GroupPaused, Some("group paused by ann, note: ticket 7")),
             (WaitCause::Ready, None),
         ] {
             let timeline = Timeline::of_runs(Some((&row, cause)), &[], "");
@@ -899,6 +935,22 @@ mod tests {
         // The last event does not depend on the requested period.
         let none = timeline.since(Some(Duration::ZERO));
         assert_eq!((told(&none).len(), none.last.as_deref()), (0, Some("attempt 1 failed")));
+    }
+
+    #[test]
+    fn a_jump_of_the_clock_is_shown_among_the_runs_of_each_key() {
+        let jump = |ago| PastAction {
+            ago,
+            action: "clock-jump".to_owned(),
+            by: "web-1".to_owned(),
+            target: Some("+1h".to_owned()),
+            note: None,
+        };
+        let runs = [failed(unix_time() - 10.0, 1)];
+        let timeline = Timeline::of_runs(None, &KnownRun::of_runs(&runs), "");
+        let timeline = timeline.with_actions("a", None, &[jump(5.0), jump(500.0)]);
+        let expected = ["attempt 1 failed", "clock of the store jumped by +1h, noticed by web-1"];
+        assert_eq!(told(&timeline), expected);
     }
 
     #[test]

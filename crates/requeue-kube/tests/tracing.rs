@@ -106,7 +106,9 @@ async fn the_span_of_a_run_has_its_object_its_reason_and_its_result() {
     let custom = ReconcileReason::Custom { reason: "because".into() };
     let because = ReconcileRequest { obj_ref: a.clone(), reason: custom };
     let named = later(20, because).chain(later(10, a.clone().into()));
+    let idle = stream::iter(list(&[])).chain(stream::pending());
     let controller = Controller::for_stream(main, reader)
+        .watch_mapped(Watched::stream(idle), |_: ConfigMap| [ObjectRef::new("none")])
         .watch_mapped(Watched::stream(watched), move |_: ConfigMap| [a.clone()])
         .reconcile_on(named)
         .reconcile_all_on(later(40, ()));
@@ -133,7 +135,7 @@ async fn the_span_of_a_run_has_its_object_its_reason_and_its_result() {
         // A retry keeps the reasons of the failed run.
         ("error policy requested retry reasons=ConfigMap listed", 2, 1, bulk, requeued),
         (
-            "related object updated: ConfigMap.v1./x.ns reasons=ConfigMap created (ns/x)",
+            "related object updated: ConfigMap.v1./x.ns reasons=ConfigMap created (watched, 2) (ns/x)",
             1,
             2,
             0,

@@ -129,7 +129,7 @@
 //! use requeue_store::State;
 //!
 //! for entry in queue.snapshot(State::Parked, None, 100).await? {
-//!     // a-17: parked for 3.2s, after a failure: no such address
+//!     // a-17: parked for 3.2s, after a failure; it runs again only if it is revived: no such address
 //!     println!("{}", entry.explain());
 //! }
 //! assert!(queue.revive("a-17").await?);
@@ -213,11 +213,11 @@ pub use crate::types::error::{
     UpdateError,
 };
 pub use crate::types::group::GroupBy;
-#[doc(hidden)]
-pub use crate::types::inspect::Part;
 pub use crate::types::inspect::{
     Attempt, CompletedRun, Entry, GroupInfo, ParkedKey, QueueInfo, State, StateCounts,
 };
+#[doc(hidden)]
+pub use crate::types::inspect::{Hold, Part};
 pub use crate::types::key::Key;
 pub use crate::types::rate::{ParseRateError, Rate};
 pub use crate::types::schedule::{Schedule, ScheduleInfo};

@@ -97,7 +97,8 @@ pub(crate) fn command_line(template: &Template, key: &[u8]) -> String {
     line
 }
 
-fn quote_word(word: &OsStr) -> String {
+/// Formats a word on one line, quoted for a shell if it needs quotes.
+pub(crate) fn quote_word(word: &OsStr) -> String {
     Quoted::native_raw(word).force(false).to_string()
 }
 

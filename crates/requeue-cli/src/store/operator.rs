@@ -30,7 +30,7 @@ impl NoteFlags {
         let host = rustix::system::uname();
         let host = cleaned(&host.nodename().to_string_lossy());
         let note = self.note.clone().unwrap_or_default();
-        Operator { by: format!("{user}@{host}"), note }
+        Operator { by: format!("{user} on {host}"), note }
     }
 }
 

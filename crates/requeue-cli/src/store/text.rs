@@ -20,7 +20,7 @@ use crate::key::{escaped, printable, shown, without_controls};
 fn by_text(PastAction { ago, by, note, .. }: &PastAction) -> String {
     let ago = duration::shown(Duration::try_from_secs_f64(*ago).unwrap_or_default());
     // The name and the note are escaped, because another process has written them.
-    let note = note.as_ref().map(|note| format!(": {}", shown(note.as_bytes())));
+    let note = note.as_ref().map(|note| format!(", note: {}", shown(note.as_bytes())));
     format!("by {}, {ago} ago{}", shown(by.as_bytes()), note.unwrap_or_default())
 }
 
@@ -140,7 +140,9 @@ pub(super) fn activity_text(activity: &Activity) -> String {
     ] {
         // The period is zero if a minute has just begun.
         let rate = if *period > 0.0 { count as f64 / period } else { 0.0 };
-        text += &format!("{name:11} {count}, {rate:.2}/s\n");
+        // A key that was given up is parked, unless it was added during its last run.
+        let see = if name == "given up" && count > 0 { "; see `requeue parked`" } else { "" };
+        text += &format!("{name:11} {count}, {rate:.2}/s{see}\n");
     }
     let durations = &total.durations;
     for (name, p50, p99) in [

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp, Unit};
 use requeue_http::api::{self, EventKind, KeyPage, Named, Outcome, PastEvent, PastRun, Timeline};
-use requeue_store::{Key, Queue};
+use requeue_store::{Key, Queue, State};
 use serde::Serialize;
 
 use super::by_server::own_name;
@@ -20,6 +20,7 @@ use crate::exit::{Ended, Exit, Refusal, print_output};
 use crate::input::json::Written;
 use crate::key::{printable, shown};
 use crate::output::summary::counted;
+use crate::process::spawn::quote_word;
 
 /// The text for a key that the queue does not have.
 const MISSING: &str = "not in the queue: it was never added, was cancelled, or its last run succeeded; \
@@ -49,16 +50,28 @@ pub(crate) fn why(flags: &WhyFlags) -> Result<Ended, Refusal> {
         }
         // The key is required without --export.
         let key = key.unwrap_or_default();
-        let answer = match server {
+        let mut answer = match server {
             Some(server) => ask_server(&server, key, flags.since).await?,
             None => read_store(&flags.place.to_look_at().await?, key, flags.since).await?,
         };
+        if answer.state == Some(state_name(State::Parked)) {
+            answer.why += &format!("; to run it again: {}", revival(flags, key));
+        }
         // A caller that names a period gets all lines of this period.
         let most = flags.since.map_or(MOST_LINES, |_| usize::MAX);
         let text = if flags.json { answer.to_json(key) } else { answer.to_text(key, most) };
         print_output(text.as_bytes())?;
         Ok(Ended::Exit(if answer.state.is_some() { Exit::Done } else { Exit::GivenUp }))
     })
+}
+
+/// Returns the command that revives a parked key.
+fn revival(flags: &WhyFlags, key: &[u8]) -> String {
+    let from = if flags.server.server.is_some() { "--server" } else { "--store" };
+    let queue = flags.place.queue.as_deref();
+    let queue = queue.map(|queue| format!(" --queue {}", quote_word(queue.as_ref())));
+    let key = quote_word(OsStr::from_bytes(key));
+    format!("requeue revive {from} URL{} {key}", queue.unwrap_or_default())
 }
 
 async fn ask_server(
@@ -193,7 +206,11 @@ fn lines_of(events: &[PastEvent], now: f64) -> Vec<String> {
         let took =
             api_duration(after[0].at - first.at).map(duration::format_length).unwrap_or_default();
         let times = counted(times as u64 - 1, "time");
-        lines.push(format!("{}  {times} in {took}: {}", times_of(first, now), words.join(", ")));
+        let words = words.join(", then ");
+        lines.push(format!(
+            "{}  repeated {times} in the next {took}: {words}",
+            times_of(first, now)
+        ));
         let (last, after) = after.split_at(length);
         lines.extend(last.iter().map(|event| line_of(event, now)));
         rest = after;
@@ -346,7 +363,7 @@ mod tests {
         let texts: Vec<_> = texts.iter().map(|(_, text)| *text).collect();
         let expected = [
             "waited 1.0s: due",
-            "11 times in 1m 50s: run failed, waited (backoff)",
+            "repeated 11 times in the next 1m 50s: run failed, then waited (backoff)",
             "run 12 failed; took 1.0s",
             "waited 9.0s: run 12 failed",
             "running, for 0ms so far",

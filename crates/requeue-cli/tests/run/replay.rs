@@ -45,11 +45,11 @@ fn a_replay_prints_each_event_with_the_state_after_it() {
     assert_eq!(last.len(), 8, "{text}");
     for (line, part) in last.iter().zip([
         "name of b: 2.000s added | ready, waiting for a worker",
-        "name of b: 2.000s delivered as run 3, for 1 add | in flight",
-        "name of b: 2.000s run 3 failed and is retried; the key waits 1.0s | backing off; ready in 1.0s; failed once",
+        "name of b: 2.000s delivery 3, for 1 add | in flight",
+        "name of b: 2.000s delivery 3 failed and is retried; the key waits 1.0s | backing off; ready in 1.0s; failed once",
         "name of b: 3.000s due | ready, waiting for a worker; failed once",
-        "name of b: 3.000s delivered as run 4, for 1 add | in flight; failed once",
-        "name of b: 3.000s run 4 succeeded | no state",
+        "name of b: 3.000s delivery 4, for 1 add | in flight; failed once",
+        "name of b: 3.000s delivery 4 succeeded | no state",
         "name of b: 3.000s added | ready, waiting for a worker",
         "name of c: 3.000s added (resync) | ready, waiting for a worker",
     ]) {

@@ -702,7 +702,7 @@ fn recorded(dir: &Path, queue: &str) -> Vec<String> {
         let queue = store.queue(queue).must_exist().open().await.expect("the queue exists");
         let actions = queue.last_actions(100).await.expect("read");
         let by = actions.iter().map(|action| &*action.by);
-        assert!(by.clone().all(|by| by.starts_with("ann@")), "{:?}", by.collect::<Vec<_>>());
+        assert!(by.clone().all(|by| by.starts_with("ann on ")), "{:?}", by.collect::<Vec<_>>());
         let texts = actions
             .iter()
             .rev()
@@ -726,7 +726,7 @@ fn actions_are_recorded_with_the_user_and_the_note() {
     assert_eq!(paused.code(), Some(0), "{}", paused.stderr);
     let line = status().lines().next().unwrap_or_default().to_owned();
     assert!(
-        line.starts_with("paused by ann@") && line.ends_with(" ago: the API is down"),
+        line.starts_with("paused by ann on ") && line.ends_with(" ago, note: the API is down"),
         "{line}"
     );
     let json: serde_json::Value =
@@ -736,8 +736,8 @@ fn actions_are_recorded_with_the_user_and_the_note() {
     assert!(json["paused_for"].is_number(), "{json}");
     let queues = |args: &[&str]| call(&dir, "queues", args).text();
     let line = queues(&[]);
-    let start = "default\tkeys\tpaused by ann@";
-    assert!(line.starts_with(start) && line.ends_with(" ago: the API is down\n"), "{line}");
+    let start = "default\tkeys\tpaused by ann on ";
+    assert!(line.starts_with(start) && line.ends_with(" ago, note: the API is down\n"), "{line}");
     let json: serde_json::Value = serde_json::from_str(&queues(&["--json"])).expect("it is JSON");
     assert_eq!(
         (&json["is_paused"], &json["paused_note"]),
@@ -767,8 +767,10 @@ fn actions_are_recorded_with_the_user_and_the_note() {
     let actions = call(&dir, "status", &["--actions"]).text();
     let actions: Vec<_> = actions.lines().skip_while(|line| *line != "last actions").collect();
     assert_eq!(actions.len(), 1 + expected.len(), "{actions:?}");
-    assert!(actions[1].starts_with("  schedule-remove daily by ann@"), "{actions:?}");
-    assert!(actions[1].ends_with(" ago: unused") && actions[7].starts_with("  pause by ann@"));
+    assert!(actions[1].starts_with("  schedule-remove daily by ann on "), "{actions:?}");
+    assert!(
+        actions[1].ends_with(" ago, note: unused") && actions[7].starts_with("  pause by ann on ")
+    );
     let json: serde_json::Value =
         serde_json::from_str(&call(&dir, "status", &["--actions", "--json"]).text()).expect("JSON");
     let names: Vec<_> = json["actions"].as_array().expect("a list").iter().collect();

@@ -100,6 +100,8 @@ fn a_key_is_explained() {
         text.starts_with("bad: parked for ") && text.contains("exit status: 3; since 2"),
         "{text}"
     );
+    assert!(text.contains("; it runs again only if it is revived: exit status: 3"), "{text}");
+    assert!(text.ends_with("Z; to run it again: requeue revive --store URL bad"), "{text}");
     let (code, text) = explain("no\nkey");
     assert_eq!(code, Some(1));
     assert!(text.starts_with("no\\nkey: not in the queue: "), "{text}");

@@ -45,7 +45,7 @@ fn a_run_tells_the_past_of_a_key_after_its_present_state() {
     let lines = past(&text);
     assert_eq!(lines[0], "added");
     let [.., failed, wait] = &lines[..] else { panic!("{text}") };
-    assert!(failed.starts_with("run 1 failed and is retried: exit status: 3; took "), "{text}");
+    assert!(failed.starts_with("attempt 1 failed and is retried: exit status: 3; took "), "{text}");
     assert!(wait.starts_with("waits ") && wait.contains(" more, until 2"), "{text}");
     assert!(wait.ends_with("Z: backing off after 1 failure"), "{text}");
     assert!(text.contains("\n(all events of this key are known)\n"), "{text}");
@@ -63,7 +63,7 @@ fn a_run_tells_the_past_of_a_key_after_its_present_state() {
 
     // The past of a key is shown even after it has left the queue.
     run.send("b\n");
-    let last = "b: not in the queue; last: run 2 succeeded";
+    let last = "b: not in the queue; last: run succeeded";
     until(|| why(&dir, &["b"]).text().starts_with(last));
     let text = why(&dir, &["b", "--since", "0"]).text();
     assert!(text.starts_with(last), "{text}");
@@ -200,7 +200,7 @@ fn a_store_tells_the_last_failures_and_the_actions_of_operators() {
     let has = |begin: &str, part: &str| {
         lines.iter().any(|line| line.starts_with(begin) && line.contains(part))
     };
-    assert!(has("revive by ", ": the API is back"), "{text}");
+    assert!(has("revived by ", ", note: the API is back"), "{text}");
     assert!(has("run failed for the last time; took ", ""), "{text}");
     // The error ends with what the command said last.
     let error = "attempt 1 failed for the last time: exit status: 4: such column";

@@ -219,17 +219,17 @@ impl fmt::Display for Described<'_> {
             Transition::Due => f.write_str("due"),
             Transition::Delivered { number, adds } => {
                 let s = if adds == 1 { "" } else { "s" };
-                write!(f, "delivered as run {number}, for {adds} add{s}")
+                write!(f, "delivery {number}, for {adds} add{s}")
             }
             Transition::Completed { number, how, is_ready, due, .. } => {
-                write!(f, "run {number} {}", how.as_str())?;
+                write!(f, "delivery {number} {}", how.as_str())?;
                 match due {
                     Some(due) => write!(f, "; the key waits {:.1?}", wait(due)),
                     None if is_ready => f.write_str("; the key is ready again"),
                     None => Ok(()),
                 }
             }
-            Transition::Cancelled { number, .. } => write!(f, "run {number} is cancelled"),
+            Transition::Cancelled { number, .. } => write!(f, "delivery {number} is cancelled"),
             Transition::Withdrawn => f.write_str("pending runs cancelled"),
             Transition::Forgotten => f.write_str("failures forgotten"),
             Transition::Flushed { due } if due <= at => f.write_str("waits for no further adds"),

@@ -175,7 +175,7 @@ fn a_change_of_a_group_that_is_not_valid_names_the_value_and_changes_nothing() {
         assert_eq!(answer.status, 400, "{action} {change}: {said}");
         assert!(said.contains(error), "{action} {change}: {said}");
     }
-    let none = json!({ "keys": 0, "oldest": null });
+    let none = json!({ "keys": 0, "oldest": null, "groups": 0, "group": null });
     let expected = json!({
         "groups": [], "held": { "paused": none, "limit": none, "rate": none },
         "looked_at": 0, "more": false,

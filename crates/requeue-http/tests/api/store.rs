@@ -141,7 +141,7 @@ fn the_past_of_a_key_follows_from_its_failures_its_state_and_the_actions_on_it()
         (
             "waiting",
             vec![
-                ("other", "", "revive by ann: the API is back", false),
+                ("other", "", "revived by ann, note: the API is back", false),
                 ("wait", "delay", "waiting for its due time", true),
             ],
         ),

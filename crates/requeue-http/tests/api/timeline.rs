@@ -71,10 +71,10 @@ fn the_past_of_a_key_is_its_adds_its_waits_by_cause_and_its_runs() {
         "41 add added, to run in 10.0s",
         "41..31 wait delay waiting for its due time",
         "31..26 wait ready ready, waiting for a worker",
-        "26..24 run failed run 1 failed and is retried: exit status: 3",
+        "26..24 run failed attempt 1 failed and is retried: exit status: 3",
         "24..4 wait backoff backing off after 1 failure",
         "24 add added, held for its backoff",
-        "4..3 run succeeded run 2 succeeded, for 2 adds",
+        "4..3 run succeeded run succeeded, for 2 adds",
         "4 add added in flight, runs once more",
         // Two runs in 100 s are permitted, and the first began 26 s ago.
         "3..-74 wait pace waiting for its pace",
@@ -126,7 +126,7 @@ fn a_ready_key_waits_for_what_holds_it_back_at_that_time() {
         "15..11 wait group_paused ready, but its group is paused",
         "11..6 wait ready ready, waiting for a worker",
         "6..? run running",
-        "6 other run 2 is cancelled",
+        "6 other run is cancelled",
     ];
     assert_eq!(told(&timeline(&served, "key=a")), expected);
     drop(item);
@@ -147,7 +147,7 @@ fn a_timeline_says_from_when_on_it_is_complete() {
     let answer = timeline(&served, "key=a");
     // The beginning of the run was dropped.
     let expected = [
-        "1..0 run succeeded run 1 succeeded",
+        "1..0 run succeeded run succeeded",
         "1 add added in flight, runs once more",
         "0..? wait ready ready, waiting for a worker",
     ];

@@ -261,7 +261,7 @@ fn a_screen_reader_finds_a_table_labels_and_a_quiet_status() {
         let named = |role: &str| -> Vec<&str> {
             nodes.iter().filter(|node| node.0 == role).map(|node| &*node.1).collect()
         };
-        assert_eq!(named("table"), ["Keys", "Longest runs", "Waits by cause"], "{width}");
+        assert_eq!(named("table"), ["Keys", "Longest runs", "Pending keys by cause"], "{width}");
         let columns = ["Key", "State", "Age", "Attempt", "Due in", "Why"];
         let headers = named("columnheader");
         assert!(headers.windows(columns.len()).any(|names| names == columns), "{headers:?}");
@@ -514,7 +514,7 @@ fn the_timeline_of_a_key_names_the_causes_of_its_waits() {
         .map((row) => [...row.cells].slice(1).map((cell) => cell.textContent).join(': '))";
     let expected = [
         "backing off after 1 failure: 1 min 10 s more",
-        "run 1 failed and is retried: exit status: 3: 20.0 s",
+        "attempt 1 failed and is retried: exit status: 3: 20.0 s",
         "ready, waiting for a worker: 1 min 00 s",
         "added: ",
     ];
@@ -526,7 +526,7 @@ fn the_timeline_of_a_key_names_the_causes_of_its_waits() {
     assert_eq!(page.eval(&format!("{}.length", all("button[tabindex=\"0\"]"))), json!(1));
     page.eval("document.querySelector('#key-line button[tabindex=\"0\"]').focus()");
     page.press("ArrowLeft");
-    page.wait_for(&ends("run 1 failed and is retried: exit status: 3, 20.0 s"));
+    page.wait_for(&ends("attempt 1 failed and is retried: exit status: 3, 20.0 s"));
     page.press("Home");
     page.wait_for(&ends("ready, waiting for a worker, 1 min 00 s"));
     let label = format!("document.activeElement.ariaLabel === 'ready: ' + {shown}");

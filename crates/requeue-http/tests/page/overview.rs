@@ -58,6 +58,8 @@ fn errors_lead_to_their_keys_and_to_their_revival() {
     let errors = page.eval(&cells("#failures"));
     let first = errors[0].as_str().expect("text");
     assert!(first.starts_with(&format!("{name}|30|90|acme/orders/")), "{first}");
+    let since = first.split('|').nth(4).expect("a cell");
+    assert!(since.contains(", "), "the age and the local time: {since}");
     assert!(errors[1].as_str().is_some_and(|row| row.starts_with("exit status: 7|7|7|hooli/")));
     // Five errors are shown until the user asks for all, and a button needs the token.
     let visible = "[...document.querySelectorAll('#failures tbody tr')]
@@ -132,6 +134,10 @@ fn the_first_lines_say_whether_the_queue_runs_and_why_keys_wait() {
     assert_eq!(page.eval(&format!("{since}.textContent")), json!("since unknown"));
     assert!(page.eval(&format!("{since}.title")).as_str().is_some_and(|why| !why.is_empty()));
     page.wait_for(&format!("{}[0] === 'paused queue|40|45.0 s'", cells("#waits")));
+    // The pause explains the age, which is then no alarm.
+    page.wait_for("document.querySelector('#facts .late') === null");
+    let facts = "document.querySelector('#facts').textContent";
+    page.wait_for(&format!("{facts}.includes('oldest ready 45.0 s: the queue is paused')"));
 
     page.screenshot("paused");
     // After the shutdown of the server, the numbers are old.
@@ -189,6 +195,7 @@ fn a_queue_in_memory_has_15_minutes_and_an_empty_chart_has_words() {
     let none = "no runs in this time";
     page.wait_for("document.querySelector('#rates .none') !== null");
     assert_eq!(page.eval(words), json!(["no events in this time", none, none]));
+    page.wait_for(&format!("/^numbers since \\d/.test({})", text("#begin")));
     let ranges = "[...document.querySelectorAll('[name=range]')].map((input) =>
         [input.disabled, input.closest('label').title])";
     let no = json!([true, "A queue in memory keeps 15 minutes."]);

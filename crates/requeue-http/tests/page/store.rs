@@ -4,12 +4,12 @@ use std::path::Path;
 
 use requeue_http::{AccessToken, Site};
 use requeue_servers::Redis;
-use requeue_store::{Queue, Rate, Schedule, Store};
+use requeue_store::{ActionRecord, Queue, Rate, Schedule, State, Store};
 use serde_json::json;
 use tokio::net::TcpListener;
 use tokio::runtime::Runtime;
 
-use crate::{TOKEN, browser, count, unlock};
+use crate::{TOKEN, browser, count, text, unlock};
 
 #[test]
 fn numbers_that_are_old_are_shown_with_their_age() {
@@ -272,6 +272,7 @@ fn longer_ranges_and_held_keys_come_from_the_store() {
         running
     });
     let key = running.key().to_string();
+    let operator = queue.clone();
     let url = serve_admin(&runtime, queue);
     let Some(page) = browser("longer_ranges_and_held_keys_come_from_the_store", &url) else {
         return;
@@ -282,7 +283,12 @@ fn longer_ranges_and_held_keys_come_from_the_store() {
              [...row.cells].slice(0, {columns}).map((cell) => cell.textContent).join('|')).join()"
         )
     };
-    page.wait_for(&format!("{} === 'limit of a group|1'", cells("waits", 2)));
+    page.wait_for(&format!("{} === 'limit of group acme|1'", cells("waits", 2)));
+    let facts = "document.querySelector('#facts').textContent";
+    page.wait_for(&format!("{facts}.includes('each ready key is held back by its group')"));
+    page.wait_for(&format!("{facts}.includes('1 given up, 1 parked now')"));
+    let parked = "document.querySelector('#facts a').getAttribute('href')";
+    assert_eq!(page.eval(parked), json!("?state=parked&sort=age&order=desc"));
     page.wait_for(&format!("{} === '{key}'", cells("longest", 1)));
     page.wait_for(&format!("{}.endsWith('|web-1')", cells("longest", 3)));
     page.wait_for(&format!("{}.startsWith('no such address: #|1|1|acme/')", cells("failures", 6)));
@@ -303,5 +309,21 @@ fn longer_ranges_and_held_keys_come_from_the_store() {
     page.screenshot("range-7-days");
     page.eval("document.querySelector('[name=range]').click()");
     page.wait_for(&format!("{label}.startsWith('Events per second in the last ')"));
+
+    runtime.block_on(async {
+        operator.group("acme").pause().await.expect("paused");
+        let action = ActionRecord::new("group-pause", "ann").target("acme");
+        operator.record_action(action).await.expect("recorded");
+    });
+    page.wait_for(&format!("{} === 'group acme, paused by ann|1'", cells("waits", 2)));
+    page.screenshot("paused-group");
+
+    let parked = runtime.block_on(operator.snapshot(State::Parked, None, 1)).expect("listed");
+    let parked = parked[0].key.to_string();
+    page.open(&format!("{url}?key={parked}"));
+    let command = format!("requeue revive --store URL --queue orders {parked}");
+    page.wait_for(&format!("{}.includes('{command}')", text("#key-revival")));
+    page.wait_for(&format!("{}.includes('it runs again only if it is revived')", text("#key-why")));
+    page.screenshot("parked-key");
     assert_eq!(page.complaints(), [""; 0]);
 }

@@ -769,9 +769,10 @@ where
         self.add_watch(watched.into_source(Role::Mapped, targets))
     }
 
-    fn add_watch(mut self, source: Source) -> Self {
+    fn add_watch(mut self, mut source: Source) -> Self {
         // Number 0 is the controller's own kind.
         let watches = &mut self.parts.others.watches;
+        source.distinguish_name(watches);
         self.parts.observers.lists.expect_list(watches.len() + 1, source.name.clone());
         watches.push(source);
         self

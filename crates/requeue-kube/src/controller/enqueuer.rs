@@ -6,7 +6,7 @@ use std::cmp::Reverse;
 use std::collections::{BTreeSet, HashSet};
 use std::sync::Arc;
 
-use kube::core::{ApiResource, ObjectMeta};
+use kube::core::ObjectMeta;
 use kube::runtime::reflector::Store;
 use parking_lot::Mutex;
 use requeue::{Add, intern_reason};
@@ -15,7 +15,7 @@ use super::config::Config;
 use super::error::RunnerError;
 use super::failures::{Failures, Version};
 use super::ownership::{Attached, Ownership};
-use super::reason::{Details, Reason, cause_of};
+use super::reason::{Details, Reason, RelatedWatch, cause_of};
 use super::scope::Scope;
 use super::writes::{Origin, Writes};
 use crate::key::ObjectKind;
@@ -273,7 +273,7 @@ impl Enqueuer {
         self.store.read_meta(key, |meta| Version::from_meta(meta, self.generations))
     }
 
-    /// Handles changes of objects of `kind` that concern other objects. All changes are from one event. A target is
+    /// Handles changes of objects of `watch` that concern other objects. All changes are from one event. A target is
     /// added once per event, with its highest priority, because a worker may take the target while other objects of a
     /// list are still being added.
     ///
@@ -282,7 +282,7 @@ impl Enqueuer {
     pub(super) fn related_changed(
         &self,
         changes: &[Change],
-        kind: &Arc<ApiResource>,
+        watch: &Arc<RelatedWatch>,
         event: Origin<'_>,
     ) {
         let mut adds = Vec::new();
@@ -299,7 +299,7 @@ impl Enqueuer {
             if is_known || self.writes.is_own(event, target) {
                 continue;
             }
-            let reason = Reason::Related(Arc::clone(kind), change.key.clone(), change.kind);
+            let reason = Reason::Related(Arc::clone(watch), change.key.clone(), change.kind);
             self.add(target.clone(), priority, reason, Some(event));
         }
     }

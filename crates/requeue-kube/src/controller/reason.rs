@@ -18,15 +18,23 @@ pub(super) enum Reason {
     Object(requeue::Reason, Option<Arc<str>>),
     Bulk,
     Unknown,
-    /// An object of this kind changed.
-    Related(Arc<ApiResource>, ObjectKey, ChangeKind),
+    /// An object of another watch changed.
+    Related(Arc<RelatedWatch>, ObjectKey, ChangeKind),
     Custom(String),
+}
+
+/// A watch of objects that concern the controller's objects.
+#[derive(Debug)]
+pub(super) struct RelatedWatch {
+    pub(super) kind: ApiResource,
+    /// The part of the watch's name that tells it from the controller's other watches of the kind, if there are any.
+    pub(super) role: Option<String>,
 }
 
 impl Reason {
     /// The reason for a change of an object of the controller's own kind.
     pub(super) fn of_change(kind: &str, change: ChangeKind) -> Self {
-        Self::Object(change_reason(kind, change), None)
+        Self::Object(intern_reason(&format!("{kind} {change}")), None)
     }
 
     /// Returns the reason in the queue, and its cause.
@@ -35,8 +43,11 @@ impl Reason {
             Self::Object(reason, cause) => (*reason, cause.clone()),
             Self::Bulk => (intern_reason("all objects"), None),
             Self::Unknown => (intern_reason("trigger"), None),
-            Self::Related(kind, object, change) => {
-                (change_reason(&kind.kind, *change), Some(object.to_string().into()))
+            Self::Related(watch, object, change) => {
+                let RelatedWatch { kind, role } = &**watch;
+                let role = role.as_ref().map(|role| format!(" ({role})")).unwrap_or_default();
+                let reason = intern_reason(&format!("{} {change}{role}", kind.kind));
+                (reason, Some(object.to_string().into()))
             }
             Self::Custom(text) => (intern_reason("trigger"), Some(text.as_str().into())),
         }
@@ -55,11 +66,6 @@ impl Reason {
 /// Returns the reasons of a former run as the cause of the add that replaces it.
 pub(super) fn cause_of(former: &Reasons) -> Option<Arc<str>> {
     (!former.is_empty()).then(|| describe_reasons(former).to_string().into())
-}
-
-/// Returns the reason for a change of an object of `kind`.
-fn change_reason(kind: &str, change: ChangeKind) -> requeue::Reason {
-    intern_reason(&format!("{kind} {change}"))
 }
 
 const OBJECT: u32 = 1;
@@ -106,8 +112,8 @@ impl Details {
             ReconcileReason::ErrorPolicyRequestedRetry
         } else if has(OBJECT) {
             ReconcileReason::ObjectUpdated
-        } else if let Some(Reason::Related(kind, related, _)) = detail {
-            let obj_ref = Box::new(related.to_ref::<DynamicObject>((*kind).clone()));
+        } else if let Some(Reason::Related(watch, related, _)) = detail {
+            let obj_ref = Box::new(related.to_ref::<DynamicObject>(watch.kind.clone()));
             ReconcileReason::RelatedObjectUpdated { obj_ref }
         } else if let Some(Reason::Custom(reason)) = detail {
             ReconcileReason::Custom { reason }

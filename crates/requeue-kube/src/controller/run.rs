@@ -355,7 +355,10 @@ impl Watches {
         let failed = Arc::new(failed);
         let mut watches = JoinSet::new();
         let others = Arc::new(watch::Sender::default());
-        for (number, source) in sources.enumerate() {
+        let sources: Vec<_> = sources.collect();
+        let kinds: Vec<_> = sources.iter().map(|source| source.kind.clone()).collect();
+        for (number, source) in sources.into_iter().enumerate() {
+            let has_twins = kinds.iter().filter(|kind| **kind == source.kind).count() > 1;
             // The first source is the controller's own kind.
             let other = (number > 0).then(|| others.subscribe());
             let following = Following {
@@ -367,6 +370,7 @@ impl Watches {
                 }),
                 listed: lists.clone(),
                 number,
+                role: source.role().filter(|_| has_twins),
                 name: source.name.clone(),
                 kind: source.kind.clone(),
                 lists: ListTimes {

@@ -127,6 +127,8 @@ pub(super) struct Following {
     /// The name of the watch.
     pub(super) name: String,
     pub(super) number: usize,
+    /// The role of the watch, if the controller has several watches of the kind.
+    pub(super) role: Option<String>,
     pub(super) kind: Kind,
     pub(super) lists: ListTimes,
     /// Is closed when the watches of the other kinds have ended.
@@ -201,6 +203,26 @@ impl Source {
         let is_shared = matches!(events, MakeEvents::Shared(..));
         let follow = Box::new(|following| Box::pin(follow(following, events)) as _);
         Self { name, kind, follow, is_shared }
+    }
+}
+
+impl Source {
+    /// Makes the name differ from those of the other watches, as in `ConfigMap.v1 (owned, 2)`.
+    pub(super) fn distinguish_name(&mut self, others: &[Self]) {
+        let is_taken = |name: &str| others.iter().any(|other| other.name == name);
+        let Some(start) = self.name.strip_suffix(')').map(str::to_owned) else { return };
+        for number in 2_usize.. {
+            if !is_taken(&self.name) {
+                return;
+            }
+            self.name = format!("{start}, {number})");
+        }
+    }
+
+    /// Returns the last part of the name, as in `owned, 2`.
+    pub(super) fn role(&self) -> Option<String> {
+        let (_, role) = self.name.strip_suffix(')')?.rsplit_once('(')?;
+        Some(role.to_owned())
     }
 }
 

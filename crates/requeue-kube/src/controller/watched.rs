@@ -14,6 +14,7 @@ use kube::runtime::watcher::{self, Event};
 use serde::de::DeserializeOwned;
 
 use super::enqueuer::Enqueuer;
+use super::reason::RelatedWatch;
 use super::source::{AnyPredicate, MakeEvents, Selected, Source, Target};
 use super::writes::{Kind, Origin};
 use crate::key::ObjectKind;
@@ -224,11 +225,12 @@ impl<O: Resource, S> Watched<O, S> {
         let Self { dyntype, source, predicate } = self;
         let relation = if role == Role::Owned { "owned" } else { "watched" };
         let name = watch_name::<S::Item>(&dyntype, relation);
-        let resource = Arc::new(ApiResource::erase::<S::Item>(&dyntype));
+        let resource = ApiResource::erase::<S::Item>(&dyntype);
         let kind = Kind::from_type::<S::Item>(&dyntype);
         let events = source.into_events(&name, &dyntype);
         Source::new(name, kind, events, move |mut following, events| async move {
             let enqueuer = Arc::clone(&following.enqueuer);
+            let related = Arc::new(RelatedWatch { kind: resource, role: following.role.take() });
             // The API server can select owned objects only by namespace, because an owned object
             // has another uid than its owner.
             let selects = |shard: &Shard| role == Role::Owned && shard.selects_owned();
@@ -253,7 +255,7 @@ impl<O: Resource, S> Watched<O, S> {
                     let targets = changes.iter_mut().map(|change| &mut change.targets);
                     targets.for_each(|targets| targets.retain(|target| enqueuer.is_ours(target)));
                 }
-                enqueuer.related_changed(&changes, &resource, origin);
+                enqueuer.related_changed(&changes, &related, origin);
             };
             following.follow_events(events, selected, on_event).await
         })

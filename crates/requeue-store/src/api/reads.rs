@@ -148,11 +148,11 @@ impl Queue {
         Ok(self.read_rate().await?.map(|throttle| throttle.rate))
     }
 
-    /// Returns true if the rate of the queue permits no start now.
-    // Only requeue-http needs this method, so it is hidden.
-    #[doc(hidden)]
-    pub async fn is_at_rate(&self) -> Result<bool, ReadError> {
-        Ok(self.read_rate().await?.is_some_and(|throttle| throttle.permits_none()))
+    /// Returns the rate of the queue, and the time until it permits the next start. The time is zero if the rate permits
+    /// a start now.
+    #[doc(hidden)] // For `requeue-http`.
+    pub async fn rate_and_next_start(&self) -> Result<Option<(Rate, Duration)>, ReadError> {
+        Ok(self.read_rate().await?.map(|Throttle { rate, next_start }| (rate, next_start)))
     }
 
     async fn read_rate(&self) -> Result<Option<Throttle>, ReadError> {
@@ -446,6 +446,21 @@ impl Queue {
     #[doc(hidden)] // Only `requeue-http` needs this item.
     pub async fn recent_counts(&self) -> Result<StateCounts, ReadError> {
         self.shared.recent_counts().await
+    }
+
+    /// Reads whether the queue is paused, and which ready keys their groups hold back, as often as
+    /// [`recent_counts`](Self::recent_counts) counts. After this call, [`sample`](Self::sample) includes these values.
+    ///
+    /// # Errors
+    ///
+    /// As [`recent_counts`](Self::recent_counts).
+    ///
+    /// # Cancel safety
+    ///
+    /// As [`recent_counts`](Self::recent_counts).
+    #[doc(hidden)] // For `requeue-http`.
+    pub async fn recent_look(&self) -> Result<(), ReadError> {
+        self.shared.recent_look().await
     }
 
     /// Returns recent entries of the keys in flight, the longest runs first. The call reads the store as often as

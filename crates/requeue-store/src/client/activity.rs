@@ -8,6 +8,7 @@ use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
 use crate::client::leases::Leases;
+use crate::client::store_clock::StoreClock;
 use crate::engine::activity::{
     MINUTE, Parts, Record, Recorded, Which, by_minute, live_workers, merge_old, minute_of,
 };
@@ -32,6 +33,7 @@ pub(crate) struct Recorder {
     leases: Arc<Leases>,
     /// True while this process claims keys.
     claims: AtomicBool,
+    clock: StoreClock,
     written: tokio::sync::Mutex<Written>,
 }
 
@@ -129,7 +131,8 @@ impl Recorder {
         closed: CancellationToken,
     ) -> Arc<Self> {
         let (claims, written) = (AtomicBool::new(false), tokio::sync::Mutex::new(Written::new()));
-        let recorder = Arc::new(Self { engine, place, leases, claims, written });
+        let clock = StoreClock::default();
+        let recorder = Arc::new(Self { engine, place, leases, claims, clock, written });
         tokio::spawn(keep_recording(Arc::clone(&recorder), closed));
         recorder
     }
@@ -155,6 +158,16 @@ impl Recorder {
                 tracing::debug!(queue, %error, "the numbers of this process were not written");
             }
         }
+    }
+
+    /// Looks for a jump of the store's clock, which concerns workers.
+    async fn check_clock(&self) {
+        if !self.is_worker() {
+            return self.clock.forget();
+        }
+        let check = self.clock.check(&*self.engine, &self.place, self.leases.duration());
+        // An outage is not reported here, because other calls on the queue report it.
+        let _ = timeout(LIMIT, check).await;
     }
 
     /// Returns the activity of this process that the last write has included.
@@ -197,6 +210,7 @@ async fn keep_recording(recorder: Arc<Recorder>, closed: CancellationToken) {
     let pause = || sleep(EVERY.mul_f64(0.8 + 0.4 * fastrand::f64()));
     while closed.run_until_cancelled(pause()).await.is_some() {
         recorder.record().await;
+        recorder.check_clock().await;
     }
     recorder.set_claims(false);
     recorder.record().await;

@@ -173,6 +173,10 @@ impl Leases {
         lock(&self.held).get(&epoch).is_some_and(|held| held.deadline > Instant::now())
     }
 
+    pub(crate) const fn duration(&self) -> Duration {
+        self.lease
+    }
+
     pub(crate) fn len(&self) -> usize {
         lock(&self.held).values().filter(|held| !held.is_ending).count()
     }

@@ -6,7 +6,7 @@ use requeue::metrics::{AtGroupLimit, Sample};
 
 use crate::engine::{Engine, Place, SORTED_KEYS};
 use crate::types::error::{Answer, Kind};
-use crate::types::inspect::GroupInfo;
+use crate::types::inspect::{GroupInfo, Hold};
 
 /// The maximum number of groups that one read returns.
 const GROUPS: usize = 1_000;
@@ -15,6 +15,9 @@ const GROUPS: usize = 1_000;
 pub(crate) struct Look {
     is_paused: bool,
     at_group_limit: Option<AtGroupLimit>,
+    /// The time for which the oldest ready key that its group does not hold back has been ready, or zero without such
+    /// keys. `None` if not all groups were read.
+    oldest_free: Option<Duration>,
 }
 
 impl Look {
@@ -26,6 +29,11 @@ impl Look {
             && at_limit.keys > 0
         {
             at_limit.oldest += ago;
+        }
+        if let Some(oldest) = self.oldest_free {
+            let oldest = if oldest.is_zero() { oldest } else { oldest + ago };
+            // The counts may be newer: the key was delivered since.
+            sample.times.oldest_ready = sample.times.oldest_ready.min(oldest);
         }
     }
 }
@@ -41,29 +49,35 @@ pub(crate) async fn read_look(
     // To list the groups, an engine reads all keys. In most engines, a count of the keys is as expensive, but not in an
     // engine that scans.
     let is_cheap = !engine.scans() || keys <= SORTED_KEYS;
-    let at_group_limit = match has_groups && is_cheap {
+    let groups = match has_groups && is_cheap {
         true => match engine.list_groups(place, None, GROUPS).await {
-            Ok(groups) => keys_at_limit(place.group_limit, &groups),
+            Ok(groups) => Some(groups),
             // In PostgreSQL, a role that an older version created has no right to read the groups.
             Err(fault) if fault.kind == Kind::Refused => None,
             Err(fault) => return Err(fault),
         },
         false => None,
     };
-    Ok(Look { is_paused, at_group_limit })
+    Ok(Look {
+        is_paused,
+        at_group_limit: groups.as_ref().and_then(|read| keys_at_limit(place.group_limit, read)),
+        oldest_free: groups.filter(|read| read.len() < GROUPS).map(|read| oldest_free(&read)),
+    })
 }
 
 /// Returns the number of ready keys in groups that have reached their limit. Returns `None` if neither the queue nor a
 /// group has a limit.
 fn keys_at_limit(default: Option<u32>, groups: &[GroupInfo]) -> Option<AtGroupLimit> {
-    let mut found = default.map(|_| AtGroupLimit::default());
-    for GroupInfo { counts, limit, is_paused, .. } in groups {
-        let Some(limit) = *limit else { continue };
-        let at_limit = found.get_or_insert_with(AtGroupLimit::default);
-        if counts.ready > 0 && counts.in_flight >= limit.into() && !is_paused {
-            at_limit.keys += usize::try_from(counts.ready).unwrap_or(usize::MAX);
-            at_limit.oldest = at_limit.oldest.max(counts.oldest_ready);
-        }
+    let has_limit = default.is_some() || groups.iter().any(|group| group.limit.is_some());
+    let mut found = has_limit.then(AtGroupLimit::default)?;
+    for group in groups.iter().filter(|group| group.hold() == Some(Hold::Limit)) {
+        found.keys += usize::try_from(group.counts.ready).unwrap_or(usize::MAX);
+        found.oldest = found.oldest.max(group.counts.oldest_ready);
     }
-    found
+    Some(found)
+}
+
+fn oldest_free(groups: &[GroupInfo]) -> Duration {
+    let free = groups.iter().filter(|group| group.hold().is_none());
+    free.map(|group| group.counts.oldest_ready).max().unwrap_or_default()
 }

@@ -11,8 +11,8 @@ pub(crate) mod fleet;
 pub(crate) mod item;
 pub(crate) mod leases;
 pub(crate) mod locked_keys;
-#[cfg(feature = "prometheus")]
 pub(crate) mod look;
 pub(crate) mod options;
 pub(crate) mod schedules;
 pub(crate) mod shared;
+pub(crate) mod store_clock;

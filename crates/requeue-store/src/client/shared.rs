@@ -17,7 +17,6 @@ use crate::client::cache::Cache;
 use crate::client::finishing::Finishing;
 use crate::client::fleet::{self, Fleet};
 use crate::client::leases::Leases;
-#[cfg(feature = "prometheus")]
 use crate::client::look::{Look, read_look};
 use crate::client::options::Options;
 use crate::engine::{Ask, Engine, Place, lock};
@@ -51,7 +50,6 @@ pub(crate) struct Shared {
     pub(crate) counts: Arc<Cache<StateCounts>>,
     pub(crate) longest: Arc<Cache<Vec<Entry>>>,
     activity: Arc<Cache<Activity>>,
-    #[cfg(feature = "prometheus")]
     look: Arc<Cache<Look>>,
     fleet: Arc<Mutex<Fleet>>,
 }
@@ -88,7 +86,6 @@ impl Shared {
             counts: Cache::new(),
             longest: Cache::new(),
             activity: Cache::new(),
-            #[cfg(feature = "prometheus")]
             look: Cache::new(),
             fleet: Arc::default(),
         })
@@ -235,7 +232,6 @@ impl Shared {
     }
 }
 
-#[cfg(feature = "prometheus")]
 impl Shared {
     /// Reads the values that metrics show in addition to counts and activity. The future does not keep the queue open.
     pub(crate) fn recent_look(&self) -> impl Future<Output = Result<(), ReadError>> + Send + use<> {
@@ -256,7 +252,6 @@ impl Scrape for Shared {
         let (counts, age) = self.counts.last_result()?;
         let mut sample = self.place.meters.sample(counts, age, self.leases.run_ages());
         sample.fleet = lock(&self.fleet).total();
-        #[cfg(feature = "prometheus")]
         if let Some((look, ago)) = self.look.last_result() {
             look.add_to(&mut sample, ago);
         }

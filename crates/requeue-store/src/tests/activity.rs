@@ -103,6 +103,27 @@ async fn a_process_writes_what_it_has_done_after_seconds_and_at_its_end() {
     assert_eq!(stored_adds(&engine), 5, "the last handle was dropped");
 }
 
+#[tokio::test(start_paused = true)]
+async fn a_jump_of_the_clock_is_recorded_once_and_only_at_workers() {
+    let (engine, first) = worker();
+    let place = Place { worker: "second".into(), ..Place::new(1, "q", ReaddPolicy::Replace) };
+    let second = Queue::new(Arc::clone(&engine) as _, place, Options::default(), None);
+    let jump = async || {
+        tokio::time::sleep(30 * SECOND).await;
+        *engine.jump.lock().expect("no panic") += 3600 * SECOND;
+        tokio::time::sleep(30 * SECOND).await;
+        engine.actions.lock().expect("no panic").len()
+    };
+    assert_eq!(jump().await, 0, "no process claims keys");
+    first.add_all(["a", "b"]).await.expect("added");
+    let held = [get(&first).await, get(&second).await];
+    assert_eq!(jump().await, 1);
+    let action = engine.actions.lock().expect("no panic")[0].clone();
+    assert!(action.action == "clock-jump" && action.target.starts_with('+'), "{action:?}");
+    assert!(["other", "second"].contains(&&*action.by), "{action:?}");
+    drop(held);
+}
+
 impl Queue {
     async fn settled_soon(&self) {
         self.shut_down();

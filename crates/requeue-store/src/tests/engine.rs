@@ -20,6 +20,7 @@ use crate::engine::{
 };
 use crate::tests::BoxAnswer;
 use crate::tests::activity::Numbers;
+use crate::types::action::ActionRecord;
 use crate::types::add::{Added, Priority};
 use crate::types::error::{Answer, EngineError, Kind};
 use crate::types::inspect::{Entry, GroupInfo, ParkedKey, QueueInfo, State, StateCounts};
@@ -83,6 +84,9 @@ pub(super) struct Memory {
     /// The number of requests for schedules, and the number of attempts to fire one.
     pub(super) looks: AtomicUsize,
     pub(super) shots: AtomicUsize,
+    /// The time by which the clock has jumped.
+    pub(super) jump: Mutex<Duration>,
+    pub(super) actions: Mutex<Vec<ActionRecord>>,
 }
 
 fn lock<T>(what: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -116,6 +120,8 @@ impl Memory {
             is_unable: false,
             looks: AtomicUsize::new(0),
             shots: AtomicUsize::new(0),
+            jump: Mutex::default(),
+            actions: Mutex::default(),
         }
     }
 
@@ -209,7 +215,7 @@ impl Memory {
     }
 
     fn now(&self) -> Micros {
-        after(1_000_000, self.begin.elapsed())
+        after(1_000_000, self.begin.elapsed() + *lock(&self.jump))
     }
 
     fn operation<'a, T: Send + 'a>(
@@ -409,6 +415,15 @@ impl Engine for Memory {
     async fn merge_activity(&self, _: &Place, merging: Merging) -> Answer<bool> {
         lock(&self.numbers).merge(self.now(), merging);
         Ok(true)
+    }
+
+    async fn record_action(&self, _: &Place, action: ActionRecord) -> Answer<()> {
+        lock(&self.actions).push(action);
+        Ok(())
+    }
+
+    async fn last_actions(&self, _: &Place) -> Answer<Vec<ActionRecord>> {
+        Ok(lock(&self.actions).clone())
     }
 
     async fn set_paused(&self, _: &Place, paused: bool) -> Answer<()> {

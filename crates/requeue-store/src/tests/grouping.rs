@@ -419,7 +419,7 @@ async fn a_pattern_that_extracts_a_long_name_refuses_the_key_alone() {
 async fn metrics_show_a_pause_and_the_ready_keys_of_full_groups() {
     async fn look(queue: &Queue) -> requeue::metrics::Sample {
         queue.recent_counts().await.expect("counted");
-        queue.shared.recent_look().await.expect("read");
+        queue.recent_look().await.expect("read");
         queue.sample().expect("counted")
     }
     let dir = tempfile::tempdir().expect("a directory");
@@ -437,6 +437,7 @@ async fn metrics_show_a_pause_and_the_ready_keys_of_full_groups() {
     // No key of `b` is ready, and `c` is paused.
     assert_eq!((sample.paused, sample.depth, at_limit.keys), (Some(false), 3, 2));
     assert!(at_limit.oldest > Duration::ZERO, "{at_limit:?}");
+    assert_eq!(sample.times.oldest_ready, Duration::ZERO, "each ready key is held back");
 
     // The values are read again. The queue is now paused, and no group has reached its limit.
     queue.pause().await.expect("paused");

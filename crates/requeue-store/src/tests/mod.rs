@@ -233,7 +233,10 @@ async fn it_says_where_a_key_stands() {
     assert_eq!(explained("a").await, dirty);
     item.succeed().await.expect("the lease is held");
     get(&queue).await.give_up("no such thing").await.expect("the lease is held");
-    assert_eq!(explained("a").await, "a: parked for 0.0ns, after a failure: no such thing");
+    assert_eq!(
+        explained("a").await,
+        "a: parked for 0.0ns, after a failure; it runs again only if it is revived: no such thing"
+    );
 }
 
 #[tokio::test]

@@ -19,8 +19,8 @@ const MAX_NOTE: usize = 500;
 /// ```
 /// use requeue_store::ActionRecord;
 ///
-/// let action = ActionRecord::new("revive", "ann@ops-1").target("3 keys").note("the API is back");
-/// assert_eq!((&*action.by, &*action.target), ("ann@ops-1", "3 keys"));
+/// let action = ActionRecord::new("revive", "ann on ops-1").target("3 keys").note("the API is back");
+/// assert_eq!((&*action.by, &*action.target), ("ann on ops-1", "3 keys"));
 /// ```
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]

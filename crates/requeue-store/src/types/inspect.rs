@@ -252,6 +252,32 @@ pub struct GroupInfo {
     pub is_paused: bool,
 }
 
+/// The reason why no ready key of a group may be delivered.
+#[doc(hidden)] // For `requeue-http`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Hold {
+    Paused,
+    Limit,
+    Rate,
+}
+
+impl GroupInfo {
+    /// Returns the reason why no ready key of the group may be delivered. If there are several, the order is that of
+    /// [`Hold`].
+    #[doc(hidden)] // For `requeue-http`.
+    #[must_use]
+    pub fn hold(&self) -> Option<Hold> {
+        match self {
+            Self { is_paused: true, .. } => Some(Hold::Paused),
+            Self { limit: Some(limit), counts, .. } if counts.in_flight >= (*limit).into() => {
+                Some(Hold::Limit)
+            }
+            Self { next_start: Some(wait), .. } if !wait.is_zero() => Some(Hold::Rate),
+            _ => None,
+        }
+    }
+}
+
 /// The number of keys in each state.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
@@ -384,7 +410,11 @@ impl Entry {
             }
         };
         match (self.state, self.due) {
-            (State::Parked, _) => format!("{key}: parked for {since}{failed}{why}"),
+            (State::Parked, _) => {
+                format!(
+                    "{key}: parked for {since}{failed}; it runs again only if it is revived{why}"
+                )
+            }
             (State::Damaged, _) => {
                 format!("{key}: its row is damaged{why}; add the key again to run it, or cancel it")
             }

@@ -303,11 +303,11 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
     /// let history: Vec<_> = queue.history(&"a").iter().map(ToString::to_string).collect();
     /// assert_eq!(history, [
     ///     "1.000s added",
-    ///     "1.000s delivered as run 1, for 1 add",
-    ///     "1.000s run 1 failed and is retried; the key waits 1.0s",
+    ///     "1.000s delivery 1, for 1 add",
+    ///     "1.000s delivery 1 failed and is retried; the key waits 1.0s",
     ///     "2.000s due",
-    ///     "2.000s delivered as run 2, for 1 add",
-    ///     "2.000s run 2 succeeded",
+    ///     "2.000s delivery 2, for 1 add",
+    ///     "2.000s delivery 2 succeeded",
     /// ]);
     /// # Ok::<(), requeue::BuildError>(())
     /// ```

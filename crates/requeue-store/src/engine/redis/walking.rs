@@ -20,16 +20,29 @@ const STEP: usize = 500;
 impl Redis {
     pub(super) async fn count_all(&self, queue: &Place) -> Answer<StateCounts> {
         let shards = self.shards_of(queue)?;
-        let commands: Vec<_> =
-            shards.iter().map(|shard| self.nodes.scripts.counts.on(shard)).collect();
-        let ran = shards.iter().zip(&commands).map(async |(shard, command)| {
-            let answer = self.run_script(shard, command).await?;
-            values::read_counts(&mut Values::from_array(answer)?)
-        });
-        join_all(ran)
+        join_all(shards.iter().map(|shard| self.count_shard(shard)))
             .await
             .into_iter()
             .try_fold(StateCounts::default(), |all, counts| Ok(sum_counts(all, counts?)))
+    }
+
+    async fn count_shard(&self, shard: &Shard) -> Answer<StateCounts> {
+        let (mut command, mut counted) = (self.nodes.scripts.counts.on(shard), None);
+        loop {
+            let answer = self.run_script(shard, &command).await?;
+            let mut answer = Values::from_array(answer)?;
+            let part = values::read_counts(&mut answer)?;
+            let all: StateCounts = counted.unwrap_or(part);
+            let all = StateCounts { oldest_ready: all.oldest_ready.max(part.oldest_ready), ..all };
+            if answer.is_empty() {
+                return Ok(all);
+            }
+            // A script reads a part of the groups only, so that other clients do not wait for long.
+            let (band, group): (i64, _) = (answer.number()?, answer.bytes()?);
+            command = self.nodes.scripts.counts.on(shard);
+            command.arg(band).arg(group);
+            counted = Some(all);
+        }
     }
 
     pub(super) async fn read_pages(

@@ -187,6 +187,11 @@ async fn a_claim_ends_a_priority_before_it_begins_the_next() {
 }
 
 #[tokio::test]
+async fn the_oldest_ready_key_is_found_in_each_group() {
+    groups::check_oldest_ready(&Fixture::new().await, "q").await;
+}
+
+#[tokio::test]
 async fn a_freed_group_is_found_without_a_search() {
     groups::check_freed_groups(&Fixture::new().await, "q").await;
 }

@@ -1,12 +1,19 @@
 //! Checks the turns of groups in an engine.
 
 use std::collections::HashMap;
+use std::time::Duration;
+
+use requeue::metrics::Sample;
 
 use super::{BEGIN, LEASE, Rig, failing};
+use crate::client::look::read_look;
+use crate::engine::time::until;
 use crate::engine::{Ask, Claim, Delivery, End, Finish, GroupChange, Place, Settings};
 use crate::tests::Batches as _;
 use crate::types::add::{Add, Priority};
 use crate::types::key::Key;
+
+const HOUR: Duration = Duration::from_secs(3600);
 
 /// Checks that each group receives as many keys per turn as its weight, if each claim takes one key.
 pub(crate) async fn check_turns(rig: &dyn Rig, queue: &str) {
@@ -95,6 +102,38 @@ pub(crate) async fn check_priorities(rig: &dyn Rig, queue: &str) {
         let groups: Vec<_> = items.iter().filter_map(|out| out.group.as_deref()).collect();
         assert_eq!(groups, expected);
     }
+}
+
+/// Checks that the oldest ready key is found in each group, and that metrics leave out the groups that hold their keys
+/// back.
+pub(crate) async fn check_oldest_ready(rig: &dyn Rig, queue: &str) {
+    let (engine, place) = (rig.engine(), open(rig, queue, Some(1)).await);
+    rig.set_time(BEGIN).await;
+    let oldest = async |expected: [i64; 2]| {
+        let counts = engine.count_keys(&place).await.expect("counted");
+        let mut sample = Sample::default();
+        sample.times.oldest_ready = counts.oldest_ready;
+        let look = read_look(&*engine, &place, true, 0).await.expect("read");
+        look.add_to(&mut sample, Duration::ZERO);
+        let found = [counts.oldest_ready, sample.times.oldest_ready];
+        assert_eq!(found, expected.map(|time| until(0, time)));
+    };
+    oldest([0, 0]).await;
+    let full = [0, 1].map(|number| ask_in("full", number, Priority::Low));
+    engine.add_keys(&place, full.to_vec()).await.expect("added");
+    let claim = Claim { max: 1, oldest: 0, lease: HOUR, expired: failing(), poll: LEASE };
+    assert_eq!(engine.claim_keys(&place, claim).await.expect("claimed").items.len(), 1);
+    rig.set_time(BEGIN + 1).await;
+    oldest([1, 0]).await;
+    engine.add_keys(&place, vec![ask_in("paused", 0, Priority::Low)]).await.expect("added");
+    engine.change_group(&place, "paused", GroupChange::Paused(true)).await.expect("paused");
+    rig.set_time(BEGIN + 2).await;
+    oldest([2, 0]).await;
+    // More groups than one script reads are before the others.
+    let asks = |n: u32| ask_in(&format!("a{n}"), 0, Priority::High);
+    engine.add_keys(&place, (0..300).map(asks).collect()).await.expect("added");
+    rig.set_time(BEGIN + 5).await;
+    oldest([5, 3]).await;
 }
 
 /// Checks that a waiting process finds a group with a free place without a search of all groups. Also checks that a

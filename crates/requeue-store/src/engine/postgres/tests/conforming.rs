@@ -188,6 +188,12 @@ async fn a_claim_ends_a_priority_before_it_begins_the_next() {
 }
 
 #[tokio::test]
+async fn the_oldest_ready_key_is_found_in_each_group() {
+    let Some(server) = Server::shared() else { return };
+    groups::check_oldest_ready(&Fixture::new(server).await, "q").await;
+}
+
+#[tokio::test]
 async fn a_freed_group_is_found_without_a_search() {
     let Some(server) = Server::shared() else { return };
     groups::check_freed_groups(&Fixture::new(server).await, "q").await;
