@@ -12,12 +12,12 @@ use requeue_http::api::{
 };
 use requeue_store::{Rate, State, StateCounts};
 
-use super::server::{Part, Server};
 use super::text::{
     Pause, actions_text, activity_text, api_duration, key_line, report_each, status_json,
     status_text,
 };
 use crate::args::store::{CancelFlags, KeysFlags, ReviveFlags, StatusFlags, state_name};
+use crate::client::{Part, Server};
 use crate::exit::{Ended, Exit, Refusal, complain, print_output};
 use crate::input::json::Written;
 use crate::key::printable;

@@ -10,7 +10,6 @@ mod operator;
 mod reaching;
 pub(crate) mod schedule;
 pub(crate) mod serve;
-mod server;
 mod text;
 pub(crate) mod why;
 pub(crate) mod work;
@@ -27,11 +26,11 @@ use requeue_store::{
 use tokio::sync::mpsc;
 
 use self::reaching::{Unopened, open_patiently};
-use self::server::Server;
 use crate::args::config::Config;
 use crate::args::groups::GroupSettings;
 use crate::args::run::Common;
 use crate::args::store::{Place, ServerFlags, StoreUrl};
+use crate::client::Server;
 use crate::exit::{Refusal, error_chain};
 use crate::key::Key;
 use crate::process::spawn::TOKEN_VARIABLE;

@@ -21,7 +21,6 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpStream, UnixStream};
 use tokio::sync::OnceCell;
 
-use super::operator::Operator;
 use crate::args::values::ServerUrl;
 use crate::exit::{Refusal, complain};
 use crate::key::escaped;
@@ -37,15 +36,15 @@ const ANSWER: usize = 32 << 20;
 const RECORDING: usize = 1 << 30;
 
 /// The reason of a refusal if a response cannot be read.
-pub(super) const WRONG_ANSWER: &str =
+pub(crate) const WRONG_ANSWER: &str =
     "the answer is not that of this version of requeue; check the URL";
 
 /// A server, and the token for it.
-pub(super) struct Server {
+pub(crate) struct Server {
     url: ServerUrl,
     token: Option<String>,
-    /// The user who acts, if the requests are actions that are recorded.
-    operator: Option<Operator>,
+    /// The user who acts, and the reason, if the requests are actions that are recorded.
+    operator: Option<[String; 2]>,
     /// The name that the queue must have. A server with several queues requires the name.
     queue: Option<String>,
     found: OnceCell<Found>,
@@ -54,25 +53,25 @@ pub(super) struct Server {
 }
 
 /// The queue of a server.
-pub(super) struct Found {
-    pub(super) name: String,
+pub(crate) struct Found {
+    pub(crate) name: String,
     /// The prefix of the paths of the API, which is empty in a process with one queue.
     path: String,
 }
 
 impl Server {
-    pub(super) fn new(url: ServerUrl, token: Option<String>, queue: Option<&str>) -> Self {
+    pub(crate) fn new(url: ServerUrl, token: Option<String>, queue: Option<&str>) -> Self {
         let (queue, found) = (queue.map(str::to_owned), OnceCell::new());
         Self { url, token, operator: None, queue, found, warned: AtomicBool::new(false) }
     }
 
     /// Sends the user and the note with each change.
-    pub(super) fn acting_for(self, operator: &Operator) -> Self {
-        Self { operator: Some(operator.clone()), ..self }
+    pub(crate) fn acting_for(self, by: &str, note: &str) -> Self {
+        Self { operator: Some([by, note].map(str::to_owned)), ..self }
     }
 
     /// Returns the response to a GET request.
-    pub(super) async fn get<T: DeserializeOwned>(
+    pub(crate) async fn get<T: DeserializeOwned>(
         &self,
         path: &str,
         query: &[(&str, &[u8])],
@@ -83,7 +82,7 @@ impl Server {
     }
 
     /// Returns the recorded events of the queue, as text.
-    pub(super) async fn get_recording(
+    pub(crate) async fn get_recording(
         &self,
         key: Option<&[u8]>,
         hash_keys: bool,
@@ -98,7 +97,7 @@ impl Server {
     }
 
     /// Returns a key with its past, or `None` if it is not in the queue.
-    pub(super) async fn find_key(&self, key: &[u8]) -> Result<Option<KeyPage>, Refusal> {
+    pub(crate) async fn find_key(&self, key: &[u8]) -> Result<Option<KeyPage>, Refusal> {
         let answer =
             self.send_request(Method::GET, &request_target("key", &[("key", key)]), None).await?;
         let is_missing = answer.0 == StatusCode::NOT_FOUND
@@ -107,7 +106,7 @@ impl Server {
     }
 
     /// Returns a refusal if there is no token.
-    pub(super) fn check_token(&self) -> Result<(), Refusal> {
+    pub(crate) fn check_token(&self) -> Result<(), Refusal> {
         match &self.token {
             Some(_) => Ok(()),
             None => Err(Refusal::usage(
@@ -117,7 +116,7 @@ impl Server {
     }
 
     /// Sends a request that changes the queue.
-    pub(super) async fn post<T: DeserializeOwned>(
+    pub(crate) async fn post<T: DeserializeOwned>(
         &self,
         path: &str,
         body: &impl Serialize,
@@ -125,7 +124,7 @@ impl Server {
         self.check_token()?;
         // Serialization does not fail, because the keys of all maps are strings.
         let mut body = serde_json::to_value(body).unwrap_or_default();
-        if let (Some(Operator { by, note }), Some(body)) = (&self.operator, body.as_object_mut()) {
+        if let (Some([by, note]), Some(body)) = (&self.operator, body.as_object_mut()) {
             body.insert("by".to_owned(), by.as_str().into());
             body.insert("note".to_owned(), note.as_str().into());
         }
@@ -159,7 +158,7 @@ impl Server {
         Err(self.refusal(&format!("{error}{hint}")))
     }
 
-    pub(super) fn refusal(&self, why: &str) -> Refusal {
+    pub(crate) fn refusal(&self, why: &str) -> Refusal {
         Refusal::failure(self.message_about(why))
     }
 
@@ -182,7 +181,7 @@ impl Server {
 
     /// Returns the queue that the requests are about. Fails if the process does not have this queue, or if it has
     /// several queues and the command names none.
-    pub(super) async fn find_queue(&self) -> Result<&Found, Refusal> {
+    pub(crate) async fn find_queue(&self) -> Result<&Found, Refusal> {
         let found = self.found.get_or_try_init(|| async {
             let answer = self.exchange(Method::GET, "/api/v1/summary", None, ANSWER).await?;
             if names_several(&answer) {
@@ -293,19 +292,19 @@ impl Server {
 const BODY: usize = (1 << 20) - 64;
 
 /// The keys of a request, as the API names them.
-pub(super) struct Part<T> {
+pub(crate) struct Part<T> {
     keys: Vec<T>,
     bytes: usize,
 }
 
 impl<T: Serialize> Part<T> {
-    pub(super) const fn new() -> Self {
+    pub(crate) const fn new() -> Self {
         Self { keys: Vec::new(), bytes: 0 }
     }
 
     /// Adds a key to the part. If the part has `most` keys, or no space for this key, first returns the keys of the
     /// part.
-    pub(super) fn push_key(&mut self, key: T, most: usize) -> Option<Vec<T>> {
+    pub(crate) fn push_key(&mut self, key: T, most: usize) -> Option<Vec<T>> {
         // The size includes a comma.
         let bytes = serde_json::to_vec(&key).map_or(0, |json| json.len()) + 1;
         let is_full = self.keys.len() >= most || self.bytes + bytes > BODY;
@@ -316,7 +315,7 @@ impl<T: Serialize> Part<T> {
     }
 
     /// Returns the keys, and empties the part.
-    pub(super) fn take_keys(&mut self) -> Vec<T> {
+    pub(crate) fn take_keys(&mut self) -> Vec<T> {
         self.bytes = 0;
         std::mem::take(&mut self.keys)
     }
