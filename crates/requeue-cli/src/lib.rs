@@ -34,6 +34,7 @@ mod replay;
 mod runner;
 mod serve;
 mod store;
+mod tls;
 mod token;
 mod traces;
 #[cfg(feature = "kube")]

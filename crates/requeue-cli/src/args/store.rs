@@ -364,7 +364,7 @@ pub(crate) struct KeysFlags {
 
 #[derive(Args, Debug)]
 #[command(mut_arg("server", |arg| {
-    arg.help("Process instead of a store: http://HOST:PORT, unix:PATH")
+    arg.help("Process instead of a store: http[s]://HOST:PORT, unix:PATH")
         .long_help(None)
         .hide_short_help(false)
 }))]
@@ -504,7 +504,7 @@ pub(crate) fn state_name(state: State) -> &'static str {
 
 #[derive(Args, Clone, Debug)]
 pub(crate) struct ServerFlags {
-    /// Process with --serve-admin instead of a store: http://HOST:PORT or unix:PATH
+    /// Process with --serve-admin instead of a store: http[s]://HOST:PORT, unix:PATH
     ///
     /// The token is the content of --token-file, or of the variable REQUEUE_TOKEN. --store is ignored. If the process
     /// has several queues, --queue is required. Otherwise, it must not name another queue.
@@ -516,6 +516,11 @@ pub(crate) struct ServerFlags {
     #[arg(long, value_name = "FILE", help_heading = "Queue", hide_short_help = true)]
     #[arg(requires = "server")]
     pub(crate) token_file: Option<PathBuf>,
+
+    /// Certificates that verify an https server [default: those of the system]
+    #[arg(long, value_name = "FILE", help_heading = "Queue", hide_short_help = true)]
+    #[arg(requires = "server")]
+    pub(crate) server_ca: Option<PathBuf>,
 }
 
 #[derive(Args, Clone, Debug)]

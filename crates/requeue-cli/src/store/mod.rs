@@ -30,6 +30,7 @@ use crate::args::config::Config;
 use crate::args::groups::GroupSettings;
 use crate::args::run::Common;
 use crate::args::store::{Place, ServerFlags, StoreUrl};
+use crate::args::values::ServerUrl;
 use crate::client::Server;
 use crate::exit::{Refusal, error_chain};
 use crate::key::Key;
@@ -37,6 +38,7 @@ use crate::process::spawn::TOKEN_VARIABLE;
 use crate::runner::launch;
 use crate::runner::remote::ExpiredKeys;
 use crate::serve::Metrics;
+use crate::tls::Connector;
 use crate::token::read_own_token;
 use crate::traces::trace_store;
 
@@ -70,7 +72,16 @@ impl ServerFlags {
             Some(_) => Some(read_own_token(self.token_file.as_deref())?),
             None => std::env::var_os(TOKEN_VARIABLE).map(|_| read_own_token(None)).transpose()?,
         };
-        Ok(Some(Server::new(url.clone(), token, queue)))
+        let tls = match url {
+            ServerUrl::Tcp { has_tls: true, .. } => {
+                Some(Connector::new(self.server_ca.as_deref())?)
+            }
+            _ if self.server_ca.is_some() => {
+                return Err(Refusal::usage("--server-ca requires --server https://HOST"));
+            }
+            _ => None,
+        };
+        Ok(Some(Server::new(url.clone(), token, queue, tls)))
     }
 }
 

@@ -11,12 +11,11 @@ use requeue_http::api::{
 use requeue_store::{ErrorKind, Key, Schedule, ScheduleInfo, UpdateError};
 use serde::Serialize;
 
-use super::by_server::named_key;
 use super::text::{group_column, report_each};
 use super::{block_on, store_refusal};
 use crate::args::groups::GroupSettings;
 use crate::args::schedule::{AddFlags, KeysFlags, ListFlags, ScheduleCommand};
-use crate::client::Server;
+use crate::client::{Server, named_key};
 use crate::exit::{Ended, Exit, Refusal, complain, print_output};
 use crate::input::json::Written;
 use crate::key::{escaped, shown};

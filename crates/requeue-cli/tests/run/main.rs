@@ -43,6 +43,8 @@ mod streams;
 mod support;
 mod terminal;
 mod timeouts;
+#[cfg(all(feature = "sqlite", feature = "tls"))]
+mod tls;
 #[cfg(all(feature = "opentelemetry", feature = "sqlite"))]
 mod traces;
 #[cfg(all(feature = "kube", feature = "postgres", feature = "sqlite"))]
