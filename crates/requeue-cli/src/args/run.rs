@@ -423,6 +423,17 @@ pub(crate) struct Dashboard {
 }
 
 impl Dashboard {
+    /// Returns true if a flag of a dashboard is present.
+    pub(crate) const fn is_asked_for(&self) -> bool {
+        let PageFlags { serve_admin, serve_target, tls_cert, .. } = &self.page;
+        self.serve.is_some() || *serve_admin || serve_target.is_some() || tls_cert.is_some()
+    }
+
+    /// Returns the value of `--token-file`, which can also be the token for `--server`.
+    pub(crate) fn token_file(self) -> Option<PathBuf> {
+        self.page.token_file
+    }
+
     /// Returns the settings of the dashboard; `None` without `--serve`.
     pub(crate) fn serve_settings(self) -> Result<Option<Serve>, Refusal> {
         match self.serve {
@@ -433,6 +444,9 @@ impl Dashboard {
             }
             None if self.page.serve_target.is_some() => {
                 Err(Refusal::usage("--serve-target requires --serve"))
+            }
+            None if self.page.token_file.is_some() => {
+                Err(Refusal::usage("--token-file requires --serve-admin or --server"))
             }
             None => Ok(None),
         }

@@ -1,5 +1,6 @@
 //! `--server`: talks to a process with `--serve-admin` instead of to a store.
 
+pub(crate) mod claims;
 pub(crate) mod connections;
 
 use std::fmt;

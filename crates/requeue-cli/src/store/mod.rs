@@ -83,6 +83,14 @@ impl ServerFlags {
         };
         Ok(Some(Server::new(url.clone(), token, queue, tls)))
     }
+
+    /// Returns the server of `--server`, which clap requires.
+    fn required_server(&self, queue: Option<&str>) -> Result<Server, Refusal> {
+        let server = self.open_server(queue)?;
+        let server = server.ok_or_else(|| Refusal::usage("no server; pass --server URL"))?;
+        server.check_token()?;
+        Ok(server)
+    }
 }
 
 impl StoreUrl {

@@ -53,3 +53,5 @@ mod untrusted;
 mod watch;
 #[cfg(feature = "sqlite")]
 mod why;
+#[cfg(feature = "sqlite")]
+mod work_http;
