@@ -70,8 +70,7 @@ impl Place {
 #[command(
     after_long_help = Sections::help_text("work"),
     override_usage = "requeue work --store URL [OPTIONS] [--] COMMAND [ARG]...\n       \
-                      requeue work --store URL [OPTIONS] -c SCRIPT\n       \
-                      requeue work --server URL [OPTIONS] [--] COMMAND [ARG]...",
+                      requeue work --server URL [OPTIONS] -c SCRIPT",
     disable_help_flag = true,
     mut_arg("re_add", |arg| arg.help("Effect of an add on a key that backs off: see `add --help`")),
     mut_arg("token_file", |arg| arg.requires(Resettable::Reset)
@@ -82,7 +81,7 @@ pub(crate) struct WorkFlags {
     #[command(flatten)]
     pub(crate) place: Place,
 
-    /// Take keys from a process instead of a store: http[s]://HOST:PORT, unix:PATH
+    /// Process instead of a store: http[s]://HOST:PORT, unix:PATH
     ///
     /// The process is `requeue serve --serve-admin` or `requeue run --serve`. The token needs the role `work`. It is the
     /// content of --token-file, or of the variable REQUEUE_TOKEN. --store is ignored. The server decides about retries,

@@ -238,9 +238,34 @@ struct Held {
     is_ending: bool,
 }
 
-/// The time since which the server has not answered, and the time of the last message about it.
+/// The requests that fail and are repeated. A server that answers only some requests causes few messages.
 #[derive(Debug, Default)]
-struct Outage(Option<(Instant, Instant)>);
+struct Outage {
+    /// The time of the first failure since the last answer.
+    since: Option<Instant>,
+    /// The time of the last message.
+    said: Option<Instant>,
+    /// True if a message about this outage was written.
+    is_known: bool,
+}
+
+impl Outage {
+    /// Returns the beginning of the message about a failure, or `None` if no message is due.
+    fn note_failure(&mut self, now: Instant) -> Option<&'static str> {
+        let since = *self.since.get_or_insert(now);
+        if self.said.is_some_and(|said| now - said < EVERY) {
+            return None;
+        }
+        (self.said, self.is_known) = (Some(now), true);
+        Some(if since == now { "" } else { "still " })
+    }
+
+    /// Returns the beginning of the outage if it was reported.
+    fn note_answer(&mut self) -> Option<Instant> {
+        let since = self.since.take();
+        since.filter(|_| std::mem::take(&mut self.is_known))
+    }
+}
 
 /// Removes a lease after its end.
 struct Ending<'a> {
@@ -275,20 +300,15 @@ impl Shared {
 
     /// Reports that a request has failed and will be repeated.
     fn note_failure(&self, why: &str) {
-        let now = Instant::now();
-        let mut outage = self.outage.lock();
-        let since = match outage.0 {
-            Some((_, said)) if now - said < EVERY => return,
-            Some((since, _)) => since,
-            None => now,
-        };
-        outage.0 = Some((since, now));
-        let still = if since == now { "" } else { "still " };
-        tracing::warn!("{}", self.server.message_about(&format!("{still}{why}; retrying")));
+        let begin = self.outage.lock().note_failure(Instant::now());
+        if let Some(begin) = begin {
+            tracing::warn!("{}", self.server.message_about(&format!("{begin}{why}; retrying")));
+        }
     }
 
     fn note_answer(&self) {
-        if let Some((since, _)) = self.outage.lock().0.take() {
+        let since = self.outage.lock().note_answer();
+        if let Some(since) = since {
             let answer = format!("answers again after {}", shown(since.elapsed()));
             tracing::info!("{}", self.server.message_about(&answer));
         }
@@ -619,6 +639,20 @@ impl Server {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_server_that_answers_every_second_request_causes_few_messages() {
+        let (mut outage, begin) = (Outage::default(), Instant::now());
+        assert_eq!(outage.note_failure(begin), Some(""));
+        assert_eq!(outage.note_answer(), Some(begin));
+        for seconds in 1..60 {
+            assert_eq!(outage.note_failure(begin + Duration::from_secs(seconds)), None);
+            assert_eq!(outage.note_answer(), None);
+        }
+        assert_eq!(outage.note_failure(begin + Duration::from_secs(59)), None);
+        assert_eq!(outage.note_failure(begin + EVERY), Some("still "));
+        assert_eq!(outage.note_answer(), Some(begin + Duration::from_secs(59)));
+    }
 
     #[test]
     fn a_server_can_ask_for_a_longer_pause_but_not_for_an_hour() {
