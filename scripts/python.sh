@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Checks and builds the Python package, installs its wheel into an empty environment, and runs the example of its page
-# and its tests there: scripts/python.sh [TEST...]. With `--wheel FILE`, installs that wheel, and runs only the example.
+# and its tests there: scripts/python.sh [TEST...]. Then works on a queue with a client that is generated from the
+# description of the HTTP API. With `--wheel FILE`, installs that wheel, and runs only the example.
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 package=$PWD/bindings/python
@@ -44,4 +45,10 @@ if [ $# -gt 0 ]; then
     PYTHONDONTWRITEBYTECODE=1 "$python" -m unittest "$@"
 else
     PYTHONDONTWRITEBYTECODE=1 within 600 "$python" -m unittest discover -s "$package/tests"
+
+    cd "$package/../.."
+    cargo build --locked -p requeue-cli
+    "$tools/python/bin/openapi-python-client" generate --meta none --output-path "$out/work/requeue_api" \
+        --path crates/requeue-http/assets/openapi.json >"$out/generator.log"
+    PYTHONPATH=$out/work within 120 "$PYO3_PYTHON" scripts/generated-client.py "$target/debug/requeue"
 fi

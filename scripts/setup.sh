@@ -204,20 +204,24 @@ tool_postgresql() {
         server 'initdb pg_basebackup pg_ctl postgres psql' postgresql postgresql-server postgresql
 }
 
-# maturin builds the Python package. It has a separate virtual environment, whose Python also runs the tests.
+# maturin builds the Python package, and openapi-python-client makes a client of the HTTP API. They have a separate virtual
+# environment, whose Python also runs the tests.
 tool_python() {
-    local version=1.16.0
-    [ "$("$tools/python/bin/maturin" --version 2>/dev/null)" != "maturin $version" ] || return 0
+    local version=1.16.0 generator=0.29.1
+    [ "$("$tools/python/bin/maturin" --version 2>/dev/null)" != "maturin $version" ] ||
+        [ "$("$tools/python/bin/openapi-python-client" --version 2>/dev/null)" != "openapi-python-client version: $generator" ] ||
+        return 0
     # Debian's Python can create virtual environments only with another package.
     python3 -c 'import ensurepip' 2>/dev/null || system python3-venv python3 python3 || return
     if ! python3 -c 'import sys; sys.exit(sys.version_info < (3, 11))'; then
         say 'setup: missing: maturin (it needs Python 3.11 or later)'
         return 1
     fi
-    announce "maturin $version" "with pip, into $tools" || return
+    announce "maturin $version and openapi-python-client $generator" "with pip, into $tools" || return
     mkdir -p "$tools"
     python3 -m venv --clear "$tools/python" &&
-        "$tools/python/bin/pip" install --quiet --disable-pip-version-check "maturin==$version" >&2
+        "$tools/python/bin/pip" install --quiet --disable-pip-version-check "maturin==$version" \
+            "openapi-python-client==$generator" >&2
 }
 
 # Zig links the Python package with the interfaces of an old glibc. It is a package of the environment of maturin.

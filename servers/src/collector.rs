@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use std::sync::mpsc::{self, Receiver, Sender};
 use std::thread;
 
+use crate::certificate::write_certificate;
 use crate::keeper::{Keeper, write};
 use crate::local::{did_not_run, find_program, free_ports};
 
@@ -50,10 +51,7 @@ impl Collector {
             let [port, tls_port] = free_ports();
             let args = [&*program.to_string_lossy()];
             let keeper = Keeper::new(include_str!("collector.sh"), &args, |dir| {
-                let certificate = rcgen::generate_simple_self_signed(["localhost".to_owned()]);
-                let certificate = certificate.unwrap_or_else(|err| panic!("a certificate: {err}"));
-                write(&dir.join("server.crt"), &certificate.cert.pem());
-                write(&dir.join("server.key"), &certificate.signing_key.serialize_pem());
+                write_certificate(dir);
                 let config = include_str!("collector.yaml")
                     .replace("{dir}", &dir.to_string_lossy())
                     .replace("{port}", &port.to_string())

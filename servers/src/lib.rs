@@ -1,6 +1,7 @@
 //! Starts real servers for tests, as an unprivileged user on this machine, and removes them
 //! afterwards.
 
+mod certificate;
 mod collector;
 mod exposition;
 mod keeper;
@@ -11,6 +12,7 @@ mod postgres;
 mod proxy;
 mod redis;
 
+pub use crate::certificate::{write_certificate, write_expired_certificate};
 pub use crate::collector::Collector;
 pub use crate::exposition::check_metrics;
 pub use crate::local::{did_not_run, free_ports};

@@ -6,6 +6,7 @@ use std::process::Command;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
 
+use crate::certificate::write_certificate;
 use crate::keeper::{Keeper, write};
 use crate::local::{did_not_run, free_ports, shared};
 
@@ -55,11 +56,8 @@ impl Postgres {
         let settings: String = settings.iter().map(|setting| format!(" -c {setting}")).collect();
         let args = [&*programs.to_string_lossy(), &port.to_string(), &settings];
         let keeper = Keeper::new(include_str!("postgres.sh"), &args, |dir| {
-            let certificate = rcgen::generate_simple_self_signed(["localhost".to_owned()]);
-            let certificate = certificate.unwrap_or_else(|err| panic!("a certificate: {err}"));
+            write_certificate(dir);
             write(&dir.join("password"), Self::PASSWORD);
-            write(&dir.join("server.crt"), &certificate.cert.pem());
-            write(&dir.join("server.key"), &certificate.signing_key.serialize_pem());
         });
         keeper.order("made");
         keeper.order("started");

@@ -5,7 +5,8 @@ use std::process::Command;
 use std::sync::OnceLock;
 use std::time::Duration;
 
-use crate::keeper::{Keeper, write};
+use crate::certificate::write_certificate;
+use crate::keeper::Keeper;
 use crate::local::{did_not_run, find_program, free_ports, shared};
 
 const MISSING: &str = "there is no Redis server here";
@@ -70,12 +71,7 @@ impl Redis {
             let ports = [port, tls_port, cluster_port, watched].map(|port| port.to_string());
             let [port_arg, tls, cluster, watched] = ports.each_ref().map(|port| &**port);
             let args = [&*paths[0], &*paths[1], port_arg, tls, cluster, fsync, watched];
-            let keeper = Keeper::new(include_str!("redis.sh"), &args, |dir| {
-                let certificate = rcgen::generate_simple_self_signed(["localhost".to_owned()]);
-                let certificate = certificate.unwrap_or_else(|err| panic!("a certificate: {err}"));
-                write(&dir.join("server.crt"), &certificate.cert.pem());
-                write(&dir.join("server.key"), &certificate.signing_key.serialize_pem());
-            });
+            let keeper = Keeper::new(include_str!("redis.sh"), &args, write_certificate);
             match keeper.try_order("started") {
                 Ok(()) => return Self { keeper, cli: cli.clone(), port, tls_port, cluster_port },
                 // The start may fail because another process has taken a port.

@@ -10,14 +10,16 @@
 //! 4. `output`: standard output and error, and the files that the program writes
 //! 5. `serve`: the dashboard
 //! 6. `args`: flags, help texts, and the configuration that results from them
-//! 7. `runner`: takes keys from the queue, runs their commands, and completes them
-//! 8. `files`, `store`, `watch`: the subcommands with keys from directories, from a store or from Kubernetes
-//! 9. `pages`, `replay`, and this file
+//! 7. `client`: the client of `--server`
+//! 8. `runner`: takes keys from the queue, runs their commands, and completes them
+//! 9. `files`, `store`, `watch`: the subcommands with keys from directories, from a store or from Kubernetes
+//! 10. `pages`, `replay`, and this file
 
 // On other platforms, `main.rs` only prints a message.
 #![cfg(unix)]
 
 mod args;
+mod client;
 mod duration;
 mod exit;
 mod files;
@@ -32,6 +34,7 @@ mod replay;
 mod runner;
 mod serve;
 mod store;
+mod tls;
 mod token;
 mod traces;
 #[cfg(feature = "kube")]

@@ -24,6 +24,7 @@ use crate::exit::Refusal;
 use crate::key::{escaped, shown};
 use crate::output::Output;
 use crate::process::spawn::TOKEN_VARIABLE;
+use crate::tls::ServerTls;
 use crate::token::read_token;
 
 /// The address of a dashboard: `[ADDR:]PORT`, or `unix:PATH`.
@@ -68,6 +69,7 @@ pub(crate) struct Serve {
     pub(crate) tokens: Tokens,
     /// The longest time for which a key should be ready.
     pub(crate) target: Option<Duration>,
+    pub(crate) tls: Option<ServerTls>,
 }
 
 /// The tokens of a dashboard, with their roles.
@@ -121,6 +123,7 @@ fn parse_tokens(text: &str) -> Result<Tokens, String> {
 pub(crate) struct Listener {
     tokens: Tokens,
     target: Option<Duration>,
+    tls: Option<ServerTls>,
     socket: Socket,
     registry: Registry,
     pub(crate) metrics: Metrics,
@@ -150,7 +153,9 @@ impl Listener {
     }
 
     /// Binds the socket.
-    pub(crate) async fn bind(Serve { address, tokens, target }: &Serve) -> Result<Self, Refusal> {
+    pub(crate) async fn bind(
+        Serve { address, tokens, target, tls }: &Serve,
+    ) -> Result<Self, Refusal> {
         let socket = match address {
             Address::Tcp { host, port } => {
                 let asked = host.clone();
@@ -171,7 +176,8 @@ impl Listener {
         };
         let mut registry = Registry::default();
         let metrics = Metrics::register(&mut registry);
-        Ok(Self { tokens: tokens.clone(), target: *target, socket, registry, metrics })
+        let (tokens, target, tls) = (tokens.clone(), *target, tls.clone());
+        Ok(Self { tokens, target, tls, socket, registry, metrics })
     }
 
     /// Serves the dashboard with this title, and prints its address.
@@ -188,7 +194,8 @@ impl Listener {
             }
             Socket::Unix(..) => (None, None),
         };
-        let has_tokens = self.has_tokens();
+        let (has_tokens, tls) = (self.has_tokens(), self.tls.clone());
+        let scheme = if tls.is_some() { "https" } else { "http" };
         let has_password = self.tokens.iter().any(|(role, _)| *role == Role::Read);
         let site =
             self.tokens.into_iter().fold(site, |site, (role, token)| site.token(role, token));
@@ -200,8 +207,13 @@ impl Listener {
         let served = site.clone();
         let (server, file, place) = match self.socket {
             Socket::Tcp { listener, .. } => {
-                let server = tokio::spawn(async move { served.serve(listener).await });
-                let address = address.map(|address| format!("http://{address}/"));
+                let server = tokio::spawn(async move {
+                    match tls {
+                        Some(tls) => served.serve(tls.encrypt(listener)).await,
+                        None => served.serve(listener).await,
+                    }
+                });
+                let address = address.map(|address| format!("{scheme}://{address}/"));
                 (server, None, address.unwrap_or_default())
             }
             Socket::Unix(listener, file) => {
@@ -217,8 +229,8 @@ impl Listener {
                                output and errors. Use 127.0.0.1:PORT or unix:PATH to prevent that";
                 output.say(warning).await;
             }
-            if has_tokens {
-                let warning = "--serve-admin: there is no TLS; every host that can read the network can read the token";
+            if has_tokens && scheme == "http" {
+                let warning = "--serve-admin: there is no TLS; every host that can read the network can read the token. Use --tls-cert";
                 output.say(warning).await;
             }
         }

@@ -957,6 +957,9 @@ pub struct NewClaim {
     /// The duration of the leases.
     #[serde(default = "default_lease")]
     pub lease: f64,
+    /// True to learn from an empty response whether the queue is empty.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub until_empty: bool,
 }
 
 const fn one() -> usize {
@@ -976,6 +979,9 @@ const fn default_lease() -> f64 {
 pub struct ClaimList {
     /// The claimed keys. The list is empty if no key was ready in time.
     pub claims: Vec<ClaimedKey>,
+    /// True if no key is ready, waiting or in flight. Only the response to `until_empty` says so.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub empty: bool,
 }
 
 /// A claimed key. Only one of `key` and `key_base64` is `Some`: `key` if the key is UTF-8.

@@ -57,6 +57,7 @@
 //! | show a queue in a store | `Site::of_store` (feature `store`) |
 //! | show all queues of a store | `Site::of_all_queues` (feature `store`) |
 //! | decide about `/readyz` and `/healthz` | [`Builder::ready`], [`Builder::healthy`] |
+//! | encrypt connections | `TlsListener` (feature `tls`) |
 //! | allow a host name, or an address other than loopback | [`Builder::host`], [`Builder::any_address`] |
 //!
 //! # Paths
@@ -117,7 +118,8 @@
 //!
 //! # Features
 //!
-//! `store`: `Site::of_store` and `Site::of_all_queues`, the dashboards of queues of requeue-store.
+//! - `store`: `Site::of_store` and `Site::of_all_queues`, the dashboards of queues of requeue-store.
+//! - `tls`: `TlsListener`, which encrypts connections.
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
 mod access;
@@ -155,6 +157,8 @@ mod state;
 mod store;
 mod time;
 mod timeline;
+#[cfg(feature = "tls")]
+mod tls;
 mod trace_context;
 mod turns;
 mod work;
@@ -169,6 +173,8 @@ pub use keys::ByteKey;
 pub use rows::Detail;
 pub use sections::Section;
 pub use site::Site;
+#[cfg(feature = "tls")]
+pub use tls::{TlsConnection, TlsListener};
 
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]

@@ -544,6 +544,10 @@ impl<K: Key, S: BuildHasher + Send + Sync> Source for Shown<K, S> {
         Ok(Claimed { keys: keys.collect(), held: Box::new(taken) })
     }
 
+    async fn is_empty(&self) -> Result<bool, Problem> {
+        Ok(self.queue.states().total() == 0)
+    }
+
     async fn renew_claims(
         &self,
         claims: Vec<Ticket>,

@@ -42,7 +42,8 @@ impl Problem {
 
     /// Returns the error for a queue that delivers no more keys in this process.
     pub(crate) fn stopped() -> Self {
-        Self::busy("the queue is shut down in this process")
+        // Another process may serve the queue soon.
+        Self::busy("the queue is shut down in this process").with_header(header::RETRY_AFTER, 1)
     }
 
     /// Returns the refusal of a change whose number of keys differs from the number that the user has confirmed.

@@ -139,6 +139,8 @@ pub(crate) fn probe_router(site: Arc<SiteState>) -> Router {
 
 // --- Access -------------------------------------------------------------------------
 
+/// The delay of a response to a client that has sent too many wrong tokens.
+const REFUSAL_DELAY: Duration = Duration::from_millis(100);
 /// The security headers of every response.
 const HEADERS: [(HeaderName, &str); 7] = [
     (
@@ -171,6 +173,10 @@ pub(crate) async fn run_guarded(
         Err(refusal) => refusal.into_response(),
         Ok(()) => next.run(request).await,
     };
+    if response.status() == StatusCode::TOO_MANY_REQUESTS {
+        // A client that repeats its request immediately would otherwise take the processor from other clients.
+        tokio::time::sleep(REFUSAL_DELAY).await;
+    }
     // Error responses also contain these headers, because their pages must not be framed.
     for (name, value) in HEADERS {
         response.headers_mut().insert(name, HeaderValue::from_static(value));

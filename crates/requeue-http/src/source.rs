@@ -70,6 +70,8 @@ pub(crate) trait Source: Send + Sync {
     async fn add_keys(&self, keys: Vec<NewKey>) -> Result<Vec<AddResult>, Problem>;
     /// Waits until a key is ready, and claims keys for a worker. If the future is dropped, the keys return to the queue.
     async fn claim_keys(&self, claim: &Claim) -> Result<Claimed, Problem>;
+    /// Returns true if no key is ready, waiting or in flight.
+    async fn is_empty(&self) -> Result<bool, Problem>;
     /// Extends leases to `lease` from now.
     async fn renew_claims(
         &self,

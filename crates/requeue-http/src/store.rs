@@ -578,6 +578,10 @@ impl Source for Stored {
         Ok(Claimed { keys: keys.collect(), held: Box::new(claims) })
     }
 
+    async fn is_empty(&self) -> Result<bool, Problem> {
+        await_answer(PATIENCE, self.queue.is_idle()).await
+    }
+
     async fn renew_claims(
         &self,
         claims: Vec<Ticket>,

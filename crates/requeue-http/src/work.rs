@@ -66,7 +66,7 @@ pub(crate) async fn answer_worker(
 // --- Claims --------------------------------------------------------------------------------------
 
 async fn claim(site: &SiteState, request: NewClaim) -> Result<Response, Problem> {
-    let NewClaim { worker, max, wait, lease } = request;
+    let NewClaim { worker, max, wait, lease, until_empty } = request;
     if worker.is_empty() || worker.len() > MAX_WORKER || worker.contains(char::is_control) {
         let error = format!("expected 1 to {MAX_WORKER} bytes without control characters");
         return Err(Problem::parameter("worker", &error));
@@ -82,9 +82,15 @@ async fn claim(site: &SiteState, request: NewClaim) -> Result<Response, Problem>
     let mut ended = site.ended.subscribe();
     let claim = Claim { worker, max, wait, lease };
     let claimed = tokio::select! {
-        claimed = site.source.claim_keys(&claim) => claimed?,
-        _ = ended.wait_for(|&ended| ended) => return Err(Problem::stopped()),
+        claimed = site.source.claim_keys(&claim) => claimed,
+        _ = ended.wait_for(|&ended| ended) => Err(Problem::stopped()),
     };
+    // A queue in memory can end because it is empty. Its last client must learn that instead of an error.
+    let has_keys = claimed.as_ref().is_ok_and(|claimed| !claimed.keys.is_empty());
+    if until_empty && !has_keys && site.source.is_empty().await? {
+        return Ok(json(&ClaimList { claims: Vec::new(), empty: true }));
+    }
+    let claimed = claimed?;
     match site.status() {
         _ if !claimed.keys.is_empty() => {}
         Status::ShutDown | Status::Ended => return Err(Problem::stopped()),
@@ -98,7 +104,7 @@ async fn claim(site: &SiteState, request: NewClaim) -> Result<Response, Problem>
 /// drop of the body returns the keys to the queue.
 fn answer_claim(Claimed { keys, held }: Claimed) -> Response {
     // Serialization does not fail for these types.
-    let body = serde_json::to_vec(&ClaimList { claims: keys }).unwrap_or_default();
+    let body = serde_json::to_vec(&ClaimList { claims: keys, empty: false }).unwrap_or_default();
     let length = HeaderValue::from(body.len());
     let body = stream::once(async move {
         held.hand_over();

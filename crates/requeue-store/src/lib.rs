@@ -221,6 +221,8 @@ pub use crate::types::inspect::{Hold, Part};
 pub use crate::types::key::Key;
 pub use crate::types::rate::{ParseRateError, Rate};
 pub use crate::types::schedule::{Schedule, ScheduleInfo};
+#[doc(hidden)]
+pub use crate::types::worker::this_process;
 
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]

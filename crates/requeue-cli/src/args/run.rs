@@ -24,6 +24,7 @@ use crate::exit::Refusal;
 use crate::input::Kind;
 use crate::process::signals::parse_signal;
 use crate::serve::{Address, Serve, parse_address, read_tokens};
+use crate::tls::ServerTls;
 
 /// The environment variable with the default of `--store`.
 pub(crate) const STORE_VARIABLE: &str = "REQUEUE_STORE";
@@ -422,13 +423,30 @@ pub(crate) struct Dashboard {
 }
 
 impl Dashboard {
+    /// Returns true if a flag of a dashboard is present.
+    pub(crate) const fn is_asked_for(&self) -> bool {
+        let PageFlags { serve_admin, serve_target, tls_cert, .. } = &self.page;
+        self.serve.is_some() || *serve_admin || serve_target.is_some() || tls_cert.is_some()
+    }
+
+    /// Returns the value of `--token-file`, which can also be the token for `--server`.
+    pub(crate) fn token_file(self) -> Option<PathBuf> {
+        self.page.token_file
+    }
+
     /// Returns the settings of the dashboard; `None` without `--serve`.
     pub(crate) fn serve_settings(self) -> Result<Option<Serve>, Refusal> {
         match self.serve {
             Some(address) => self.page.settings_at(address).map(Some),
             None if self.page.serve_admin => Err(Refusal::usage("--serve-admin requires --serve")),
+            None if self.page.tls_cert.is_some() => {
+                Err(Refusal::usage("--tls-cert requires --serve"))
+            }
             None if self.page.serve_target.is_some() => {
                 Err(Refusal::usage("--serve-target requires --serve"))
+            }
+            None if self.page.token_file.is_some() => {
+                Err(Refusal::usage("--token-file requires --serve-admin or --server"))
             }
             None => Ok(None),
         }
@@ -451,6 +469,19 @@ pub(crate) struct PageFlags {
     #[arg(requires = "serve_admin")]
     pub(crate) token_file: Option<PathBuf>,
 
+    /// Encrypt the connections to the dashboard with the certificate in FILE, as PEM
+    ///
+    /// FILE also contains the certificates of the intermediate authorities. A renewed certificate is used without a
+    /// restart.
+    #[arg(long, value_name = "FILE", help_heading = "Output", hide_short_help = true)]
+    #[arg(requires = "tls_key")]
+    pub(crate) tls_cert: Option<PathBuf>,
+
+    /// File with the key of that certificate, as PEM
+    #[arg(long, value_name = "FILE", help_heading = "Output", hide_short_help = true)]
+    #[arg(requires = "tls_cert")]
+    pub(crate) tls_key: Option<PathBuf>,
+
     /// Longest time for which a key should be ready before a run
     ///
     /// While the oldest ready key has been ready for longer, the dashboard shows its age in amber.
@@ -464,7 +495,16 @@ impl PageFlags {
     pub(crate) fn settings_at(&self, address: Address) -> Result<Serve, Refusal> {
         let tokens = self.serve_admin.then(|| read_tokens(self.token_file.as_deref()));
         let tokens = tokens.transpose()?.unwrap_or_default();
-        Ok(Serve { address, tokens, target: self.serve_target })
+        let tls = match (&self.tls_cert, &self.tls_key) {
+            (Some(_), Some(_)) if matches!(address, Address::Unix(_)) => {
+                return Err(Refusal::usage(
+                    "--tls-cert: a Unix socket needs no TLS; use ADDR:PORT",
+                ));
+            }
+            (Some(chain), Some(key)) => Some(ServerTls::new(chain, key)?),
+            _ => None,
+        };
+        Ok(Serve { address, tokens, target: self.serve_target, tls })
     }
 }
 

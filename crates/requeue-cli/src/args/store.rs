@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
-use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
+use clap::builder::{PossibleValue, PossibleValuesParser, Resettable, TypedValueParser};
 use requeue::ReaddPolicy;
 use requeue_store::{ParkedAdd, Priority, Rate, State};
 
@@ -70,14 +70,29 @@ impl Place {
 #[command(
     after_long_help = Sections::help_text("work"),
     override_usage = "requeue work --store URL [OPTIONS] [--] COMMAND [ARG]...\n       \
-                      requeue work --store URL [OPTIONS] -c SCRIPT",
+                      requeue work --server URL [OPTIONS] -c SCRIPT",
     disable_help_flag = true,
     mut_arg("re_add", |arg| arg.help("Effect of an add on a key that backs off: see `add --help`")),
+    mut_arg("token_file", |arg| arg.requires(Resettable::Reset)
+        .help("File with the tokens of --serve-admin, or the token for --server [default: $REQUEUE_TOKEN]")),
     mut_arg("dead_letter", |arg| arg.help("Append keys that this worker parks to FILE, as lines").long_help(None)),
 )]
 pub(crate) struct WorkFlags {
     #[command(flatten)]
     pub(crate) place: Place,
+
+    /// Process instead of a store: http[s]://HOST:PORT, unix:PATH
+    ///
+    /// The process is `requeue serve --serve-admin` or `requeue run --serve`. The token needs the role `work`. It is the
+    /// content of --token-file, or of the variable REQUEUE_TOKEN. --store is ignored. The server decides about retries,
+    /// backoffs, groups and rates.
+    #[arg(long, value_name = "URL", value_parser = parse_server, help_heading = "Queue")]
+    pub(crate) server: Option<ServerUrl>,
+
+    /// Certificates that verify an https server [default: those of the system]
+    #[arg(long, value_name = "FILE", help_heading = "Queue", hide_short_help = true)]
+    #[arg(requires = "server")]
+    pub(crate) server_ca: Option<PathBuf>,
 
     /// Create the queue if it does not exist, and its file
     #[arg(long, help_heading = "Queue")]
@@ -364,7 +379,7 @@ pub(crate) struct KeysFlags {
 
 #[derive(Args, Debug)]
 #[command(mut_arg("server", |arg| {
-    arg.help("Process instead of a store: http://HOST:PORT, unix:PATH")
+    arg.help("Process instead of a store: http[s]://HOST:PORT, unix:PATH")
         .long_help(None)
         .hide_short_help(false)
 }))]
@@ -454,8 +469,8 @@ pub(crate) struct CancelFlags {
 
     /// Stop the runs in flight instead
     ///
-    /// The pending runs of the keys remain. Workers terminate the commands within a second: with SIGTERM and,
-    /// after --kill-after, with SIGKILL. A cancelled run counts neither as a success nor as a failure. The key runs
+    /// The pending runs of the keys remain. Workers terminate the commands within a second, or 5 s over HTTP: with SIGTERM
+    /// and, after --kill-after, with SIGKILL. A cancelled run counts neither as a success nor as a failure. The key runs
     /// again only if it was added again.
     #[arg(long, conflicts_with = "all")]
     pub(crate) running: bool,
@@ -504,7 +519,7 @@ pub(crate) fn state_name(state: State) -> &'static str {
 
 #[derive(Args, Clone, Debug)]
 pub(crate) struct ServerFlags {
-    /// Process with --serve-admin instead of a store: http://HOST:PORT or unix:PATH
+    /// Process with --serve-admin instead of a store: http[s]://HOST:PORT, unix:PATH
     ///
     /// The token is the content of --token-file, or of the variable REQUEUE_TOKEN. --store is ignored. If the process
     /// has several queues, --queue is required. Otherwise, it must not name another queue.
@@ -516,6 +531,11 @@ pub(crate) struct ServerFlags {
     #[arg(long, value_name = "FILE", help_heading = "Queue", hide_short_help = true)]
     #[arg(requires = "server")]
     pub(crate) token_file: Option<PathBuf>,
+
+    /// Certificates that verify an https server [default: those of the system]
+    #[arg(long, value_name = "FILE", help_heading = "Queue", hide_short_help = true)]
+    #[arg(requires = "server")]
+    pub(crate) server_ca: Option<PathBuf>,
 }
 
 #[derive(Args, Clone, Debug)]

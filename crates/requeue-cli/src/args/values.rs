@@ -211,7 +211,7 @@ pub(crate) fn parse_rerun(text: &str) -> Result<InFlightPolicy, &'static str> {
     }
 }
 
-/// The value of `--server`: `http://HOST[:PORT][/PATH]`, or `unix:PATH`.
+/// The value of `--server`: `http://HOST[:PORT][/PATH]`, the same with `https`, or `unix:PATH`.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum ServerUrl {
     Tcp {
@@ -219,6 +219,7 @@ pub(crate) enum ServerUrl {
         authority: String,
         /// The path without a slash at its end.
         path: String,
+        has_tls: bool,
     },
     Unix(PathBuf),
 }
@@ -228,17 +229,21 @@ pub(crate) fn parse_server(text: &str) -> Result<ServerUrl, &'static str> {
     if let Some(path) = text.strip_prefix("unix:").filter(|path| !path.is_empty()) {
         return Ok(ServerUrl::Unix(path.into()));
     }
-    let Some(rest) = text.strip_prefix("http://") else {
-        return Err("expected http://HOST:PORT or unix:PATH; for a server with TLS, use a tunnel");
+    let (rest, has_tls) = match (text.strip_prefix("http://"), text.strip_prefix("https://")) {
+        (Some(rest), _) => (rest, false),
+        (None, Some(rest)) => (rest, true),
+        (None, None) => return Err("expected http://HOST:PORT, https://HOST:PORT or unix:PATH"),
     };
     let (authority, path) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
     let is_valid = !authority.is_empty() && !authority.contains(['@', ' ', '?', '#']);
     let is_path = path.bytes().all(|byte| byte.is_ascii_graphic()) && !path.contains(['?', '#']);
     if !is_valid || !is_path {
-        return Err("expected http://HOST:PORT or unix:PATH, without a user and a query");
+        return Err(
+            "expected http://HOST:PORT, https://HOST:PORT or unix:PATH, without a user and a query",
+        );
     }
     let (authority, path) = (authority.to_owned(), path.trim_end_matches('/').to_owned());
-    Ok(ServerUrl::Tcp { authority, path })
+    Ok(ServerUrl::Tcp { authority, path, has_tls })
 }
 
 #[cfg(test)]

@@ -49,6 +49,8 @@ fn line_subscriber(say: Say) -> impl SubscriberInitExt {
     // The warnings of drivers are not shown, because requeue_store reports their causes.
     let ours = Targets::new()
         .with_target("requeue_http", LevelFilter::INFO)
+        // The program's own events are outages of the server of `requeue work --server`.
+        .with_target(env!("CARGO_CRATE_NAME"), LevelFilter::INFO)
         .with_target("requeue_store", LevelFilter::WARN)
         // These events are not shown, because the program reports parked keys itself.
         .with_target("requeue_store::parked", LevelFilter::OFF)

@@ -167,7 +167,7 @@ impl Runner {
         }
         let env = match lease {
             // The drop of the lease completes the delivery.
-            Some(lease) if lease.is_lost() || lease.cancel_reason().is_some() => return Ok(None),
+            Some(lease) if lease.is_lost() || lease.is_cancelled() => return Ok(None),
             Some(lease) => {
                 vec![("REQUEUE_FENCING_TOKEN", lease.fencing_token().to_string().into())]
             }
@@ -336,12 +336,7 @@ impl Runner {
         let group = groups::group_leader(&child);
         let (limits, groups) = (self.config.commands.limits, &self.commands.groups);
         let cancelled: Timer<'_> = match &lease {
-            Some(lease) => Box::pin(async {
-                tokio::select! {
-                    () = lease.lost() => {}
-                    _ = lease.cancelled() => {}
-                }
-            }),
+            Some(lease) => Box::pin(lease.stopped()),
             None => {
                 let cancelled = item.cancelled();
                 Box::pin(async move { _ = cancelled.await })

@@ -17,7 +17,7 @@ use crate::process::signals::Level;
 use crate::runner::Runner;
 use crate::runner::launch::ReaderEnd;
 use crate::runner::outcome::Outcome;
-use crate::runner::remote::{self, ExpiredKeys, Job, Lease};
+use crate::runner::remote::{ExpiredKeys, Job, Lease, Remote};
 use crate::runner::retries::Verdict;
 use crate::runner::retry_reports::Again;
 use crate::serve::{History, Run};
@@ -94,11 +94,11 @@ impl Runner {
         outcome: Outcome,
         record: Run,
     ) {
-        let (attempts, priority) = (lease.attempt(), lease.priority().into());
+        let (attempts, priority) = (lease.attempt(), lease.priority());
         let recorded = tokio::select! {
             // The completion is polled first, because a recorded outcome counts even if the program is being killed.
             biased;
-            recorded = remote::complete_lease(lease, &outcome) => recorded,
+            recorded = lease.complete(&outcome) => recorded,
             () = self.wait_after_kill() => Err("outcome not recorded in time; the key runs again".to_owned()),
         };
         let key = item.key().clone();
@@ -240,7 +240,7 @@ impl Runner {
         // The reader may still be adding keys to the store, but it will stop.
         let _ = reader_end.await;
         leases.release_all().await;
-        if leases.remote.is_dropped() {
+        if leases.remote.has_failed() {
             self.tally.mark_failed();
         }
         self.keys.queue.shut_down();
@@ -288,7 +288,10 @@ impl Runner {
     /// Reports that the reader of standard output has stopped the run.
     pub(super) async fn report_cut_off(&self) {
         let next_step = match (&self.keys.leases, &self.hooks) {
-            (Some(_), _) => "the store keeps its keys",
+            (Some(leases), _) => match leases.remote {
+                Remote::Store(_) => "the store keeps its keys",
+                Remote::Server(_) => "the server keeps its keys",
+            },
             (None, Some(hooks)) => hooks.after_cut_off(),
             _ => "--store sqlite:FILE keeps keys for a later run",
         };

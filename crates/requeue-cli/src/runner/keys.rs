@@ -9,7 +9,6 @@ use std::hash::{BuildHasher, Hasher, RandomState};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use requeue::{Add, Added, Completion, Item};
-use requeue_store::Queue;
 
 use crate::args::config::Config;
 use crate::args::pacing::Times;
@@ -20,7 +19,7 @@ use crate::key::{Key, KeyQueue};
 use crate::process::run_input::Past;
 use crate::runner::order::OutputOrder;
 use crate::runner::rate::Rate;
-use crate::runner::remote::{Job, Leases};
+use crate::runner::remote::{Job, Leases, Remote};
 use crate::runner::retries::FailingKeys;
 use crate::runner::room::Room;
 use crate::serve::Metrics;
@@ -34,7 +33,7 @@ pub(super) struct Keys {
     /// True after the end of the input. After that, no key waits for `times`.
     input_ended: AtomicBool,
     rate: Option<Rate>,
-    /// The leases, if the keys come from a queue in a store.
+    /// The leases, if the keys come from a queue in a store or at a server.
     pub(super) leases: Option<Leases>,
     room: Room,
     pub(super) max_keys: usize,
@@ -47,7 +46,7 @@ impl Keys {
     pub(super) fn new(
         config: &Config,
         metrics: Option<&Metrics>,
-        remote: Option<Queue>,
+        remote: Option<Remote>,
     ) -> Result<Self, Refusal> {
         let (failures, pacing) = (&config.failures, &config.pacing);
         // The hash of an empty input is a random seed.
@@ -153,7 +152,6 @@ impl Keys {
     pub(super) fn close_queue(&self) {
         match &self.leases {
             None => self.queue.close(),
-            // The queue of the store shuts down when no process has keys left.
             Some(leases) => leases.remote.shut_down_when_idle(),
         }
         // A slot that waits for its turn must notice that no key is left.

@@ -4,7 +4,6 @@ use std::io::{self, PipeWriter};
 use std::sync::Arc;
 use std::time::Instant;
 
-use requeue_store::Queue;
 use rustix::process::Signal;
 use tokio::sync::{SetOnce, oneshot};
 use tokio::task::JoinHandle;
@@ -24,7 +23,7 @@ use crate::process::signals::{Level, Signals};
 use crate::runner::hooks::Hooks;
 use crate::runner::keys::Keys;
 use crate::runner::reader::{self, LocalSink};
-use crate::runner::remote::ExpiredKeys;
+use crate::runner::remote::{ExpiredKeys, Remote};
 use crate::runner::retry_reports::RetryReports;
 use crate::runner::stop::Stop;
 use crate::runner::{Commands, Files, Runner};
@@ -75,14 +74,17 @@ pub(crate) struct Parts {
     /// Stops the reading of the input when it is dropped.
     pub(crate) stopper: Option<PipeWriter>,
     pub(crate) hooks: Option<Arc<dyn Hooks>>,
-    /// The queue in a store from which keys are taken, and the keys that its claims park.
-    pub(crate) remote: Option<(Queue, ExpiredKeys)>,
+    /// The queue from which keys are taken, unless it is in this process.
+    pub(crate) remote: Option<Remote>,
+    /// The keys that claims park.
+    pub(crate) expired: Option<ExpiredKeys>,
 }
 
 impl Parts {
     /// Returns the parts of a run on a queue in memory.
     pub(crate) const fn new(config: Config, files: Files, listener: Option<Listener>) -> Self {
-        Self { config, files, listener, stopper: None, hooks: None, remote: None }
+        let (stopper, hooks, remote, expired) = (None, None, None, None);
+        Self { config, files, listener, stopper, hooks, remote, expired }
     }
 }
 
@@ -96,9 +98,9 @@ pub(crate) async fn run_parts(
 ) -> Result<Ended, Refusal> {
     let export = Export::start();
     let listener = parts.listener.take();
-    let (remote, expired) = parts.remote.take().unzip();
-    let runner =
-        Arc::new(Runner::new(parts, remote, listener.as_ref().map(|listener| &listener.metrics))?);
+    let expired = parts.expired.take();
+    let metrics = listener.as_ref().map(|listener| &listener.metrics);
+    let runner = Arc::new(Runner::new(parts, metrics)?);
     // Signals are caught before any key is read, because an uncaught signal would kill this process but not its
     // commands.
     let signals = Signals::new()
@@ -117,12 +119,8 @@ pub(crate) async fn run_parts(
 }
 
 impl Runner {
-    fn new(
-        parts: Parts,
-        remote: Option<Queue>,
-        metrics: Option<&Metrics>,
-    ) -> Result<Self, Refusal> {
-        let Parts { config, files, stopper, hooks, .. } = parts;
+    fn new(parts: Parts, metrics: Option<&Metrics>) -> Result<Self, Refusal> {
+        let Parts { config, files, stopper, hooks, remote, .. } = parts;
         let keys = Keys::new(&config, metrics, remote)?;
         // A dry run starts no processes that the guardian would have to kill.
         let guardian = (!config.commands.dry_run).then(Guardian::new).transpose();

@@ -15,7 +15,7 @@ use crate::key::Key;
 use crate::output::log;
 use crate::runner::Runner;
 use crate::runner::outcome::Outcome;
-use crate::runner::remote::Job;
+use crate::runner::remote::{Job, Remote};
 use crate::serve::{Listener, Page, store_site};
 
 impl Runner {
@@ -26,12 +26,13 @@ impl Runner {
             // Subcommands with a store already show events.
             log::show_on(output);
         }
-        match &self.keys.leases {
-            Some(leases) => {
-                let site = store_site(&leases.remote).detail(move |key| of.slot_detail(key));
+        match self.keys.leases.as_ref().map(|leases| &leases.remote) {
+            Some(Remote::Store(queue)) => {
+                let site = store_site(queue).detail(move |key| of.slot_detail(key));
                 listener.serve(title, self.dress_site(site), output).await
             }
-            None => {
+            // With the server of another process, clap refuses a dashboard of this process.
+            Some(Remote::Server(_)) | None => {
                 let site =
                     Site::builder(self.keys.queue.clone()).detail(move |key| of.key_detail(key));
                 let site = site.control(RunControl(Arc::clone(self)));

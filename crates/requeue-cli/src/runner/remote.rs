@@ -1,33 +1,190 @@
-//! The leases of keys of a queue in a store, which other processes also work on. The program leases one key at a time.
-//! The store decides whether and when a failed key runs again.
+//! The leases of keys of a queue in a store or at a server, which other processes also work on. The queue there decides
+//! whether and when a failed key runs again.
 //!
-//! `requeue::workers::WorkQueue` cannot represent both kinds of queues. The summary, `--halt` and the dead letters need
-//! to know whether the store recorded the outcome and parked the key, but `WorkItem::complete` does not return this.
+//! `requeue::workers::WorkQueue` cannot represent these queues and one in memory. The summary, `--halt` and the dead
+//! letters need to know whether the queue recorded the outcome and parked the key, but `WorkItem::complete` does not
+//! return this.
 
 use std::collections::HashMap;
 
 use parking_lot::Mutex;
 use requeue::{Added, Completion, Item};
+use requeue_http::api::WorkAction;
 use requeue_store::Queue;
 use tokio::sync::mpsc;
 
+use crate::client::claims::{End, ServerLease, ServerQueue};
 use crate::exit::error_chain;
 use crate::key::{Key, KeyQueue};
 use crate::runner::outcome::Outcome;
 use crate::traces::RunSpan;
 
-/// A key that is leased for one run.
-pub(crate) type Lease = requeue_store::Item;
+/// A queue that other processes also work on.
+#[derive(Debug)]
+pub(crate) enum Remote {
+    Store(Queue),
+    Server(ServerQueue),
+}
 
-/// Completes the delivery. Returns true if this completion parked the key. The lease ends even if the future is dropped
-/// after its first poll.
-pub(super) async fn complete_lease(mut lease: Lease, outcome: &Outcome) -> Result<bool, String> {
-    if let (Outcome::Failed { exit, .. }, Some(error)) = (outcome, outcome.error()) {
-        lease.set_error(&error);
-        exit.iter().for_each(|&exit| lease.set_exit_status(exit));
+impl Remote {
+    async fn get(&self) -> Option<Lease> {
+        match self {
+            Self::Store(queue) => Some(Lease::Store(Box::new(queue.get().await?))),
+            Self::Server(queue) => Some(Lease::Server(Box::new(queue.get().await?))),
+        }
     }
-    let completed = lease.complete(outcome.completion()).await;
-    completed.map(|completed| completed.parked).map_err(|error| error_chain(&error))
+
+    /// Stops when no process has keys left.
+    pub(super) fn shut_down_when_idle(&self) {
+        match self {
+            Self::Store(queue) => queue.shut_down_when_idle(),
+            // A server decides this for each claim.
+            Self::Server(_) => {}
+        }
+    }
+
+    /// Stops the claims, and waits until the queue has recorded all outcomes.
+    async fn shut_down(&self) {
+        match self {
+            Self::Store(queue) => {
+                queue.shut_down();
+                queue.settled().await;
+            }
+            Self::Server(queue) => {
+                queue.shut_down();
+                queue.settled().await;
+            }
+        }
+    }
+
+    /// Returns true if the queue was dropped, or the server has refused to deliver keys.
+    pub(super) fn has_failed(&self) -> bool {
+        match self {
+            Self::Store(queue) => queue.is_dropped(),
+            Self::Server(queue) => queue.has_failed(),
+        }
+    }
+}
+
+/// A key that is leased for one run.
+#[derive(Debug)]
+pub(crate) enum Lease {
+    Store(Box<requeue_store::Item>),
+    Server(Box<ServerLease>),
+}
+
+impl Lease {
+    fn key(&self) -> Key {
+        match self {
+            Self::Store(item) => Key::from(&**item.key()),
+            Self::Server(lease) => lease.key().clone(),
+        }
+    }
+
+    pub(super) fn attempt(&self) -> u32 {
+        match self {
+            Self::Store(item) => item.attempt(),
+            Self::Server(lease) => lease.claimed().attempt,
+        }
+    }
+
+    pub(super) fn adds(&self) -> u32 {
+        match self {
+            Self::Store(item) => item.adds(),
+            Self::Server(lease) => lease.claimed().adds,
+        }
+    }
+
+    pub(super) fn priority(&self) -> i32 {
+        match self {
+            Self::Store(item) => item.priority().into(),
+            Self::Server(lease) => lease.claimed().priority,
+        }
+    }
+
+    pub(super) fn fencing_token(&self) -> u64 {
+        match self {
+            Self::Store(item) => item.fencing_token(),
+            Self::Server(lease) => lease.fencing_token(),
+        }
+    }
+
+    pub(super) fn is_lost(&self) -> bool {
+        match self {
+            Self::Store(item) => item.is_lost(),
+            Self::Server(lease) => lease.is_lost(),
+        }
+    }
+
+    pub(super) fn is_cancelled(&self) -> bool {
+        match self {
+            Self::Store(item) => item.cancel_reason().is_some(),
+            Self::Server(lease) => lease.is_cancelled(),
+        }
+    }
+
+    /// Waits until the lease is lost, or the run is cancelled.
+    pub(super) async fn stopped(&self) {
+        match self {
+            Self::Store(item) => tokio::select! {
+                () = item.lost() => {}
+                _ = item.cancelled() => {}
+            },
+            Self::Server(lease) => lease.stopped().await,
+        }
+    }
+
+    /// Sets the output, which the remote queue keeps if the run fails.
+    pub(super) fn set_output(&mut self, output: &str) {
+        match self {
+            Self::Store(item) => item.set_output(output),
+            Self::Server(lease) => lease.set_output(output),
+        }
+    }
+
+    /// Completes the delivery. Returns true if this completion parked the key. The lease ends even if the future is
+    /// dropped after its first poll.
+    pub(super) async fn complete(self, outcome: &Outcome) -> Result<bool, String> {
+        let (error, exit_status) = match outcome {
+            Outcome::Failed { exit, .. } => (outcome.error(), *exit),
+            _ => (None, None),
+        };
+        match self {
+            Self::Store(mut item) => {
+                error.iter().for_each(|error| item.set_error(error));
+                exit_status.iter().for_each(|&exit| item.set_exit_status(exit));
+                let completed = item.complete(outcome.completion()).await;
+                completed.map(|completed| completed.parked).map_err(|error| error_chain(&error))
+            }
+            Self::Server(lease) => {
+                let (action, gives_up) = match outcome {
+                    Outcome::Succeeded => (WorkAction::Complete, false),
+                    Outcome::Failed { is_final, .. } => (WorkAction::Fail, *is_final),
+                    // The server knows that the run was cancelled.
+                    Outcome::Cancelled(_) | Outcome::Interrupted => (WorkAction::Release, false),
+                };
+                lease.end(action, End { error, exit_status, gives_up }).await
+            }
+        }
+    }
+
+    /// Returns a key whose run has not begun.
+    async fn release(self) {
+        // The result is ignored, because a lost lease needs no release.
+        match self {
+            Self::Store(item) => _ = item.complete(Completion::Release).await,
+            Self::Server(lease) => _ = lease.end(WorkAction::Release, End::default()).await,
+        }
+    }
+
+    /// Begins the span of the run. A server does not return the trace context of an add.
+    #[cfg(feature = "opentelemetry")]
+    fn start_span(&self) -> Option<requeue::trace::RunSpan> {
+        match self {
+            Self::Store(item) => item.start_span(),
+            Self::Server(_) => None,
+        }
+    }
 }
 
 /// The keys that this process has parked without a run, because the lease of their last run expired. Each entry
@@ -60,12 +217,12 @@ impl Job {
 /// The leases of the keys in the local queue. Each slot leases a key into that queue, and takes a key from it.
 #[derive(Debug)]
 pub(crate) struct Leases {
-    pub(super) remote: Queue,
+    pub(super) remote: Remote,
     waiting: Mutex<HashMap<Key, Lease>>,
 }
 
 impl Leases {
-    pub(super) fn new(remote: Queue) -> Self {
+    pub(super) fn new(remote: Remote) -> Self {
         Self { remote, waiting: Mutex::default() }
     }
 
@@ -73,7 +230,7 @@ impl Leases {
     pub(super) async fn lease_into(&self, queue: &KeyQueue) -> Option<()> {
         loop {
             let lease = self.remote.get().await?;
-            let key = Key::from(&**lease.key());
+            let key = lease.key();
             // The lock is held until the key is added, so that the slot that takes the key finds its lease.
             let mut waiting = self.waiting.lock();
             // This may replace an earlier lease of the key, which was lost.
@@ -94,13 +251,11 @@ impl Leases {
 
     /// Releases all keys whose commands have not started, and waits until the remote queue has received them.
     pub(super) async fn release_all(&self) {
-        // The lock is not held during the releases, because each of them waits for the store.
+        // The lock is not held during the releases, because each of them waits for the remote queue.
         let waiting: Vec<_> = self.waiting.lock().drain().collect();
         for (_, lease) in waiting {
-            // The result is ignored, because a lost lease needs no release.
-            let _ = lease.complete(Completion::Release).await;
+            lease.release().await;
         }
-        self.remote.shut_down();
-        self.remote.settled().await;
+        self.remote.shut_down().await;
     }
 }

@@ -15,12 +15,11 @@ use requeue_store::{Add, Added, GroupBy, Key, Merge, Priority, Queue};
 use serde::Serialize;
 use tokio::runtime::Handle;
 
-use super::by_server::named_key;
-use super::server::{Part as ServerPart, Server, WRONG_ANSWER};
 use super::{QueueSettings, block_on, re_add};
 use crate::args::groups::GroupSettings;
 use crate::args::run::Summary;
 use crate::args::store::{AddFlags, Place};
+use crate::client::{Part as ServerPart, Server, WRONG_ANSWER, named_key};
 use crate::duration::{Debounce, shown};
 use crate::exit::{Ended, Exit, Refusal, complain, error_chain};
 use crate::input::source::{FROM_TERMINAL, Input, Source};

@@ -7,17 +7,17 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use jiff::{SignedDuration, Timestamp};
 use requeue_http::api::{
-    self, Action, Activity, Change, Changed, KeyList, Matched, Matching, Named, NamedKey, NewRate,
-    NewStatus, PastActions, Row, StartRate, Summary,
+    self, Action, Activity, Change, Changed, KeyList, Matched, Matching, Named, NewRate, NewStatus,
+    PastActions, Row, StartRate, Summary,
 };
 use requeue_store::{Rate, State, StateCounts};
 
-use super::server::{Part, Server};
 use super::text::{
     Pause, actions_text, activity_text, api_duration, key_line, report_each, status_json,
     status_text,
 };
 use crate::args::store::{CancelFlags, KeysFlags, ReviveFlags, StatusFlags, state_name};
+use crate::client::{Part, Server, named_key};
 use crate::exit::{Ended, Exit, Refusal, complain, print_output};
 use crate::input::json::Written;
 use crate::key::printable;
@@ -34,14 +34,6 @@ pub(super) fn own_name(state: api::State) -> &'static str {
         api::State::Parked => state_name(State::Parked),
         api::State::Damaged => state_name(State::Damaged),
         api::State::Idle => "unknown",
-    }
-}
-
-/// Returns the name of a key in a request.
-pub(super) fn named_key(key: &[u8]) -> NamedKey {
-    match std::str::from_utf8(key) {
-        Ok(key) => NamedKey { key: Some(key.to_owned()), key_base64: None },
-        Err(_) => NamedKey { key: None, key_base64: Some(STANDARD.encode(key)) },
     }
 }
 

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use requeue::history::Recording;
 
-use super::server::Server;
+use crate::client::Server;
 use crate::exit::{Ended, Exit, Refusal, complain, print_output};
 use crate::output::files::{open_failure, open_file, open_to_overwrite};
 use crate::output::summary::counted;

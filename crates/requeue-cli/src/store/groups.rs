@@ -10,10 +10,10 @@ use serde::Serialize;
 
 use super::look::{Recorded, change_all};
 use super::operator::Operator;
-use super::server::Server;
 use super::text::rate_text;
 use super::{block_on, store_refusal, update_refusal};
 use crate::args::groups_command::{GroupQueue, GroupsCommand, NamedGroup};
+use crate::client::Server;
 use crate::duration;
 use crate::exit::{Ended, Exit, Refusal, complain, error_chain, print_output};
 use crate::key::{escaped, shown};
@@ -70,7 +70,9 @@ pub(crate) fn run(command: GroupsCommand) -> Result<Ended, Refusal> {
     let operator = note.to_operator();
     block_on(async {
         match queue.server.open_server(queue.place.queue.as_deref())? {
-            Some(server) => change_by_server(&server.acting_for(&operator), change).await,
+            Some(server) => {
+                change_by_server(&server.acting_for(&operator.by, &operator.note), change).await
+            }
             None => change_in_store(&queue.place.to_look_at().await?, &change, operator).await,
         }
     })

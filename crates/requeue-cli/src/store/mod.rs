@@ -10,7 +10,6 @@ mod operator;
 mod reaching;
 pub(crate) mod schedule;
 pub(crate) mod serve;
-mod server;
 mod text;
 pub(crate) mod why;
 pub(crate) mod work;
@@ -27,17 +26,19 @@ use requeue_store::{
 use tokio::sync::mpsc;
 
 use self::reaching::{Unopened, open_patiently};
-use self::server::Server;
 use crate::args::config::Config;
 use crate::args::groups::GroupSettings;
 use crate::args::run::Common;
 use crate::args::store::{Place, ServerFlags, StoreUrl};
+use crate::args::values::ServerUrl;
+use crate::client::Server;
 use crate::exit::{Refusal, error_chain};
 use crate::key::Key;
 use crate::process::spawn::TOKEN_VARIABLE;
 use crate::runner::launch;
 use crate::runner::remote::ExpiredKeys;
 use crate::serve::Metrics;
+use crate::tls::Connector;
 use crate::token::read_own_token;
 use crate::traces::trace_store;
 
@@ -71,7 +72,24 @@ impl ServerFlags {
             Some(_) => Some(read_own_token(self.token_file.as_deref())?),
             None => std::env::var_os(TOKEN_VARIABLE).map(|_| read_own_token(None)).transpose()?,
         };
-        Ok(Some(Server::new(url.clone(), token, queue)))
+        let tls = match url {
+            ServerUrl::Tcp { has_tls: true, .. } => {
+                Some(Connector::new(self.server_ca.as_deref())?)
+            }
+            _ if self.server_ca.is_some() => {
+                return Err(Refusal::usage("--server-ca requires --server https://HOST"));
+            }
+            _ => None,
+        };
+        Ok(Some(Server::new(url.clone(), token, queue, tls)))
+    }
+
+    /// Returns the server of `--server`, which clap requires.
+    fn required_server(&self, queue: Option<&str>) -> Result<Server, Refusal> {
+        let server = self.open_server(queue)?;
+        let server = server.ok_or_else(|| Refusal::usage("no server; pass --server URL"))?;
+        server.check_token()?;
+        Ok(server)
     }
 }
 

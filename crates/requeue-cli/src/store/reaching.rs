@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use requeue::wait::{Backoff, jitter_source};
 use requeue_store::{ConnectError, ErrorKind, MigrateError, OpenError};
 
+use crate::client::connections::Fault;
 use crate::duration::shown;
 use crate::exit::{Exit, Refusal, complain, error_chain};
 use crate::output::log;
@@ -34,6 +35,13 @@ impl Unopened {
 impl From<Refusal> for Unopened {
     fn from(refusal: Refusal) -> Self {
         Self { refusal, is_temporary: false }
+    }
+}
+
+impl From<Fault> for Unopened {
+    fn from(fault: Fault) -> Self {
+        let is_temporary = fault.kind.is_temporary();
+        Self { refusal: fault.into(), is_temporary }
     }
 }
 

@@ -11,12 +11,11 @@ use requeue_http::api::{
 use requeue_store::{ErrorKind, Key, Schedule, ScheduleInfo, UpdateError};
 use serde::Serialize;
 
-use super::by_server::named_key;
-use super::server::Server;
 use super::text::{group_column, report_each};
 use super::{block_on, store_refusal};
 use crate::args::groups::GroupSettings;
 use crate::args::schedule::{AddFlags, KeysFlags, ListFlags, ScheduleCommand};
+use crate::client::{Server, named_key};
 use crate::exit::{Ended, Exit, Refusal, complain, print_output};
 use crate::input::json::Written;
 use crate::key::{escaped, shown};
@@ -51,7 +50,7 @@ fn add(flags: AddFlags) -> Result<Ended, Refusal> {
             let spec = Some(cron.unwrap_or_else(|| format!("every {period:#}")));
             let priority = Some(priority.into());
             let change = ScheduleChange { spec, zone, priority, group, ..named(key.as_bytes()) };
-            let server = server.acting_for(&operator);
+            let server = server.acting_for(&operator.by, &operator.note);
             change_by_server(&server, ScheduleAction::Add, &change).await?;
         } else {
             let schedule = schedule.priority(priority);
@@ -185,7 +184,8 @@ fn change(flags: &KeysFlags, action: ScheduleAction, done: &str) -> Result<Ended
     block_on(async {
         let changed =
             if let Some(server) = flags.server.open_server(flags.place.queue.as_deref())? {
-                let (server, mut changed) = (server.acting_for(&operator), Vec::new());
+                let (server, mut changed) =
+                    (server.acting_for(&operator.by, &operator.note), Vec::new());
                 for key in &flags.keys {
                     changed.push(change_by_server(&server, action, &named(key.as_bytes())).await?);
                 }

@@ -11,10 +11,10 @@ use serde::Serialize;
 
 use super::by_server::own_name;
 use super::export::export;
-use super::server::Server;
 use super::text::{Times, api_duration, runs_text};
 use super::{block_on, store_refusal};
 use crate::args::store::{WhyFlags, state_name};
+use crate::client::Server;
 use crate::duration;
 use crate::exit::{Ended, Exit, Refusal, print_output};
 use crate::input::json::Written;

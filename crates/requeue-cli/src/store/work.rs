@@ -1,5 +1,7 @@
 //! The subcommands that work on a queue in a store, or create a queue: `run --store`, `work`, `store init`.
 
+use std::time::Duration;
+
 use tokio::sync::oneshot;
 
 use super::adder::Reading;
@@ -8,7 +10,9 @@ use super::{QueueSettings, block_on, connect_store, re_add, take_rate};
 use crate::args::config::{Config, Subcommand};
 use crate::args::groups::GroupFlags;
 use crate::args::run::{Alone, Flags, Through};
-use crate::args::store::{Place, StoreCommand, StoreUrl, WorkFlags};
+use crate::args::store::{Place, ServerFlags, StoreCommand, StoreUrl, WorkFlags};
+use crate::args::values::ServerUrl;
+use crate::client::claims::{ServerQueue, WorkerSettings};
 use crate::exit::{Ended, Exit, Refusal};
 use crate::input::source::Input;
 use crate::output::files::identity;
@@ -16,6 +20,7 @@ use crate::output::log;
 use crate::runner::Files;
 use crate::runner::launch::{self, Parts};
 use crate::runner::reader;
+use crate::runner::remote::Remote;
 use crate::serve::Listener;
 
 /// `requeue run --store`: adds the keys of the input to a store, and works on its queue.
@@ -37,8 +42,9 @@ pub(crate) fn run(mut flags: Flags) -> Result<Ended, Refusal> {
         // This subcommand also adds keys, and therefore creates the queue.
         let (queue, expired) =
             place.to_work_on(true, lease, &settings, None, &config, metrics).await?;
-        let remote = Some((queue.clone(), expired));
-        let parts = Parts { stopper: Some(stopper), remote, ..Parts::new(config, files, listener) };
+        let (remote, expired) = (Some(Remote::Store(queue.clone())), Some(expired));
+        let stopper = Some(stopper);
+        let parts = Parts { stopper, remote, expired, ..Parts::new(config, files, listener) };
         launch::run_parts(parts, |runner| {
             log::show_on(&runner.output);
             let reading = Reading::new(runner, queue, settings.groups.pattern());
@@ -49,7 +55,10 @@ pub(crate) fn run(mut flags: Flags) -> Result<Ended, Refusal> {
 }
 
 /// `requeue work`.
-pub(crate) fn work(flags: WorkFlags) -> Result<Ended, Refusal> {
+pub(crate) fn work(mut flags: WorkFlags) -> Result<Ended, Refusal> {
+    if let Some(url) = flags.server.take() {
+        return work_over_http(url, flags);
+    }
     let WorkFlags { place, create, lease, worker, mut common, parked_add, .. } = flags;
     let WorkFlags { groups, stdin, dashboard, until_empty, passwords, .. } = flags;
     let (re_add, groups) = (re_add(common.re_add)?, groups.worker_settings()?);
@@ -68,14 +77,79 @@ pub(crate) fn work(flags: WorkFlags) -> Result<Ended, Refusal> {
         if until_empty {
             queue.shut_down_when_idle();
         }
-        let parts = Parts { remote: Some((queue, expired)), ..Parts::new(config, files, listener) };
-        launch::run_parts(parts, |runner| {
-            log::show_on(&runner.output);
-            // The run has no reader.
-            Ok(oneshot::channel().1)
-        })
-        .await
+        let (remote, expired) = (Some(Remote::Store(queue)), Some(expired));
+        let parts = Parts { remote, expired, ..Parts::new(config, files, listener) };
+        work_on(parts).await
     })
+}
+
+/// `requeue work --server`.
+fn work_over_http(url: ServerUrl, flags: WorkFlags) -> Result<Ended, Refusal> {
+    refuse_settings_of_server(&flags)?;
+    let WorkFlags { place, lease, worker, common, stdin, dashboard, until_empty, .. } = flags;
+    let server_ca = flags.server_ca;
+    if !(Duration::from_secs(1)..=Duration::from_secs(3600)).contains(&lease) {
+        return Err(Refusal::usage("--lease: a server grants leases of 1s to 1h"));
+    }
+    let (server, token_file) = (Some(url), dashboard.token_file());
+    let server = ServerFlags { server, token_file, server_ca };
+    let own = Subcommand { stdin, ..Subcommand::without_input("work") };
+    let mut config = Config::from_flags(common, Alone::default(), own)?;
+    // The server limits the failures of a key.
+    config.failures.retries = None;
+    config.commands.template.hidden = flags.passwords.hidden_variables("");
+    let files = Files::open_files(&config, None)?;
+    let name = worker.unwrap_or_else(requeue_store::this_process);
+    let settings = WorkerSettings { name, lease, until_empty };
+    block_on(async {
+        let queue = open_patiently(place.store.wait, async || {
+            // Each attempt finds the queue again.
+            let server = server.required_server(place.queue.as_deref())?;
+            Ok(ServerQueue::open(server, settings.clone()).await?)
+        });
+        let remote = Some(Remote::Server(queue.await?));
+        work_on(Parts { remote, ..Parts::new(config, files, None) }).await
+    })
+}
+
+/// Runs the commands of a worker.
+async fn work_on(parts: Parts) -> Result<Ended, Refusal> {
+    launch::run_parts(parts, |runner| {
+        log::show_on(&runner.output);
+        // The run has no reader.
+        Ok(oneshot::channel().1)
+    })
+    .await
+}
+
+/// Refuses the flags whose values a server decides.
+fn refuse_settings_of_server(flags: &WorkFlags) -> Result<(), Refusal> {
+    let WorkFlags { common, groups, .. } = flags;
+    let at_serve = "the server limits the failures of a key; pass --retries to `requeue serve`";
+    let backoff = "the server computes the backoff of its queue; omit the flag";
+    let fixed = "it is a setting of the queue at the server, which its first add or worker fixes; omit the flag";
+    let rate =
+        "the rate is a setting of the queue at the server; use `requeue queues rate --server URL`";
+    let page = "the server has the dashboard; open its address, or omit the flag";
+    let refused = [
+        ("--create", flags.create, "the queue exists at the server; omit the flag"),
+        ("--retries", common.retries.is_some(), at_serve),
+        ("--fail-fast", common.fail_fast, "use --halt now,fail=1 and --retries of `requeue serve`"),
+        ("--base-delay", common.base_delay.is_some(), backoff),
+        ("--max-delay", common.max_delay.is_some(), backoff),
+        ("--re-add", common.re_add.is_some(), fixed),
+        ("--parked-add", flags.parked_add.is_some(), fixed),
+        ("--group-by", groups.group_by.is_some(), fixed),
+        ("--group-limit", groups.group_limit.is_some(), fixed),
+        ("--order", groups.order.is_some(), fixed),
+        ("--rate", common.rate.is_some(), rate),
+        ("--burst", common.burst.is_some(), rate),
+        ("--serve", flags.dashboard.is_asked_for(), page),
+    ];
+    match refused.iter().find(|(_, is_given, _)| *is_given) {
+        Some((flag, _, why)) => Err(Refusal::usage(format!("{flag} with --server: {why}"))),
+        None => Ok(()),
+    }
 }
 
 /// `requeue store init`.

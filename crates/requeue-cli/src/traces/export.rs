@@ -1,6 +1,5 @@
 //! Exports spans by OTLP over HTTP, with this program's HTTP client.
 
-use std::error::Error;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -18,10 +17,7 @@ use opentelemetry_otlp::{Protocol, SpanExporter, WithExportConfig as _, WithHttp
 use opentelemetry_sdk::Resource;
 use opentelemetry_sdk::resource::{EnvResourceDetector, ResourceDetector as _};
 use opentelemetry_sdk::trace::SdkTracerProvider;
-use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, ServerName};
-use rustls::{ClientConfig, RootCertStore};
-use rustls_platform_verifier::Verifier;
+use rustls::pki_types::ServerName;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio::runtime::Handle;
@@ -29,6 +25,7 @@ use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
 
 use crate::exit::complain;
+use crate::tls::{trust_file, trust_system};
 
 /// The variables with the address of the collector. The first variable that is set is used.
 const ENDPOINTS: [&str; 2] = ["OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT"];
@@ -162,31 +159,6 @@ impl HttpClient for Client {
 fn host_and_port(url: &Uri) -> String {
     let host = url.host().unwrap_or_default();
     url.port().map_or_else(|| host.to_owned(), |port| format!("{host}:{port}"))
-}
-
-fn trust_system() -> Result<ClientConfig, rustls::Error> {
-    let provider = Arc::new(rustls::crypto::ring::default_provider());
-    let verifier = Arc::new(Verifier::new(Arc::clone(&provider))?);
-    let config = ClientConfig::builder_with_provider(provider)
-        .with_safe_default_protocol_versions()?
-        .dangerous()
-        .with_custom_certificate_verifier(verifier);
-    Ok(config.with_no_client_auth())
-}
-
-fn trust_file(file: &Path) -> Result<ClientConfig, Box<dyn Error>> {
-    let mut roots = RootCertStore::empty();
-    for certificate in CertificateDer::pem_file_iter(file)? {
-        roots.add(certificate?)?;
-    }
-    if roots.is_empty() {
-        return Err("the file has no certificate".into());
-    }
-    let provider = Arc::new(rustls::crypto::ring::default_provider());
-    let config = ClientConfig::builder_with_provider(provider)
-        .with_safe_default_protocol_versions()?
-        .with_root_certificates(roots);
-    Ok(config.with_no_client_auth())
 }
 
 async fn send(

@@ -43,6 +43,8 @@ mod streams;
 mod support;
 mod terminal;
 mod timeouts;
+#[cfg(all(feature = "sqlite", feature = "tls"))]
+mod tls;
 #[cfg(all(feature = "opentelemetry", feature = "sqlite"))]
 mod traces;
 #[cfg(all(feature = "kube", feature = "postgres", feature = "sqlite"))]
@@ -51,3 +53,5 @@ mod untrusted;
 mod watch;
 #[cfg(feature = "sqlite")]
 mod why;
+#[cfg(feature = "sqlite")]
+mod work_http;

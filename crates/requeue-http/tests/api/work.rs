@@ -127,6 +127,8 @@ fn a_worker_claims_renews_and_completes_keys() {
             { "key": "a", "token": claims[0]["token"] },
             { "key_base64": "/w==", "token": claims[1]["token"] },
         ]);
+        let until_empty = json!({ "worker": "w", "wait": 0, "until_empty": true });
+        assert_eq!(act(&served, "claim", until_empty.clone()), none, "{name}: keys are in flight");
         let renewed = act(&served, "renew", json!({ "claims": named, "lease": 3600 }));
         let both =
             |result: &str| json!({ "results": [{ "result": result }, { "result": result }] });
@@ -135,6 +137,8 @@ fn a_worker_claims_renews_and_completes_keys() {
         assert_eq!(done, both("completed"), "{name}");
         let none = act(&served, "claim", json!({ "worker": "w", "wait": 0.0 }));
         assert_eq!(none, json!({ "claims": [] }), "{name}");
+        let empty = act(&served, "claim", until_empty);
+        assert_eq!(empty, json!({ "claims": [], "empty": true }), "{name}");
     }
 }
 

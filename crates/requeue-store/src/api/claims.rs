@@ -131,6 +131,17 @@ impl Queue {
         Ok(Claims { items, shared: Arc::clone(&self.shared) })
     }
 
+    /// Returns true if no key is ready, waiting or in flight in any process.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the store cannot be reached, or the queue was dropped.
+    pub async fn is_idle(&self) -> Result<bool, ReadError> {
+        let Shared { engine, place, .. } = &*self.shared;
+        let is_idle = engine.is_idle(place).await;
+        is_idle.map_err(|fault| ReadError::from_engine("the keys were not counted", fault))
+    }
+
     /// Renews the leases of `tickets`, so that each lease expires `lease` from now. Waits up to `patience` for each
     /// shard of the store. The answers are in the order of the tickets. If the queue was dropped, the answer for each
     /// ticket is [`Renewal::Lost`].

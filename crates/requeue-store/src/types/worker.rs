@@ -17,7 +17,8 @@ pub(crate) fn invalid_worker(label: &str) -> Option<String> {
 }
 
 /// Returns the default name of a worker: the name of this machine and the id of this process.
-pub(crate) fn this_process() -> String {
+#[must_use]
+pub fn this_process() -> String {
     let host = host_name();
     let host: String = host.chars().filter(|char| !char.is_control()).collect();
     // The remaining 20 bytes are for the colon and the process id.

@@ -1,30 +1,32 @@
 //! `--server`: talks to a process with `--serve-admin` instead of to a store.
 
-use std::error::Error;
+pub(crate) mod claims;
+pub(crate) mod connections;
+
+use std::fmt;
 use std::net::SocketAddr;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use http_body_util::{BodyExt, Full, LengthLimitError, Limited};
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use http_body_util::Full;
 use hyper::body::Bytes;
-use hyper::client::conn::http1;
 use hyper::header::{AUTHORIZATION, CONTENT_TYPE, HOST};
 use hyper::{Method, Request, StatusCode};
-use hyper_util::rt::TokioIo;
 use percent_encoding::{NON_ALPHANUMERIC, percent_encode};
-use requeue_http::api::{Failure, KeyPage, NOT_IN_QUEUE, SEVERAL_QUEUES, Summary};
+use requeue_http::api::{Failure, KeyPage, NOT_IN_QUEUE, NamedKey, SEVERAL_QUEUES, Summary};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::net::{TcpStream, UnixStream};
 use tokio::sync::OnceCell;
 
-use super::operator::Operator;
+use self::connections::{Answer, Connections, Fault, FaultKind, Peer};
 use crate::args::values::ServerUrl;
-use crate::exit::{Refusal, complain};
+use crate::exit::{Exit, Refusal, complain};
 use crate::key::escaped;
+use crate::tls::Connector;
 use crate::traces::own_headers;
 
 /// The time limit of a request. It is long, because a change of all keys of a large queue takes a while.
@@ -37,15 +39,15 @@ const ANSWER: usize = 32 << 20;
 const RECORDING: usize = 1 << 30;
 
 /// The reason of a refusal if a response cannot be read.
-pub(super) const WRONG_ANSWER: &str =
+pub(crate) const WRONG_ANSWER: &str =
     "the answer is not that of this version of requeue; check the URL";
 
 /// A server, and the token for it.
-pub(super) struct Server {
-    url: ServerUrl,
+pub(crate) struct Server {
+    connections: Connections,
     token: Option<String>,
-    /// The user who acts, if the requests are actions that are recorded.
-    operator: Option<Operator>,
+    /// The user who acts, and the reason, if the requests are actions that are recorded.
+    operator: Option<[String; 2]>,
     /// The name that the queue must have. A server with several queues requires the name.
     queue: Option<String>,
     found: OnceCell<Found>,
@@ -54,36 +56,51 @@ pub(super) struct Server {
 }
 
 /// The queue of a server.
-pub(super) struct Found {
-    pub(super) name: String,
+pub(crate) struct Found {
+    pub(crate) name: String,
     /// The prefix of the paths of the API, which is empty in a process with one queue.
     path: String,
+    /// True if the queue is in the memory of the process.
+    is_in_memory: bool,
+}
+
+impl fmt::Debug for Server {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // The token is secret.
+        f.debug_struct("Server").field("url", self.connections.url()).finish_non_exhaustive()
+    }
 }
 
 impl Server {
-    pub(super) fn new(url: ServerUrl, token: Option<String>, queue: Option<&str>) -> Self {
-        let (queue, found) = (queue.map(str::to_owned), OnceCell::new());
-        Self { url, token, operator: None, queue, found, warned: AtomicBool::new(false) }
+    /// `tls` is the encryption of a server at an https address.
+    pub(crate) fn new(
+        url: ServerUrl,
+        token: Option<String>,
+        queue: Option<&str>,
+        tls: Option<Connector>,
+    ) -> Self {
+        let (connections, found) = (Connections::new(url, tls), OnceCell::new());
+        let queue = queue.map(str::to_owned);
+        Self { connections, token, operator: None, queue, found, warned: AtomicBool::new(false) }
     }
 
     /// Sends the user and the note with each change.
-    pub(super) fn acting_for(self, operator: &Operator) -> Self {
-        Self { operator: Some(operator.clone()), ..self }
+    pub(crate) fn acting_for(self, by: &str, note: &str) -> Self {
+        Self { operator: Some([by, note].map(str::to_owned)), ..self }
     }
 
     /// Returns the response to a GET request.
-    pub(super) async fn get<T: DeserializeOwned>(
+    pub(crate) async fn get<T: DeserializeOwned>(
         &self,
         path: &str,
         query: &[(&str, &[u8])],
     ) -> Result<T, Refusal> {
-        self.checked_answer(
-            &self.send_request(Method::GET, &request_target(path, query), None).await?,
-        )
+        let answer = self.send_request(Method::GET, &request_target(path, query), None).await;
+        self.or_refusal(answer.and_then(|answer| read_answer(&answer)))
     }
 
     /// Returns the recorded events of the queue, as text.
-    pub(super) async fn get_recording(
+    pub(crate) async fn get_recording(
         &self,
         key: Option<&[u8]>,
         hash_keys: bool,
@@ -92,22 +109,23 @@ impl Server {
         query.extend(hash_keys.then_some(("hash_keys", &b"true"[..])));
         let Found { path, .. } = self.find_queue().await?;
         let target = format!("{path}{}", request_target("recording", &query));
-        let answer = self.exchange(Method::GET, &target, None, RECORDING).await?;
-        let text = String::from_utf8(self.checked_body(&answer)?.to_vec());
+        let answer = self.exchange(Method::GET, &target, None, RECORDING).await;
+        let answer = self.or_refusal(answer)?;
+        let text = String::from_utf8(self.or_refusal(check_status(&answer))?.to_vec());
         text.map_err(|_| self.refusal(WRONG_ANSWER))
     }
 
     /// Returns a key with its past, or `None` if it is not in the queue.
-    pub(super) async fn find_key(&self, key: &[u8]) -> Result<Option<KeyPage>, Refusal> {
-        let answer =
-            self.send_request(Method::GET, &request_target("key", &[("key", key)]), None).await?;
-        let is_missing = answer.0 == StatusCode::NOT_FOUND
-            && parse_failure(&answer.1).is_some_and(|failure| failure.error == NOT_IN_QUEUE);
-        if is_missing { Ok(None) } else { self.checked_answer(&answer).map(Some) }
+    pub(crate) async fn find_key(&self, key: &[u8]) -> Result<Option<KeyPage>, Refusal> {
+        let target = request_target("key", &[("key", key)]);
+        let answer = self.or_refusal(self.send_request(Method::GET, &target, None).await)?;
+        let is_missing = answer.status == StatusCode::NOT_FOUND
+            && parse_failure(&answer.body).is_some_and(|failure| failure.error == NOT_IN_QUEUE);
+        if is_missing { Ok(None) } else { self.or_refusal(read_answer(&answer)).map(Some) }
     }
 
     /// Returns a refusal if there is no token.
-    pub(super) fn check_token(&self) -> Result<(), Refusal> {
+    pub(crate) fn check_token(&self) -> Result<(), Refusal> {
         match &self.token {
             Some(_) => Ok(()),
             None => Err(Refusal::usage(
@@ -117,7 +135,7 @@ impl Server {
     }
 
     /// Sends a request that changes the queue.
-    pub(super) async fn post<T: DeserializeOwned>(
+    pub(crate) async fn post<T: DeserializeOwned>(
         &self,
         path: &str,
         body: &impl Serialize,
@@ -125,80 +143,87 @@ impl Server {
         self.check_token()?;
         // Serialization does not fail, because the keys of all maps are strings.
         let mut body = serde_json::to_value(body).unwrap_or_default();
-        if let (Some(Operator { by, note }), Some(body)) = (&self.operator, body.as_object_mut()) {
+        if let (Some([by, note]), Some(body)) = (&self.operator, body.as_object_mut()) {
             body.insert("by".to_owned(), by.as_str().into());
             body.insert("note".to_owned(), note.as_str().into());
         }
-        let body = serde_json::to_vec(&body).unwrap_or_default();
-        self.checked_answer(
-            &self.send_request(Method::POST, &request_target(path, &[]), Some(body)).await?,
-        )
+        self.or_refusal(self.try_post(path, &body).await)
     }
 
-    fn checked_answer<T: DeserializeOwned>(
+    /// Sends a request of a worker.
+    async fn try_post<T: DeserializeOwned>(
         &self,
-        answer: &(StatusCode, Bytes),
-    ) -> Result<T, Refusal> {
-        let body = self.checked_body(answer)?;
-        serde_json::from_slice(body).map_err(|_| self.refusal(WRONG_ANSWER))
+        path: &str,
+        body: &impl Serialize,
+    ) -> Result<T, Fault> {
+        read_answer(&self.post_body(path, body).await?)
     }
 
-    fn checked_body<'a>(
-        &self,
-        (status, body): &'a (StatusCode, Bytes),
-    ) -> Result<&'a [u8], Refusal> {
-        if status.is_success() {
-            return Ok(body);
-        }
-        // The error of a proxy may not be JSON.
-        let error = parse_failure(body).map_or_else(|| status.to_string(), |failure| failure.error);
-        let hint = match *status {
-            StatusCode::METHOD_NOT_ALLOWED => "; start that process with --serve-admin",
-            _ => "",
-        };
-        Err(self.refusal(&format!("{error}{hint}")))
+    async fn post_body(&self, path: &str, body: &impl Serialize) -> Result<Answer, Fault> {
+        let body = serde_json::to_vec(body).unwrap_or_default();
+        self.send_request(Method::POST, &request_target(path, &[]), Some(body)).await
     }
 
-    pub(super) fn refusal(&self, why: &str) -> Refusal {
+    pub(crate) fn or_refusal<T>(&self, answer: Result<T, Fault>) -> Result<T, Refusal> {
+        answer
+            .map_err(|fault| Refusal { exit: fault.exit, message: self.message_about(&fault.why) })
+    }
+
+    pub(crate) fn refusal(&self, why: &str) -> Refusal {
         Refusal::failure(self.message_about(why))
     }
 
     fn message_about(&self, what: &str) -> String {
-        let of = match &self.url {
+        let of = match self.connections.url() {
             ServerUrl::Tcp { authority, .. } => authority.clone(),
             ServerUrl::Unix(path) => path.display().to_string(),
         };
         format!("--server {}: {what}", escaped(of.as_bytes()))
     }
 
-    /// Warns once if the token is readable on the network.
-    fn warn_of_clear_text(&self, server: SocketAddr) {
-        if let Some(warning) = clear_text(server)
-            && !self.warned.swap(true, Ordering::Relaxed)
-        {
-            complain(&self.message_about(&warning));
+    /// Returns an error if the token may not be sent to this process. Warns once if the token is readable on the
+    /// network.
+    fn check_receiver(&self, peer: Peer) -> Result<(), String> {
+        match (peer, self.connections.url()) {
+            (Peer::Network(address), _) => {
+                if let Some(warning) = clear_text(address)
+                    && !self.warned.swap(true, Ordering::Relaxed)
+                {
+                    complain(&self.message_about(&warning));
+                }
+                Ok(())
+            }
+            (Peer::User(user), ServerUrl::Unix(path)) => {
+                check_peer(path, user, rustix::process::geteuid().as_raw())
+            }
+            (Peer::Verified, _) | (Peer::User(_), ServerUrl::Tcp { .. }) => Ok(()),
         }
     }
 
     /// Returns the queue that the requests are about. Fails if the process does not have this queue, or if it has
     /// several queues and the command names none.
-    pub(super) async fn find_queue(&self) -> Result<&Found, Refusal> {
+    pub(crate) async fn find_queue(&self) -> Result<&Found, Refusal> {
+        self.or_refusal(self.look_for_queue().await)
+    }
+
+    async fn look_for_queue(&self) -> Result<&Found, Fault> {
         let found = self.found.get_or_try_init(|| async {
             let answer = self.exchange(Method::GET, "/api/v1/summary", None, ANSWER).await?;
             if names_several(&answer) {
-                let unnamed = || self.refusal("the process has several queues; name one of them");
-                let name = self.queue.clone().ok_or_else(unnamed)?;
+                let unnamed = "the process has several queues; name one of them";
+                let name = self.queue.clone().ok_or_else(|| Fault::refused(unnamed))?;
                 let path = format!("/queues/{}", percent_encode(name.as_bytes(), NON_ALPHANUMERIC));
-                return Ok(Found { name, path });
+                // Only a store has several queues.
+                return Ok(Found { name, path, is_in_memory: false });
             }
-            let Summary { queue, title, .. } = self.checked_answer(&answer)?;
+            let Summary { queue, title, now, .. } = read_answer(&answer)?;
             let name = queue.unwrap_or(title);
             if self.queue.as_ref().is_some_and(|queue| *queue != name) {
-                let error =
-                    format!("--server: the queue of that process is {name:?}; name that one");
-                return Err(Refusal::usage(error));
+                let error = format!("the queue of that process is {name:?}; name that one");
+                return Err(Fault { exit: Exit::Usage, ..Fault::refused(error) });
             }
-            Ok(Found { name, path: String::new() })
+            // A store counts keys that back off as waiting.
+            Ok(Found { name, path: String::new(), is_in_memory: now.backing_off.is_some() })
         });
         found.await
     }
@@ -209,8 +234,8 @@ impl Server {
         method: Method,
         target: &str,
         body: Option<Vec<u8>>,
-    ) -> Result<(StatusCode, Bytes), Refusal> {
-        let Found { path, .. } = self.find_queue().await?;
+    ) -> Result<Answer, Fault> {
+        let Found { path, .. } = self.look_for_queue().await?;
         self.exchange(method, &format!("{path}{target}"), body, ANSWER).await
     }
 
@@ -222,10 +247,10 @@ impl Server {
         target: &str,
         body: Option<Vec<u8>>,
         most: usize,
-    ) -> Result<(StatusCode, Bytes), Refusal> {
+    ) -> Result<Answer, Fault> {
         if body.is_none() {
             let answer = self.exchange_as(method.clone(), target, None, most, None).await?;
-            if answer.0 != StatusCode::UNAUTHORIZED || self.token.is_none() {
+            if answer.status != StatusCode::UNAUTHORIZED || self.token.is_none() {
                 return Ok(answer);
             }
         }
@@ -240,52 +265,63 @@ impl Server {
         body: Option<Vec<u8>>,
         most: usize,
         token: Option<&String>,
-    ) -> Result<(StatusCode, Bytes), Refusal> {
-        let exchange = async {
-            let (host, base) = match &self.url {
-                ServerUrl::Tcp { authority, path } => (&**authority, &**path),
-                ServerUrl::Unix(_) => ("localhost", ""),
-            };
-            let mut request = Request::builder().method(method).uri(format!("{base}{target}"));
-            request = request.header(HOST, host);
-            if let Some(token) = token {
-                request = request.header(CONTENT_TYPE, "application/json");
-                request = request.header(AUTHORIZATION, format!("Bearer {token}"));
-                for (name, value) in own_headers() {
-                    request = request.header(name, value);
-                }
-            }
-            let body = Bytes::from(body.unwrap_or_default());
-            let request = request.body(Full::new(body))?;
-            match &self.url {
-                ServerUrl::Tcp { authority, .. } => {
-                    let has_port = authority.rsplit_once(':').is_some_and(|(_, port)| {
-                        !port.is_empty() && port.bytes().all(|byte| byte.is_ascii_digit())
-                    });
-                    let address =
-                        if has_port { authority.clone() } else { format!("{authority}:80") };
-                    let stream = TcpStream::connect(address).await?;
-                    if token.is_some() {
-                        self.warn_of_clear_text(stream.peer_addr()?);
-                    }
-                    exchange_messages(stream, request, most).await
-                }
-                ServerUrl::Unix(path) => {
-                    let stream = UnixStream::connect(path).await?;
-                    if token.is_some() {
-                        // The check applies to the connected process, because the file at the path may be replaced
-                        // after the connect.
-                        let peer = stream.peer_cred()?.uid();
-                        check_peer(path, peer, rustix::process::geteuid().as_raw())?;
-                    }
-                    exchange_messages(stream, request, most).await
-                }
-            }
+    ) -> Result<Answer, Fault> {
+        let (host, base) = match self.connections.url() {
+            ServerUrl::Tcp { authority, path, .. } => (&**authority, &**path),
+            ServerUrl::Unix(_) => ("localhost", ""),
         };
-        match tokio::time::timeout(PATIENCE, exchange).await {
-            Ok(answer) => answer.map_err(|why| self.refusal(&why.to_string())),
-            Err(_) => Err(self.refusal("no answer in time")),
+        let mut request = Request::builder().method(method).uri(format!("{base}{target}"));
+        request = request.header(HOST, host);
+        if let Some(token) = token {
+            request = request.header(CONTENT_TYPE, "application/json");
+            request = request.header(AUTHORIZATION, format!("Bearer {token}"));
+            for (name, value) in own_headers() {
+                request = request.header(name, value);
+            }
         }
+        let body = Full::new(Bytes::from(body.unwrap_or_default()));
+        let request = request.body(body).map_err(Fault::refused)?;
+        let check = |peer| if token.is_some() { self.check_receiver(peer) } else { Ok(()) };
+        match tokio::time::timeout(PATIENCE, self.connections.send(request, check, most)).await {
+            Ok(answer) => answer,
+            Err(_) => Err(Fault::new(FaultKind::NoAnswer, "no answer in time")),
+        }
+    }
+}
+
+/// Returns the content of a successful answer.
+fn read_answer<T: DeserializeOwned>(answer: &Answer) -> Result<T, Fault> {
+    serde_json::from_slice(check_status(answer)?).map_err(|_| Fault::refused(WRONG_ANSWER))
+}
+
+/// Returns the body of a successful answer, or the error of another one.
+fn check_status(Answer { status, retry_after, body }: &Answer) -> Result<&[u8], Fault> {
+    let kind = match *status {
+        status if status.is_success() => return Ok(body),
+        StatusCode::TOO_MANY_REQUESTS | StatusCode::REQUEST_TIMEOUT => {
+            FaultKind::Busy(*retry_after)
+        }
+        status if status.is_server_error() => FaultKind::Busy(*retry_after),
+        _ => FaultKind::Refused,
+    };
+    // The error of a proxy may not be JSON.
+    let Some(Failure { error, .. }) = parse_failure(body) else {
+        let hint = if kind == FaultKind::Refused { "; check the URL" } else { "" };
+        return Err(Fault::new(kind, format!("{status}{hint}")));
+    };
+    let hint = match *status {
+        StatusCode::METHOD_NOT_ALLOWED => "; start that process with --serve-admin",
+        StatusCode::UNAUTHORIZED => "; check --token-file or REQUEUE_TOKEN",
+        _ => "",
+    };
+    Err(Fault::new(kind, format!("{error}{hint}")))
+}
+
+/// Returns the name of a key in a request.
+pub(crate) fn named_key(key: &[u8]) -> NamedKey {
+    match std::str::from_utf8(key) {
+        Ok(key) => NamedKey { key: Some(key.to_owned()), key_base64: None },
+        Err(_) => NamedKey { key: None, key_base64: Some(STANDARD.encode(key)) },
     }
 }
 
@@ -293,19 +329,19 @@ impl Server {
 const BODY: usize = (1 << 20) - 64;
 
 /// The keys of a request, as the API names them.
-pub(super) struct Part<T> {
+pub(crate) struct Part<T> {
     keys: Vec<T>,
     bytes: usize,
 }
 
 impl<T: Serialize> Part<T> {
-    pub(super) const fn new() -> Self {
+    pub(crate) const fn new() -> Self {
         Self { keys: Vec::new(), bytes: 0 }
     }
 
     /// Adds a key to the part. If the part has `most` keys, or no space for this key, first returns the keys of the
     /// part.
-    pub(super) fn push_key(&mut self, key: T, most: usize) -> Option<Vec<T>> {
+    pub(crate) fn push_key(&mut self, key: T, most: usize) -> Option<Vec<T>> {
         // The size includes a comma.
         let bytes = serde_json::to_vec(&key).map_or(0, |json| json.len()) + 1;
         let is_full = self.keys.len() >= most || self.bytes + bytes > BODY;
@@ -316,7 +352,7 @@ impl<T: Serialize> Part<T> {
     }
 
     /// Returns the keys, and empties the part.
-    pub(super) fn take_keys(&mut self) -> Vec<T> {
+    pub(crate) fn take_keys(&mut self) -> Vec<T> {
         self.bytes = 0;
         std::mem::take(&mut self.keys)
     }
@@ -338,7 +374,7 @@ fn parse_failure(body: &[u8]) -> Option<Failure> {
 }
 
 /// Returns true if a process answers that it has several queues.
-fn names_several((status, body): &(StatusCode, Bytes)) -> bool {
+fn names_several(Answer { status, body, .. }: &Answer) -> bool {
     *status == StatusCode::NOT_FOUND
         && parse_failure(body).is_some_and(|failure| failure.error == SEVERAL_QUEUES)
 }
@@ -349,7 +385,7 @@ fn clear_text(server: SocketAddr) -> Option<String> {
     (!ip.is_loopback()).then(|| {
         format!(
             "the token is sent to {ip} without encryption, and every host that can read the network \
-             can read it. Use `ssh -L` and a loopback address, or a proxy with TLS on this machine"
+             can read it. Use https://, or `ssh -L` and a loopback address"
         )
     })
 }
@@ -385,25 +421,6 @@ fn check_peer(path: &Path, peer: u32, own: u32) -> Result<(), String> {
 /// Returns true if users other than root and `peer` can write to a directory with this owner and mode.
 fn others_can_write(peer: u32, owner: u32, mode: u32) -> bool {
     (owner != peer && owner != 0) || mode & 0o022 != 0
-}
-
-async fn exchange_messages(
-    stream: impl AsyncRead + AsyncWrite + Send + Unpin + 'static,
-    request: Request<Full<Bytes>>,
-    most: usize,
-) -> Result<(StatusCode, Bytes), Box<dyn Error + Send + Sync>> {
-    let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
-    tokio::spawn(connection);
-    let response = sender.send_request(request).await?;
-    let status = response.status();
-    let body =
-        Limited::new(response.into_body(), most).collect().await.map_err(|error| {
-            match error.is::<LengthLimitError>() {
-                true => format!("the answer is over {} MiB; check the URL", most >> 20).into(),
-                false => error,
-            }
-        })?;
-    Ok((status, body.to_bytes()))
 }
 
 #[cfg(test)]
@@ -462,7 +479,8 @@ mod tests {
             // The server writes until the client disconnects.
             while client.write_all(&[b' '; 1 << 16]).await.is_ok() {}
         });
-        let server = Server::new(ServerUrl::Tcp { authority, path: String::new() }, None, None);
+        let url = ServerUrl::Tcp { authority, path: String::new(), has_tls: false };
+        let server = Server::new(url, None, None, None);
         let error = server.get::<Failure>("summary", &[]).await.expect_err("it has no end");
         assert!(format!("{error:?}").contains("the answer is over 32 MiB"), "{error:?}");
     }
@@ -489,7 +507,13 @@ mod tests {
         let tcp = |authority: &str, path: &str| ServerUrl::Tcp {
             authority: authority.to_owned(),
             path: path.to_owned(),
+            has_tls: false,
         };
+        let (authority, path) = ("a".to_owned(), String::new());
+        assert_eq!(
+            parse_server("https://a"),
+            Ok(ServerUrl::Tcp { authority, path, has_tls: true })
+        );
         for (text, url) in [
             ("http://localhost:8080", tcp("localhost:8080", "")),
             ("http://[::1]:80/queue/", tcp("[::1]:80", "/queue")),
@@ -498,7 +522,7 @@ mod tests {
             assert_eq!(parse_server(text), Ok(url), "{text}");
         }
         for text in
-            ["", "localhost:8080", "https://a", "http://", "http://a@b", "http://a/?q=1", "unix:"]
+            ["", "localhost:8080", "https://", "http://", "http://a@b", "http://a/?q=1", "unix:"]
         {
             assert!(parse_server(text).is_err(), "{text}");
         }

@@ -1,0 +1,31 @@
+//! Certificates of servers.
+
+use std::path::Path;
+
+use rcgen::{CertificateParams, KeyPair, date_time_ymd};
+
+use crate::keeper::write;
+
+/// Writes a certificate for `localhost` to `server.crt` in `dir`, and its key to `server.key`. It verifies itself.
+pub fn write_certificate(dir: &Path) {
+    write_signed(dir, &localhost());
+}
+
+/// Writes a certificate that has expired, and its key.
+pub fn write_expired_certificate(dir: &Path) {
+    let mut params = localhost();
+    (params.not_before, params.not_after) = (date_time_ymd(2000, 1, 1), date_time_ymd(2001, 1, 1));
+    write_signed(dir, &params);
+}
+
+fn localhost() -> CertificateParams {
+    CertificateParams::new(["localhost".to_owned()]).unwrap_or_else(|err| panic!("a name: {err}"))
+}
+
+fn write_signed(dir: &Path, params: &CertificateParams) {
+    let key = KeyPair::generate().unwrap_or_else(|err| panic!("a key: {err}"));
+    let certificate = params.self_signed(&key);
+    let certificate = certificate.unwrap_or_else(|err| panic!("a certificate: {err}"));
+    write(&dir.join("server.crt"), &certificate.pem());
+    write(&dir.join("server.key"), &key.serialize_pem());
+}
