@@ -1,44 +1,27 @@
 //! The whole controller beside an API server in memory, with the permissions of its manifests.
 
+mod rbac;
+
 use axum::Router;
 use axum::body::{self, Body};
 use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::core::v1::{ConfigMap, Namespace};
-use k8s_openapi::api::rbac::v1::{ClusterRole, PolicyRule, Role};
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
 use kube::runtime::wait::{await_condition, conditions};
 use kube::{Api, ResourceExt};
 use requeue_kube::leader;
-use requeue_testkit::{Access, ApiServer};
-use serde::de::DeserializeOwned;
+use requeue_testkit::ApiServer;
 use serde_json::json;
 use tokio::net::TcpListener;
 use tower::{Service, service_fn};
 use website_controller::reconcile::DIRECTORY;
 use website_controller::{CONTROLLER, Website};
 
+use self::rbac::{objects, permissions};
+
 const NAMESPACE: &str = "website-system";
-
-/// Returns the objects of one kind in the manifest of permissions.
-fn manifests<T: DeserializeOwned>(kind: &str) -> Vec<T> {
-    let text = include_str!("../manifests/rbac.yaml");
-    let documents = text.split("\n---\n").filter(|text| text.contains(&format!("kind: {kind}\n")));
-    documents
-        .filter_map(|text| serde_saphyr::from_str::<serde_json::Value>(text).ok())
-        .filter(|object| object["kind"] == kind)
-        .map(|object| serde_json::from_value(object).expect("an object of the kind"))
-        .collect()
-}
-
-fn permissions() -> Access {
-    let rules = |rules: Option<Vec<PolicyRule>>| rules.unwrap_or_default();
-    let of_cluster = manifests::<ClusterRole>("ClusterRole").into_iter();
-    let of_namespace = manifests::<Role>("Role").into_iter();
-    Access::user(CONTROLLER)
-        .allow(of_cluster.flat_map(|role| rules(role.rules)))
-        .allow_in(NAMESPACE, of_namespace.flat_map(|role| rules(role.rules)))
-}
+const RBAC: &str = include_str!("../manifests/rbac.yaml");
 
 /// Serves the API on a socket, and returns the configuration of a client.
 async fn serve(server: ApiServer) -> kube::Config {
@@ -69,14 +52,14 @@ async fn a_website_lives_and_goes() -> Result<(), Box<dyn std::error::Error + Se
         serde_saphyr::from_str(include_str!("../manifests/crd.yaml"))?;
     Api::all(client.clone()).create(&PostParams::default(), &definition).await?;
     let namespaces = Api::<Namespace>::all(client.clone());
-    for namespace in manifests::<Namespace>("Namespace") {
+    for namespace in objects::<Namespace>(RBAC, "Namespace") {
         namespaces.create(&PostParams::default(), &namespace).await?;
     }
     let directory = Api::<ConfigMap>::namespaced(client.clone(), NAMESPACE);
     let empty = serde_json::from_value(json!({ "metadata": { "name": DIRECTORY } }))?;
     directory.create(&PostParams::default(), &empty).await?;
 
-    let config = serve(server.with_access(permissions())).await;
+    let config = serve(server.with_access(permissions(RBAC, CONTROLLER, NAMESPACE))).await;
     let election = leader::Config::new(NAMESPACE, CONTROLLER);
     let listener = TcpListener::bind("127.0.0.1:0").await?;
     let controller = tokio::spawn(website_controller::run(config, election, listener));

@@ -6,6 +6,8 @@ mod arguments;
 mod coalescing;
 mod exits;
 mod failures;
+#[cfg(feature = "sqlite")]
+mod file_pipeline;
 mod files;
 mod giving_up;
 #[cfg(feature = "postgres")]
