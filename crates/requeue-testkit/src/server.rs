@@ -22,7 +22,7 @@ use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use crate::access::Access;
-use crate::cluster::{Cluster, Response, Watch};
+use crate::cluster::{Cluster, Event, Response, Watch};
 use crate::record::Record;
 use crate::store::Store;
 
@@ -291,7 +291,7 @@ impl WatchState {
             // Changes after this point wake the loop below.
             let mut changed = pin!(self.shared.changed.notified());
             changed.as_mut().enable();
-            let events = self.shared.cluster.lock().events(&mut self.watch);
+            let events = self.shared.cluster.lock().next_events(&mut self.watch);
             self.has_ended = self.watch.is_over();
             if !events.is_empty() {
                 return Some(lines(&events));
@@ -315,18 +315,19 @@ impl WatchState {
                 () = end => return None,
                 () = bookmark => {
                     self.bookmark_at += BOOKMARK_INTERVAL;
-                    return Some(lines(&[self.watch.bookmark()]));
+                    return Some(lines(&[self.watch.next_bookmark()]));
                 }
             }
         }
     }
 }
 
-fn lines(events: &[Value]) -> Bytes {
+fn lines(events: &[Event]) -> Bytes {
     let mut lines = Vec::new();
-    for event in events {
-        lines.extend_from_slice(&to_bytes(event));
-        lines.push(b'\n');
+    for Event(kind, object) in events {
+        lines.extend_from_slice(b"{\"object\":");
+        lines.extend_from_slice(&to_bytes(object));
+        lines.extend_from_slice(format!(",\"type\":\"{kind}\"}}\n").as_bytes());
     }
     lines.into()
 }

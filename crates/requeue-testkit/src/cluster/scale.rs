@@ -25,7 +25,8 @@ impl Cluster {
     pub(super) fn get_scale(&self, request: &Request, kind: &Kind) -> Result<Response, Failure> {
         self.check_version_of_get(request)?;
         let (_, object) = self.stored(kind, &request.path)?;
-        Ok(Response::Json(200, shown(scale_of(&serve(kind, &object), &paths(kind)), request)))
+        let scale = shown(scale_of(&serve(kind, &object), &paths(kind)), request);
+        Ok(Response::Json(200, Arc::new(scale)))
     }
 
     pub(super) fn update_scale(
@@ -75,7 +76,8 @@ impl Cluster {
         let managed_fields = patch::own_scale(&old, &path, is_changed, &writing.ownership);
         Self::prepare(&mut new, &writing)?;
         let object = self.replace(&writing, &key, new, Some(managed_fields))?;
-        Ok(Response::Json(200, shown(scale_of(&serve(kind, &object), &paths), request)))
+        let scale = shown(scale_of(&serve(kind, &object), &paths), request);
+        Ok(Response::Json(200, Arc::new(scale)))
     }
 }
 
