@@ -1,5 +1,6 @@
 //! The state machine behind a tower service, for kube's client.
 
+use std::collections::BTreeMap;
 use std::convert::Infallible;
 use std::future::Future;
 use std::pin::{Pin, pin};
@@ -74,7 +75,15 @@ struct Shared {
     cluster: Mutex<Cluster>,
     /// Wakes the watches, in the order in which they began to wait.
     changed: Notify,
+    watches: Mutex<Watches>,
     clock: Clock,
+}
+
+/// The open watches, each with its resource.
+#[derive(Default)]
+struct Watches {
+    next: u64,
+    open: BTreeMap<u64, String>,
 }
 
 impl ApiServer {
@@ -102,7 +111,8 @@ impl ApiServer {
     }
 
     pub(crate) fn build(cluster: Cluster, clock: Clock) -> Self {
-        let shared = Shared { cluster: Mutex::new(cluster), changed: Notify::new(), clock };
+        let (cluster, changed, watches) = (Mutex::new(cluster), Notify::new(), Mutex::default());
+        let shared = Shared { cluster, changed, watches, clock };
         Self { shared: Arc::new(shared), access: Arc::new(Access::admin()) }
     }
 
@@ -188,6 +198,22 @@ impl ApiServer {
         self.with(Cluster::compact);
     }
 
+    /// Returns the number of open watches of a resource, such as `deployments.apps`.
+    ///
+    /// A client closes a watch when it drops the stream.
+    #[must_use]
+    pub fn open_watches(&self, resource: &str) -> usize {
+        self.shared.watches.lock().open.values().filter(|open| *open == resource).count()
+    }
+
+    /// Ends all watches, as a restart of a real server does.
+    ///
+    /// Clients then continue each watch from the last version that they have seen.
+    pub fn end_watches(&self) {
+        self.shared.watches.lock().open.clear();
+        self.shared.changed.notify_waiters();
+    }
+
     fn handle(&self, request: &http::Request<Bytes>) -> http::Response<ResponseBody> {
         let now = self.now();
         let response = self.with(|cluster| cluster.handle(now, &self.access, request));
@@ -207,7 +233,15 @@ impl ApiServer {
 
     fn watch_body(&self, watch: Watch) -> ResponseBody {
         let now = Instant::now();
+        let id = {
+            let mut watches = self.shared.watches.lock();
+            watches.next += 1;
+            let id = watches.next;
+            watches.open.insert(id, watch.resource());
+            id
+        };
         let state = WatchState {
+            id,
             shared: Arc::clone(&self.shared),
             ends: watch.timeout().and_then(|timeout| now.checked_add(timeout)),
             bookmark_at: now + BOOKMARK_INTERVAL,
@@ -273,6 +307,7 @@ fn tokio_clock() -> Clock {
 
 /// A watch whose events a client receives.
 struct WatchState {
+    id: u64,
     shared: Arc<Shared>,
     watch: Watch,
     /// The time at which the server closes the watch.
@@ -291,6 +326,9 @@ impl WatchState {
             // Changes after this point wake the loop below.
             let mut changed = pin!(self.shared.changed.notified());
             changed.as_mut().enable();
+            if !self.shared.watches.lock().open.contains_key(&self.id) {
+                return None;
+            }
             let events = self.shared.cluster.lock().next_events(&mut self.watch);
             self.has_ended = self.watch.is_over();
             if !events.is_empty() {
@@ -319,6 +357,12 @@ impl WatchState {
                 }
             }
         }
+    }
+}
+
+impl Drop for WatchState {
+    fn drop(&mut self) {
+        self.shared.watches.lock().open.remove(&self.id);
     }
 }
 

@@ -70,6 +70,11 @@ impl Watch {
         self.bookmark_with(&json!({}))
     }
 
+    /// Returns the watched resource, such as `deployments.apps`.
+    pub(crate) fn resource(&self) -> String {
+        self.kind.qualified()
+    }
+
     fn bookmark_with(&self, metadata: &Value) -> Event {
         let mut object = match self.projection {
             Projection::Whole => {
