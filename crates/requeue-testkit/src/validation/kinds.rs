@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use super::meta::{self, Finalizers, Names};
 use super::names::config_key_errors;
-use super::pods::{check_containers, check_pod};
+use super::pods::{check_pod, check_restart_policy, check_spec};
 use crate::kind::{Kind, Part};
 use crate::status::FieldError;
 
@@ -188,7 +188,15 @@ fn check_workload(object: &Value, old: Option<&Value>, errors: &mut Vec<FieldErr
         errors.push(FieldError::invalid("spec.template.metadata.labels", labels, why));
     }
     meta::check_labels(labels, "spec.template.labels", errors);
-    check_containers(&template["spec"], "spec.template.spec.containers", errors);
+    check_spec(&template["spec"], "spec.template.spec", errors);
+    check_restart_policy(&template["spec"], "spec.template.spec", &["Always"], errors);
+    let update = &spec["strategy"]["rollingUpdate"];
+    let is_zero = |field: &str| update[field] == 0 || update[field] == "0%";
+    if is_zero("maxUnavailable") && is_zero("maxSurge") {
+        let field = "spec.strategy.rollingUpdate.maxUnavailable";
+        let why = "may not be 0 when `maxSurge` is 0";
+        errors.push(FieldError::invalid(field, &update["maxUnavailable"], why));
+    }
     if let Some(old) = old {
         check_same(object, old, "/spec/selector", errors);
     }
@@ -202,7 +210,7 @@ fn check_rules(role: &Value, kind: &Kind, errors: &mut Vec<FieldError>) {
             errors.push(FieldError::required(path(field), why));
         };
         if is_empty("verbs") {
-            require("verbs", "verbs must contain at least one value");
+            require("verbs", "");
         }
         if !is_empty("nonResourceURLs") {
             let mut refuse = |why: &str| {
