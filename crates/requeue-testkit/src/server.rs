@@ -1,6 +1,6 @@
 //! The state machine behind a tower service, for kube's client.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::convert::Infallible;
 use std::future::Future;
 use std::pin::{Pin, pin};
@@ -29,6 +29,9 @@ use crate::store::Store;
 
 /// The time between two bookmarks of a watch without events.
 const BOOKMARK_INTERVAL: Duration = Duration::from_secs(60);
+
+/// The number of objects whose texts are kept.
+const TEXTS: usize = 32;
 
 /// The time of a new server's clock: 2026-01-01T00:00:00Z.
 pub(crate) const START: Timestamp = Timestamp::constant(1_767_225_600, 0);
@@ -76,7 +79,27 @@ struct Shared {
     /// Wakes the watches, in the order in which they began to wait.
     changed: Notify,
     watches: Mutex<Watches>,
+    /// The last objects that were sent, and their texts: the response to a write and all watches send the same object.
+    texts: Mutex<VecDeque<(Arc<Value>, Bytes)>>,
     clock: Clock,
+}
+
+impl Shared {
+    /// Returns an object as text.
+    fn text(&self, object: &Arc<Value>) -> Bytes {
+        if Arc::strong_count(object) == 1 {
+            // It is not stored.
+            return to_bytes(object);
+        }
+        let mut texts = self.texts.lock();
+        if let Some((_, text)) = texts.iter().find(|(known, _)| Arc::ptr_eq(known, object)) {
+            return text.clone();
+        }
+        let text = to_bytes(object);
+        texts.truncate(TEXTS - 1);
+        texts.push_front((Arc::clone(object), text.clone()));
+        text
+    }
 }
 
 /// The open watches, each with its resource.
@@ -112,7 +135,7 @@ impl ApiServer {
 
     pub(crate) fn build(cluster: Cluster, clock: Clock) -> Self {
         let (cluster, changed, watches) = (Mutex::new(cluster), Notify::new(), Mutex::default());
-        let shared = Shared { cluster, changed, watches, clock };
+        let shared = Shared { cluster, changed, watches, texts: Mutex::default(), clock };
         Self { shared: Arc::new(shared), access: Arc::new(Access::admin()) }
     }
 
@@ -218,7 +241,7 @@ impl ApiServer {
         let now = self.now();
         let response = self.with(|cluster| cluster.handle(now, &self.access, request));
         let (code, content_type, body) = match response {
-            Response::Json(code, json) => (code, "application/json", full(to_bytes(&json))),
+            Response::Json(code, json) => (code, "application/json", full(self.shared.text(&json))),
             Response::Text(code, text) => (code, "text/plain; charset=utf-8", full(text.into())),
             Response::Watch(watch) => (200, "application/json", self.watch_body(*watch)),
         };
@@ -332,7 +355,7 @@ impl WatchState {
             let events = self.shared.cluster.lock().next_events(&mut self.watch);
             self.has_ended = self.watch.is_over();
             if !events.is_empty() {
-                return Some(lines(&events));
+                return Some(self.lines(&events));
             }
             let end = async {
                 match self.ends {
@@ -353,10 +376,20 @@ impl WatchState {
                 () = end => return None,
                 () = bookmark => {
                     self.bookmark_at += BOOKMARK_INTERVAL;
-                    return Some(lines(&[self.watch.next_bookmark()]));
+                    return Some(self.lines(&[self.watch.next_bookmark()]));
                 }
             }
         }
+    }
+
+    fn lines(&self, events: &[Event]) -> Bytes {
+        let mut lines = Vec::new();
+        for Event(kind, object) in events {
+            lines.extend_from_slice(b"{\"object\":");
+            lines.extend_from_slice(&self.shared.text(object));
+            lines.extend_from_slice(format!(",\"type\":\"{kind}\"}}\n").as_bytes());
+        }
+        lines.into()
     }
 }
 
@@ -364,14 +397,4 @@ impl Drop for WatchState {
     fn drop(&mut self) {
         self.shared.watches.lock().open.remove(&self.id);
     }
-}
-
-fn lines(events: &[Event]) -> Bytes {
-    let mut lines = Vec::new();
-    for Event(kind, object) in events {
-        lines.extend_from_slice(b"{\"object\":");
-        lines.extend_from_slice(&to_bytes(object));
-        lines.extend_from_slice(format!(",\"type\":\"{kind}\"}}\n").as_bytes());
-    }
-    lines.into()
 }
