@@ -138,7 +138,7 @@ fn shown(path: &[&str]) -> String {
 /// Refuses a configuration that does not fit the schema, in the words of structured-merge-diff.
 fn check_form(config: &Value, schema: Schema<'_>, kind: &Kind) -> Result<(), Failure> {
     let mut errors = Vec::new();
-    find_errors(config, schema, "", &mut errors);
+    find_errors(config, schema, &String::new, &mut errors);
     let errors = match errors.as_slice() {
         [] => return Ok(()),
         [one] => one.clone(),
@@ -157,25 +157,31 @@ fn check_form(config: &Value, schema: Schema<'_>, kind: &Kind) -> Result<(), Fai
     )))
 }
 
-fn find_errors(value: &Value, schema: Schema<'_>, path: &str, errors: &mut Vec<String>) {
+/// Adds the errors in a value. Its path is built only for them.
+fn find_errors(
+    value: &Value,
+    schema: Schema<'_>,
+    path: &dyn Fn() -> String,
+    errors: &mut Vec<String>,
+) {
     if let Some(why) = schema.scalar_error(value) {
-        errors.push(format!("{path}: {why}"));
+        errors.push(format!("{}: {why}", path()));
         return;
     }
     match value {
         Value::Object(fields) => {
             for (name, field) in fields {
-                let path = format!("{path}.{name}");
+                let path = || format!("{}.{name}", path());
                 if schema.is_declared(name) {
                     find_errors(field, schema.field(name), &path, errors);
                 } else {
-                    errors.push(format!("{path}: field not declared in schema"));
+                    errors.push(format!("{}: field not declared in schema", path()));
                 }
             }
         }
         Value::Array(items) if schema.list() == List::Atomic => {
             for (at, item) in items.iter().enumerate() {
-                find_errors(item, schema.item(), &format!("{path}[{at}]"), errors);
+                find_errors(item, schema.item(), &|| format!("{}[{at}]", path()), errors);
             }
         }
         Value::Array(items) => {
@@ -186,18 +192,20 @@ fn find_errors(value: &Value, schema: Schema<'_>, path: &str, errors: &mut Vec<S
                     let missing = keys.iter().find(|key| item[**key].is_null() && !default(key));
                     if let Some(key) = missing {
                         errors.push(format!(
-                            "{path}: element {at}: associative list with keys has an element that \
-                             omits key field \"{key}\" (and doesn't have default value)"
+                            "{}: element {at}: associative list with keys has an element that \
+                             omits key field \"{key}\" (and doesn't have default value)",
+                            path(),
                         ));
                         return;
                     }
                 }
                 let element = item_element(item, schema);
-                let shown = shown(&[&element]);
-                if !seen.insert(element) {
-                    errors.push(format!("{path}: duplicate entries for key {shown}"));
+                let shown = || shown(&[&element]);
+                if !seen.insert(element.clone()) {
+                    errors.push(format!("{}: duplicate entries for key {}", path(), shown()));
                 }
-                find_errors(item, schema.item(), &format!("{path}{shown}"), errors);
+                let path = || format!("{}{}", path(), shown());
+                find_errors(item, schema.item(), &path, errors);
             }
         }
         _ => {}
