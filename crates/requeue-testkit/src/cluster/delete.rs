@@ -188,6 +188,9 @@ impl Cluster {
             }
         }
         if kind.is_core("namespaces") {
+            if !is_first {
+                meta["deletionGracePeriodSeconds"] = json!(0);
+            }
             new["status"]["phase"] = json!("Terminating");
         }
         if metadata::is_ready_to_go(&new) {
