@@ -346,8 +346,10 @@ fn omit_in(value: &mut Value, schema: Schema<'_>) {
             fields.retain(|name, field| {
                 let inner = schema.field(name);
                 omit_in(field, inner);
-                // An empty list of managed fields resets them, unlike a missing list. A role may own its empty list.
-                if name == "managedFields" || name == "rules" && field.is_array() {
+                // An empty list of managed fields resets them, unlike a missing list. A role may own its empty list. Go
+                // writes the time of a probe even if it is not set.
+                let is_kept = ["managedFields", "lastProbeTime"].contains(&&**name);
+                if is_kept || name == "rules" && field.is_array() {
                     return true;
                 }
                 let is_empty = match &*field {
