@@ -72,8 +72,9 @@ impl Cluster {
         }
         let writing = Writing::new(now, request, kind);
         let is_changed = before["spec"]["replicas"].as_i64().unwrap_or(0) != replicas;
+        let change = is_changed.then_some(replicas);
         let path: Vec<_> = parts(&paths.spec).collect();
-        let managed_fields = patch::own_scale(&old, &path, is_changed, &writing.ownership);
+        let managed_fields = patch::own_scale(&old, &path, change, &writing.ownership);
         Self::prepare(&mut new, &writing)?;
         let object = self.replace(&writing, &key, new, Some(managed_fields))?;
         let scale = shown(scale_of(&serve(kind, &object), &paths), request);

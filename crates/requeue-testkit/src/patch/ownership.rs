@@ -177,16 +177,17 @@ pub(crate) fn own_update(
     managers.into_json()
 }
 
-/// Returns the managed fields after a write of a scale, which sets only the field at `path`.
+/// Returns the managed fields after a write of a scale, which sets only the field at `path`, or changes nothing.
 ///
 /// A field without an owner stays so. The owner of an unchanged field gets a second entry for it: the API server looks
 /// for the owner under the version of the scale.
 pub(crate) fn own_scale(
     old: &Value,
     path: &[&str],
-    is_changed: bool,
+    change: Option<i64>,
     ownership: &Ownership,
 ) -> Value {
+    let is_changed = change.is_some();
     let before = Managers::read(old);
     let path: Vec<_> = path.iter().map(|part| field_element(part)).collect();
     let is_owner = |managed: &Managed| managed.fields.contains(&path);
@@ -211,7 +212,8 @@ pub(crate) fn own_scale(
             entries.push((manager, entry.clone()));
         }
     }
-    if is_changed {
+    // Go leaves out the number 0, so that nobody owns it.
+    if change.is_some_and(|replicas| replicas != 0) {
         entries.push((ownership.manager("Update"), entry));
     }
     into_json(entries)
