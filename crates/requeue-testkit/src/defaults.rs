@@ -159,22 +159,26 @@ pub(crate) fn admit(object: &mut Value, kind: &Kind) {
     if !kind.is_core("pods") {
         return;
     }
-    let tolerations = ["not-ready", "unreachable"].map(|state| {
-        json!({
-            "key": format!("node.kubernetes.io/{state}"),
-            "operator": "Exists",
-            "effect": "NoExecute",
-            "tolerationSeconds": 300,
-        })
-    });
     set_fields(
         &mut object["spec"],
-        &[
-            ("preemptionPolicy", json!("PreemptLowerPriority")),
-            ("priority", json!(0)),
-            ("tolerations", json!(tolerations)),
-        ],
+        &[("preemptionPolicy", json!("PreemptLowerPriority")), ("priority", json!(0))],
     );
+    let mut tolerations = object["spec"]["tolerations"].as_array().cloned().unwrap_or_default();
+    for state in ["not-ready", "unreachable"] {
+        let key = format!("node.kubernetes.io/{state}");
+        let is_or_empty = |value: &Value, wanted: &str| {
+            value.as_str().is_none_or(|value| value.is_empty() || value == wanted)
+        };
+        let tolerates = |toleration: &Value| {
+            is_or_empty(&toleration["key"], &key) && is_or_empty(&toleration["effect"], "NoExecute")
+        };
+        if !tolerations.iter().any(tolerates) {
+            tolerations.push(json!({
+                "key": key, "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 300,
+            }));
+        }
+    }
+    object["spec"]["tolerations"] = json!(tolerations);
 }
 
 /// Returns the class of service that follows from a pod's resources.

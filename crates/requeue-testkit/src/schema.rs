@@ -297,6 +297,12 @@ pub(crate) fn omit_empty(object: &mut Value, kind: &Kind) {
     if kind.definition.is_none() {
         omit_in(object, schema);
         omit_zeros(object, kind);
+        for pointer in ["/spec/tolerations", "/spec/template/spec/tolerations"] {
+            let tolerations = object.pointer_mut(pointer).and_then(Value::as_array_mut);
+            for toleration in tolerations.into_iter().flatten().filter_map(Value::as_object_mut) {
+                toleration.retain(|_, value| *value != "");
+            }
+        }
     }
 }
 
@@ -338,12 +344,14 @@ fn omit_in(value: &mut Value, schema: Schema<'_>) {
             let required = required.unwrap_or_default();
             let is_struct = schema.properties().is_some();
             fields.retain(|name, field| {
-                // An empty list of managed fields resets them, unlike a missing list. A role may own its empty list.
-                if name == "managedFields" || name == "rules" && field.is_array() {
-                    return true;
-                }
                 let inner = schema.field(name);
                 omit_in(field, inner);
+                // An empty list of managed fields resets them, unlike a missing list. A role may own its empty list. Go
+                // writes the time of a probe even if it is not set.
+                let is_kept = ["managedFields", "lastProbeTime"].contains(&&**name);
+                if is_kept || name == "rules" && field.is_array() {
+                    return true;
+                }
                 let is_empty = match &*field {
                     Value::Null => true,
                     Value::Array(items) => items.is_empty(),

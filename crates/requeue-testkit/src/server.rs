@@ -1,5 +1,6 @@
 //! The state machine behind a tower service, for kube's client.
 
+use std::collections::{BTreeMap, VecDeque};
 use std::convert::Infallible;
 use std::future::Future;
 use std::pin::{Pin, pin};
@@ -22,12 +23,15 @@ use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use crate::access::Access;
-use crate::cluster::{Cluster, Response, Watch};
+use crate::cluster::{Cluster, Event, Response, Watch};
 use crate::record::Record;
 use crate::store::Store;
 
 /// The time between two bookmarks of a watch without events.
 const BOOKMARK_INTERVAL: Duration = Duration::from_secs(60);
+
+/// The number of objects whose texts are kept.
+const TEXTS: usize = 32;
 
 /// The time of a new server's clock: 2026-01-01T00:00:00Z.
 pub(crate) const START: Timestamp = Timestamp::constant(1_767_225_600, 0);
@@ -74,7 +78,35 @@ struct Shared {
     cluster: Mutex<Cluster>,
     /// Wakes the watches, in the order in which they began to wait.
     changed: Notify,
+    watches: Mutex<Watches>,
+    /// The last objects that were sent, and their texts: the response to a write and all watches send the same object.
+    texts: Mutex<VecDeque<(Arc<Value>, Bytes)>>,
     clock: Clock,
+}
+
+impl Shared {
+    /// Returns an object as text.
+    fn text(&self, object: &Arc<Value>) -> Bytes {
+        if Arc::strong_count(object) == 1 {
+            // It is not stored.
+            return to_bytes(object);
+        }
+        let mut texts = self.texts.lock();
+        if let Some((_, text)) = texts.iter().find(|(known, _)| Arc::ptr_eq(known, object)) {
+            return text.clone();
+        }
+        let text = to_bytes(object);
+        texts.truncate(TEXTS - 1);
+        texts.push_front((Arc::clone(object), text.clone()));
+        text
+    }
+}
+
+/// The open watches, each with its resource.
+#[derive(Default)]
+struct Watches {
+    next: u64,
+    open: BTreeMap<u64, String>,
 }
 
 impl ApiServer {
@@ -102,7 +134,8 @@ impl ApiServer {
     }
 
     pub(crate) fn build(cluster: Cluster, clock: Clock) -> Self {
-        let shared = Shared { cluster: Mutex::new(cluster), changed: Notify::new(), clock };
+        let (cluster, changed, watches) = (Mutex::new(cluster), Notify::new(), Mutex::default());
+        let shared = Shared { cluster, changed, watches, texts: Mutex::default(), clock };
         Self { shared: Arc::new(shared), access: Arc::new(Access::admin()) }
     }
 
@@ -188,11 +221,27 @@ impl ApiServer {
         self.with(Cluster::compact);
     }
 
+    /// Returns the number of open watches of a resource, such as `deployments.apps`.
+    ///
+    /// A client closes a watch when it drops the stream.
+    #[must_use]
+    pub fn open_watches(&self, resource: &str) -> usize {
+        self.shared.watches.lock().open.values().filter(|open| *open == resource).count()
+    }
+
+    /// Ends all watches, as a restart of a real server does.
+    ///
+    /// Clients then continue each watch from the last version that they have seen.
+    pub fn end_watches(&self) {
+        self.shared.watches.lock().open.clear();
+        self.shared.changed.notify_waiters();
+    }
+
     fn handle(&self, request: &http::Request<Bytes>) -> http::Response<ResponseBody> {
         let now = self.now();
         let response = self.with(|cluster| cluster.handle(now, &self.access, request));
         let (code, content_type, body) = match response {
-            Response::Json(code, json) => (code, "application/json", full(to_bytes(&json))),
+            Response::Json(code, json) => (code, "application/json", full(self.shared.text(&json))),
             Response::Text(code, text) => (code, "text/plain; charset=utf-8", full(text.into())),
             Response::Watch(watch) => (200, "application/json", self.watch_body(*watch)),
         };
@@ -207,7 +256,15 @@ impl ApiServer {
 
     fn watch_body(&self, watch: Watch) -> ResponseBody {
         let now = Instant::now();
+        let id = {
+            let mut watches = self.shared.watches.lock();
+            watches.next += 1;
+            let id = watches.next;
+            watches.open.insert(id, watch.resource());
+            id
+        };
         let state = WatchState {
+            id,
             shared: Arc::clone(&self.shared),
             ends: watch.timeout().and_then(|timeout| now.checked_add(timeout)),
             bookmark_at: now + BOOKMARK_INTERVAL,
@@ -273,6 +330,7 @@ fn tokio_clock() -> Clock {
 
 /// A watch whose events a client receives.
 struct WatchState {
+    id: u64,
     shared: Arc<Shared>,
     watch: Watch,
     /// The time at which the server closes the watch.
@@ -291,10 +349,13 @@ impl WatchState {
             // Changes after this point wake the loop below.
             let mut changed = pin!(self.shared.changed.notified());
             changed.as_mut().enable();
-            let events = self.shared.cluster.lock().events(&mut self.watch);
+            if !self.shared.watches.lock().open.contains_key(&self.id) {
+                return None;
+            }
+            let events = self.shared.cluster.lock().next_events(&mut self.watch);
             self.has_ended = self.watch.is_over();
             if !events.is_empty() {
-                return Some(lines(&events));
+                return Some(self.lines(&events));
             }
             let end = async {
                 match self.ends {
@@ -315,18 +376,25 @@ impl WatchState {
                 () = end => return None,
                 () = bookmark => {
                     self.bookmark_at += BOOKMARK_INTERVAL;
-                    return Some(lines(&[self.watch.bookmark()]));
+                    return Some(self.lines(&[self.watch.next_bookmark()]));
                 }
             }
         }
     }
+
+    fn lines(&self, events: &[Event]) -> Bytes {
+        let mut lines = Vec::new();
+        for Event(kind, object) in events {
+            lines.extend_from_slice(b"{\"object\":");
+            lines.extend_from_slice(&self.shared.text(object));
+            lines.extend_from_slice(format!(",\"type\":\"{kind}\"}}\n").as_bytes());
+        }
+        lines.into()
+    }
 }
 
-fn lines(events: &[Value]) -> Bytes {
-    let mut lines = Vec::new();
-    for event in events {
-        lines.extend_from_slice(&to_bytes(event));
-        lines.push(b'\n');
+impl Drop for WatchState {
+    fn drop(&mut self) {
+        self.shared.watches.lock().open.remove(&self.id);
     }
-    lines.into()
 }

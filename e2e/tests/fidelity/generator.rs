@@ -3,7 +3,7 @@
 use fastrand::Rng;
 use serde_json::{Value, json};
 
-use crate::kinds::{CUSTOM, KINDS, Kind, content, valid_content};
+use crate::kinds::{CUSTOM, KINDS, Kind, content, toleration, valid_content};
 
 /// The label of all objects of a sequence, by which lists of cluster-scoped kinds find them.
 const LABEL: &str = "sequence";
@@ -484,14 +484,21 @@ impl Generator {
             "ConfigMap" => ("/data", json!({ "a": value })),
             "Secret" => ("/stringData", json!({ "user": value })),
             "Event" => ("/message", json!(value)),
-            "Pod" => ("/spec/containers/0/image", json!(value)),
+            "Pod" => match self.rng.u8(..8) {
+                0 => ("/spec/tolerations", json!([toleration(&mut self.rng)])),
+                1 => ("/spec/schedulingGates", Value::Null),
+                2 => ("/spec/schedulingGates", json!([{ "name": value }])),
+                3 => ("/spec/nodeSelector", json!({ "zone": "a", "color": value })),
+                4 => ("/spec/nodeSelector", json!({ "zone": value })),
+                _ => ("/spec/containers/0/image", json!(value)),
+            },
             "Lease" => ("/spec/holderIdentity", json!(value)),
             "Deployment" | "ReplicaSet" => match self.rng.u8(..4) {
                 0 => ("/spec/template/spec/containers/0/image", json!(value)),
                 1 => ("/spec/selector/matchLabels/app", json!(value)),
                 _ => ("/spec/replicas", json!(number)),
             },
-            "ClusterRole" => ("/rules/0/resources/0", json!(value)),
+            "ClusterRole" | "Role" => ("/rules/0/resources/0", json!(value)),
             "Widget" => match self.rng.u8(..4) {
                 0 => ("/spec/replicas", json!(number)),
                 1 => ("/spec/size", json!(number)),

@@ -44,11 +44,12 @@ impl Kind {
 }
 
 const APPS: &str = "/apis/apps/v1";
+const RBAC: &str = "/apis/rbac.authorization.k8s.io/v1";
 /// The path of the custom resources.
 pub(crate) const CUSTOM: &str = "/apis/fidelity.example.com/v1";
 
 /// All kinds.
-pub(crate) const KINDS: [Kind; 11] = [
+pub(crate) const KINDS: [Kind; 12] = [
     kind("/api/v1", "v1", "ConfigMap", "configmaps", 20),
     kind("/api/v1", "v1", "Secret", "secrets", 10),
     kind("/api/v1", "v1", "Event", "events", 3),
@@ -57,14 +58,8 @@ pub(crate) const KINDS: [Kind; 11] = [
     kind("/apis/coordination.k8s.io/v1", "coordination.k8s.io/v1", "Lease", "leases", 10),
     kind(APPS, "apps/v1", "Deployment", "deployments", 10).with_status().with_scale(),
     kind(APPS, "apps/v1", "ReplicaSet", "replicasets", 5).with_status().with_scale(),
-    kind(
-        "/apis/rbac.authorization.k8s.io/v1",
-        "rbac.authorization.k8s.io/v1",
-        "ClusterRole",
-        "clusterroles",
-        5,
-    )
-    .cluster_scoped(),
+    kind(RBAC, "rbac.authorization.k8s.io/v1", "ClusterRole", "clusterroles", 5).cluster_scoped(),
+    kind(RBAC, "rbac.authorization.k8s.io/v1", "Role", "roles", 3),
     kind(CUSTOM, "fidelity.example.com/v1", "Widget", "widgets", 20).with_status().with_scale(),
     kind(CUSTOM, "fidelity.example.com/v1", "Gadget", "gadgets", 7).cluster_scoped(),
 ];
@@ -221,10 +216,20 @@ pub(crate) fn content(rng: &mut Rng, kind: &Kind) -> Value {
             if rng.bool() {
                 content["spec"]["replicas"] = json!(number(rng));
             }
+            if kind.kind == "Deployment" && rng.u8(..8) == 0 {
+                let most = [json!(0), json!("0%"), json!(1)][rng.usize(..3)].clone();
+                let update = json!({ "maxSurge": 0, "maxUnavailable": most });
+                content["spec"]["strategy"] = json!({ "rollingUpdate": update });
+            }
         }
-        "ClusterRole" => {
+        "ClusterRole" | "Role" => {
             content["rules"] =
                 json!([{ "apiGroups": [""], "resources": ["pods"], "verbs": ["get"] }]);
+            if rng.u8(..6) == 0 {
+                let field = ["verbs", "apiGroups", "resources", "nonResourceURLs"][rng.usize(..4)];
+                content["rules"][0][field] =
+                    [json!([]), json!(["/healthz"])][rng.usize(..2)].clone();
+            }
         }
         "Widget" => {
             content["spec"] = json!({ "size": number(rng) });
@@ -284,7 +289,7 @@ pub(crate) fn valid_content(kind: &Kind) -> Value {
             "selector": { "matchLabels": { "app": "web" } },
             "template": { "metadata": { "labels": { "app": "web" } }, "spec": pod },
         }}),
-        "ClusterRole" => json!({ "rules": [] }),
+        "ClusterRole" | "Role" => json!({ "rules": [] }),
         "Widget" => json!({ "spec": { "size": 5 } }),
         _ => json!({}),
     }
@@ -303,5 +308,40 @@ fn pod_spec(rng: &mut Rng) -> Value {
     if rng.u8(..4) == 0 {
         container["resources"] = json!({ "limits": { "cpu": "1", "memory": "64Mi" } });
     }
-    json!({ "containers": [container] })
+    let mut spec = json!({ "containers": [container] });
+    if rng.u8(..15) == 0 {
+        let other = json!({ "name": (["main", "side"][rng.usize(..2)]), "image": "web" });
+        spec["containers"] = json!([spec["containers"][0], other]);
+    }
+    if rng.u8(..12) == 0 {
+        spec["restartPolicy"] = json!(["Never", "OnFailure", "Sometimes"][rng.usize(..3)]);
+    }
+    if rng.u8(..4) == 0 {
+        spec["tolerations"] = json!([toleration(rng)]);
+    }
+    if rng.u8(..5) == 0 {
+        spec["schedulingGates"] = json!([{ "name": "example.com/gate" }]);
+    }
+    if rng.u8(..5) == 0 {
+        spec["nodeSelector"] = json!({ "zone": "a" });
+    }
+    spec
+}
+
+/// Returns a toleration. Some are not valid.
+pub(crate) fn toleration(rng: &mut Rng) -> Value {
+    let mut toleration = json!({
+        "key": (["example.com/slow", "node.kubernetes.io/not-ready"][rng.usize(..2)]),
+        "operator": "Exists",
+        "effect": (["NoExecute", "NoSchedule", ""][rng.usize(..3)]),
+    });
+    match rng.u8(..10) {
+        0 => toleration["tolerationSeconds"] = json!(60),
+        1 => toleration["value"] = json!("x"),
+        2 => toleration["operator"] = json!(["Equal", "Similar"][rng.usize(..2)]),
+        3 => toleration["key"] = json!(["", "not valid!"][rng.usize(..2)]),
+        4 => toleration["effect"] = json!("Nothing"),
+        _ => {}
+    }
+    toleration
 }

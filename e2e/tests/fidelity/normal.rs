@@ -24,7 +24,7 @@ pub(crate) const RULES: [(&str, &str); 12] = [
     ("uids", "They are random. Compared: equality."),
     ("the end of a generated name", "It is random. Compared: equality."),
     (
-        "creationTimestamp, deletionTimestamp, times of managed fields and of a Namespace's conditions",
+        "creationTimestamp, deletionTimestamp, times of managed fields and of conditions of Namespaces and Pods",
         "The servers run at different times. Compared: presence.",
     ),
     ("the order of managed fields", "It depends on the second of a write."),
@@ -132,7 +132,7 @@ impl Normalizer {
         if let Some(Value::Array(entries)) = meta.get_mut("managedFields") {
             for entry in entries.iter_mut() {
                 mask(entry.get_mut("time"), "<time>");
-                if entry["manager"] == "kubetest" {
+                if entry["manager"] == "controllers" {
                     entry["manager"] = json!("kube-controller-manager");
                 }
             }
@@ -274,12 +274,12 @@ fn mask(value: Option<&mut Value>, replacement: &str) {
     }
 }
 
-/// Replaces the times in the conditions of Namespaces. Those of other objects come from the client.
+/// Replaces the times in the conditions of Namespaces and Pods. Those of other objects come from the client.
 fn mask_conditions(object: &mut Map<String, Value>) {
     match object.get("kind").and_then(Value::as_str) {
-        Some("Namespace") => mask_times(object.get_mut("status")),
+        Some("Namespace" | "Pod") => mask_times(object.get_mut("status")),
         // The items of a list do not name their kind.
-        Some("NamespaceList") => {
+        Some("NamespaceList" | "PodList") => {
             let items = object.get_mut("items").and_then(Value::as_array_mut);
             items.into_iter().flatten().for_each(|item| mask_times(item.get_mut("status")));
         }

@@ -8,7 +8,7 @@ use std::time::Duration;
 use futures_util::StreamExt;
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::runtime::watcher;
-use requeue_leases::testing::{Fake, NAMESPACE};
+use requeue_testkit::ApiServer;
 
 use crate::controller::Action;
 use crate::membership::ShardGroup;
@@ -16,7 +16,7 @@ use crate::{Controller, Manager, policy};
 
 /// Returns a shard group whose lease duration and renew deadline are long enough for a busy machine.
 fn group() -> ShardGroup {
-    ShardGroup::new("web", NAMESPACE).objects("websites").lease(|lease| {
+    ShardGroup::new("web", "default").objects("websites").lease(|lease| {
         let lease = lease.lease_duration(Duration::from_secs(90));
         lease.renew_deadline(Duration::from_secs(60)).without_events()
     })
@@ -24,12 +24,12 @@ fn group() -> ShardGroup {
 
 #[tokio::test]
 async fn a_controller_and_a_manager_that_are_refused_name_the_cause_and_the_next_step() {
-    let fake = Fake::default();
-    // The existing group has a different number of shards.
-    drop(group().join(fake.client()).await.unwrap());
-    let shards = || group().count(32).with_client(fake.client());
+    let server = ApiServer::new();
+    // The group has a different number of shards.
+    drop(group().join(server.client()).await.unwrap());
+    let shards = || group().count(32).with_client(server.client());
     let controller = |name: &str| {
-        let maps = kube::Api::<ConfigMap>::all(fake.client());
+        let maps = kube::Api::<ConfigMap>::all(server.client());
         Controller::new(maps, watcher::Config::default()).name(name)
     };
     let reconcile = async |_, _| Ok::<_, Infallible>(Action::await_change());

@@ -14,10 +14,7 @@ use serde_json::json;
 use tokio::sync::oneshot;
 use tokio::time::sleep;
 
-use super::server::Server;
-
-const MAPS: &str = "/api/v1/configmaps";
-const SECRETS: &str = "/api/v1/secrets";
+use super::server::{MAPS, SECRETS, Server};
 
 type Log = Arc<Mutex<Vec<String>>>;
 
@@ -67,7 +64,7 @@ fn sorted(log: &Log) -> Vec<String> {
 
 #[tokio::test(start_paused = true)]
 async fn controllers_start_watch_and_shut_down_together() {
-    let server = Server::new(&[MAPS, SECRETS]);
+    let server = Server::new();
     server.put(MAPS, "a", json!({}));
     server.put(SECRETS, "b", json!({}));
     let (stop, stopped) = oneshot::channel::<()>();
@@ -96,27 +93,29 @@ async fn controllers_start_watch_and_shut_down_together() {
     assert_eq!(sorted(&log), all);
     for path in [MAPS, SECRETS] {
         assert_eq!((server.count("list", path), server.count("watch", path)), (1, 1), "{path}");
-        assert_eq!(server.watches(path).await, 0);
+        assert_eq!(server.open_watches(path), 0);
     }
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_manager_is_ready_when_all_controllers_are() {
-    let server = Server::new(&[MAPS]);
+    let server = Server::new();
+    server.refuse(SECRETS, 404);
     let manager = manager("ready", &server, &Config::default(), &Log::default());
     let readiness = manager.readiness();
     let _running = tokio_util::task::AbortOnDropHandle::new(tokio::spawn(manager.run()));
     sleep(Duration::from_secs(60)).await;
     let waiting = ["ready: maps: Secret.v1 (owned)", "ready: secrets: Secret.v1 (controlled)"];
     assert_eq!(readiness.waiting_for(), waiting);
-    server.install(SECRETS);
+    server.serve(SECRETS);
     readiness.ready().await;
     assert!(readiness.is_ready());
 }
 
 #[tokio::test(start_paused = true)]
 async fn the_first_controller_that_fails_ends_all_and_is_named() {
-    let server = Server::new(&[MAPS]);
+    let server = Server::new();
+    server.refuse(SECRETS, 404);
     server.put(MAPS, "a", json!({}));
     let log = Log::default();
     let config = Config::default().cache_sync_timeout(Duration::from_secs(5));
@@ -145,7 +144,7 @@ async fn the_first_controller_that_fails_ends_all_and_is_named() {
 
 #[tokio::test(start_paused = true)]
 async fn two_controllers_of_one_name_are_an_error() {
-    let server = Server::new(&[MAPS]);
+    let server = Server::new();
     let mut manager = Manager::new();
     for _ in 0..2 {
         let maps = Api::<ConfigMap>::all(server.client());
@@ -160,7 +159,7 @@ async fn two_controllers_of_one_name_are_an_error() {
 
 #[tokio::test(start_paused = true)]
 async fn a_manager_shares_the_watches_of_the_same_objects_only() {
-    let server = Server::new(&[MAPS]);
+    let server = Server::new();
     let mut manager = Manager::new();
     let wc = watcher::Config::default();
     let all = || Api::<ConfigMap>::all(server.client());

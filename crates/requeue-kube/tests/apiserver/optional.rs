@@ -16,10 +16,7 @@ use serde_json::json;
 use tokio::time::{Instant, sleep, timeout};
 use tokio_util::task::AbortOnDropHandle;
 
-use super::server::{DEFINITIONS, Server};
-
-const MAPS: &str = "/api/v1/configmaps";
-const THINGS: &str = "/apis/example.com/v1/things";
+use super::server::{DEFINITIONS, MAPS, Server, THINGS};
 
 /// The way in which the controller watches the optional kind.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -84,8 +81,11 @@ impl World {
     }
 
     fn thing(&self, name: &str) {
-        let owner = json!({ "apiVersion": "v1", "kind": "ConfigMap", "name": "owner", "uid": "u" });
-        self.server.put(THINGS, name, json!({ "ownerReferences": [owner] }));
+        let mut metadata = self.server.owned_by("owner");
+        // Each call changes the object.
+        metadata["annotations"] =
+            json!({ "changed": self.server.snapshot().version().to_string() });
+        self.server.put(THINGS, name, metadata);
     }
 
     /// Waits for the next run, and returns the time until its start.
@@ -109,16 +109,17 @@ impl World {
 #[tokio::test(start_paused = true)]
 async fn a_kind_that_is_installed_later_is_watched_and_again_after_its_removal() {
     for way in [Owned, OwnedFiltered, OwnedShared, Mapped, MappedFiltered, MappedShared] {
-        let server = Server::new(&[MAPS, DEFINITIONS]);
+        let server = Server::new();
         let world = World::new(&format!("optional: {way:?}"), way, server);
         assert!(world.run().await < Duration::from_secs(1), "the start does not wait for the kind");
         assert!(world.readiness.is_ready());
         for round in 0..2 {
             sleep(Duration::from_secs(600)).await;
             // The kind is served shortly after its definition was created.
-            world.server.put(DEFINITIONS, "things.example.com", json!({}));
+            world.server.refuse(THINGS, 404);
+            world.server.define_things();
             sleep(Duration::from_millis(500)).await;
-            world.server.install(THINGS);
+            world.server.serve(THINGS);
             world.thing("a");
             assert!(world.run().await < Duration::from_secs(2), "{way:?}, round {round}");
             world.thing("b");
@@ -131,8 +132,8 @@ async fn a_kind_that_is_installed_later_is_watched_and_again_after_its_removal()
             assert_eq!(world.count() == runs, is_filtered, "{way:?}, round {round}");
             // If the kind is removed while the watch is disconnected, its objects count as deleted.
             let runs = world.count();
-            world.server.uninstall(THINGS);
-            world.server.delete(DEFINITIONS, "things.example.com");
+            world.server.end_watches();
+            world.server.delete(DEFINITIONS, THINGS);
             world.run().await;
             sleep(Duration::from_secs(60)).await;
             assert_eq!(world.count(), runs + 1);
@@ -145,12 +146,12 @@ async fn a_kind_that_is_installed_later_is_watched_and_again_after_its_removal()
 
 #[tokio::test(start_paused = true)]
 async fn without_the_permission_to_watch_definitions_the_kind_is_found_by_the_backoff() {
-    let server = Server::new(&[MAPS]);
-    server.forbid(DEFINITIONS);
+    let server = Server::new();
+    server.refuse(DEFINITIONS, 403);
     let world = World::new("optional, forbidden", Owned, server);
     world.run().await;
     sleep(Duration::from_secs(600)).await;
-    world.server.install(THINGS);
+    world.server.define_things();
     world.thing("a");
     assert!(world.run().await <= Duration::from_secs(61));
     assert_eq!(world.server.count("list", DEFINITIONS), 1, "it asks once");
@@ -160,7 +161,8 @@ async fn without_the_permission_to_watch_definitions_the_kind_is_found_by_the_ba
 
 #[tokio::test(start_paused = true)]
 async fn a_kind_that_is_there_is_listed_before_the_start() {
-    let server = Server::new(&[MAPS, THINGS, DEFINITIONS]);
+    let server = Server::new();
+    server.define_things();
     let world = World::new("optional, present", Owned, server);
     world.run().await;
     world.thing("a");
@@ -170,8 +172,8 @@ async fn a_kind_that_is_there_is_listed_before_the_start() {
 
 #[tokio::test(start_paused = true)]
 async fn the_start_does_not_wait_for_a_kind_that_fails() {
-    let server = Server::new(&[MAPS]);
-    server.forbid(THINGS);
+    let server = Server::new();
+    server.refuse(THINGS, 403);
     let world = World::new("optional, failing", Owned, server);
     assert!(world.run().await < Duration::from_secs(10));
     let errors = world.errors.lock().unwrap();

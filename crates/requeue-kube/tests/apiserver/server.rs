@@ -1,184 +1,147 @@
-//! An API server in memory: lists and watches.
+//! An API server in memory, which can refuse kinds.
 
 use std::collections::BTreeMap;
-use std::convert::Infallible;
-use std::sync::{Arc, Mutex, MutexGuard};
-use std::time::Duration;
+use std::ops::Deref;
+use std::sync::{Arc, Mutex};
 
-use http::{Request, Response};
-use http_body_util::Channel;
+use bytes::Bytes;
+use http::{Request, Uri};
 use kube::Client;
 use kube::client::Body;
-use requeue_leases::testing::respond;
+use requeue_testkit::{Access, ApiServer, Response};
 use serde_json::{Value, json};
-use tokio::sync::mpsc;
+use tower::ServiceExt;
 
-/// The path of the definitions of custom resources.
-pub(crate) const DEFINITIONS: &str = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
+pub(crate) const MAPS: &str = "configmaps";
+pub(crate) const SECRETS: &str = "secrets";
+pub(crate) const THINGS: &str = "things.example.com";
+/// The definitions of custom resources.
+pub(crate) const DEFINITIONS: &str = "customresourcedefinitions.apiextensions.k8s.io";
 
-#[derive(Clone, Default)]
-pub(crate) struct Server(Arc<Mutex<State>>);
-
-#[derive(Default)]
-struct State {
-    version: u64,
-    /// The kinds that are served, by the path that lists all their objects.
-    kinds: BTreeMap<String, Kind>,
-    forbidden: Vec<String>,
-    /// The lists and the watches of each path.
-    requests: Vec<(&'static str, String)>,
+#[derive(Clone)]
+pub(crate) struct Server {
+    api: ApiServer,
+    /// The status codes of the refused resources.
+    refused: Arc<Mutex<BTreeMap<String, u16>>>,
 }
 
-#[derive(Default)]
-struct Kind {
-    objects: BTreeMap<String, Value>,
-    events: Vec<(u64, String)>,
-    watches: Vec<mpsc::UnboundedSender<String>>,
-    /// The oldest version from which a watch can start.
-    oldest: u64,
+impl Deref for Server {
+    type Target = ApiServer;
+
+    fn deref(&self) -> &ApiServer {
+        &self.api
+    }
 }
 
 impl Server {
-    pub(crate) fn new(kinds: &[&str]) -> Self {
-        let server = Self::default();
-        kinds.iter().for_each(|path| server.install(path));
+    /// Creates a server with the namespace `ns`.
+    pub(crate) fn new() -> Self {
+        let server = Self { api: ApiServer::new(), refused: Arc::default() };
+        let namespace = json!({ "apiVersion": "v1", "kind": "Namespace" });
+        server.apply("/api/v1/namespaces/ns", namespace);
         server
     }
 
     pub(crate) fn client(&self) -> Client {
         let server = self.clone();
-        let answer = move |request: Request<Body>| {
-            let response = server.state().answer(&request);
-            async { Ok::<_, Infallible>(response) }
+        let answer = move |mut request: Request<Body>| {
+            let api = server.view(&mut request);
+            api.oneshot(request)
         };
         Client::new(tower::service_fn(answer), "default")
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.0.lock().unwrap()
-    }
-
-    /// Begins to serve the kind at `path`.
-    pub(crate) fn install(&self, path: &str) {
-        self.state().kinds.entry(path.to_owned()).or_default();
-    }
-
-    /// No longer serves the kind, as if its definition had been deleted.
-    pub(crate) fn uninstall(&self, path: &str) {
-        self.state().kinds.remove(path);
-    }
-
-    pub(crate) fn forbid(&self, path: &str) {
-        self.state().forbidden.push(path.to_owned());
-    }
-
-    /// Creates or changes an object in namespace `ns`, with these other fields of its metadata.
-    pub(crate) fn put(&self, path: &str, name: &str, metadata: Value) {
-        let mut object = json!({ "metadata": {
-            "namespace": "ns", "name": name, "uid": format!("uid of {name}"),
-        } });
-        let fields = metadata.as_object().unwrap().clone();
-        object["metadata"].as_object_mut().unwrap().extend(fields);
-        self.state().change(path, name, Some(object));
-    }
-
-    pub(crate) fn delete(&self, path: &str, name: &str) {
-        self.state().change(path, name, None);
-    }
-
-    /// Ends all watches.
-    pub(crate) fn disconnect(&self) {
-        self.state().kinds.values_mut().for_each(|kind| kind.watches.clear());
-    }
-
-    /// Makes all versions too old for a watch.
-    pub(crate) fn compact(&self) {
-        let state = &mut *self.state();
-        state.kinds.values_mut().for_each(|kind| kind.oldest = state.version + 1);
-        state.version += 1;
-    }
-
-    /// Returns the number of open watches of a path.
-    pub(crate) async fn watches(&self, path: &str) -> usize {
-        // Only a write shows that the client has closed its end of the connection.
-        let is_open = |watch: &mpsc::UnboundedSender<String>| watch.send(String::new()).is_ok();
-        self.state().kinds.get_mut(path).unwrap().watches.retain(is_open);
-        tokio::time::sleep(Duration::from_secs(1)).await;
-        let state = self.state();
-        state.kinds[path].watches.iter().filter(|watch| !watch.is_closed()).count()
-    }
-
-    /// Returns the number of requests for a path, with the verb `list` or `watch`.
-    pub(crate) fn count(&self, verb: &str, path: &str) -> usize {
-        let requests = &self.state().requests;
-        requests.iter().filter(|request| **request == (leak(verb), path.to_owned())).count()
-    }
-}
-
-/// Returns the literal of a verb.
-fn leak(verb: &str) -> &'static str {
-    if verb == "watch" { "watch" } else { "list" }
-}
-
-impl State {
-    fn change(&mut self, path: &str, name: &str, object: Option<Value>) {
-        self.version += 1;
-        let kind = self.kinds.get_mut(path).unwrap();
-        let before = kind.objects.remove(name);
-        let verb = match (&before, &object) {
-            (None, _) => "ADDED",
-            (Some(_), Some(_)) => "MODIFIED",
-            (Some(_), None) => "DELETED",
+    /// Returns the server as this request sees it.
+    fn view(&self, request: &mut Request<Body>) -> ApiServer {
+        let refused = self.refused.lock().unwrap();
+        let is_for = |resource: &str| {
+            let plural = resource.split('.').next();
+            request.uri().path().split('/').any(|part| Some(part) == plural)
         };
-        let mut latest = object.clone().or(before).unwrap();
-        latest["metadata"]["resourceVersion"] = json!(self.version.to_string());
-        let event = json!({ "type": verb, "object": latest }).to_string() + "\n";
-        if object.is_some() {
-            kind.objects.insert(name.to_owned(), latest);
+        match refused.iter().find(|(resource, _)| is_for(resource)) {
+            Some((_, 403)) => return self.api.with_access(Access::user("stranger")),
+            Some(_) => *request.uri_mut() = Uri::from_static("/apis/none.example.com/v1/things"),
+            None => {}
         }
-        kind.watches.retain(|watch| watch.send(event.clone()).is_ok());
-        kind.events.push((self.version, event));
+        self.api.clone()
     }
 
-    fn answer(&mut self, request: &Request<Body>) -> Response<Channel<bytes::Bytes, Infallible>> {
-        let path = request.uri().path().replace("/namespaces/ns/", "/");
-        let query = request.uri().query().unwrap_or_default();
-        let is_watch = query.contains("watch=true");
-        self.requests.push((if is_watch { "watch" } else { "list" }, path.clone()));
-        if self.forbidden.contains(&path) {
-            return failure(403, "Forbidden");
-        }
-        let version = self.version;
-        let Some(kind) = self.kinds.get_mut(&path) else { return failure(404, "NotFound") };
-        if !is_watch {
-            let items: Vec<_> = kind.objects.values().collect();
-            let list =
-                json!({ "metadata": { "resourceVersion": version.to_string() }, "items": items });
-            return respond(200, list.to_string(), None);
-        }
-        let from = query.split('&').find_map(|it| it.strip_prefix("resourceVersion="));
-        let from: u64 = from.unwrap().parse().unwrap();
-        if from < kind.oldest {
-            let expired = json!({ "type": "ERROR", "object": status(410, "Expired") });
-            return respond(200, expired.to_string() + "\n", None);
-        }
-        let missed: String = kind
-            .events
-            .iter()
-            .filter(|(at, _)| *at > from)
-            .map(|(_, event)| event.clone())
-            .collect();
-        let (watch, events) = mpsc::unbounded_channel();
-        kind.watches.push(watch);
-        respond(200, missed, Some(events))
+    /// Refuses all requests for a resource: with 403, or with 404 as if there were no such kind.
+    pub(crate) fn refuse(&self, resource: &str, code: u16) {
+        self.refused.lock().unwrap().insert(resource.to_owned(), code);
+    }
+
+    pub(crate) fn serve(&self, resource: &str) {
+        self.refused.lock().unwrap().remove(resource);
+    }
+
+    /// Creates the definition of the kind `Thing`.
+    pub(crate) fn define_things(&self) {
+        let definition = json!({
+            "apiVersion": "apiextensions.k8s.io/v1",
+            "kind": "CustomResourceDefinition",
+            "spec": {
+                "group": "example.com",
+                "names": { "kind": "Thing", "plural": "things" },
+                "scope": "Namespaced",
+                "versions": [{
+                    "name": "v1", "served": true, "storage": true,
+                    "schema": { "openAPIV3Schema": { "type": "object" } },
+                }],
+            },
+        });
+        self.apply(&path(DEFINITIONS, THINGS), definition);
+    }
+
+    /// Creates or changes an object in namespace `ns`, with these fields of its metadata.
+    pub(crate) fn put(&self, resource: &str, name: &str, metadata: Value) {
+        let (api_version, kind) = match resource {
+            MAPS => ("v1", "ConfigMap"),
+            SECRETS => ("v1", "Secret"),
+            _ => ("example.com/v1", "Thing"),
+        };
+        let object = json!({ "apiVersion": api_version, "kind": kind, "metadata": metadata });
+        self.apply(&path(resource, name), object);
+    }
+
+    pub(crate) fn delete(&self, resource: &str, name: &str) {
+        self.send("DELETE", path(resource, name), String::new());
+    }
+
+    /// Returns metadata with an owner, which is a ConfigMap.
+    pub(crate) fn owned_by(&self, name: &str) -> Value {
+        let maps = self.objects(MAPS);
+        let owner = maps.iter().find(|map| map["metadata"]["name"] == *name).unwrap();
+        json!({ "ownerReferences": [{
+            "apiVersion": "v1", "kind": "ConfigMap", "name": name, "uid": owner["metadata"]["uid"],
+        }] })
+    }
+
+    fn apply(&self, path: &str, mut object: Value) {
+        object["metadata"]["name"] = json!(path.rsplit('/').next());
+        self.send("PATCH", format!("{path}?fieldManager=test"), object.to_string());
+    }
+
+    fn send(&self, method: &str, path: String, body: String) {
+        let request = Request::builder().method(method).uri(path);
+        let request = request.header("content-type", "application/apply-patch+yaml");
+        let request = request.body(Bytes::from(body)).unwrap();
+        let now = self.now();
+        let response = self.with(|cluster| cluster.handle(now, &Access::admin(), &request));
+        assert!(matches!(response, Response::Json(200 | 201, _)), "{response:?}");
+    }
+
+    /// Returns the number of requests for a resource, with the verb `list` or `watch`.
+    pub(crate) fn count(&self, verb: &str, resource: &str) -> usize {
+        let records = self.records();
+        records.iter().filter(|record| record.verb == verb && record.resource == resource).count()
     }
 }
 
-fn status(code: u16, reason: &str) -> Value {
-    json!({ "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure",
-        "message": reason, "reason": reason, "code": code })
-}
-
-fn failure(code: u16, reason: &str) -> Response<Channel<bytes::Bytes, Infallible>> {
-    respond(code, status(code, reason).to_string(), None)
+fn path(resource: &str, name: &str) -> String {
+    match resource {
+        MAPS | SECRETS => format!("/api/v1/namespaces/ns/{resource}/{name}"),
+        DEFINITIONS => format!("/apis/apiextensions.k8s.io/v1/customresourcedefinitions/{name}"),
+        _ => format!("/apis/example.com/v1/namespaces/ns/things/{name}"),
+    }
 }

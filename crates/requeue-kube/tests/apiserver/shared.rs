@@ -17,10 +17,7 @@ use tokio::sync::mpsc;
 use tokio::time::sleep;
 use tokio_util::task::AbortOnDropHandle;
 
-use super::server::Server;
-
-const MAPS: &str = "/api/v1/configmaps";
-const SECRETS: &str = "/api/v1/secrets";
+use super::server::{MAPS, SECRETS, Server};
 
 /// The runs of a controller, and the errors that it has reported.
 #[derive(Default)]
@@ -60,17 +57,12 @@ async fn a_while() {
 
 #[tokio::test(start_paused = true)]
 async fn controllers_of_one_kind_watch_it_once_and_both_see_deletions() {
-    let server = Server::new(&[MAPS, SECRETS]);
+    let server = Server::new();
     server.put(MAPS, "a", json!({}));
     let client = server.client();
     let wc = watcher::Config::default();
     let maps = SharedWatch::new(Api::<ConfigMap>::all(client.clone()), wc.clone());
     let secrets = SharedWatch::new(Api::<Secret>::all(client), wc);
-    let owner = |name: &str| {
-        json!({ "ownerReferences": [
-        { "apiVersion": "v1", "kind": "ConfigMap", "name": name, "uid": "u" }
-    ] })
-    };
     let to_b = |_: Arc<Secret>| Some(ObjectRef::new("b").within("ns"));
     let first =
         Controller::for_shared(&maps).name("shared 1").watch_owned(Watched::shared(&secrets));
@@ -80,7 +72,7 @@ async fn controllers_of_one_kind_watch_it_once_and_both_see_deletions() {
     let ((first, one), (second, two)) = (start(first), start(second));
     a_while().await;
     assert_eq!((first.runs(), second.runs()), (vec!["a".to_owned()], vec!["a".to_owned()]));
-    server.put(SECRETS, "s", owner("a"));
+    server.put(SECRETS, "s", server.owned_by("a"));
     a_while().await;
     assert_eq!((first.runs(), second.runs()), (vec!["a".to_owned()], vec!["b".to_owned()]));
     server.delete(SECRETS, "s");
@@ -100,15 +92,15 @@ async fn controllers_of_one_kind_watch_it_once_and_both_see_deletions() {
     // The watch ends when the last controller and the last clone are dropped.
     drop((maps, secrets, one, two));
     a_while().await;
-    assert_eq!((server.watches(MAPS).await, server.watches(SECRETS).await), (1, 0));
+    assert_eq!((server.open_watches(MAPS), server.open_watches(SECRETS)), (1, 0));
     drop(three);
     a_while().await;
-    assert_eq!(server.watches(MAPS).await, 0);
+    assert_eq!(server.open_watches(MAPS), 0);
 }
 
 #[tokio::test(start_paused = true)]
 async fn after_an_outage_there_is_one_list_and_one_run_for_each_changed_object() {
-    let server = Server::new(&[MAPS]);
+    let server = Server::new();
     ["a", "b", "c"].iter().for_each(|name| server.put(MAPS, name, json!({})));
     let maps = SharedWatch::new(Api::<ConfigMap>::all(server.client()), watcher::Config::default());
     let running: Vec<_> = (0..3)
@@ -116,11 +108,11 @@ async fn after_an_outage_there_is_one_list_and_one_run_for_each_changed_object()
         .collect();
     a_while().await;
     running.iter().for_each(|(seen, _)| assert_eq!(seen.runs(), ["a", "b", "c"]));
-    server.disconnect();
-    server.compact();
+    server.end_watches();
     server.put(MAPS, "a", json!({ "labels": { "changed": "yes" } }));
     server.delete(MAPS, "b");
     server.put(MAPS, "d", json!({}));
+    server.compact();
     a_while().await;
     for (seen, _) in &running {
         assert_eq!(seen.runs(), ["a", "b", "d"]);
@@ -132,7 +124,7 @@ async fn after_an_outage_there_is_one_list_and_one_run_for_each_changed_object()
 
 #[tokio::test(start_paused = true)]
 async fn an_index_finds_the_objects_that_a_changed_object_concerns() {
-    let server = Server::new(&[MAPS, SECRETS]);
+    let server = Server::new();
     let of = |secret: &str| json!({ "labels": { "secret": secret } });
     server.put(MAPS, "a", of("x"));
     server.put(MAPS, "b", of("y"));
@@ -260,7 +252,7 @@ fn watches_of_lists_from_a_cache_can_be_created_outside_of_a_runtime() {
     let runtime =
         tokio::runtime::Builder::new_current_thread().enable_all().start_paused(true).build();
     let runtime = runtime.unwrap();
-    let server = Server::new(&[MAPS, SECRETS]);
+    let server = Server::new();
     let client = runtime.block_on(async { server.client() });
     let cached = || watcher::Config::default().any_semantic();
     let (maps, secrets) = (Api::<ConfigMap>::all(client.clone()), Api::<Secret>::all(client));

@@ -180,7 +180,7 @@ fn failure(code: u16) -> Response<Channel<Bytes, Infallible>> {
 }
 
 /// Responds with a text, and then with the texts from the channel, until it is closed.
-pub fn respond(
+fn respond(
     code: u16,
     first: String,
     more: Option<mpsc::UnboundedReceiver<String>>,

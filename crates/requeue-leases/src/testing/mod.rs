@@ -17,7 +17,7 @@ use std::sync::atomic::AtomicU64;
 use kube::Client;
 use tokio::time::Instant;
 
-pub use self::api::{Api, respond};
+pub use self::api::Api;
 pub use self::election::ElectionApi;
 #[cfg(test)]
 pub(crate) use self::election::Server as ElectionServer;

@@ -93,7 +93,7 @@ impl Cluster {
         let deleted = self.delete_object(now, kind, &key, &deletion)?;
         let object = match &deleted {
             Deleted::Gone(object) if !kind.returns_deleted_object() => {
-                return Ok(Response::Json(200, success(kind, object)));
+                return Ok(Response::Json(200, Arc::new(success(kind, object))));
             }
             Deleted::Gone(object) | Deleted::Waits(object) => object,
         };
@@ -130,7 +130,7 @@ impl Cluster {
         if kind.definition.is_some() {
             list["metadata"]["continue"] = json!("");
         }
-        Ok(Response::Json(200, list))
+        Ok(Response::Json(200, Arc::new(list)))
     }
 
     pub(super) fn delete_object(
@@ -188,6 +188,9 @@ impl Cluster {
             }
         }
         if kind.is_core("namespaces") {
+            if !is_first {
+                meta["deletionGracePeriodSeconds"] = json!(0);
+            }
             new["status"]["phase"] = json!("Terminating");
         }
         if metadata::is_ready_to_go(&new) {

@@ -16,6 +16,7 @@ use bytes::Bytes;
 use k8s_openapi::jiff::Timestamp;
 use serde_json::{Value, json};
 
+pub(crate) use self::watch::Event;
 pub use self::watch::Watch;
 use crate::access::Access;
 use crate::discovery;
@@ -30,7 +31,7 @@ use crate::store::{Key, Objects, Store};
 #[derive(Clone, Debug)]
 pub enum Response {
     /// An object, a list or a `Status`, with its code.
-    Json(u16, Value),
+    Json(u16, Arc<Value>),
     /// A text, as for `/healthz`, with its code.
     Text(u16, String),
     /// The stream of a watch. [`Cluster::events`] returns its events.
@@ -124,7 +125,7 @@ impl Cluster {
                 record.reason = Some(failure.reason.to_owned());
                 match failure.text() {
                     Some(text) => Response::Text(failure.code, text.into()),
-                    None => Response::Json(failure.code, failure.to_status()),
+                    None => Response::Json(failure.code, Arc::new(failure.to_status())),
                 }
             }
         };
@@ -145,7 +146,7 @@ impl Cluster {
         let path = request.uri().path();
         let Some(path) = Path::parse(path) else {
             return Ok(match discovery::respond(&self.kinds, request)? {
-                Some(json) => Response::Json(200, json),
+                Some(json) => Response::Json(200, Arc::new(json)),
                 None => Response::Text(200, "ok".into()),
             });
         };
@@ -183,7 +184,7 @@ impl Cluster {
         if kind.group == "authorization.k8s.io" {
             return match &*kind.plural {
                 "selfsubjectaccessreviews" if request.verb == Verb::Create => {
-                    Ok(Response::Json(201, access.review(&request.body)))
+                    Ok(Response::Json(201, Arc::new(access.review(&request.body))))
                 }
                 other => Err(Failure::not_implemented(other)),
             };

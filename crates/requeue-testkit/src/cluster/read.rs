@@ -90,7 +90,7 @@ impl Cluster {
         if request.projection == Projection::Metadata && found.is_empty() {
             list["items"] = Value::Null;
         }
-        Ok(Response::Json(200, list))
+        Ok(Response::Json(200, Arc::new(list)))
     }
 
     /// Returns the version of a list, and its objects unless they are the current ones.
@@ -241,18 +241,18 @@ pub(super) fn serve(kind: &Kind, object: &Arc<Value>) -> Arc<Value> {
 }
 
 /// Returns a stored object as a response shows it.
-pub(super) fn present(kind: &Kind, projection: Projection, object: &Arc<Value>) -> Value {
+pub(super) fn present(kind: &Kind, projection: Projection, object: &Arc<Value>) -> Arc<Value> {
     let object = serve(kind, object);
     match projection {
-        Projection::Whole => with_nulls(Value::clone(&object), kind),
-        Projection::Metadata => metadata_of(&object),
+        Projection::Whole => with_nulls(object, kind),
+        Projection::Metadata => Arc::new(metadata_of(&object)),
     }
 }
 
 /// Adds the fields that the server shows although they are not set.
-fn with_nulls(mut object: Value, kind: &Kind) -> Value {
+fn with_nulls(mut object: Arc<Value>, kind: &Kind) -> Arc<Value> {
     if kind.is_core("events")
-        && let Some(fields) = object.as_object_mut()
+        && let Some(fields) = Arc::make_mut(&mut object).as_object_mut()
     {
         for field in ["eventTime", "firstTimestamp", "lastTimestamp"] {
             fields.entry(field).or_insert(Value::Null);
@@ -260,7 +260,7 @@ fn with_nulls(mut object: Value, kind: &Kind) -> Value {
     }
     let is_role = kind.group == "rbac.authorization.k8s.io" && kind.plural.ends_with("roles");
     if is_role && object["rules"].is_null() {
-        object["rules"] = Value::Null;
+        Arc::make_mut(&mut object)["rules"] = Value::Null;
     }
     object
 }
@@ -274,11 +274,11 @@ pub(super) fn metadata_of(object: &Value) -> Value {
 }
 
 /// Returns an object as a list shows it. Items of built-in kinds do not name their kind.
-pub(super) fn list_item(kind: &Kind, projection: Projection, object: &Value) -> Value {
+pub(super) fn list_item(kind: &Kind, projection: Projection, object: &Arc<Value>) -> Value {
     if projection == Projection::Metadata {
         return metadata_of(object);
     }
-    let mut item = with_nulls(object.clone(), kind);
+    let mut item = Arc::unwrap_or_clone(with_nulls(Arc::clone(object), kind));
     if let (None, Some(fields)) = (&kind.definition, item.as_object_mut()) {
         fields.remove("kind");
         fields.remove("apiVersion");

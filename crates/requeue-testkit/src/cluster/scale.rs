@@ -25,7 +25,8 @@ impl Cluster {
     pub(super) fn get_scale(&self, request: &Request, kind: &Kind) -> Result<Response, Failure> {
         self.check_version_of_get(request)?;
         let (_, object) = self.stored(kind, &request.path)?;
-        Ok(Response::Json(200, shown(scale_of(&serve(kind, &object), &paths(kind)), request)))
+        let scale = shown(scale_of(&serve(kind, &object), &paths(kind)), request);
+        Ok(Response::Json(200, Arc::new(scale)))
     }
 
     pub(super) fn update_scale(
@@ -71,11 +72,13 @@ impl Cluster {
         }
         let writing = Writing::new(now, request, kind);
         let is_changed = before["spec"]["replicas"].as_i64().unwrap_or(0) != replicas;
+        let change = is_changed.then_some(replicas);
         let path: Vec<_> = parts(&paths.spec).collect();
-        let managed_fields = patch::own_scale(&old, &path, is_changed, &writing.ownership);
+        let managed_fields = patch::own_scale(&old, &path, change, &writing.ownership);
         Self::prepare(&mut new, &writing)?;
         let object = self.replace(&writing, &key, new, Some(managed_fields))?;
-        Ok(Response::Json(200, shown(scale_of(&serve(kind, &object), &paths), request)))
+        let scale = shown(scale_of(&serve(kind, &object), &paths), request);
+        Ok(Response::Json(200, Arc::new(scale)))
     }
 }
 

@@ -88,6 +88,14 @@ fn complete(object: &mut Value, kind: &Kind) {
         "pods" => {
             let quality = defaults::quality_of_service(object);
             object["status"] = json!({ "phase": "Pending", "qosClass": quality });
+            if object["spec"]["schedulingGates"].as_array().is_some_and(|gates| !gates.is_empty()) {
+                let message = "Scheduling is blocked due to non-empty scheduling gates";
+                object["status"]["conditions"] = json!([{
+                    "type": "PodScheduled", "status": "False", "reason": "SchedulingGated",
+                    "message": message, "lastProbeTime": null,
+                    "lastTransitionTime": object["metadata"]["creationTimestamp"],
+                }]);
+            }
         }
         "persistentvolumeclaims" | "persistentvolumes" => {
             object["status"] = json!({ "phase": "Pending" });

@@ -15,6 +15,16 @@ use crate::selector::Selector;
 use crate::status::{Failure, FieldError};
 use crate::store::{Change, with_version};
 
+/// An event of a watch: its type, and the object as the client sees it.
+#[derive(Clone, Debug)]
+pub(crate) struct Event(pub(crate) &'static str, pub(crate) Arc<Value>);
+
+impl Event {
+    fn to_json(&self) -> Value {
+        json!({ "type": self.0, "object": *self.1 })
+    }
+}
+
 /// A watch, as a position in the log of changes.
 #[derive(Clone, Debug)]
 pub struct Watch {
@@ -23,7 +33,7 @@ pub struct Watch {
     selector: Selector,
     projection: Projection,
     /// Events that do not come from the log: the initial objects.
-    initial: VecDeque<Value>,
+    initial: VecDeque<Event>,
     /// The version up to which the watch has shown all changes.
     seen: u64,
     has_bookmarks: bool,
@@ -53,10 +63,19 @@ impl Watch {
     /// Returns an event that shows only up to which version the client has seen all changes.
     #[must_use]
     pub fn bookmark(&self) -> Value {
+        self.bookmark_with(&json!({})).to_json()
+    }
+
+    pub(crate) fn next_bookmark(&self) -> Event {
         self.bookmark_with(&json!({}))
     }
 
-    fn bookmark_with(&self, metadata: &Value) -> Value {
+    /// Returns the watched resource, such as `deployments.apps`.
+    pub(crate) fn resource(&self) -> String {
+        self.kind.qualified()
+    }
+
+    fn bookmark_with(&self, metadata: &Value) -> Event {
         let mut object = match self.projection {
             Projection::Whole => {
                 let mut object = defaults::zero(&self.kind);
@@ -70,16 +89,16 @@ impl Watch {
         };
         object["metadata"] = metadata.clone();
         object["metadata"]["resourceVersion"] = json!(self.seen.to_string());
-        json!({ "type": "BOOKMARK", "object": object })
+        Event("BOOKMARK", Arc::new(object))
     }
 
-    fn fail(&mut self, failure: &Failure) -> Vec<Value> {
+    fn fail(&mut self, failure: &Failure) -> Event {
         self.is_over = true;
-        vec![json!({ "type": "ERROR", "object": failure.to_status() })]
+        Event("ERROR", Arc::new(failure.to_status()))
     }
 
     /// Returns the event by which the watch shows a change, if it does.
-    fn event(&self, change: &Change) -> Option<Value> {
+    fn event(&self, change: &Change) -> Option<Event> {
         let namespace = self.namespace.as_deref();
         if !change.key.is_of(self.kind.storage_group(), &self.kind.plural, namespace) {
             return None;
@@ -95,8 +114,7 @@ impl Watch {
             // The last state that the watch has shown, with the version of the change.
             (Some(before), None) => ("DELETED", with_version(&before, change.version)),
         };
-        let object = present(&self.kind, self.projection, &object);
-        Some(json!({ "type": kind, "object": object }))
+        Some(Event(kind, present(&self.kind, self.projection, &object)))
     }
 }
 
@@ -133,7 +151,7 @@ impl Cluster {
             for (_, object) in objects {
                 if watch.selector.matches(&serve(kind, object)) {
                     let object = present(kind, watch.projection, object);
-                    watch.initial.push_back(json!({ "type": "ADDED", "object": object }));
+                    watch.initial.push_back(Event("ADDED", object));
                 }
             }
             if sends_all && watch.has_bookmarks {
@@ -150,6 +168,10 @@ impl Cluster {
     ///
     /// The result is empty if nothing has changed. After an event of type `ERROR`, the watch [is over](Watch::is_over).
     pub fn events(&self, watch: &mut Watch) -> Vec<Value> {
+        self.next_events(watch).iter().map(Event::to_json).collect()
+    }
+
+    pub(crate) fn next_events(&self, watch: &mut Watch) -> Vec<Event> {
         if watch.is_over {
             return Vec::new();
         }
@@ -159,7 +181,7 @@ impl Cluster {
         let oldest = self.store.oldest().max(defined);
         if watch.seen < oldest && self.store.version() > watch.seen {
             let why = format!("too old resource version: {} ({oldest})", watch.seen);
-            events.extend(watch.fail(&Failure::expired(why)));
+            events.push(watch.fail(&Failure::expired(why)));
             return events;
         }
         events

@@ -97,12 +97,7 @@ impl Cluster {
             Some(managed_fields) => managed_fields,
             None => patch::own_update(kind, None, &object, &writing.ownership),
         };
-        if let Some(namespace) = &namespace {
-            let name = text(&object["metadata"]["name"]);
-            let shown = [&name, &prefix].into_iter().find(|it| !it.is_empty());
-            let shown = shown.map_or("Unknown", String::as_str);
-            self.check_open_namespace(kind, shown, namespace)?;
-        }
+        self.check_namespace_of(kind, &object)?;
         if !is_named && !prefix.is_empty() {
             // The API server shortens the prefix, so that the name is a valid label.
             let prefix: String = prefix.chars().take(58).collect();
@@ -198,6 +193,7 @@ impl Cluster {
                 let name = request.path.name.as_deref().unwrap_or_default();
                 let key = Key::new(kind.storage_group(), &kind.plural, namespace, name);
                 check_uid(None, &new, kind, &key, request)?;
+                self.check_namespace_of(kind, &new)?;
                 check_number(new["metadata"]["resourceVersion"].as_str().unwrap_or_default())?;
                 return Ok((201, self.create_object(writing, new, None)?));
             }
@@ -346,12 +342,10 @@ impl Cluster {
     }
 
     /// Refuses a namespace that does not exist, or is being deleted.
-    fn check_open_namespace(
-        &self,
-        kind: &Kind,
-        name: &str,
-        namespace: &str,
-    ) -> Result<(), Failure> {
+    fn check_namespace_of(&self, kind: &Kind, object: &Value) -> Result<(), Failure> {
+        let text = |field: &str| object["metadata"][field].as_str().filter(|it| !it.is_empty());
+        let Some(namespace) = text("namespace") else { return Ok(()) };
+        let name = text("name").or(text("generateName")).unwrap_or("Unknown");
         match self.store.get(&Key::new("", "namespaces", None, namespace)) {
             None => {
                 let namespaces = &self.kinds[&("".into(), "v1".into(), "namespaces".into())];

@@ -6,8 +6,9 @@
 //!
 //! # Determinism
 //!
-//! [`explore`] runs each seed on one thread, whose tokio time is paused, and seeds `fastrand`. It cannot seed other
-//! sources of randomness:
+//! [`explore`] runs each seed on one thread, whose tokio time is paused, and seeds `fastrand`. Seeds run at the same time
+//! on several threads, so a test must not keep state in a `static`. The failure of the smallest seed is reported.
+//! [`explore`] cannot seed other sources of randomness:
 //!
 //! - The order of a `std::collections::HashMap` differs between two runs. kube's own `Controller` polls its runs in
 //!   such an order, if several run at the same time. The controller of requeue-kube has a fixed order.
@@ -33,13 +34,18 @@ mod world;
 use std::env;
 use std::fmt;
 use std::future::Future;
-use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::mem;
+use std::num::NonZero;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
+use std::thread;
 
+use parking_lot::Mutex;
 use requeue_leases::simulation::simulate;
 use tokio::runtime::Builder;
 use tokio::task::LocalSet;
 
+use self::log::Log;
 use self::panics::{Recording, first_panic, message_of};
 use self::plan::Number;
 pub use self::plan::{Fault, Mishap, Point};
@@ -54,9 +60,9 @@ const REPLAY: &str = "REQUEUE_SEED";
 /// The variable with the number of seeds, which replaces that of the test.
 const SEEDS: &str = "REQUEUE_SEEDS";
 
-/// Runs the test once with each of the first `seeds` seeds.
+/// Runs the test once with each of the first `seeds` seeds, on all cores.
 ///
-/// The first failure is shrunk: faults are removed from its plan while it fails in the same way. The message has one
+/// The failure of the smallest seed is shrunk: faults are removed from its plan while it fails in the same way. The message has one
 /// number, which [`replay`] or the variable `REQUEUE_SEED` runs again. `REQUEUE_SEEDS` replaces the number of seeds.
 ///
 /// # Panics
@@ -85,7 +91,7 @@ const SEEDS: &str = "REQUEUE_SEEDS";
 #[track_caller]
 pub fn explore<F, Fut>(seeds: u64, test: F)
 where
-    F: Fn(World) -> Fut,
+    F: Fn(World) -> Fut + Sync,
     Fut: Future,
     Fut::Output: Outcome,
 {
@@ -114,7 +120,7 @@ where
     }
 }
 
-/// Runs the test as [`explore`] does, and returns the first failure, shrunk.
+/// Runs the test as [`explore`] does, and returns the failure of the smallest seed, shrunk.
 ///
 /// # Examples
 ///
@@ -127,12 +133,11 @@ where
 #[must_use]
 pub fn find_failure<F, Fut>(seeds: u64, test: F) -> Option<Failure>
 where
-    F: Fn(World) -> Fut,
+    F: Fn(World) -> Fut + Sync,
     Fut: Future,
     Fut::Output: Outcome,
 {
-    let mut seeds = (0..seeds).map(Number::of_seed);
-    let failure = seeds.find_map(|number| run_once(number, &test).err())?;
+    let failure = first_failure(seeds, &test)?;
     Some(shrink(failure, &test))
 }
 
@@ -149,7 +154,7 @@ where
     Fut: Future,
     Fut::Output: Outcome,
 {
-    run_once(Number::from_u64(number), &test)
+    run_once(Number::from_u64(number), &test).map(|log| log.lines().collect())
 }
 
 /// A run that has failed.
@@ -215,6 +220,37 @@ impl fmt::Display for Failure {
 
 impl std::error::Error for Failure {}
 
+/// Runs the seeds on all cores. Returns the failure of the smallest seed that fails.
+fn first_failure<F, Fut>(seeds: u64, test: &F) -> Option<Failure>
+where
+    F: Fn(World) -> Fut + Sync,
+    Fut: Future,
+    Fut::Output: Outcome,
+{
+    let cores = thread::available_parallelism().map_or(1, NonZero::get) as u64;
+    let others = cores.min(seeds).saturating_sub(1);
+    let left = Mutex::new(0..seeds);
+    let work = || {
+        loop {
+            let seed = left.lock().next()?;
+            if let Err(failure) = run_once(Number::of_seed(seed), test) {
+                // All smaller seeds have begun, and a larger one cannot be the first that fails.
+                *left.lock() = 0..0;
+                return Some(failure);
+            }
+        }
+    };
+    let failures = thread::scope(|scope| {
+        let others: Vec<_> = (0..others).map(|_| scope.spawn(work)).collect();
+        let mut failures = vec![work()];
+        for other in others {
+            failures.push(other.join().unwrap_or_else(|panic| resume_unwind(panic)));
+        }
+        failures
+    });
+    failures.into_iter().flatten().min_by_key(|failure| failure.number.seed)
+}
+
 /// Removes faults while the test fails in the same way.
 fn shrink<F, Fut>(failure: Failure, test: &F) -> Failure
 where
@@ -254,7 +290,7 @@ where
 }
 
 /// Runs the test once. Returns the log.
-fn run_once<F, Fut>(number: Number, test: &F) -> Result<Vec<String>, Failure>
+fn run_once<F, Fut>(number: Number, test: &F) -> Result<Log, Failure>
 where
     F: Fn(World) -> Fut,
     Fut: Future,
@@ -302,9 +338,9 @@ where
         let what = first_panic().filter(|_| is_checked)?;
         Some(Violation { invariant: Invariant::NoPanic, what })
     });
-    let Some(state) = state else { return Ok(Vec::new()) };
+    let Some(state) = state else { return Ok(Log::default()) };
     let result = match violation {
-        None => Ok(state.inner().log.lines().collect()),
+        None => Ok(mem::take(&mut state.inner().log)),
         Some(violation) => {
             let (faults, happened) = state.happened();
             let faults_before = faults.len();

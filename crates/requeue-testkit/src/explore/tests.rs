@@ -2,6 +2,7 @@
 
 use std::error::Error;
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::ConfigMap;
@@ -46,11 +47,26 @@ fn a_failure_is_shrunk_to_the_necessary_faults() {
 }
 
 #[test]
+fn the_failure_of_the_smallest_seed_is_reported_although_seeds_run_at_the_same_time() {
+    for first in [0, 1, 7, 98] {
+        let begun = AtomicU64::new(0);
+        let test = |world: World| {
+            begun.fetch_max(world.seed(), Ordering::Relaxed);
+            async move { assert!(world.seed() < first) }
+        };
+        let failure = find_failure(100, test).expect("most seeds fail");
+        assert_eq!(failure.number() >> 16, first);
+        let cores = thread::available_parallelism().expect("a number of cores").get();
+        let last = begun.load(Ordering::Relaxed);
+        assert!(last < first + cores as u64, "no seed begins after a failure: {last}");
+    }
+}
+
+#[test]
 fn an_outcome_that_changes_is_reported_as_random() {
-    let runs = Mutex::new(0);
+    let runs = AtomicU64::new(0);
     let test = |_: World| {
-        *runs.lock().unwrap() += 1;
-        let is_first = *runs.lock().unwrap() == 1;
+        let is_first = runs.fetch_add(1, Ordering::Relaxed) == 0;
         async move { assert!(!is_first) }
     };
     let failure = find_failure(10, test).expect("the first run fails");

@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value, json};
 
-use super::fields::{Comparison, FieldPath, FieldSet, field_element, item_element};
+use super::fields::{Comparison, FieldSet, field_element, item_element};
 use super::ownership::{Manager, Managers, Ownership, own_update};
 use crate::kind::Kind;
 use crate::schema::{List, Schema};
@@ -43,24 +43,21 @@ pub(crate) fn apply(
     ownership.filter(&mut fields);
     let last = managers.0.get(&applier).map(|managed| managed.fields.clone());
     let mut merged = merge(live, config, schema);
-    if let Some(last) = last {
+    if let Some(mut abandoned) = last {
         // Fields that no manager owns after this apply, although this manager applied them last time.
-        let mut abandoned = last.difference(&fields);
-        for (manager, managed) in &managers.0 {
-            if *manager != applier {
-                let owned = &managed.fields;
-                abandoned.retain(|path| !owned.contains_inside(path));
-            }
+        abandoned.subtract_parents(&fields);
+        for (_, managed) in managers.0.iter().filter(|(manager, _)| **manager != applier) {
+            abandoned.subtract_parents(&managed.fields);
         }
-        abandoned.retain(|path| !fields.contains_inside(path));
-        remove(&mut merged, &abandoned, schema, &mut Vec::new());
+        remove(&mut merged, &abandoned, schema);
     }
 
     let mut comparison = Comparison::of(live, &merged, schema);
     for set in [&mut comparison.added, &mut comparison.modified, &mut comparison.removed] {
         ownership.filter(set);
     }
-    let changed = comparison.modified.union(&comparison.added);
+    let mut changed = comparison.modified.clone();
+    changed.extend(comparison.added.clone());
     if !force {
         check_conflicts(&managers, &applier, &changed)?;
     }
@@ -76,7 +73,7 @@ pub(crate) fn apply(
         }
         managers.0.insert(applier, managed);
     }
-    Ok(Applied { object: merged, managed_fields: managers.to_json() })
+    Ok(Applied { object: merged, managed_fields: managers.into_json() })
 }
 
 fn check_conflicts(
@@ -88,7 +85,7 @@ fn check_conflicts(
     let mut by_manager = Vec::new();
     for (manager, managed) in managers.0.iter().filter(|(manager, _)| *manager != applier) {
         let conflicts = managed.fields.intersection(changed);
-        let paths: Vec<_> = conflicts.in_order().into_iter().map(shown).collect();
+        let paths: Vec<_> = conflicts.in_order().iter().map(|path| shown(path)).collect();
         if paths.is_empty() {
             continue;
         }
@@ -124,7 +121,7 @@ fn check_conflicts(
 }
 
 /// Returns a path as in messages: `.spec.ports[name="http"].port`.
-fn shown(path: &FieldPath) -> String {
+fn shown(path: &[&str]) -> String {
     let elements = path.iter().map(|element| match element.split_once(':') {
         Some(("f", name)) => format!(".{name}"),
         Some(("k", keys)) => {
@@ -133,7 +130,7 @@ fn shown(path: &FieldPath) -> String {
             format!("[{}]", keys.join(","))
         }
         Some((_, value)) => format!("[={value}]"),
-        None => element.clone(),
+        None => (*element).to_owned(),
     });
     elements.collect()
 }
@@ -141,7 +138,7 @@ fn shown(path: &FieldPath) -> String {
 /// Refuses a configuration that does not fit the schema, in the words of structured-merge-diff.
 fn check_form(config: &Value, schema: Schema<'_>, kind: &Kind) -> Result<(), Failure> {
     let mut errors = Vec::new();
-    find_errors(config, schema, "", &mut errors);
+    find_errors(config, schema, &String::new, &mut errors);
     let errors = match errors.as_slice() {
         [] => return Ok(()),
         [one] => one.clone(),
@@ -160,25 +157,31 @@ fn check_form(config: &Value, schema: Schema<'_>, kind: &Kind) -> Result<(), Fai
     )))
 }
 
-fn find_errors(value: &Value, schema: Schema<'_>, path: &str, errors: &mut Vec<String>) {
+/// Adds the errors in a value. Its path is built only for them.
+fn find_errors(
+    value: &Value,
+    schema: Schema<'_>,
+    path: &dyn Fn() -> String,
+    errors: &mut Vec<String>,
+) {
     if let Some(why) = schema.scalar_error(value) {
-        errors.push(format!("{path}: {why}"));
+        errors.push(format!("{}: {why}", path()));
         return;
     }
     match value {
         Value::Object(fields) => {
             for (name, field) in fields {
-                let path = format!("{path}.{name}");
+                let path = || format!("{}.{name}", path());
                 if schema.is_declared(name) {
                     find_errors(field, schema.field(name), &path, errors);
                 } else {
-                    errors.push(format!("{path}: field not declared in schema"));
+                    errors.push(format!("{}: field not declared in schema", path()));
                 }
             }
         }
         Value::Array(items) if schema.list() == List::Atomic => {
             for (at, item) in items.iter().enumerate() {
-                find_errors(item, schema.item(), &format!("{path}[{at}]"), errors);
+                find_errors(item, schema.item(), &|| format!("{}[{at}]", path()), errors);
             }
         }
         Value::Array(items) => {
@@ -189,18 +192,20 @@ fn find_errors(value: &Value, schema: Schema<'_>, path: &str, errors: &mut Vec<S
                     let missing = keys.iter().find(|key| item[**key].is_null() && !default(key));
                     if let Some(key) = missing {
                         errors.push(format!(
-                            "{path}: element {at}: associative list with keys has an element that \
-                             omits key field \"{key}\" (and doesn't have default value)"
+                            "{}: element {at}: associative list with keys has an element that \
+                             omits key field \"{key}\" (and doesn't have default value)",
+                            path(),
                         ));
                         return;
                     }
                 }
                 let element = item_element(item, schema);
-                let shown = shown(&vec![element.clone()]);
-                if !seen.insert(element) {
-                    errors.push(format!("{path}: duplicate entries for key {shown}"));
+                let shown = || shown(&[&element]);
+                if !seen.insert(element.clone()) {
+                    errors.push(format!("{}: duplicate entries for key {}", path(), shown()));
                 }
-                find_errors(item, schema.item(), &format!("{path}{shown}"), errors);
+                let path = || format!("{}{}", path(), shown());
+                find_errors(item, schema.item(), &path, errors);
             }
         }
         _ => {}
@@ -259,40 +264,30 @@ fn merge_items(live: &[Value], config: &[Value], schema: Schema<'_>) -> Vec<Valu
 }
 
 /// Removes fields and items of lists.
-fn remove(value: &mut Value, removed: &FieldSet, schema: Schema<'_>, path: &mut FieldPath) {
+fn remove(value: &mut Value, removed: &FieldSet, schema: Schema<'_>) {
     match value {
         Value::Object(fields) if !schema.is_atomic_map() => {
-            let names: Vec<_> = fields.keys().cloned().collect();
-            for name in names {
-                path.push(field_element(&name));
-                if removed.contains(path) {
-                    fields.remove(&name);
-                } else if removed.contains_inside(path)
-                    && let Some(field) = fields.get_mut(&name)
-                {
-                    let was_empty = is_empty(field);
-                    remove(field, removed, schema.field(&name), path);
-                    // A map or list whose last entry goes, goes too.
-                    if !was_empty && is_empty(field) {
-                        fields.remove(&name);
-                    }
+            fields.retain(|name, field| {
+                let Some(removed) = removed.inside(&field_element(name)) else { return true };
+                if removed.is_member() {
+                    return false;
                 }
-                path.pop();
-            }
+                let was_empty = is_empty(field);
+                remove(field, removed, schema.field(name));
+                // A map or list whose last entry goes, goes too.
+                was_empty || !is_empty(field)
+            });
         }
         Value::Array(items) if schema.list() != List::Atomic => {
-            let mut kept = Vec::new();
-            for mut item in std::mem::take(items) {
-                path.push(item_element(&item, schema));
-                if !removed.contains(path) {
-                    if removed.contains_inside(path) {
-                        remove(&mut item, removed, schema.item(), path);
-                    }
-                    kept.push(item);
+            items.retain_mut(|item| {
+                let Some(removed) = removed.inside(&item_element(item, schema)) else {
+                    return true;
+                };
+                if !removed.is_member() {
+                    remove(item, removed, schema.item());
                 }
-                path.pop();
-            }
-            *items = kept;
+                !removed.is_member()
+            });
         }
         _ => {}
     }

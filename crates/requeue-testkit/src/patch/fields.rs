@@ -1,155 +1,197 @@
 //! Sets of fields, as in `metadata.managedFields`.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 
 use serde_json::{Map, Value, json};
 
 use crate::schema::{List, Schema};
 
-/// The path of a field: its elements in the form of `fieldsV1`, such as `f:spec` or `k:{"name":"a"}`.
-pub(super) type FieldPath = Vec<String>;
-
-/// A set of fields.
+/// A set of fields, as a tree. Its elements have the form of `fieldsV1`, such as `f:spec` or `k:{"name":"a"}`.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(super) struct FieldSet(BTreeSet<FieldPath>);
+pub(super) struct FieldSet {
+    /// True if the set has the field of this node itself. The root is no field.
+    is_member: bool,
+    /// The nodes inside this one that have members.
+    inner: BTreeMap<String, Self>,
+}
 
 impl FieldSet {
     /// Returns the fields that a configuration sets.
     pub(super) fn of(value: &Value, schema: Schema<'_>) -> Self {
+        Self { is_member: false, ..Self::node(value, schema) }
+    }
+
+    /// Returns the set with one field.
+    pub(super) fn of_path(path: &[String]) -> Self {
+        let Some((first, rest)) = path.split_first() else {
+            return Self { is_member: true, ..Self::default() };
+        };
         let mut set = Self::default();
-        set.add(value, schema, &mut Vec::new());
+        set.put(first.clone(), Self::of_path(rest));
         set
     }
 
-    fn add(&mut self, value: &Value, schema: Schema<'_>, path: &mut FieldPath) {
+    fn node(value: &Value, schema: Schema<'_>) -> Self {
+        let mut node = Self::default();
         match value {
-            Value::Object(_) if schema.is_atomic_map() => self.insert(path),
-            Value::Object(fields) => {
+            Value::Object(fields) if !schema.is_atomic_map() => {
                 for (name, field) in fields {
-                    path.push(field_element(name));
-                    self.add(field, schema.field(name), path);
+                    let mut inner = Self::node(field, schema.field(name));
                     let is_empty = field.is_null() || field.as_object().is_some_and(Map::is_empty);
-                    if is_empty || !schema.has_field(name) {
-                        self.insert(path);
-                    }
-                    path.pop();
+                    inner.is_member |= is_empty || !schema.has_field(name);
+                    node.put(field_element(name), inner);
                 }
             }
             Value::Array(items) if schema.list() != List::Atomic => {
                 for item in items {
-                    path.push(item_element(item, schema));
-                    if schema.list() != List::Set {
-                        self.add(item, schema.item(), path);
-                    }
-                    self.insert(path);
-                    path.pop();
+                    let inner = match schema.list() {
+                        List::Set => Self::default(),
+                        _ => Self::node(item, schema.item()),
+                    };
+                    node.put(item_element(item, schema), Self { is_member: true, ..inner });
                 }
             }
-            _ => self.insert(path),
+            _ => node.is_member = true,
         }
+        node
     }
 
-    pub(super) fn insert(&mut self, path: &[String]) {
-        if !path.is_empty() {
-            self.0.insert(path.to_vec());
+    fn put(&mut self, element: String, inner: Self) {
+        if !inner.is_empty() {
+            self.inner.entry(element).or_default().extend(inner);
         }
     }
 
     pub(super) fn is_empty(&self) -> bool {
-        self.0.is_empty()
+        !self.is_member && self.inner.is_empty()
+    }
+
+    /// Returns the node of an element, if the set has the element or something inside it.
+    pub(super) fn inside(&self, element: &str) -> Option<&Self> {
+        self.inner.get(element)
+    }
+
+    /// Returns whether the set has the field of this node itself.
+    pub(super) fn is_member(&self) -> bool {
+        self.is_member
     }
 
     pub(super) fn contains(&self, path: &[String]) -> bool {
-        self.0.contains(path)
-    }
-
-    /// Returns whether the set has the field, or a field inside it.
-    pub(super) fn contains_inside(&self, path: &[String]) -> bool {
-        self.0.range(path.to_vec()..).next().is_some_and(|found| found.starts_with(path))
+        let node = path.iter().try_fold(self, |node, element| node.inside(element));
+        node.is_some_and(Self::is_member)
     }
 
     /// Returns the fields in the order of structured-merge-diff: those of a level before those inside them.
-    pub(super) fn in_order(&self) -> Vec<&FieldPath> {
-        let mut paths: Vec<_> = self.0.iter().collect();
-        paths.sort_by(|left, right| {
-            let same = left.iter().zip(*right).take_while(|(left, right)| left == right).count();
-            let key = |path: &FieldPath| (path.len() != same + 1, path.get(same).cloned());
-            match left.len().min(right.len()) == same {
-                true => left.len().cmp(&right.len()),
-                false => key(left).cmp(&key(right)),
-            }
-        });
+    pub(super) fn in_order(&self) -> Vec<Vec<&str>> {
+        let mut paths = Vec::new();
+        self.add_in_order(&mut Vec::new(), &mut paths);
         paths
     }
 
-    pub(super) fn union(&self, other: &Self) -> Self {
-        Self(self.0.union(&other.0).cloned().collect())
+    fn add_in_order<'a>(&'a self, path: &mut Vec<&'a str>, paths: &mut Vec<Vec<&'a str>>) {
+        let members = self.inner.iter().filter(|(_, inner)| inner.is_member);
+        paths.extend(members.map(|(element, _)| [&path[..], &[element]].concat()));
+        for (element, inner) in &self.inner {
+            path.push(element);
+            inner.add_in_order(path, paths);
+            path.pop();
+        }
     }
 
-    pub(super) fn difference(&self, other: &Self) -> Self {
-        Self(self.0.difference(&other.0).cloned().collect())
+    pub(super) fn extend(&mut self, other: Self) {
+        self.is_member |= other.is_member;
+        if self.inner.is_empty() {
+            self.inner = other.inner;
+            return;
+        }
+        for (element, inner) in other.inner {
+            self.put(element, inner);
+        }
+    }
+
+    pub(super) fn subtract(&mut self, other: &Self) {
+        self.is_member &= !other.is_member;
+        self.change_common(other, Self::subtract);
+    }
+
+    /// Removes the fields that the other set has, and those inside which it has one.
+    pub(super) fn subtract_parents(&mut self, other: &Self) {
+        self.is_member = false;
+        self.change_common(other, Self::subtract_parents);
+    }
+
+    fn change_common(&mut self, other: &Self, change: fn(&mut Self, &Self)) {
+        if self.inner.is_empty() {
+            return;
+        }
+        for (element, other) in &other.inner {
+            if let Some(inner) = self.inner.get_mut(element) {
+                change(inner, other);
+                if inner.is_empty() {
+                    self.inner.remove(element);
+                }
+            }
+        }
     }
 
     pub(super) fn intersection(&self, other: &Self) -> Self {
-        Self(self.0.intersection(&other.0).cloned().collect())
+        let mut common = Self { is_member: self.is_member && other.is_member, ..Self::default() };
+        for (element, inner) in &self.inner {
+            if let Some(other) = other.inside(element) {
+                common.put(element.clone(), inner.intersection(other));
+            }
+        }
+        common
     }
 
-    pub(super) fn retain(&mut self, keep: impl FnMut(&FieldPath) -> bool) {
-        self.0.retain(keep);
+    /// Removes a field, but not those inside it.
+    pub(super) fn remove_member(&mut self, element: &str) {
+        if let Some(inner) = self.inner.get_mut(element) {
+            inner.is_member = false;
+            if inner.is_empty() {
+                self.inner.remove(element);
+            }
+        }
+    }
+
+    /// Removes a field, and all inside it.
+    pub(super) fn remove_all(&mut self, path: &[&str]) {
+        let Some((first, rest)) = path.split_first() else { return };
+        if let Some(inner) = self.inner.get_mut(*first) {
+            inner.remove_all(rest);
+            if rest.is_empty() || inner.is_empty() {
+                self.inner.remove(*first);
+            }
+        }
     }
 
     /// Returns the set in the form of `fieldsV1`.
-    pub(super) fn to_json(&self) -> Value {
-        let mut root = Map::new();
-        for path in &self.0 {
-            let mut place = &mut root;
-            for element in path {
-                let inner = place.entry(element.clone()).or_insert_with(|| json!({}));
-                let Value::Object(inner) = inner else { unreachable!("all nodes are objects") };
-                place = inner;
-            }
-            place.insert(".".into(), json!({}));
+    pub(super) fn into_json(self) -> Value {
+        let inner = self.inner.into_iter();
+        let mut fields: Map<_, _> = inner.map(|(name, inner)| (name, inner.into_json())).collect();
+        // A leaf is an empty object. Only a member with fields inside has a dot.
+        if self.is_member && !fields.is_empty() {
+            fields.insert(".".into(), json!({}));
         }
-        for node in root.values_mut() {
-            remove_dots_of_leaves(node);
-        }
-        Value::Object(root)
+        Value::Object(fields)
     }
 
     /// Reads a set in the form of `fieldsV1`.
     pub(super) fn from_json(json: &Value) -> Self {
-        let mut set = Self::default();
-        set.read(json, &mut Vec::new());
-        set
+        Self { is_member: false, ..Self::read(json) }
     }
 
-    fn read(&mut self, json: &Value, path: &mut FieldPath) {
-        let Some(fields) = json.as_object() else { return };
-        if fields.is_empty() {
-            self.insert(path);
-        }
+    fn read(json: &Value) -> Self {
+        let mut node = Self::default();
+        let Some(fields) = json.as_object() else { return node };
+        node.is_member = fields.is_empty();
         for (element, inner) in fields {
-            if element == "." {
-                self.insert(path);
-                continue;
+            match &**element {
+                "." => node.is_member = true,
+                element => node.put(canonical(element), Self::read(inner)),
             }
-            path.push(canonical(element));
-            self.read(inner, path);
-            path.pop();
         }
-    }
-}
-
-/// A leaf is an empty object. Only a member with fields inside has a dot.
-fn remove_dots_of_leaves(node: &mut Value) {
-    let Some(fields) = node.as_object_mut() else { return };
-    if fields.len() == 1 {
-        fields.remove(".");
-    }
-    for (name, inner) in fields {
-        if name != "." {
-            remove_dots_of_leaves(inner);
-        }
+        node
     }
 }
 
@@ -198,20 +240,21 @@ pub(super) struct Comparison {
 
 impl Comparison {
     pub(super) fn of(old: &Value, new: &Value, schema: Schema<'_>) -> Self {
-        let mut comparison = Self::default();
-        comparison.compare(Some(old), Some(new), schema, &mut Vec::new());
+        let mut comparison = Self::of_node("", Some(old), Some(new), schema);
+        comparison.modified.is_member = false;
         comparison
     }
 
-    fn compare<'v>(
-        &mut self,
-        old: Option<&'v Value>,
-        new: Option<&'v Value>,
+    /// Compares the values of an element.
+    fn of_node(
+        element: &str,
+        old: Option<&Value>,
+        new: Option<&Value>,
         schema: Schema<'_>,
-        path: &mut FieldPath,
-    ) {
+    ) -> Self {
+        let mut comparison = Self::default();
         if old == new {
-            return;
+            return comparison;
         }
         let is_leaf = match new.or(old) {
             Some(Value::Object(_)) => {
@@ -224,53 +267,56 @@ impl Comparison {
             }
             _ => true,
         };
-        if is_leaf {
-            match (old, new) {
-                (None, _) => self.added.insert(path),
-                (_, None) => self.removed.insert(path),
-                (old, new) if old != new => self.modified.insert(path),
-                _ => {}
-            }
-            return;
-        }
-        if let Some(Value::Object(_)) = new.or(old) {
-            let empty = Map::new();
-            let fields = |value: Option<&'v Value>| value.and_then(Value::as_object);
-            let (old_fields, new_fields) =
-                (fields(old).unwrap_or(&empty), fields(new).unwrap_or(&empty));
-            let names: BTreeSet<_> = old_fields.keys().chain(new_fields.keys()).collect();
-            for name in names {
-                path.push(field_element(name));
-                self.compare(old_fields.get(name), new_fields.get(name), schema.field(name), path);
-                path.pop();
-            }
-        } else {
-            let items = |value: Option<&'v Value>| -> Vec<(String, &'v Value)> {
-                let items = value.and_then(Value::as_array).into_iter().flatten();
-                items.map(|item| (item_element(item, schema), item)).collect()
-            };
-            let (old_items, new_items) = (items(old), items(new));
-            let elements: BTreeSet<_> =
-                old_items.iter().chain(&new_items).map(|(element, _)| element).collect();
-            let find = |items: &[(String, &'v Value)], wanted: &str| {
-                items.iter().find(|(element, _)| element == wanted).map(|(_, item)| *item)
-            };
-            for element in elements {
-                path.push(element.clone());
-                let (old, new) = (find(&old_items, element), find(&new_items, element));
-                self.compare(old, new, schema.item(), path);
-                path.pop();
-            }
+        if !is_leaf {
+            comparison.add_inner(old, new, schema);
         }
         // A map, a list or an item that appears or disappears is itself a member. Containers are none: the server's empty
         // object has that list already.
         match (old, new) {
-            _ if path.last().is_some_and(|field| field == "f:containers") => {}
-            (None, _) => self.added.insert(path),
-            (_, None) => self.removed.insert(path),
-            _ => {}
+            _ if !is_leaf && element == "f:containers" => {}
+            (None, _) => comparison.added.is_member = true,
+            (_, None) => comparison.removed.is_member = true,
+            _ => comparison.modified.is_member = is_leaf,
+        }
+        comparison
+    }
+
+    fn add_inner(&mut self, old: Option<&Value>, new: Option<&Value>, schema: Schema<'_>) {
+        if let Some(Value::Object(_)) = new.or(old) {
+            let empty = Map::new();
+            let [old, new] = [old, new].map(|it| it.and_then(Value::as_object).unwrap_or(&empty));
+            let gone = old.keys().filter(|name| !new.contains_key(*name));
+            for name in new.keys().chain(gone) {
+                let (old, new) = (old.get(name), new.get(name));
+                if old != new {
+                    let element = field_element(name);
+                    let inner = Self::of_node(&element, old, new, schema.field(name));
+                    self.put(&element, inner);
+                }
+            }
+            return;
+        }
+        let [old, new] = [old, new].map(|value| items(value, schema));
+        let gone = old.keys().filter(|element| !new.contains_key(*element));
+        for element in new.keys().chain(gone) {
+            let (old, new) = (old.get(element).copied(), new.get(element).copied());
+            self.put(element, Self::of_node(element, old, new, schema.item()));
         }
     }
+
+    fn put(&mut self, element: &str, inner: Self) {
+        let sets = [&mut self.added, &mut self.modified, &mut self.removed];
+        let inner = [inner.added, inner.modified, inner.removed];
+        for (set, inner) in sets.into_iter().zip(inner).filter(|(_, inner)| !inner.is_empty()) {
+            set.put(element.to_owned(), inner);
+        }
+    }
+}
+
+/// Returns the items of a list by their elements. If two are equal, the first counts.
+fn items<'v>(list: Option<&'v Value>, schema: Schema<'_>) -> BTreeMap<String, &'v Value> {
+    let items = list.and_then(Value::as_array).into_iter().flatten().rev();
+    items.map(|item| (item_element(item, schema), item)).collect()
 }
 
 fn is_empty(value: Option<&Value>) -> bool {

@@ -63,25 +63,22 @@ impl Ownership {
 
     /// Removes the fields that no manager owns, and those that this write cannot change.
     pub(super) fn filter(&self, fields: &mut FieldSet) {
-        fields.retain(|path| {
-            let path: Vec<_> = path.iter().map(String::as_str).collect();
-            let is_of_server = match path.as_slice() {
-                ["f:apiVersion" | "f:kind" | "f:metadata"] => true,
-                ["f:metadata", field, ..] => [
-                    "f:name",
-                    "f:namespace",
-                    "f:creationTimestamp",
-                    "f:selfLink",
-                    "f:uid",
-                    "f:generation",
-                    "f:managedFields",
-                    "f:resourceVersion",
-                ]
-                .contains(field),
-                _ => false,
-            };
-            !is_of_server && !self.reset.iter().any(|reset| path.starts_with(reset))
-        });
+        for field in ["f:apiVersion", "f:kind", "f:metadata"] {
+            fields.remove_member(field);
+        }
+        for field in [
+            "f:name",
+            "f:namespace",
+            "f:creationTimestamp",
+            "f:selfLink",
+            "f:uid",
+            "f:generation",
+            "f:managedFields",
+            "f:resourceVersion",
+        ] {
+            fields.remove_all(&["f:metadata", field]);
+        }
+        self.reset.iter().for_each(|path| fields.remove_all(path));
     }
 }
 
@@ -109,16 +106,15 @@ impl Managers {
     }
 
     /// Returns the entries of the metadata: appliers first, then by time.
-    pub(super) fn to_json(&self) -> Value {
-        to_json(self.0.iter().collect())
+    pub(super) fn into_json(self) -> Value {
+        into_json(self.0.into_iter().collect())
     }
 
     /// Takes fields that a write changes from the other managers, and removed fields from them.
     pub(super) fn take_from_others(&mut self, writer: &Manager, comparison: &Comparison) {
-        let changed = comparison.modified.union(&comparison.added).union(&comparison.removed);
-        for (manager, managed) in &mut self.0 {
-            if manager != writer {
-                managed.fields = managed.fields.difference(&changed);
+        for (_, managed) in self.0.iter_mut().filter(|(manager, _)| *manager != writer) {
+            for changed in [&comparison.modified, &comparison.added, &comparison.removed] {
+                managed.fields.subtract(changed);
             }
         }
         self.0.retain(|_, managed| !managed.fields.is_empty());
@@ -166,64 +162,68 @@ pub(crate) fn own_update(
         ownership.filter(set);
     }
     let writer = ownership.manager("Update");
-    let changed = comparison.modified.union(&comparison.added);
     managers.take_from_others(&writer, &comparison);
-    if !changed.is_empty() || !comparison.removed.is_empty() {
-        let before = managers.0.get(&writer).map(|managed| managed.fields.clone());
-        let fields = before.unwrap_or_default().difference(&comparison.removed).union(&changed);
-        if fields.is_empty() {
-            managers.0.remove(&writer);
-        } else {
+    let Comparison { added, modified, removed } = comparison;
+    if [&added, &modified, &removed].iter().any(|set| !set.is_empty()) {
+        let before = managers.0.remove(&writer).map(|managed| managed.fields);
+        let mut fields = before.unwrap_or_default();
+        fields.subtract(&removed);
+        fields.extend(modified);
+        fields.extend(added);
+        if !fields.is_empty() {
             managers.0.insert(writer, ownership.managed(fields));
         }
     }
-    managers.to_json()
+    managers.into_json()
 }
 
-/// Returns the managed fields after a write of a scale, which sets only the field at `path`.
+/// Returns the managed fields after a write of a scale, which sets only the field at `path`, or changes nothing.
 ///
 /// A field without an owner stays so. The owner of an unchanged field gets a second entry for it: the API server looks
 /// for the owner under the version of the scale.
 pub(crate) fn own_scale(
     old: &Value,
     path: &[&str],
-    is_changed: bool,
+    change: Option<i64>,
     ownership: &Ownership,
 ) -> Value {
+    let is_changed = change.is_some();
     let before = Managers::read(old);
     let path: Vec<_> = path.iter().map(|part| field_element(part)).collect();
     let is_owner = |managed: &Managed| managed.fields.contains(&path);
     if !before.0.values().any(is_owner) {
-        return before.to_json();
+        return before.into_json();
     }
-    let mut replicas = FieldSet::default();
-    replicas.insert(&path);
+    let replicas = FieldSet::of_path(&path);
     // The API server gives the entry no time.
     let entry = Managed { time: String::new(), ..ownership.managed(replicas.clone()) };
     let mut entries: Vec<(Manager, Managed)> = Vec::new();
-    for (manager, managed) in &before.0 {
+    for (manager, mut managed) in before.0 {
         let keeps_entry = manager.operation == "Apply" && !is_changed;
-        if !is_owner(managed) || keeps_entry {
-            entries.push((manager.clone(), managed.clone()));
+        if !is_owner(&managed) || keeps_entry {
+            entries.push((manager, managed));
             continue;
         }
-        let fields = managed.fields.difference(&replicas);
-        if !fields.is_empty() {
-            entries.push((manager.clone(), Managed { fields, ..managed.clone() }));
+        managed.fields.subtract(&replicas);
+        if !managed.fields.is_empty() {
+            entries.push((manager.clone(), managed));
         }
         if !is_changed {
-            entries.push((manager.clone(), entry.clone()));
+            entries.push((manager, entry.clone()));
         }
     }
-    if is_changed {
+    // Go leaves out the number 0, so that nobody owns it.
+    if change.is_some_and(|replicas| replicas != 0) {
         entries.push((ownership.manager("Update"), entry));
     }
-    to_json(entries.iter().map(|(manager, managed)| (manager, managed)).collect())
+    into_json(entries)
 }
 
-fn to_json(mut entries: Vec<(&Manager, &Managed)>) -> Value {
-    entries.sort_by_key(|(manager, managed)| {
-        (manager.operation != "Apply", managed.time.clone(), manager.name.clone())
+fn into_json(mut entries: Vec<(Manager, Managed)>) -> Value {
+    entries.sort_by(|left, right| {
+        let [left, right] = [left, right]
+            .map(|(manager, managed)| (manager.operation != "Apply", &managed.time, &manager.name));
+        left.cmp(&right)
     });
     let entries: Vec<_> = entries
         .into_iter()
@@ -233,7 +233,7 @@ fn to_json(mut entries: Vec<(&Manager, &Managed)>) -> Value {
                 "operation": manager.operation,
                 "apiVersion": managed.api_version,
                 "fieldsType": "FieldsV1",
-                "fieldsV1": managed.fields.to_json(),
+                "fieldsV1": managed.fields.into_json(),
             });
             if !managed.time.is_empty() {
                 entry["time"] = json!(managed.time);

@@ -171,8 +171,15 @@ fn check_owners(owners: &Value, errors: &mut Vec<FieldError>) {
         }
         if owner["apiVersion"] == "v1" && owner["kind"] == "Event" {
             let field = format!("metadata.ownerReferences[{at}]");
-            let why = "/v1, Kind=Event is disallowed from being an owner";
-            errors.push(FieldError::invalid(field, owner, why));
+            // Go shows the fields in the order of its struct.
+            let names = ["apiVersion", "kind", "name", "uid", "controller", "blockOwnerDeletion"];
+            let shown = names.into_iter().filter(|name| !owner[name].is_null());
+            let shown: Vec<_> = shown.map(|name| format!("\"{name}\":{}", owner[name])).collect();
+            let why = format!(
+                "{{{}}}: /v1, Kind=Event is disallowed from being an owner",
+                shown.join(",")
+            );
+            errors.push(FieldError::invalid_without_value(field, &why));
         }
     }
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();

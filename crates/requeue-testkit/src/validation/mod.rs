@@ -4,6 +4,7 @@ mod kinds;
 mod meta;
 mod names;
 mod pod_diff;
+mod pods;
 
 use serde_json::Value;
 

@@ -83,7 +83,7 @@ async fn install<K: CustomResourceExt>(world: &World, namespaces: &[&str]) {
 #[track_caller]
 fn assert_found<F, Fut>(invariants: &[Invariant], test: F)
 where
-    F: Fn(World) -> Fut,
+    F: Fn(World) -> Fut + Sync,
     Fut: Future<Output = ()>,
 {
     let failure = find_failure(UNTIL_FOUND, test).expect("the planted bug is found");

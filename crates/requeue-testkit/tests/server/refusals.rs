@@ -75,6 +75,87 @@ async fn an_update_reports_each_error_once() {
 }
 
 #[tokio::test]
+async fn a_pod_is_refused_for_what_its_containers_tolerations_and_gates_say() {
+    let pods = Api::<Pod>::default_namespaced(ApiServer::new().client());
+    let container = json!({ "name": "main", "image": "web" });
+    let tolerates = |toleration| json!({ "tolerations": [toleration] });
+    for (change, why) in [
+        (
+            json!({ "containers": [container, container] }),
+            "spec.containers[1].name: Duplicate value: \"main\"",
+        ),
+        (
+            json!({ "restartPolicy": "Sometimes" }),
+            "spec.restartPolicy: Unsupported value: \"Sometimes\": supported values: \"Always\", \
+             \"OnFailure\", \"Never\"",
+        ),
+        (
+            tolerates(json!({ "key": "a", "operator": "Exists", "value": "x" })),
+            "spec.tolerations[0].operator: Invalid value: \"x\": value must be empty when \
+             `operator` is 'Exists'",
+        ),
+        (
+            tolerates(json!({ "key": "a", "tolerationSeconds": 5 })),
+            "spec.tolerations[0].effect: Invalid value: \"\": effect must be 'NoExecute' when \
+             `tolerationSeconds` is set",
+        ),
+        (
+            json!({ "schedulingGates": [{ "name": "g" }, { "name": "g" }] }),
+            "spec.schedulingGates[1]: Duplicate value: \"g\"",
+        ),
+    ] {
+        let mut pod = json!({ "metadata": { "name": "p" }, "spec": { "containers": [container] } });
+        for (field, value) in change.as_object().expect("fields") {
+            pod["spec"][field] = value.clone();
+        }
+        let status = refused(pods.create(&PostParams::default(), &from(pod)).await);
+        assert_eq!(status.message, format!("Pod \"p\" is invalid: {why}"));
+    }
+}
+
+#[tokio::test]
+async fn a_pod_with_a_gate_accepts_more_node_labels_and_a_scheduled_one_does_not() {
+    let pods = Api::<Pod>::default_namespaced(ApiServer::new().client());
+    let pod = json!({ "metadata": { "name": "p" }, "spec": {
+        "containers": [{ "name": "main", "image": "web" }],
+        "nodeSelector": { "zone": "a" },
+        "schedulingGates": [{ "name": "g" }],
+    } });
+    let created = pods.create(&PostParams::default(), &from(pod)).await.expect("created");
+    let conditions = created.status.and_then(|status| status.conditions).unwrap_or_default();
+    assert_eq!(conditions[0].reason.as_deref(), Some("SchedulingGated"));
+    assert_eq!(created.spec.and_then(|spec| spec.tolerations).unwrap_or_default().len(), 2);
+    let patch = async |spec| {
+        let patch = Patch::Merge(json!({ "spec": spec }));
+        pods.patch("p", &PatchParams::default(), &patch).await
+    };
+    patch(json!({ "nodeSelector": { "disk": "ssd" } })).await.expect("an addition");
+    let changed = refused(patch(json!({ "nodeSelector": { "zone": "b" } })).await);
+    assert!(changed.message.contains("only additions to spec.nodeSelector are allowed"));
+    patch(json!({ "schedulingGates": null })).await.expect("no gate");
+    let late = refused(patch(json!({ "nodeSelector": { "cpu": "new" } })).await);
+    assert!(late.message.contains("pod updates may not change fields"), "{}", late.message);
+}
+
+#[tokio::test]
+async fn a_deployment_makes_progress_and_its_pods_always_restart() {
+    let deployments = Api::<Deployment>::default_namespaced(ApiServer::new().client());
+    let deployment = json!({ "metadata": { "name": "d" }, "spec": {
+        "selector": { "matchLabels": { "app": "d" } },
+        "strategy": { "rollingUpdate": { "maxSurge": 0, "maxUnavailable": "0%" } },
+        "template": { "metadata": { "labels": { "app": "d" } }, "spec": {
+            "containers": [{ "name": "main", "image": "web" }], "restartPolicy": "Never",
+        } },
+    } });
+    let created = deployments.create(&PostParams::default(), &from(deployment)).await;
+    let causes = refused(created).details.map(|details| details.causes).unwrap_or_default();
+    let fields: Vec<_> = causes.iter().map(|cause| &*cause.field).collect();
+    let expected =
+        ["spec.template.spec.restartPolicy", "spec.strategy.rollingUpdate.maxUnavailable"];
+    assert_eq!(fields, expected);
+}
+
+#[tokio::test]
 async fn an_update_of_a_pod_changes_few_fields_and_in_one_direction() {
     let pods = Api::<Pod>::default_namespaced(ApiServer::new().client());
     let first = json!({ "key": "a", "operator": "Exists" });

@@ -42,6 +42,24 @@ async fn a_watch_shows_changes_in_order() {
 }
 
 #[tokio::test]
+async fn a_server_counts_its_watches_and_can_end_them() {
+    let server = ApiServer::new();
+    let maps = maps(&server);
+    let watch = maps.watch(&WatchParams::default(), "1").await.expect("a watch");
+    assert_eq!((server.open_watches("configmaps"), server.open_watches("secrets")), (1, 0));
+    drop(watch);
+    assert_eq!(server.open_watches("configmaps"), 0);
+    let watch = maps.watch(&WatchParams::default(), "1").await.expect("a watch");
+    server.end_watches();
+    // A change after the end is in the next watch.
+    maps.create(&PostParams::default(), &named("a")).await.expect("created");
+    assert_eq!(watch.count().await, 0);
+    let watch = maps.watch(&WatchParams::default(), "1").await.expect("a watch");
+    let events: Vec<_> = watch.take(1).try_collect().await.expect("events");
+    assert_eq!(told(&events[0]), "+a");
+}
+
+#[tokio::test]
 async fn a_selector_makes_objects_appear_and_disappear() {
     let server = ApiServer::new();
     let maps = maps(&server);
