@@ -109,3 +109,24 @@ async fn a_workload_has_defaults_and_merges_containers_by_name() {
     assert_eq!(containers[1]["image"], "web:2");
     assert_eq!(containers[1]["terminationMessagePath"], "/dev/termination-log");
 }
+
+#[tokio::test]
+async fn a_scale_of_zero_has_no_owner() {
+    let deployments = Api::<Deployment>::default_namespaced(ApiServer::new().client());
+    let deployment = from(json!({ "metadata": { "name": "d" }, "spec": {
+        "replicas": 2,
+        "selector": { "matchLabels": { "app": "d" } },
+        "template": { "metadata": { "labels": { "app": "d" } }, "spec": {
+            "containers": [{ "name": "main", "image": "web" }],
+        } },
+    } }));
+    deployments.create(&PostParams::default(), &deployment).await.expect("created");
+    for (replicas, owners) in [(3, 1), (0, 0)] {
+        let patch = Patch::Merge(json!({ "spec": { "replicas": replicas } }));
+        deployments.patch_scale("d", &PatchParams::default(), &patch).await.expect("scaled");
+        let managers = deployments.get("d").await.expect("found").metadata.managed_fields;
+        let managers = managers.unwrap_or_default().into_iter();
+        let of_scale = managers.filter(|it| it.subresource.as_deref() == Some("scale"));
+        assert_eq!(of_scale.count(), owners, "{replicas} replicas");
+    }
+}
