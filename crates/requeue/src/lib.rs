@@ -8,7 +8,7 @@
 //! - **Never lost**: if a key is added while it is in flight, it is delivered once more afterwards.
 //!   If a worker panics, is cancelled or returns early, its run has failed, and the key is retried.
 //! - **Delayed and retried**: [`add_after`](Queue::add_after) delivers a key no earlier than its
-//!   due time. Each failing key has a backoff of its own, until a run succeeds.
+//!   due time. Each failing key has a separate backoff, until a run succeeds.
 //! - **Fair**: keys are delivered first in, first out; by [priority](Order::Priority), without
 //!   starvation; or in [fair shares](Builder::fair) among groups.
 //!

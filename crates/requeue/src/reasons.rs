@@ -9,8 +9,7 @@ use requeue_core::{Reason, ReasonCount, Reasons};
 
 /// The maximum length of a text, in bytes.
 const MAX_TEXT: usize = 80;
-/// The text of the largest number. This number stands for all texts that got no number of their
-/// own.
+/// The text of the largest number. This number stands for all texts that got no separate number.
 const OTHER: &str = "another reason";
 
 /// All texts. They are never freed: there are at most 8,191 texts of at most 80 bytes.
@@ -65,8 +64,7 @@ pub fn intern_reason(text: &str) -> Reason {
 
 /// Returns the reason whose text is the location of the caller, such as `src/main.rs:12`.
 ///
-/// If a function with `#[track_caller]` calls this function, the location is that of its own
-/// caller.
+/// If a function with `#[track_caller]` calls this function, the location is that function's caller.
 ///
 /// # Examples
 ///

@@ -159,7 +159,7 @@ pub enum Transition {
     StartCounted,
     /// The start of the run in flight no longer counts toward the pace.
     StartUncounted,
-    /// No earlier start of the key counts toward the pace any more.
+    /// Earlier starts of the key no longer count toward the pace.
     PaceOver,
     /// A shutdown has dropped the pending runs of the key.
     Dropped,

@@ -22,7 +22,7 @@ pub enum Operation<'a> {
 }
 
 impl Operation<'_> {
-    /// Returns true if the operation needs the current time in every queue, whatever its state.
+    /// Returns true if the operation needs the current time in every state of a queue.
     ///
     /// The caller can then read the clock before it acquires its lock.
     #[inline(always)]

@@ -12,7 +12,7 @@ use super::source::{JitterSource, jitter, scale_duration};
 /// fields of the default value are zero, so every delay is zero, as with a nil `Backoff` in
 /// apimachinery.
 ///
-/// No method panics, whatever the values of the fields are.
+/// No value of a field makes a method panic.
 ///
 /// # Examples
 ///

@@ -310,7 +310,7 @@ impl Collector for Queues {
 type Family = (&'static str, &'static str, Value<Sample>);
 
 /// The function that reads the value of a family from a sample. Each variant is one kind of value.
-// The type is hidden, because only requeue-kube needs it, for the families of its own metrics.
+// The type is hidden, because only requeue-kube needs it, for its own families of metrics.
 #[doc(hidden)]
 #[derive(Debug)]
 pub enum Value<S> {

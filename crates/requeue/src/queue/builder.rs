@@ -410,7 +410,7 @@ impl<K: Key, S: BuildHasher> Builder<K, S> {
     ///
     /// If keys come from people or programs that you do not trust, use [`std::hash::RandomState`],
     /// which is SipHash. The default limiter then also uses SipHash. A [`limiter`](Self::limiter)
-    /// that you set has a hasher of its own: see [`BackoffLimiter::with_hasher`].
+    /// that you set has a separate hasher: see [`BackoffLimiter::with_hasher`].
     ///
     /// # Examples
     ///

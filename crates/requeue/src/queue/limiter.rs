@@ -1,4 +1,4 @@
-//! The limiter of a queue, with a lock of its own. This module catches every panic of the limiter.
+//! The limiter of a queue, with a separate lock. This module catches every panic of the limiter.
 
 use std::time::Duration;
 

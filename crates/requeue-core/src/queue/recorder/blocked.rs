@@ -33,7 +33,7 @@ pub struct Blocked {
 struct Causes([(Transition, bool); 3]);
 
 impl Causes {
-    /// Undoes `transition`: the cause is again as it was before this event. Returns true if
+    /// Undoes `transition`: restores the state of the cause before this event. Returns true if
     /// `transition` began or ended one of the causes.
     fn go_back(&mut self, transition: Transition) -> bool {
         let (began, begins) = match transition {
