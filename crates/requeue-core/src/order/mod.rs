@@ -23,7 +23,7 @@ use crate::types::Slot;
 pub enum Order<K> {
     /// First in, first out.
     Fifo,
-    /// Higher priorities first, with aging. Within a priority, first in, first out.
+    /// Higher priorities first, with aging. Keys of the same priority are delivered first in, first out.
     ///
     /// At least one of `oldest_every` consecutive deliveries takes the eligible key that has been
     /// ready for the longest time. A key with `r` older keys is therefore delivered within

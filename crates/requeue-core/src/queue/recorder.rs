@@ -27,18 +27,19 @@ const MIN_PLACES: usize = 8;
 /// previous place.
 #[derive(Clone, Copy, Default)]
 struct Place {
-    /// The time of the event. In the rest of an add: the longest wait of a debounced add. In the
-    /// rest of a completion: the delay.
+    /// The time of the event. If the place contains the rest of an event: the longest wait of a debounced
+    /// add, or the delay of a completion.
     first: u64,
-    /// The hash of the key. In the rest of an add: the weight of the group. In the rest of a
-    /// completion: the number of failures.
+    /// The hash of the key. If the place contains the rest of an event: the weight of the group of an
+    /// add, or the number of failures of a completion.
     low: u32,
-    /// The kind of the event, its result and its flags. In the rest of an event: [`REST`].
+    /// The kind of the event, its result and its flags. If the place contains the rest of an event, it is
+    /// [`REST`].
     code: u32,
     /// Depending on the kind: a time, the number of a delivery, or the number of a group.
     third: u64,
-    /// For an add: its flags and its priority. For a completion: the due time. For a delivery: the
-    /// number of adds that it serves.
+    /// The flags and the priority of an add, the due time of a completion, or the number of adds that a
+    /// delivery serves.
     fourth: u64,
 }
 

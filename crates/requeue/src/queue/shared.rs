@@ -82,7 +82,7 @@ struct DueAlarm {
     arm_again: bool,
 }
 
-/// A wake that a task has received, and must use before the alarm.
+/// A wake that a task has received. The task must be polled before the time of the alarm.
 struct Watch {
     wake: u64,
     /// The alarm, or `None` while a thread arms it.

@@ -22,7 +22,7 @@ pub enum Error<E> {
     Timeout,
     /// The stop came before the condition held. This is the `Canceled` of a context.
     Cancelled,
-    /// The condition returned this error. It is then not tried again.
+    /// The condition returned this error, which ended the wait.
     Condition(E),
 }
 

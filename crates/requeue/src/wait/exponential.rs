@@ -21,7 +21,7 @@ use crate::clock::Clock;
 ///
 /// # Errors
 ///
-/// - [`Error::Condition`]: the condition returned an error. It is not tried again.
+/// - [`Error::Condition`]: the condition returned an error, which ended the wait.
 /// - [`Error::Timeout`]: no try is left.
 ///
 /// # Panics
@@ -70,7 +70,7 @@ pub async fn exponential_backoff<R: Future<Output = Result<bool, E>>, E>(
 ///
 /// # Errors
 ///
-/// - [`Error::Condition`]: the condition returned an error. It is not tried again.
+/// - [`Error::Condition`]: the condition returned an error, which ended the wait.
 /// - [`Error::Cancelled`]: the stop came first, or both the stop and the deadline have come.
 /// - [`Error::Timeout`]: the deadline came first, or no try is left.
 ///

@@ -111,7 +111,7 @@ impl<M: BackoffManager> Polling<M> {
 ///
 /// # Errors
 ///
-/// - [`Error::Condition`]: the condition returned an error. It is not tried again.
+/// - [`Error::Condition`]: the condition returned an error, which ended the wait.
 /// - [`Error::Cancelled`]: the stop came first, or both the stop and the timeout have come.
 /// - [`Error::Timeout`]: the timeout passed first.
 ///

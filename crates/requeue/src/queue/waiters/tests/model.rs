@@ -1,5 +1,5 @@
-//! A random test of the list of waiters: whenever a thread waits, some thread keeps the next
-//! deadline.
+//! A random test of the list of waiters. It checks that if a thread waits, some thread wakes itself
+//! at the next deadline.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
