@@ -241,7 +241,8 @@ fn fails<T>(f: impl FnOnce() -> T) {
     assert!(outcome.is_err(), "no key was copied");
 }
 
-/// A group has a limit of 2. Whichever copy fails, 2 keys of the group can still be in flight, and never more.
+/// A group has a limit of 2. Whichever copy fails, 2 keys of the group can still be in flight, and
+/// never more.
 #[test]
 fn a_copy_that_fails_takes_no_place_in_its_group() {
     let (mut queue, keys) = queue::<Fragile>(ReaddPolicy::KeepBoth, Some(2), false);

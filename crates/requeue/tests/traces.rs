@@ -19,7 +19,8 @@ use requeue::{
     Add, Added, Builder, Completion, GroupId, InFlightPolicy, Merge, Pace, Queue, trace,
 };
 
-/// The spans of all tests of this process. Each test reads only the spans of the traces that it has started.
+/// The spans of all tests of this process. Each test reads only the spans of the traces that it has
+/// started.
 static SPANS: LazyLock<(SdkTracerProvider, InMemorySpanExporter)> = LazyLock::new(|| {
     let exporter = InMemorySpanExporter::default();
     let provider = SdkTracerProvider::builder().with_simple_exporter(exporter.clone()).build();
@@ -408,7 +409,8 @@ mod with_tracing {
 
     use super::*;
 
-    /// The context of a span of `tracing` is kept with an add, and the spans of a handler are children of its run.
+    /// The context of a span of `tracing` is kept with an add, and the spans of a handler are
+    /// children of its run.
     #[tokio::test]
     async fn spans_of_tracing_are_parents_and_children() {
         let tracer = SPANS.0.tracer("test");

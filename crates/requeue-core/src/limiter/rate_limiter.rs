@@ -50,7 +50,8 @@ pub trait RateLimiter<K>: Send {
     /// forgotten.
     fn num_requeues(&self, key: &K) -> u32;
 
-    /// Returns the longest delay of this limiter. If its delays have no maximum, returns a long delay that the implementation chooses.
+    /// Returns the longest delay of this limiter. If its delays have no maximum, returns a long
+    /// delay that the implementation chooses.
     ///
     /// A queue calls this method one time. The queue uses the result as the delay of a key if
     /// [`delay`](Self::delay) panics or cannot be called. The default is 300 s.

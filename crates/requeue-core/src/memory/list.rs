@@ -37,8 +37,8 @@ impl<I: Id> List<I> {
         self.tail
     }
 
-    /// Appends `id`. Before the call, the caller has set the links of `id` to the old tail and to
-    /// no next entry.
+    /// Appends `id`. The caller has already set the links of `id`: the previous entry is the old
+    /// tail, and there is no next entry.
     #[inline]
     pub(crate) fn append(&mut self, links: &mut impl Links<I>, id: I) {
         match self.tail {

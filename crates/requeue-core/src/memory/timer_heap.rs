@@ -3,8 +3,8 @@
 //!
 //! A node has four children, so the heap is half as high as a binary heap. The children of the node
 //! at position `n` are at positions `4 n` to `4 n + 3`, so that they are in the same chunk and in
-//! one or two cache lines. The root, at position 0, is in the same group as its children. If
-//! deadlines are equal, the first that was set leaves the heap first.
+//! one or two cache lines. The root, at position 0, is in the same group as its children. Equal
+//! deadlines leave the heap in the order in which they were set.
 //!
 //! A deadline can have a bound, as [`Wait`] describes. Bounds are in a side table, which is
 //! allocated when the first bound is set. The rules that change a deadline and its bound are in

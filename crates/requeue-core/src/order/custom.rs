@@ -10,7 +10,7 @@ pub(crate) struct Custom<K> {
     pub(crate) order: Box<dyn CustomOrder<K>>,
     pub(crate) by_age: Fair,
     /// The number of keys that were pushed to the user's order since it was last empty, minus those
-    /// that it returned. At 0, the order is not called.
+    /// that it returned. While it is 0, the queue does not call the order.
     entries: usize,
 }
 

@@ -23,7 +23,8 @@ use crate::types::Slot;
 pub enum Order<K> {
     /// First in, first out.
     Fifo,
-    /// Higher priorities first, with aging. Keys of the same priority are delivered first in, first out.
+    /// Keys of higher priorities are delivered first, with aging. Keys of the same priority are
+    /// delivered first in, first out.
     ///
     /// At least one of `oldest_every` consecutive deliveries takes the eligible key that has been
     /// ready for the longest time. A key with `r` older keys is therefore delivered within

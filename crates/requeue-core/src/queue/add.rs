@@ -96,7 +96,7 @@ impl<K: Eq + Clone> Queue<K> {
         (Added::New, None)
     }
 
-    /// Returns true if an add of `key` would be refused.
+    /// Returns true if the queue would refuse an add of `key`.
     pub fn refuses<Q>(&self, key: &Q, hash: u64) -> bool
     where
         K: Borrow<Q>,

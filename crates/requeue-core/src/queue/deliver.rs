@@ -239,7 +239,7 @@ impl<K: Eq + Clone> Queue<K> {
         self.record_freed_group(slot, now);
         self.free_group(slot, freed);
         let worked = self.start_next(slot, &plan, was_dirty, asked.priority, now, order_key);
-        // The key will not run again. Its record must not be kept for a number of failures.
+        // The key will not run again, so its record must not be kept only because the key has failed.
         if plan.is_lost {
             self.set_failures(slot, 0);
         }

@@ -102,7 +102,7 @@ impl<K: Eq + Clone> Queue<K> {
     /// # Panics
     ///
     /// Panics if the `clone` of a key panics. `keys` then contains the keys that were cancelled
-    /// before.
+    /// before the panic.
     pub fn cancel_groups(
         &mut self,
         is_cancelled: impl Fn(GroupId) -> bool,

@@ -60,7 +60,7 @@ impl<K: Eq + Clone> Queue<K> {
     /// # Panics
     ///
     /// Panics if the `clone` of a key panics. `keys` then contains the keys that were removed
-    /// before.
+    /// before the panic.
     #[must_use]
     pub fn drop_some(&mut self, max: usize, keys: &mut Vec<K>) -> bool {
         if self.ending != Ending::ShutDown {

@@ -27,14 +27,14 @@ const MIN_PLACES: usize = 8;
 /// previous place.
 #[derive(Clone, Copy, Default)]
 struct Place {
-    /// The time of the event. If the place contains the rest of an event: the longest wait of a debounced
-    /// add, or the delay of a completion.
+    /// The time of the event. If the place contains the rest of an event: the longest wait of a
+    /// debounced add, or the delay of a completion.
     first: u64,
     /// The hash of the key. If the place contains the rest of an event: the weight of the group of an
     /// add, or the number of failures of a completion.
     low: u32,
-    /// The kind of the event, its result and its flags. If the place contains the rest of an event, it is
-    /// [`REST`].
+    /// The kind of the event, its result and its flags. If the place contains the rest of an event,
+    /// it is [`REST`].
     code: u32,
     /// Depending on the kind: a time, the number of a delivery, or the number of a group.
     third: u64,

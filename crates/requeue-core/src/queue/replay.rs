@@ -1,5 +1,5 @@
-//! The replay of a recording: the state machine repeats its operations, and the events are
-//! compared.
+//! The replay of a recording. The state machine repeats the recorded operations, and the replay
+//! compares the resulting events with the recorded events.
 
 use alloc::boxed::Box;
 use alloc::collections::{BTreeMap, BTreeSet};

@@ -45,7 +45,8 @@ impl ConsecutiveFailures {
     pub const BUCKETS: [u32; 7] = [1, 2, 5, 10, 20, 50, 100];
 
     /// Adds a failed delivery. `failures` is the number of consecutive failures of its key.
-    // This method is hidden, because only `requeue-store` needs it, for the same counters of its queues.
+    // This method is hidden, because only `requeue-store` needs it, for the same counters of its
+    // queues.
     ///
     /// # Examples
     ///

@@ -360,8 +360,8 @@ impl<K: Eq + Clone> Queue<K> {
     // --- Deadlines and failures -----------------------------------------------------------------
 
     /// Counts that the key in `slot` waits, in its present phase. Few keys wait while they are
-    /// ready or in flight. The queue therefore counts only these (busy) waiting keys, and computes
-    /// the number of the others. Groups count only Idle waiting keys.
+    /// ready or in flight. The queue therefore counts only these keys, which are called busy, and
+    /// computes the number of the other waiting keys. Groups count only Idle waiting keys.
     #[inline(always)]
     fn enter_wait(&mut self, slot: Slot, phase: Phase, has_failed: bool) {
         self.counters.failing += u32::from(has_failed);

@@ -77,7 +77,7 @@ pub struct Plan<T> {
     pub backoff: Option<T>,
     /// True if the key is ready after the completion and after the add that follows it.
     pub makes_ready: bool,
-    /// True if the key is parked.
+    /// True if the store parks the key.
     pub is_parked: bool,
     /// True if the shutdown of the queue has prevented a run that was requested.
     pub is_lost: bool,

@@ -18,7 +18,7 @@
 //! | the priority of the pending run | [`priority`] |
 //! # Differences between the queue in memory and a store
 //!
-//! [`KeyState`] contains these differences: methods with a default, which is the value in a store.
+//! These differences are methods of [`KeyState`] with a default, which is the value in a store.
 //! A store has no pace, and is never shut down. [`ReaddPolicy::KeepBoth`] and [`How::Restarted`]
 //! exist only in memory. [`How::Park`] exists only in a store.
 //!

@@ -21,7 +21,7 @@ use crate::sync::{quietly, waker_fn};
 /// A queue uses this clock only if [`Builder::clock`](crate::Builder::clock) sets it, even if the
 /// queue is built in a runtime. When the time of the runtime is paused or advanced, so is the time
 /// of this clock. The clock owns a handle of its runtime, so any thread can use it, even a thread
-/// of another runtime. Its origin is the moment of its creation, when its time is 1 ns. Clones
+/// of another runtime. Its time begins at 1 ns when the clock is created. Clones
 /// return the same time. Clocks that were created separately do not.
 ///
 /// Each alarm is an entry of the runtime's timer driver, which wakes the waker itself. **No task is

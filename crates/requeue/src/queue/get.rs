@@ -57,8 +57,8 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
     /// # Cancel safety
     ///
     /// If the future is dropped, it has taken no key. If it was woken, it wakes the next getter
-    /// instead. A future that was woken and is not polled takes no key either. Every two such
-    /// futures delay the next waiting task by 5 to 10 ms.
+    /// instead. A future that was woken and is not polled takes no key either. Each pair of such
+    /// futures delays the next waiting task by 5 to 10 ms.
     ///
     /// # Examples
     ///

@@ -6,7 +6,7 @@ use requeue_core as core;
 use crate::metrics::QueueMetrics;
 use crate::sync::quietly;
 
-/// Numbers of events: either since the queue was created, or since the last report.
+/// The numbers of three kinds of events, since the queue was created or since the last report.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Events {
     /// How often a key became ready or dirty, for `QueueMetrics::add`.

@@ -1,7 +1,7 @@
 //! Loops that wait: apimachinery's `wait` on any [`Clock`](crate::clock::Clock).
 //!
-//! The loops and the managers need the feature `wait`. [`Backoff`], [`jitter`] and [`jitter_source`] are always
-//! available.
+//! The loops and the managers need the feature `wait`. [`Backoff`], [`jitter`] and
+//! [`jitter_source`] are always available.
 //!
 //! | task | function or type | apimachinery |
 //! |---|---|---|

@@ -70,7 +70,8 @@ pub(super) async fn run_guarded<F: Future>(future: F) -> Option<F::Output> {
     .await
 }
 
-/// Tries `condition` once. If it holds or returns an error, breaks with the result of the wait. If it panics and [`handle_crash`] returns, continues, as if the condition did not hold yet.
+/// Tries `condition` once. If it holds or returns an error, breaks with the result of the wait. If
+/// it panics and [`handle_crash`] returns, continues, as if the condition did not hold yet.
 pub(super) async fn try_condition<R: Future<Output = Result<bool, E>>, E>(
     condition: &mut impl FnMut() -> R,
 ) -> ControlFlow<Result<(), Error<E>>> {

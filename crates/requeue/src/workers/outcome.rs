@@ -153,7 +153,7 @@ impl Error {
         &*self.source
     }
 
-    /// Returns the original error, by value.
+    /// Converts this value into the original error.
     #[must_use]
     pub fn into_source(self) -> Box<dyn StdError + Send + Sync> {
         self.source

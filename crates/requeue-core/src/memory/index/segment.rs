@@ -16,8 +16,9 @@ pub(super) const BITS: u32 = 6;
 /// A segment with fewer than 2^`BITS` buckets is full at this average number of taken places per
 /// bucket, out of twelve.
 pub(super) const FULL: u32 = 7;
-/// A segment with 2^`BITS` buckets is full at this average. It reaches the average only if many
-/// hashes have the same last bits, because the index splits its segments earlier.
+/// A segment with 2^`BITS` buckets is full at this average number of taken places per bucket. It
+/// reaches the average only if many hashes have the same last bits, because the index splits its
+/// segments earlier.
 const CRAMMED: u32 = 10;
 
 /// The position of a key's slot in the index. Each record stores this position, so that the index

@@ -14,7 +14,8 @@ impl Recording {
     /// numbers replace the hashes of keys and the numbers of groups, in the order of their first
     /// events. `subject` is one key of the recording, and gets the name `KEY`.
     ///
-    /// The result reveals nothing about the keys. Hashes must be replaced, because a reader who knows their seed could test if a guessed key is in the recording. Times, priorities, the
+    /// The result reveals nothing about the keys. Hashes must be replaced, because a reader who
+    /// knows their seed could test if a guessed key is in the recording. Times, priorities, the
     /// weights of groups and the settings of the queue stay the same.
     ///
     /// # Examples
