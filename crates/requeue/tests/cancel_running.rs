@@ -47,7 +47,7 @@ fn a_key_that_changes_all_the_time_completes_under_a_pace_too() {
         assert!(queue.try_get().is_none(), "the pace delays the next run");
         clock.advance(secs(4));
     }
-    // The first restart was more than 10 s ago, so adds restart no more runs.
+    // The first restart was more than 10 s ago, so an add no longer restarts the run.
     let item = queue.try_get().expect("the pace permits this run");
     queue.add("a");
     assert_eq!(item.cancel_reason(), None);

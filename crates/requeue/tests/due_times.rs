@@ -268,7 +268,7 @@ fn the_thread_that_keeps_the_time_keeps_that_of_its_last_check() {
     });
 }
 
-/// The threads have left, and one task remains: the queue's alarm keeps the time.
+/// All threads have left, and one task still waits. The alarm of the queue must then wake it.
 #[test]
 fn the_time_is_kept_on_when_only_a_task_is_left() {
     let (queue, clock) = slept();
@@ -282,7 +282,8 @@ fn the_time_is_kept_on_when_only_a_task_is_left() {
     });
 }
 
-/// A clock that runs slower than the clock by which its alarms ring and its parked threads wake.
+/// A clock that is slower than the clock of its alarms and of parked threads. Wakes are therefore
+/// too early.
 struct Slow;
 
 impl Clock for Slow {

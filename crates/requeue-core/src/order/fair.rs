@@ -81,7 +81,8 @@ pub(crate) struct Fair {
     paused_ready: usize,
     /// The number of dirty keys in paused groups.
     paused_dirty: usize,
-    /// The last tick. Ticks number the changes of the order, so that a lower tick is earlier.
+    /// The last tick. Each change of the order gets the next tick, so a lower tick means an earlier
+    /// change.
     ticks: u64,
     /// The number of ready keys in eligible groups.
     eligible: usize,

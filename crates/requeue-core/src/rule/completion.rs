@@ -49,7 +49,7 @@ pub enum Adds {
 /// The run that can start directly after the completion.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Start<T> {
-    /// There is no such run.
+    /// No run can start directly after the completion.
     No,
     /// The key is ready, at the tail of the order.
     Now,

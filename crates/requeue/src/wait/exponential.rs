@@ -13,8 +13,9 @@ use crate::clock::Clock;
 /// left.
 ///
 /// This is apimachinery's `ExponentialBackoff`. There are at most [`Backoff::steps`] tries, and
-/// none if `steps` is zero or negative. There is no delay after the last try. A delay that reaches
-/// the cap uses up the remaining tries. The wait then ends after that delay, without another try.
+/// none if `steps` is zero or negative. There is no delay after the last try. If the next delay
+/// would reach the cap, the remaining tries are used up. The wait then ends after the present
+/// delay, without another try.
 ///
 /// If the condition returns `Ok(false)`, it does not hold yet. A panic has the same meaning, unless
 /// [`set_really_crash`](super::set_really_crash) was called with `true`.
