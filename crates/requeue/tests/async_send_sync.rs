@@ -55,7 +55,7 @@ const _: () = {
     all!(send: Queue<u32>, Queue<Lone>, Builder<u32>, Builder<Lone>);
     all!(sync: Queue<u32>, Queue<Lone>);
     all!(is_static: Queue<u32>, Item<'static, u32>);
-    // A guard can be sent if its key can be sent.
+    // An item can be sent to another thread if its key can be sent.
     all!(send: Item<'static, u32>, Item<'static, Lone>, Ticket);
     all!(sync: Item<'static, u32>, Ticket);
     assert!(Probe::<Item<'static, u32>>::IS_SYNC);

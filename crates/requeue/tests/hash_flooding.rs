@@ -120,7 +120,7 @@ fn a_queue_with_siphash_hashes_keys_with_nothing_else() {
     let hashers = HASHERS.take();
     assert_eq!(hashers.into_iter().collect::<Vec<_>>(), [type_name::<DefaultHasher>()]);
 
-    // A queue with the default hasher still works.
+    // A queue with the default hasher uses only foldhash.
     let queue = Queue::new();
     queue.add(Key(1, 2));
     queue.try_get().unwrap().retry();

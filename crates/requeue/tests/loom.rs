@@ -37,7 +37,7 @@ fn queue(clock: &FakeClock) -> Arc<Queue<u64>> {
     Arc::new(Queue::builder().clock(clock.clone()).build().unwrap())
 }
 
-/// What the runs of one key have observed.
+/// The observations of the runs of one key.
 #[derive(Default)]
 struct Runs {
     busy: AtomicBool,

@@ -95,8 +95,8 @@ pub(crate) struct Slab<T, I = Slot> {
 
 impl<T, I: Id> Slab<T, I> {
     /// Creates an empty slab. `has_side_tables` must be true if other containers have an entry for
-    /// each slot up to the last slot. A slot without memory in the slab then still costs memory in
-    /// these containers.
+    /// each slot up to the last slot. These containers then have memory for a slot even if the slab
+    /// has none.
     pub(crate) const fn new(has_side_tables: bool) -> Self {
         Self {
             chunks: Vec::new(),

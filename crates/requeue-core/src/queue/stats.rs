@@ -13,7 +13,7 @@ pub struct Totals {
     /// The number of accepted adds, including those that became part of a pending run.
     pub adds: u64,
     /// How often a key became ready, or dirty while in flight (`workqueue_adds_total`). A delayed
-    /// add is included when its key is due. A retry is included each time.
+    /// add is included when its key is due. Each retry is also included.
     pub enqueued: u64,
     /// The number of adds that became part of a pending run.
     pub coalesced: u64,

@@ -12,8 +12,8 @@ use crate::sync::quietly;
 
 /// The monotonic clock of the machine.
 ///
-/// The origin of the times is just before the first use of the clock in this process. Its first
-/// time is 1 ns, so [`Time::ZERO`] is before any time that this clock returns. All `SystemClock`s
+/// At the first use of the clock in a process, its time is 1 ns. [`Time::ZERO`] is therefore before any
+/// time that this clock returns. All `SystemClock`s
 /// return the same time.
 ///
 /// **One thread for the whole process**, called `requeue-timer`, wakes the wakers of all alarms.

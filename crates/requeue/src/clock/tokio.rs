@@ -33,9 +33,9 @@ use crate::sync::{quietly, waker_fn};
 /// [`SystemClock`] then wakes the wakers, so waiting callers are not forgotten. If the time was
 /// paused when the runtime shut down, the time no longer changes.
 ///
-/// The clock must detect a shutdown. If an alarm is armed during the shutdown, the driver wakes it
-/// early, which shows the shutdown. Otherwise, the next call of `arm` causes a panic in tokio. The
-/// clock catches this panic, and only the message of the panic hook is visible.
+/// The clock must detect a shutdown. If an alarm is armed when the runtime shuts down, its waker is
+/// woken early, which shows the shutdown. Otherwise, the next call of [`arm`](Clock::arm) causes a
+/// panic in tokio. The clock catches this panic, and only the message of the panic hook is visible.
 ///
 /// # Examples
 ///

@@ -22,8 +22,8 @@ use crate::Time;
 /// this clock, no delay is too short: a caller that is woken early reads this clock, and continues
 /// to wait.
 ///
-/// **Between threads.** All clocks of this type have the same origin, just before the first use of
-/// the clock in this process. Its first time is 1 ns. Within a thread, time never goes back. Two
+/// **Between threads.** All clocks of this type return the same time, which is 1 ns at the
+/// first call of [`TscClock::new`] in the process. Within a thread, time never goes back. Two
 /// threads that read the clock simultaneously can get times that differ by some tens of
 /// nanoseconds, because a processor may read its counter a few instructions early.
 ///

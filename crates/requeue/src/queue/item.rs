@@ -179,7 +179,8 @@ impl<'q, K: Key> Item<'q, K> {
     #[must_use]
     pub fn queued(&self) -> Option<Duration> {
         let (owner, _) = self.live.as_ref()?;
-        // If an operation of the queue does not need the time, the queue does not track times.
+        // A queue that tracks times needs the time in every operation, so this queue does not track
+        // times.
         if !owner.facts.always_needs_now {
             return None;
         }

@@ -100,7 +100,7 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
     /// Call this method when no more adds are expected: at the end of the input, or before a
     /// shutdown, which would drop the waiting keys. The keys become due in no particular order.
     ///
-    /// If no key was ever debounced, the call takes constant time. Otherwise, it examines every key
+    /// If no key was ever debounced, the call examines no keys. Otherwise, it examines every key
     /// of the queue, up to 256 under one acquisition of the lock.
     ///
     /// # Examples

@@ -17,8 +17,9 @@ pub(crate) struct LockedLimiter<K> {
     /// The delay that is used if the limiter panics or its lock is refused.
     longest: Duration,
     /// True if the limiter has no failures to forget. A success then need not acquire the lock of
-    /// the limiter. The flag is written under this lock. A thread that completes a key got the key
-    /// after all its failures were counted, so it reads a value of the flag that includes them.
+    /// the limiter. The flag is written under this lock. All failures of a key are counted before
+    /// the key is delivered again. A thread that completes the key therefore reads a value of the
+    /// flag that includes these failures.
     idle: AtomicBool,
 }
 
