@@ -15,8 +15,8 @@ struct Place {
     priority: i32,
 }
 
-/// The ready keys, each in two lists: the list of its priority, whose links are in the records, and
-/// the list by age, whose links are in a side table.
+/// The ready keys. Each key is in the list of its priority, whose links are in the records. It is
+/// also in the list by age, whose links are in a side table.
 pub(crate) struct ByPriority {
     lists: PriorityLists,
     places: Chunked<Place>,

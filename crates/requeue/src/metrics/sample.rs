@@ -84,8 +84,9 @@ pub struct Fleet {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub struct Times {
-    /// The times from becoming ready to the delivery (`workqueue_queue_duration_seconds`). If a key
-    /// was added while it was in flight, the time begins at that add.
+    /// The times for which keys were ready before their delivery
+    /// (`workqueue_queue_duration_seconds`). If a key was added while it was in flight, the time
+    /// begins at that add.
     pub queued: Histogram,
     /// The times in flight (`workqueue_work_duration_seconds`).
     pub worked: Histogram,
