@@ -2,7 +2,7 @@
 //!
 //! A clock takes a large part of the time of an operation. It may also be user code, which must not
 //! run under a lock. The caller therefore asks first if the operation needs the time. If not, the
-//! caller passes [`Time::ZERO`].
+//! caller passes `Time::ZERO`.
 
 use super::Queue;
 use crate::order::Ready;
