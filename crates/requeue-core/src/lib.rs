@@ -1,33 +1,35 @@
 //! The state machine of [`requeue`](https://docs.rs/requeue).
 //!
-//! **This crate is internal to `requeue`.** Its version always equals the version of `requeue`, and any release may
-//! change its interface. `requeue` re-exports the parts that users need: adds, orders, limiters, counts and snapshots.
+//! **This crate is internal to `requeue`.** Both crates always have the same version, and any
+//! release may change the interface of this crate. Users depend on `requeue`, which re-exports the
+//! types that they need: adds, orders, limiters, counts and snapshots.
 //!
-//! The state machine is pure: its functions map a state, a key and a time to a new state. The state machine reads no
-//! clock, starts no thread, wakes no task and draws no random number; times and seeds are parameters.
+//! The state machine is pure: each function maps a state, a key and a time to a new state. It reads
+//! no clock, starts no thread, wakes no task and draws no random number. The caller passes times
+//! and seeds as parameters.
 //!
-//! A module imports only modules that are above it in this table:
+//! A module may import only the modules above it in this table:
 //!
 //! | module | contents |
 //! |---|---|
-//! | `types` | adds, deliveries, phases, pace, slots, time |
-//! | [`wait`] | backoff and jitter; with the feature `wait`, the managers of delays |
-//! | `rule` | what happens to a key at each operation: pure functions |
-//! | `memory` | containers whose operations are all short: slab, lists, timer heap, index |
-//! | [`limiter`] | delays after failures |
+//! | `types` | the types of adds, deliveries, phases, pace, slots and time |
+//! | [`wait`] | backoff and jitter; with the feature `wait`, also client-go's delay managers |
+//! | `rule` | pure functions that decide how each operation changes the state of a key |
+//! | `memory` | containers in which no single operation takes long: slab, lists, timer heap, index |
+//! | [`limiter`] | limiters, which compute the delay of a key after a failure |
 //! | `order` | the order of ready keys: first in first out, priorities, fair groups, custom |
-//! | `queue` | the queue, which applies the rules |
+//! | `queue` | the queue, which applies the rules to its keys |
 
 #![no_std]
 
 extern crate alloc;
 
-/// The recorded transitions.
+/// Recordings of a queue: the events, and the text format in which a program stores them.
 pub mod history {
     pub use crate::queue::{
         AddKind, Ended, Event, InvalidRecording, Recording, Subject, Transition,
     };
-    // Only the program and tests replay a recording.
+    // Users do not replay recordings. The program `requeue` and the tests do.
     #[doc(hidden)]
     pub use crate::queue::{Difference, Replay, Step};
 }
@@ -35,7 +37,7 @@ pub mod limiter;
 mod memory;
 mod order;
 mod queue;
-// The rules are public only for `requeue-store`, which applies them to its rows.
+// The rules are public only because `requeue-store` applies them to the rows of its tables.
 #[doc(hidden)]
 pub mod rule;
 mod types;
@@ -48,13 +50,13 @@ pub use crate::types::{
     ReaddPolicy, Reason, ReasonCount, Reasons, Time,
 };
 
-// The values of an `Add` and of an `Entry` are public only for the models with which the tests
-// compare the queue.
+// The values of an `Add` and of an `Entry` are public only for the models of the tests, which
+// compare their state with the state of the queue.
 #[doc(hidden)]
 pub use crate::queue::Circumstances;
 #[doc(hidden)]
 pub use crate::types::{Shown, When};
-// The state machine itself is public only for `requeue`, which has the lock, the clock and the wakers.
+// The state machine is public only because `requeue` wraps it with a lock, a clock and wakers.
 #[doc(hidden)]
 pub use crate::queue::{Blocked, Config, EventWalk, KeyReasons, Operation, Queue, Walk};
 #[doc(hidden)]

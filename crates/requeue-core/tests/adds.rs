@@ -1,4 +1,4 @@
-//! Adds: their options and their results.
+//! The options and the results of adds.
 
 use std::time::Duration;
 
@@ -19,7 +19,7 @@ fn an_add_says_what_it_asks_for() {
     let debounced = [Add::debounce(Duration::ZERO), Add::debounce(SECOND)];
     assert_eq!(debounced.map(|add| add.is_delayed()), [false, true]);
     assert_eq!(debounced.map(|add| add.is_retry()), [false, false]);
-    // Only a debounced add has a bound.
+    // Only a debounced add has a bound, so `at_most` changes no other add.
     assert_eq!(Add::after(SECOND).at_most(SECOND), Add::after(SECOND));
     assert_ne!(Add::debounce(SECOND).at_most(SECOND), Add::debounce(SECOND));
 }
@@ -33,7 +33,7 @@ fn a_cancel_says_whether_it_took_anything() {
     assert!(Cancelled { waiting: true, ..none }.any());
 }
 
-/// Keys that are due at the same time are delivered in the order in which they began to wait.
+/// Keys with the same due time are delivered in the order in which they began to wait.
 #[test]
 fn an_add_that_changes_no_time_keeps_the_place() {
     for readd_policy in [ReaddPolicy::KeepBoth, ReaddPolicy::Replace, ReaddPolicy::Hold] {

@@ -1,4 +1,4 @@
-//! The times at which keys entered their states.
+//! The times at which keys became ready, were delivered, or began to wait.
 
 use std::time::Duration;
 

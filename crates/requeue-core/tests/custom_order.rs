@@ -1,4 +1,4 @@
-//! Custom orders: the keys that an order gets, and the places where keys are dropped.
+//! Custom orders: the keys that the queue pushes to an order, and the places where it drops keys.
 
 use std::cell::Cell;
 use std::sync::{Arc, Mutex};
@@ -13,7 +13,7 @@ thread_local! {
     static INSIDE: Cell<bool> = const { Cell::new(false) };
 }
 
-/// A key that must not be dropped inside the queue, where the caller holds a lock.
+/// A key that panics if it is dropped inside the queue, where a caller would hold its lock.
 #[derive(Clone, PartialEq, Eq, Debug)]
 struct Key(u32);
 
@@ -100,14 +100,14 @@ fn no_copy_of_a_key_is_dropped_inside() {
     }
 }
 
-/// The order loses the keys of a group that it returns while the group is at its limit. When the
-/// group is below its limit again, the queue delivers the lost keys, although the order never
+/// The order returns keys of a group while the group is at its limit, and then no longer contains
+/// them. When the group is below its limit, the queue delivers these keys, even if the order never
 /// becomes empty.
 #[test]
 fn keys_given_in_vain_are_shown_again_when_their_group_has_room() {
     let (mut queue, _keys) = queue::<u32>(ReaddPolicy::KeepBoth, Some(2), true);
     let add = |queue: &mut Queue<u32>, key: u32| {
-        // Each key from 100 on has a separate group.
+        // Each key from 100 on is in a group of one key.
         let group = GroupId::new(if key < 100 { 0 } else { u64::from(key) });
         let _ = queue.add(key, u64::from(key), Add::now(), group, NOW);
     };
@@ -166,7 +166,8 @@ fn a_call_that_finds_only_what_was_cancelled_is_made_again() {
     assert!(!second.again);
 }
 
-/// After such a completion, the order has no copy of the key, so the key is delivered by age.
+/// A completion without copies pushes no copy of the key to the order, so the queue delivers the
+/// key by age.
 #[test]
 fn a_run_that_ends_without_copies_is_served_by_age() {
     let (mut queue, keys) = queue::<u32>(ReaddPolicy::KeepBoth, None, false);
@@ -220,7 +221,7 @@ thread_local! {
     static FAILS: Cell<bool> = const { Cell::new(false) };
 }
 
-/// A key whose `clone` panics if a test asks for a panic.
+/// A key whose `clone` panics when a test requests it.
 #[derive(PartialEq, Eq, Debug)]
 struct Fragile(u32);
 
@@ -240,8 +241,8 @@ fn fails<T>(f: impl FnOnce() -> T) {
     assert!(outcome.is_err(), "no key was copied");
 }
 
-/// For any copy that fails, a group with a limit of 2 still has up to 2 keys in flight, and never
-/// more.
+/// A group has a limit of 2. Whichever copy fails, 2 keys of the group can still be in flight, and
+/// never more.
 #[test]
 fn a_copy_that_fails_takes_no_place_in_its_group() {
     let (mut queue, keys) = queue::<Fragile>(ReaddPolicy::KeepBoth, Some(2), false);
@@ -249,7 +250,7 @@ fn a_copy_that_fails_takes_no_place_in_its_group() {
     for key in 0..4 {
         let _ = queue.add(Fragile(key), key.into(), Add::now(), GroupId::default(), NOW);
     }
-    // The order loses all keys, so that each key is copied at its delivery.
+    // The order loses all its keys, so the queue must copy each key when it delivers it.
     keys.lock().expect("no panic").clear();
     for _ in 0..5 {
         fails(|| queue.get_by_order(NOW, hash));
@@ -257,7 +258,7 @@ fn a_copy_that_fails_takes_no_place_in_its_group() {
     }
     let out = queue.get_by_order(NOW, hash).item.expect("four are ready");
     assert_eq!(queue.eligible(), 3, "any of the three may be delivered next");
-    // A completion that panics is repeated without copies.
+    // A completion that has panicked is repeated without copies.
     let how = Finish::Release { asked: out.asked };
     fails(|| queue.finish(&out.ticket, how, NOW));
     assert_eq!((queue.eligible(), queue.in_flight()), (3, 1));

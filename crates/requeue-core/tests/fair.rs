@@ -2,7 +2,7 @@
 
 use requeue_core::{Add, Config, Ending, Finish, GroupId, Queue, Time};
 
-/// A group that leaves the turns because it is at its limit gets a whole turn when it returns.
+/// When a group reaches its limit, it leaves the turns. When it returns, it gets a full turn.
 #[test]
 fn a_group_comes_back_from_its_limit_with_a_whole_turn() {
     let config = Config { fair: true, group_limit: Some(2), ..Config::default() };
@@ -20,7 +20,7 @@ fn a_group_comes_back_from_its_limit_with_a_whole_turn() {
         }
         (out.key < 20, out.ticket, finish)
     };
-    // After two of its three keys, the group is at its limit.
+    // The group has delivered two of the three keys of its turn, and is at its limit.
     let (first, second) = (get(false), get(false));
     assert!(first.0 && second.0);
     assert!(!get(true).0);
@@ -38,7 +38,7 @@ fn a_group_comes_back_from_its_limit_with_a_whole_turn() {
     assert_eq!(turns[back..back + 3], [true; 3]);
 }
 
-/// The shutdown drops all throttled keys, for any number of groups at their limit.
+/// A shutdown drops all throttled keys, however many groups are at their limit.
 #[test]
 fn what_groups_at_their_limit_hold_back_is_dropped_with_a_paused_queue() {
     let mut queue = Queue::new(Config { group_limit: Some(1), ..Config::default() });
@@ -52,7 +52,7 @@ fn what_groups_at_their_limit_hold_back_is_dropped_with_a_paused_queue() {
     queue.end(Ending::ShutDown);
     let mut dropped = Vec::new();
     while queue.drop_some(256, &mut dropped) {}
-    // The keys are dropped by age, so that the queue does not have to search for them.
+    // The queue drops the keys by age, so it does not have to search for them.
     assert_eq!(dropped, (1000..3000).collect::<Vec<_>>());
     assert_eq!((queue.len(), queue.in_flight()), (0, 1000));
 }

@@ -25,7 +25,7 @@ impl<K: Send> CustomOrder<K> for Stack<K> {
     }
 }
 
-/// A key whose clone panics when `BREAKS` is set.
+/// A key whose `clone` panics while `BREAKS` is set.
 #[derive(PartialEq, Eq, Debug)]
 struct Fragile(u64);
 
@@ -59,7 +59,7 @@ fn a_custom_order_gets_the_keys_again_that_it_returned_during_a_pause() {
     queue.resume_group(group(10));
     assert!(queue.return_skipped(group(10), 1), "there may be more");
 
-    // A clone that panics leaves the queue unchanged, so the call can be repeated.
+    // A `clone` that panics leaves the queue unchanged, so the call can be repeated.
     BREAKS.store(true, Ordering::Relaxed);
     let returned = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
         queue.return_skipped(group(10), 2)

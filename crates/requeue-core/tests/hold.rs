@@ -1,4 +1,4 @@
-//! `ReaddPolicy::Hold`: no run starts before the backoff of a failure ends.
+//! `ReaddPolicy::Hold`: no run of a key starts before its backoff has ended.
 
 use std::time::Duration;
 
@@ -33,7 +33,7 @@ fn a_rate_limited_add_and_done_are_a_retry() {
     let out = get(&mut queue);
     assert_eq!(add(&mut queue, Add::now()), Added::Dirty);
 
-    // A retry is added (client-go's `AddRateLimited`) while the key is in flight.
+    // The failure is reported while the key is in flight (client-go's `AddRateLimited`).
     assert_eq!(add(&mut queue, Add::after(SECOND).failed()), Added::Coalesced);
     assert!(!queue.is_dirty(&out.ticket), "one run serves the failure and the adds before it");
     assert_eq!(add(&mut queue, Add::now()), Added::BackingOff);
@@ -57,7 +57,7 @@ fn forgetting_ends_the_backoff_also_while_the_worker_has_the_key() {
     assert!(queue.finish(&out.ticket, Finish::Done, Time::ZERO).expect("it is live").ready);
 }
 
-/// Keys that are due at the same time are delivered in the order in which they began to wait.
+/// Keys with the same due time are delivered in the order in which they began to wait.
 #[test]
 fn a_failure_that_changes_no_time_keeps_the_place() {
     let mut queue = queue();

@@ -1,4 +1,4 @@
-//! The behaviour that all limiters share.
+//! The requirements that all limiters meet.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use requeue_core::limiter::{
 const MILLI: Duration = Duration::from_millis(1);
 const SECOND: Duration = Duration::from_secs(1);
 
-/// A caller may skip `forget` if a limiter reports that it is idle.
+/// If a limiter reports that it is idle, the queue may skip `forget`.
 fn is_idle_while_no_failure_is_counted(mut limiter: impl RateLimiter<u8>) {
     assert!(limiter.is_idle());
     limiter.delay(&1, Time::ZERO);
@@ -32,7 +32,7 @@ fn a_limiter_is_idle_while_it_counts_no_failure() {
     is_idle_while_no_failure_is_counted(WithMaxWait::new(exponential(), MILLI));
     let boxed: Box<dyn RateLimiter<u8>> = Box::new(exponential());
     is_idle_while_no_failure_is_counted(boxed);
-    // One member that counts a failure is enough.
+    // The combined limiter is not idle if one of its members has counted a failure.
     let members: Vec<Box<dyn RateLimiter<u8>>> =
         vec![Box::new(Bucket::new(1.0, 1)), Box::new(exponential())];
     is_idle_while_no_failure_is_counted(MaxOf::new(members));
@@ -46,7 +46,7 @@ fn a_bucket_counts_no_key_and_is_always_idle() {
     assert_eq!((bucket.num_requeues(&1), RateLimiter::<u8>::is_idle(&bucket)), (0, true));
 }
 
-/// The queue makes no assumption about a user's limiter, and calls it for every key.
+/// A limiter of a user need not implement `is_idle`. The queue then calls it for every key.
 #[test]
 fn a_limiter_that_says_nothing_of_itself_is_not_idle_and_gives_up_to_five_minutes() {
     struct Zero;

@@ -33,7 +33,7 @@ fn nothing_needs_now_while_no_key_waits_and_no_times_are_kept() {
         for how in [Finish::Done, Finish::Succeed, Finish::Release { asked }] {
             assert!(!finish_needs_now(&queue, &out.ticket, how));
         }
-        // A delay counts from the current time.
+        // The delay begins at the current time.
         let delay = core::time::Duration::ZERO;
         assert!(finish_needs_now(&queue, &out.ticket, Finish::RequeueAfter { delay, asked }));
         assert!(finish_needs_now(&queue, &out.ticket, Finish::RetryAfter { delay, asked }));
@@ -52,7 +52,7 @@ fn all_needs_now_where_times_are_kept() {
     }
 }
 
-/// A key that is due may come before the ready keys.
+/// A key that is due may be ahead of the ready keys.
 #[test]
 fn a_get_needs_now_where_keys_wait_unless_what_is_ready_comes_first() {
     let second = core::time::Duration::from_secs(1);
@@ -75,7 +75,7 @@ fn a_get_needs_now_where_the_first_key_has_a_delayed_add_too() {
     let _ = queue.add(1, 1, Add::now(), GroupId::default(), Time::ZERO);
     let _ = queue.add(2, 2, Add::after(delay), GroupId::default(), Time::ZERO);
     assert!(!get_needs_now(&queue));
-    // Once the delayed add is due, it is part of the run that is ready.
+    // When the delayed add is due, it becomes part of the run that is ready.
     let _ = queue.add(1, 1, Add::after(delay), GroupId::default(), Time::ZERO);
     assert!(get_needs_now(&queue));
     let out = queue.get(Time::ZERO + delay).expect("one is ready");
@@ -108,8 +108,8 @@ fn the_end_of_a_run_needs_now_where_its_key_has_a_delayed_add() {
     let _ = queue.finish(&two.ticket, Finish::Done, later);
 }
 
-/// The completion frees a group at its limit. Keys of other groups that were due earlier come
-/// first.
+/// The completion makes a group eligible that was at its limit. Keys of other groups that became
+/// due earlier must be ahead of its keys.
 #[test]
 fn a_completion_needs_now_if_it_may_free_a_group() {
     let second = core::time::Duration::from_secs(1);

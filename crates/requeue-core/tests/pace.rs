@@ -1,4 +1,4 @@
-//! The pace in the state machine: its memory, and its explanation in a snapshot.
+//! The pace of the state machine: the memory for starts, and the explanation in a snapshot.
 
 use std::time::Duration;
 
@@ -20,7 +20,7 @@ fn run(queue: &mut Queue<u32>, now: Time) -> Option<u32> {
     Some(out.key)
 }
 
-/// Each delivery inserts at most one key, and each sweep examines only four keys.
+/// Each delivery inserts at most one key, and each sweep checks only four keys.
 #[test]
 fn starts_are_forgotten_in_small_steps() {
     let mut queue = queue(Pace::new(3, SECOND));
@@ -72,14 +72,14 @@ fn a_snapshot_says_that_a_key_waits_for_its_pace() {
         "waiting for its pace; ready in 6.0s; it ran 2 times in 10s"
     );
     assert_eq!(entry.explain(now + 6 * SECOND).to_string(), "waiting; ready in 0.0ns");
-    // A key that asked for a time after the pace's time waits for the later time.
+    // The add requests a time after the time of the pace, so the key waits for the time of the add.
     let _ = queue.cancel(&1, 1);
     let _ = queue.add(1, 1, Add::after(20 * SECOND), GroupId::default(), now);
     let entry = queue.look_up(&1, 1).expect("it waits");
     assert_eq!(entry.explain(now).to_string(), "waiting; ready in 20.0s");
 }
 
-/// A queue clamps a pace that a builder would refuse.
+/// The queue replaces a pace that a builder would refuse with the nearest valid pace.
 #[test]
 fn a_pace_outside_its_range_is_clamped() {
     for (runs, expected) in [(0, 1), (1, 1), (1000, 1000), (u32::MAX, 1000)] {
@@ -106,8 +106,8 @@ fn the_copies_of_keys_are_given_back_at_the_end() {
     assert!(queue.into_keys().eq([1]));
 }
 
-/// The start of a worker that has nothing to do is removed from the count. If the worker begins
-/// later, the start counts from that time.
+/// A worker that finds nothing to do takes back its start. If it starts its work later, the start
+/// counts from that time.
 #[test]
 fn a_start_is_taken_back_once_and_can_count_later() {
     let mut queue = queue(Pace::new(2, 10 * SECOND));
@@ -118,7 +118,7 @@ fn a_start_is_taken_back_once_and_can_count_later() {
     let until =
         |queue: &Queue<u32>| queue.look_up(&1, 1).and_then(|entry| entry.around.paced_until);
     assert_eq!(until(&queue), Some(Time::ZERO + 10 * SECOND));
-    // A release would also remove the start from the count.
+    // A release would also take back the start.
     queue.uncount_start(&out.ticket);
     queue.uncount_start(&out.ticket);
     assert_eq!(until(&queue), Some(Time::ZERO));
@@ -136,7 +136,7 @@ fn a_start_is_taken_back_once_and_can_count_later() {
     assert_eq!(queue.next_due(), Some(Time::ZERO + 14 * SECOND));
 }
 
-/// The debounced run is due before the time from which the pace permits it, or after that time.
+/// The due time of the debounced run is before or after the time from which the pace permits it.
 #[test]
 fn a_flush_to_the_time_of_the_pace_is_counted_once() {
     for quiet in [2, 20] {

@@ -1,4 +1,4 @@
-//! Snapshots and statistics of a queue.
+//! Pages of snapshots, and statistics of a queue.
 
 use std::time::Duration;
 

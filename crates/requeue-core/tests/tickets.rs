@@ -1,10 +1,10 @@
-//! Tickets whose records were moved by compaction.
+//! Tickets of deliveries whose records were moved by compaction.
 
 use requeue_core::{Add, Config, Delivery, Finish, GroupId, Order, Queue, ReaddPolicy, Time};
 
 const NOW: Time = Time::ZERO;
 
-/// The 4,000 records fill several chunks of the slab, and nearly all records are removed.
+/// The 4,000 records fill several chunks of the slab. Nearly all of them are then removed.
 #[test]
 fn a_ticket_completes_its_delivery_wherever_the_record_is() {
     let configs = [

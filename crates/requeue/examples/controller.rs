@@ -1,6 +1,7 @@
-//! The controller of client-go's tutorials: `process_next_item`, `handle_err` and five retries.
+//! The controller of the tutorials of client-go: `process_next_item`, `handle_err` and five
+//! retries.
 //!
-//! This controller is written by hand. `requeue::workers::Workers` does the same work.
+//! This example implements the loop itself. `requeue::workers::Workers` does the same work.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -21,15 +22,15 @@ impl Controller {
     }
 
     async fn process_next_item(&self) -> bool {
-        // No other worker gets this key until its completion. Other keys can be in flight at the
-        // same time, so several workers can run.
+        // No other worker gets this key until its delivery is completed. Other keys can be in
+        // flight at the same time, so several workers can run.
         let Some(item) = self.queue.get().await else { return false };
         let result = self.sync(&item).await;
         self.handle_err(item, result);
         true
     }
 
-    /// Reconciles one key. The method receives only the key, and looks up the present desired
+    /// Reconciles one key. The key is the only input: the method looks up the present desired
     /// state.
     async fn sync(&self, item: &Item<'_, String>) -> Result<String, &'static str> {
         let wanted = self.store.lock().expect("no panic under the lock").get(item.key()).copied();
@@ -48,15 +49,15 @@ impl Controller {
                 println!("{key} {done}");
                 item.succeed();
             }
-            // client-go calls `NumRequeues`. This crate also has that method, but with some
-            // limiters the method returns 0.
+            // client-go calls `NumRequeues`. This crate also has that method, but it returns 0 with
+            // some limiters.
             Err(_) if item.attempt() <= MAX_RETRIES => {
                 item.retry();
             }
             Err(error) => {
                 println!("{key} is given up after {} attempts: {error}", item.attempt());
-                // The call corresponds to `Forget` and `Done`, so the next add of the key starts
-                // with attempt 1.
+                // This call corresponds to `Forget` and `Done`. The next add of the key starts
+                // again with attempt 1.
                 item.succeed();
             }
         }
@@ -69,7 +70,8 @@ async fn main() {
     let store = Mutex::new(wanted.map(|(key, replicas)| (key.to_owned(), replicas)).into());
     let controller = Arc::new(Controller { queue: Queue::new(), store });
 
-    // An informer's handlers make these adds when objects are added, updated and deleted.
+    // In a real controller, the handlers of an informer make these adds, when objects are added,
+    // updated or deleted.
     for key in ["default/web", "default/db", "default/web", "default/broken", "default/deleted"] {
         controller.queue.add_ref(key);
     }

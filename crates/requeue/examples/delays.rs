@@ -1,4 +1,5 @@
-//! Delays and backoff on a fake clock: minutes pass immediately, and each run has the same output.
+//! Delays and backoff on a fake clock. Minutes pass immediately, and each run prints the same
+//! output.
 
 use std::time::Duration;
 
@@ -30,7 +31,7 @@ fn main() -> Result<(), requeue::BuildError> {
     say(&format!("deploy failed: {}", queue.explain("deploy")));
     say(&format!("deploy is added again: {:?}, until the backoff is over", queue.add("deploy")));
 
-    // The loop advances the clock until no key waits. `deploy` fails twice more.
+    // The loop advances the clock until no key waits. In this time, `deploy` fails twice more.
     while queue.waiting() > 0 {
         clock.advance(SECOND);
         while let Some(item) = queue.try_get() {

@@ -1,8 +1,8 @@
-//! A loop without threads or a runtime: a spreadsheet whose cells are computed again after a
-//! change.
+//! A loop without threads and without a runtime: a spreadsheet that computes its cells again after
+//! a change.
 //!
-//! A cell that changes adds the cells that depend on it. A cell that is added twice before its
-//! delivery is computed once. A cell that cannot be computed yet is retried.
+//! A cell that changes adds the cells that depend on it. If a cell is added twice before its
+//! delivery, it is computed once. If a cell cannot be computed yet, it is retried.
 
 use requeue::Queue;
 
@@ -14,8 +14,8 @@ fn main() {
     let queue = Queue::new();
     queue.add_all(["price", "rate"]);
 
-    // Handles the ready keys, the keys that they add, and the retries. The loop cannot use `close`,
-    // because `close` refuses new keys, and these runs add new keys.
+    // Processes the ready keys, the keys that their runs add, and the retries. The loop cannot use
+    // `close`, because the runs add new keys, and `close` refuses new keys.
     while queue.states().total() > 0 {
         if queue.len() == 0 {
             println!("no key is ready: {}", queue.explain("rate"));

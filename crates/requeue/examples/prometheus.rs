@@ -1,4 +1,4 @@
-//! A queue with Prometheus metrics: it does some work, and prints the result of a scrape.
+//! A queue with Prometheus metrics. The example does some work, and prints the text of a scrape.
 
 use std::thread;
 use std::time::Duration;
@@ -20,7 +20,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         .build()?;
 
     // Each key is added twice. The second add becomes part of the run of the first add, or causes
-    // one more run.
+    // another run.
     let pods = || (0..20).map(|n| format!("default/web-{n}"));
     thread::scope(|scope| {
         for _ in 0..2 {

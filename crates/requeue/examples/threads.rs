@@ -1,4 +1,4 @@
-//! Workers on threads, without a runtime. No two workers have the same key at the same time.
+//! Workers on threads, without a runtime. Two workers never have the same key at the same time.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};

@@ -1,12 +1,11 @@
-//! The ways to complete a delivery. Items, workers, stores and controllers all use this type.
+//! The ways to complete a delivery. Items, workers, stores and controllers share this type.
 
 use std::time::Duration;
 
-/// The completion of a delivery: the result of the run, and its effect on the key.
+/// The way in which a delivery is completed: the result of the run, and the effect on its key.
 ///
-/// An item that is dropped before its completion counts as [`Retry`](Self::Retry), or as
-/// [`Cancelled`](Self::Cancelled) if its run was cancelled.
-///
+/// If an item is dropped without a completion, its delivery is completed as [`Retry`](Self::Retry).
+/// If its run was cancelled, the delivery is completed as [`Cancelled`](Self::Cancelled).
 /// | completion | consecutive failures | next run | client-go | controller-runtime | kube-rs |
 /// |---|---|---|---|---|---|
 /// | [`Succeed`](Self::Succeed) | reset | when the key is added | `Forget`, `Done` | `Result{}` | `Action::await_change()` |
@@ -20,24 +19,24 @@ use std::time::Duration;
 /// | [`Cancelled`](Self::Cancelled) | unchanged | when the key is added | `Done` | none | none |
 ///
 /// In each case, a key that was added again during the run runs once more. The state table in
-/// `docs/concepts/semantics.md` contains the exact rules.
+/// `docs/concepts/semantics.md` has the exact rules.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
 #[non_exhaustive]
 pub enum Completion {
-    /// The run succeeded. The key's failures are forgotten.
+    /// The run succeeded. The failures of the key are forgotten.
     Succeed,
-    /// The run succeeded, and the key is added again after this delay, with the priority of the run. The key's failures
-    /// are forgotten.
+    /// The run succeeded, and the key is added again after this delay, with the priority of the
+    /// run. The failures of the key are forgotten.
     RequeueAfter(Duration),
-    /// The run failed. The failure is counted, and the run is retried after the backoff that the
-    /// limiter computes. A key in a store is parked if it has reached the limit of failures.
+    /// The run failed. The failure is counted, and the key is retried after the backoff that the
+    /// limiter computes. If the key has reached the limit of failures, a store parks it instead.
     Retry,
-    /// The run failed and is retried after this delay. The failure counts as an attempt. The limiter does not count
-    /// this failure, so the key's backoff does not grow.
+    /// The run failed, and the key is retried after this delay. The number of failures grows by
+    /// one, but the limiter does not count this failure, so the backoff of the key does not grow.
     RetryAfter(Duration),
-    /// The run failed and is not retried. A queue in memory forgets the key's failures, and counts
-    /// the key in `workqueue_given_up_total`. A store parks the key. If the key was added during
-    /// the run, it is not given up, but runs again, and its failures are reset.
+    /// The run failed, and the key is not retried. A queue in memory forgets the failures of the
+    /// key, and increments `workqueue_given_up_total`. A store parks the key. If the key was added
+    /// during the run, it is not given up: it runs again, and its failures are forgotten.
     ///
     /// # Examples
     ///
@@ -57,12 +56,14 @@ pub enum Completion {
     /// # Ok::<(), requeue::BuildError>(())
     /// ```
     GiveUp,
-    /// The delivery is undone. The number of failures does not change, and the key is ready immediately, at the tail.
-    /// This completion is for a worker that must not continue, because it is paused or has lost its leadership.
+    /// The delivery is undone. The number of failures does not change, and the key is ready
+    /// immediately, at the tail of the order. A worker uses this completion if it must not
+    /// continue: it is being paused, or is no longer the leader.
     Release,
-    /// Like [`Release`](Self::Release), but the key waits for this delay, or until it is added again. With
-    /// [`Duration::MAX`], the key waits only for an add. This completion is for a worker that finds that the run cannot
-    /// begin yet. A queue in a store releases the key immediately.
+    /// Like [`Release`](Self::Release), but the key waits until this delay is over, or until it is
+    /// added again. With [`Duration::MAX`], it waits only for an add. A worker uses this completion
+    /// if it finds that the run cannot start yet. A store ignores the delay, and makes the key
+    /// ready immediately.
     ///
     /// # Examples
     ///
@@ -84,8 +85,8 @@ pub enum Completion {
     /// # Ok::<(), requeue::BuildError>(())
     /// ```
     ReleaseAfter(Duration),
-    /// The run was cancelled, and has stopped before its end. The number of failures does not
-    /// change, and the key runs again only if it was added again. The next run of a key that was
-    /// [restarted](crate::CancelReason::Restarted) also serves the adds of this run.
+    /// The run was cancelled, and has stopped before it was done. The number of failures does not
+    /// change. The key runs again only if it was added again. If the run was
+    /// [restarted](crate::CancelReason::Restarted), the next run also serves the adds of this run.
     Cancelled,
 }

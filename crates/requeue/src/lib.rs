@@ -1,15 +1,16 @@
 //! A work queue of keys for programs that reconcile state: Kubernetes' `client-go` workqueue for
 //! Rust.
 //!
-//! - **Deduplicated**: a key that is added ten times before a worker takes it is delivered once.
-//! - **Exclusive**: a key is never delivered to two workers at the same time. There are two exceptions: blocking code
-//!   that continues after its time limit, and a store's worker that stalls for longer than its lease.
-//! - **Never lost**: a key that is added while it is in flight is delivered once more afterwards.
+//! - **Deduplicated**: if a key is added ten times before a worker takes it, it is delivered once.
+//! - **Exclusive**: a key is never delivered to two workers at the same time. There are two
+//!   exceptions: blocking code that continues after its time limit, and a worker of a store that
+//!   stalls for longer than its lease.
+//! - **Never lost**: if a key is added while it is in flight, it is delivered once more afterwards.
 //!   If a worker panics, is cancelled or returns early, its run has failed, and the key is retried.
-//! - **Delayed and retried**: [`add_after`](Queue::add_after) delivers a key no earlier than its due time. Each failing
-//!   key has a separate backoff, until a run succeeds.
-//! - **Fair**: keys are delivered first in, first out; by [priority](Order::Priority), without starvation; or in [fair
-//!   shares](Builder::fair) among groups.
+//! - **Delayed and retried**: [`add_after`](Queue::add_after) delivers a key no earlier than its
+//!   due time. Each failing key has a separate backoff, until a run succeeds.
+//! - **Fair**: keys are delivered first in, first out; by [priority](Order::Priority), without
+//!   starvation; or in [fair shares](Builder::fair) among groups.
 //!
 //! ```
 //! use requeue::{Added, Queue};
@@ -21,14 +22,14 @@
 //!
 //! let item = queue.get().await.expect("the queue is open");
 //! assert_eq!(*item, "default/web");
-//! // The key is added again while it is in flight, so it runs once more afterwards.
+//! // The key is added again while it is in flight, so it runs once more after this run.
 //! assert_eq!(queue.add("default/web"), Added::Dirty);
 //! item.succeed();
 //!
 //! // This run fails, and is retried after a backoff.
 //! queue.get().await.expect("the queue is open").retry();
 //!
-//! // Refuse new keys. Known keys still run, and then `get` returns `None`.
+//! // Refuse new keys. The known keys still run, and then `get` returns `None`.
 //! queue.close();
 //! while let Some(item) = queue.get().await {
 //!     assert_eq!(item.attempt(), 2);
@@ -41,19 +42,21 @@
 //!
 //! - [`Queue`] adds and delivers keys. [`Builder`] configures a queue. An [`Item`] is a delivered
 //!   key, and completes its delivery.
-//! - [`workers`] runs a handler for each key, on tasks or on threads. Workers extend the loop above by retries, the
-//!   handling of panics, and shutdown.
-//! - [`clock`] contains the sources of time: the system, a tokio runtime, the processor, or a test.
+//! - [`workers`] runs a handler for each key, on tasks or on threads. Workers add retries, the
+//!   handling of panics, and shutdown to the loop above.
+//! - [`clock`] contains the clocks: of the system, of a tokio runtime, of the processor, and for
+//!   tests.
 //! - [`history`] contains the recorded events of keys, which [`Queue::history`] returns.
 //! - [`limiter`] contains the limiters, which compute how long a key waits after a failure.
 //! - [`metrics`] contains hooks and collectors for metrics backends.
-//! - [`trace`] contains the spans of OpenTelemetry. It needs the feature `opentelemetry`.
-//! - [`wait`] contains loops that wait: until, poll and backoff. They need the feature `wait`, but no queue.
+//! - [`trace`] creates OpenTelemetry spans for keys. It needs the feature `opentelemetry`.
+//! - [`wait`] contains loops that wait: for a condition, for a period, or with a backoff. They need
+//!   the feature `wait`, but no queue.
 //!
 //! # Workers
 //!
-//! [`workers`] runs a handler for each key. A handler that returns an error is retried with
-//! backoff, and a key that has failed too often is given up. A handler may run again after a
+//! [`workers`] runs a handler for each key. If the handler returns an error, the key is retried
+//! with a backoff. After too many failures, the key is given up. A handler may run again after a
 //! failure or a panic, so it must be idempotent.
 //!
 //! ```
@@ -77,8 +80,9 @@
 //!
 //! # Threads
 //!
-//! No runtime is needed: [`ThreadWorkers`](workers::ThreadWorkers) runs the handler on threads, and
-//! [`Get::blocking`] waits for a key on the calling thread.
+//! Programs without an async runtime can use the queue: [`ThreadWorkers`](workers::ThreadWorkers)
+//! runs the handler on threads, and [`Get::blocking`] blocks the calling thread until a key is
+//! ready.
 //!
 //! ```
 //! use requeue::Queue;
@@ -97,8 +101,9 @@
 //!
 //! # Debouncing
 //!
-//! [`Add::debounce`] delivers a key once no add of it has arrived for a quiet time. [`at_most`](Add::at_most) bounds
-//! the wait, so that a constantly added key is also delivered.
+//! [`Add::debounce`] delivers a key when no add of it has come for a quiet time.
+//! [`at_most`](Add::at_most) limits the wait, so that a key that is constantly added is also
+//! delivered.
 //!
 //! ```
 //! use requeue::{Add, Queue, clock::FakeClock};
@@ -119,8 +124,9 @@
 //!
 //! # Testing with a fake clock
 //!
-//! A queue with a [`FakeClock`](clock::FakeClock) reads its time from the test. The clock stands still until the test
-//! advances it, so a test of an hour takes microseconds and gives the same result in each run.
+//! A queue with a [`FakeClock`](clock::FakeClock) gets its time from the test. The time changes
+//! only when the test changes it. A test of an hour therefore takes microseconds, and gives the
+//! same result each time.
 //!
 //! ```
 //! use requeue::{Queue, clock::FakeClock};
@@ -137,8 +143,8 @@
 //!
 //! # Shutdown
 //!
-//! There are three ways to stop a queue. After each of these calls, [`get`](Queue::get) returns
-//! `None` when the queue has no more keys. Workers that call `get` in a loop then return.
+//! There are three ways to stop a queue. After each of them, [`get`](Queue::get) returns `None`
+//! when the queue has no more keys. Workers that call `get` in a loop then return.
 //!
 //! | call | new keys | waiting keys | ready keys | use |
 //! |---|---|---|---|---|
@@ -146,7 +152,7 @@
 //! | [`shut_down`](Queue::shut_down) | refused | dropped and returned | delivered | a signal |
 //! | [`shut_down_with_drain`](Queue::shut_down_with_drain) | refused | dropped and reported | delivered | a signal, if the program waits until no key is ready or in flight |
 //!
-//! [`Workers::run_until`](workers) shuts the queue down when a future is ready, and drains it:
+//! [`Workers::run_until`](workers) waits for a future, then shuts the queue down and drains it:
 //!
 //! ```
 //! # #[cfg(feature = "tokio")] {
@@ -173,31 +179,33 @@
 //!
 //! # Re-add policies
 //!
-//! [`ReaddPolicy`] is the rule for an add of a key that already waits, or that backs off after a failure. The default
-//! is `Hold`: one run is pending, and no event makes a failing key run before its backoff ends. With `Replace`, an
-//! event ends the backoff. `KeepBoth` is client-go's rule, under which a key can have two pending runs.
-//! [`Queue::client_go`] uses `KeepBoth`, for code that comes from client-go.
+//! [`ReaddPolicy`] decides the effect of an add on a key that already waits, or that backs off
+//! after a failure. The default is `Hold`: one run is pending, and a failing key never runs before
+//! its backoff has ended. With `Replace`, an add ends the backoff. `KeepBoth` is the behaviour of
+//! client-go, in which a key can have two pending runs. [`Queue::client_go`] uses `KeepBoth`, for
+//! code that comes from client-go.
 //!
 //! # Limiters
 //!
-//! [`BackoffLimiter`](limiter::BackoffLimiter) is the default, and suits most programs. This limiter backs off per key,
-//! from 1 s to 5 min, with jitter, and counts one failure for each wait. [`Builder::backoff`] sets other delays.
-//! [`default_controller`](limiter::default_controller) is client-go's limiter, which also limits all retries together
-//! to ten per second.
+//! [`BackoffLimiter`](limiter::BackoffLimiter) is the default, and suits most programs. Each key
+//! has a backoff from 1 s to 5 min, with jitter. At most one failure per wait is counted.
+//! [`Builder::backoff`] sets other delays. [`default_controller`](limiter::default_controller) is
+//! the limiter of client-go. It also limits the retries of all keys together to ten per second.
 //!
 //! # Features
 //!
-//! Each feature adds items. No feature changes a default, or the result of a call.
+//! A feature only adds items. No feature changes a default or the result of a call.
 //!
 //! - `tokio` (default): [`workers`] on tasks, and a clock for tests that pause the time of a
 //!   runtime. The queue itself needs no runtime: [`get`](Queue::get) works in any runtime, and
-//!   [`Get::blocking`] on any thread. In tasks of tokio, getters also yield to other tasks when the
-//!   task's cooperative budget is used up. With `wait`, `wait::handle_crash` also emits a `tracing`
-//!   event.
+//!   [`Get::blocking`] on any thread. In a task of tokio, a getter also yields to other tasks when
+//!   the task has used up its cooperative budget. Together with `wait`, `wait::handle_crash` also
+//!   emits a `tracing` event.
 //! - `prometheus`: a collector for `prometheus-client`.
-//! - `opentelemetry`: [`trace`], the spans of keys.
-//! - `tsc`: a clock that reads the processor's counter, for queues with metrics.
-//! - `wait`: the loops and managers of [`wait`], for code that comes from apimachinery and client-go.
+//! - `opentelemetry`: [`trace`], which creates spans for keys.
+//! - `tsc`: a clock that reads the counter of the processor, for queues with metrics.
+//! - `wait`: the loops and delay managers of [`wait`], for code that comes from apimachinery and
+//!   client-go.
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
 pub mod clock;

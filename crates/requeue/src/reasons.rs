@@ -1,4 +1,4 @@
-//! Texts of reasons, which all queues of a process share.
+//! The texts of reasons. All queues of a process share them.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -9,15 +9,15 @@ use requeue_core::{Reason, ReasonCount, Reasons};
 
 /// The maximum length of a text, in bytes.
 const MAX_TEXT: usize = 80;
-/// The text of the last number, which stands for all texts without a number.
+/// The text of the largest number. This number stands for all texts that got no separate number.
 const OTHER: &str = "another reason";
 
-/// All texts. They are never freed: at most 8,191 of them, of at most 80 bytes.
+/// All texts. They are never freed: there are at most 8,191 texts of at most 80 bytes.
 static TEXTS: LazyLock<RwLock<Texts>> = LazyLock::new(RwLock::default);
 
 #[derive(Default)]
 struct Texts {
-    /// The text of each number, from 1.
+    /// The text of each number. The first text has the number 1.
     texts: Vec<&'static str>,
     reasons: HashMap<&'static str, Reason>,
     callers: HashMap<Location<'static>, Reason>,
@@ -25,10 +25,12 @@ struct Texts {
 
 /// Returns the reason with this text, for [`Add::reason`](crate::Add::reason).
 ///
-/// The same text always gives the same reason. A reason should name a kind of add, such as `Pod applied`, and not a
-/// single key or object, because the process keeps all texts. [`add_caused_by`](crate::Queue::add_caused_by) names the
-/// object. A process has at most 8,190 texts: further texts give one common reason. A text is cut after 80 bytes, and
-/// control characters become spaces.
+/// The same text always gives the same reason. The process stores all texts permanently. A text
+/// should therefore name a kind of add, such as `Pod applied`, and not a single key or object.
+/// [`add_caused_by`](crate::Queue::add_caused_by) also stores the object.
+///
+/// A process can have 8,190 different texts. All further texts share one common reason. A text is
+/// cut after 80 bytes, and its control characters become spaces.
 ///
 /// # Examples
 ///
@@ -50,7 +52,7 @@ pub fn intern_reason(text: &str) -> Reason {
     if let Some(&reason) = texts.reasons.get(text) {
         return reason;
     }
-    // The cleaned text may be known. An add that repeats it must not acquire the write lock.
+    // The cleaned text may already have a number. Repeated adds then do not acquire the write lock.
     let text = clean_text(text);
     if let Some(reason) = texts.find(&text) {
         return reason;
@@ -60,9 +62,9 @@ pub fn intern_reason(text: &str) -> Reason {
     texts.intern(text)
 }
 
-/// Returns the reason with the caller's location as its text, as in `src/main.rs:12`.
+/// Returns the reason whose text is the location of the caller, such as `src/main.rs:12`.
 ///
-/// In a function with `#[track_caller]`, this is the location of that function's caller.
+/// If a function with `#[track_caller]` calls this function, the location is that function's caller.
 ///
 /// # Examples
 ///
@@ -85,7 +87,7 @@ pub fn caller_reason() -> Reason {
     drop(texts);
     let mut text = format!("{}:{}", caller.file(), caller.line());
     if text.len() > MAX_TEXT {
-        // The end of a path says more than its beginning.
+        // The end of a path is more useful than its beginning.
         let begin = text.len() - MAX_TEXT + '…'.len_utf8();
         let begin = text.char_indices().map(|(at, _)| at).find(|&at| at >= begin);
         text.replace_range(..begin.unwrap_or_default(), "…");
@@ -96,7 +98,7 @@ pub fn caller_reason() -> Reason {
     reason
 }
 
-/// Returns the text of a reason of this process.
+/// Returns the text of a reason that this process has created.
 #[must_use]
 pub fn reason_text(reason: Reason) -> &'static str {
     let texts = TEXTS.read().unwrap_or_else(PoisonError::into_inner);
@@ -104,7 +106,7 @@ pub fn reason_text(reason: Reason) -> &'static str {
     text.unwrap_or(if reason.number() == Reason::MAX { OTHER } else { "an unknown reason" })
 }
 
-/// Returns the reasons of a run as one line.
+/// Formats the reasons of a run on one line.
 ///
 /// # Examples
 ///
@@ -124,14 +126,14 @@ pub fn describe_reasons(reasons: &Reasons) -> impl fmt::Display {
 }
 
 impl Texts {
-    /// Returns the number for the next text, which is the last number if all others are taken.
+    /// Returns the number for the next text. If all numbers are used, this is the largest number.
     fn next_reason(&self) -> Reason {
         let number = u16::try_from(self.texts.len() + 1).unwrap_or(Reason::MAX);
         let reason = Reason::new(number.min(Reason::MAX));
         reason.unwrap_or_else(|| unreachable!("the largest number is a reason"))
     }
 
-    /// Returns the reason of a text that needs no new number.
+    /// Returns the reason of a text, unless the text needs a new number.
     fn find(&self, text: &str) -> Option<Reason> {
         let next = self.next_reason();
         self.reasons.get(text).copied().or_else(|| (next.number() == Reason::MAX).then_some(next))
@@ -149,7 +151,7 @@ impl Texts {
     }
 }
 
-/// Returns a text of one line and of bounded length.
+/// Returns the text on one line, and at most 80 bytes long.
 fn clean_text(text: &str) -> String {
     let text = text.trim();
     let is_long = text.len() > MAX_TEXT;

@@ -1,4 +1,5 @@
-//! The synchronization primitives of this crate. They are in one module, so that loom can replace them.
+//! The synchronization primitives of this crate. They are in one module, so that tests can replace
+//! them with those of loom.
 
 pub(crate) use std::sync::atomic::Ordering;
 pub(crate) use std::sync::{Arc, OnceLock, PoisonError, Weak};
@@ -22,17 +23,18 @@ mod real {
 
     pub(crate) use std::hint::spin_loop;
 
-    /// The number of iterations that a thread spins before it parks: a few microseconds.
+    /// The number of iterations for which a thread spins before it parks: a few microseconds.
     pub(crate) const SPINS: usize = 128;
 
-    /// Parks for at most `duration`, when an unpark by another thread is likely but not certain.
+    /// Parks for at most `duration`. The caller expects another thread to unpark this one, but
+    /// cannot be certain.
     pub(crate) fn park_warily(duration: std::time::Duration) {
         park_timeout(duration);
     }
 }
 
-/// The primitives with which loom tries every interleaving. Reference counts, and cells that are written once, come
-/// from the standard library, because no thread waits for them.
+/// The primitives of loom, which tries every interleaving of the threads. Reference counts and
+/// cells that are written once are those of the standard library, because no thread waits for them.
 #[cfg(requeue_loom)]
 mod under_loom {
     pub(crate) use loom::sync::atomic::{AtomicBool, AtomicU64};
@@ -45,8 +47,8 @@ mod under_loom {
 
     use std::sync::{Arc, PoisonError};
 
-    /// A thread that can be unparked. loom's own thread forgets an unpark if it waits for a mutex
-    /// before it parks.
+    /// A thread that can be unparked. The thread type of loom cannot be used: it forgets an unpark
+    /// if the thread waits for a mutex before it parks.
     #[derive(Clone)]
     pub(crate) struct Thread(Arc<(Mutex<bool>, Condvar)>);
 
@@ -74,31 +76,32 @@ mod under_loom {
         *unparked = false;
     }
 
-    /// Returns after another thread has run, because the time may have passed by then.
+    /// Returns after another thread has run. The duration is ignored, because it may have passed by
+    /// then.
     pub(crate) fn park_timeout(_: std::time::Duration) {
         loom::thread::yield_now();
     }
 
-    /// Parks without a time limit, because under loom the wake must arrive.
+    /// Parks without a time limit: under loom, the unpark must come.
     pub(crate) fn park_warily(_: std::time::Duration) {
         park();
     }
 }
 
-/// Runs user code, for example the drop of a key or the wake of a task, and discards any panic.
+/// Runs user code, such as the `drop` of a key or the wake of a task, and discards a panic.
 pub(crate) fn quietly<R>(f: impl FnOnce() -> R) -> Option<R> {
     catch_unwind(AssertUnwindSafe(f)).map_err(drop_payload).ok()
 }
 
-/// Drops the payload of a panic. A panic of this drop is discarded.
+/// Drops the payload of a panic, and discards a panic of this drop.
 pub(crate) fn drop_payload(payload: Box<dyn Any + Send>) {
     if let Err(another) = catch_unwind(AssertUnwindSafe(|| drop(payload))) {
-        // The new payload is not dropped, because each drop could panic again.
+        // The new payload is leaked, because dropping it could panic again.
         std::mem::forget(another);
     }
 }
 
-/// Drops a value of the user and discards any panic. No lock may be held.
+/// Drops a value of the user, and discards a panic. The caller must hold no lock.
 pub(crate) fn drop_quietly<T>(value: T) {
     if std::mem::needs_drop::<T>() {
         quietly(|| drop(value));

@@ -20,7 +20,7 @@ const fn is_static<T: 'static>() {}
 
 fn send_value<T: Send>(_: &T) {}
 
-/// A key that is `Send` but not `Sync`, the minimum for a key.
+/// A key that is `Send` but not `Sync`. A key need not be more than that.
 type Lone = CellKey;
 
 #[derive(Clone, PartialEq, Eq)]
@@ -36,7 +36,7 @@ macro_rules! all {
     ($check:ident: $($of:ty),* $(,)?) => { $($check::<$of>();)* };
 }
 
-/// Detects whether a type implements a trait, without requiring it: `Probe::<T>::IS` for `Sync`.
+/// Shows if a type implements a trait, without requiring it: `Probe::<T>::IS_SYNC` for `Sync`.
 struct Probe<T>(std::marker::PhantomData<T>);
 
 trait Not {
@@ -51,11 +51,11 @@ impl<T: Sync> Probe<T> {
 }
 
 const _: () = {
-    // A queue can be shared for any type of key.
+    // A queue can be shared between threads, for any type of key.
     all!(send: Queue<u32>, Queue<Lone>, Builder<u32>, Builder<Lone>);
     all!(sync: Queue<u32>, Queue<Lone>);
     all!(is_static: Queue<u32>, Item<'static, u32>);
-    // A guard can be sent if its key can be sent.
+    // An item can be sent to another thread if its key can be sent.
     all!(send: Item<'static, u32>, Item<'static, Lone>, Ticket);
     all!(sync: Item<'static, u32>, Ticket);
     assert!(Probe::<Item<'static, u32>>::IS_SYNC);
@@ -106,8 +106,8 @@ fn every_future_of_a_queue_can_be_sent() {
     });
 }
 
-/// A future that stays on its thread may contain values that cannot be sent, and also futures of
-/// the queue.
+/// A future that stays on its thread may contain values that cannot be sent. It may also contain
+/// futures of the queue.
 #[test]
 fn a_local_future_may_use_a_queue() {
     let queue: Queue<u32> = Queue::new();

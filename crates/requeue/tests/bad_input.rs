@@ -1,4 +1,4 @@
-//! Arguments without a sensible meaning cause an error or a defined result, never a panic.
+//! An argument without a sensible meaning causes an error or a defined result, but never a panic.
 
 mod common;
 
@@ -64,7 +64,7 @@ fn getting_any_number_of_keys_gets_those_there_are() {
     ] {
         queue.add_all(0..1000);
         assert_eq!(get(&queue), 1000);
-        // The items were dropped before their completion, so their keys are retried.
+        // The test has dropped the items without a completion, so their keys are retried.
         clock.advance(secs(600));
     }
 }
@@ -151,8 +151,8 @@ fn keys_that_are_not_there_have_no_state() {
     assert_eq!(queue.explain("a"), "not in the queue");
 }
 
-/// A future that has returned an item can be polled again. It then waits for another key, like a
-/// new future.
+/// A getter that has returned an item may be polled again. It then waits for another key, like a
+/// new getter.
 #[test]
 fn a_getter_that_has_answered_may_be_polled_again() {
     let (queue, _clock) = fake();

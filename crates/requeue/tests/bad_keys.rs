@@ -1,5 +1,5 @@
-//! Keys whose code panics or calls the queue. No such key may cause the loss of another key, or
-//! block the queue.
+//! Keys whose code panics or calls the queue. No such key may make the queue lose another key or
+//! stop.
 #![allow(clippy::unwrap_used, reason = "tests say what they expect by unwrapping it")]
 
 mod common;
@@ -15,7 +15,7 @@ use common::{Fifo, fake, poll, ready, secs};
 use requeue::clock::FakeClock;
 use requeue::{Added, Completion, Order, Queue};
 
-/// The side effects of a key's code.
+/// The actions that the code of a key performs.
 #[derive(Default)]
 struct Orders {
     panic_in_eq: AtomicBool,
@@ -40,8 +40,8 @@ impl Key {
         if self.orders.calls.load(Ordering::Relaxed)
             && let Some(queue) = self.orders.queue.get()
         {
-            // The calls are disabled first, because keys that the queue drops during this call must
-            // not call it again.
+            // The calls are disabled first. Otherwise, the keys that the queue drops during this
+            // call would call the queue again.
             self.orders.calls.store(false, Ordering::Relaxed);
             let other = Self { id: 1000 + self.id, orders: Arc::clone(&self.orders) };
             queue.add(other);
@@ -158,7 +158,7 @@ fn a_panic_in_clone_reaches_the_caller_and_leaves_the_queue_as_it_was() {
         setup.orders.panic_in_clone.store(false, Ordering::Relaxed);
         assert_eq!(queue.states().in_flight, 0);
         queue.add(setup.key(3));
-        // The run of a worker that could not complete its delivery has failed.
+        // A worker could not complete its delivery, so its run has failed.
         setup.clock.advance(secs(600));
         let mut keys = setup.take_all();
         keys.sort_unstable();
@@ -180,7 +180,7 @@ fn a_panic_in_clone_in_a_getter_that_waits_leaves_the_key_to_the_next() {
     assert_eq!(ready(queue.get()).map(|item| item.id), Some(1));
 }
 
-/// A key is not lost if its own panic prevents the completion of its delivery.
+/// The panic of a key may prevent the completion of its delivery. The key must not be lost.
 #[test]
 fn a_panic_in_clone_during_a_completion_leaves_no_key_stuck() {
     let setup = Setup::new(Order::Custom(Box::new(Fifo::default())));
@@ -202,7 +202,8 @@ fn a_panic_in_clone_during_a_completion_leaves_no_key_stuck() {
     }
 }
 
-/// The completed delivery stays completed, and another worker can take the next key.
+/// The completion must take effect although taking the next key panics. Another worker can then
+/// take that key.
 #[test]
 fn a_panic_in_clone_while_the_next_key_is_taken_leaves_it_where_it_is() {
     for order in [Order::Fifo, Order::Priority { oldest_every: 10 }] {
@@ -242,13 +243,14 @@ fn a_panic_in_drop_ends_in_the_queue() {
         queue.cancel(&*query);
         queue.forget(&*query);
         assert_eq!(queue.len(), 2);
-        // The receiver of a report owns its keys, so their drops are not caught.
+        // The caller owns the keys that a shutdown returns, so the queue does not catch panics of
+        // their `drop`.
         setup.orders.panic_in_drop.store(false, Ordering::Relaxed);
         queue.shut_down();
     }
 }
 
-/// If two keys panicked while a collection was dropped, the process would abort.
+/// If two keys panicked while one collection was dropped, the process would abort.
 #[test]
 fn a_queue_full_of_keys_that_panic_in_drop_is_dropped_quietly() {
     for order in orders() {
@@ -267,7 +269,7 @@ fn a_queue_full_of_keys_that_panic_in_drop_is_dropped_quietly() {
     }
 }
 
-/// The keys failed after the shutdown, and no caller has taken them.
+/// The keys failed after the shutdown, and no caller has taken them with `take_dropped`.
 #[test]
 fn reports_that_are_not_taken_are_dropped_quietly() {
     let setup = Setup::new(Order::Fifo);
@@ -312,7 +314,7 @@ fn keys_may_call_the_queue() {
 static QUEUE: Mutex<Option<Queue<Plain>>> = Mutex::new(None);
 static CALLED: AtomicBool = AtomicBool::new(false);
 
-/// A key without a `Drop`, which calls the queue through a static.
+/// A key without `Drop`. It calls the queue that it finds in a static variable.
 #[derive(Clone, Copy, Eq)]
 struct Plain(u32);
 

@@ -1,5 +1,5 @@
-//! Limiters that return absurd delays, panic, or call the queue. The queue stays usable, and no key
-//! is lost.
+//! Limiters that return absurd delays, panic, or call the queue. The queue must stay usable, and
+//! lose no key.
 #![allow(clippy::unwrap_used, reason = "tests say what they expect by unwrapping it")]
 
 mod common;
@@ -18,7 +18,7 @@ fn with(limiter: impl RateLimiter<&'static str> + 'static) -> (Queue<&'static st
     (Queue::builder().clock(clock.clone()).limiter(limiter).build().unwrap(), clock)
 }
 
-/// A limiter that returns the delays with which it was created.
+/// A limiter that returns the delays with which the test has created it.
 struct Says(Vec<Duration>);
 
 impl RateLimiter<&'static str> for Says {
@@ -105,7 +105,7 @@ fn a_limiter_that_panics_yields_its_longest_delay() {
     }
 }
 
-/// A limiter that makes every possible call of the queue in each of its methods.
+/// A limiter whose methods make every possible call of the queue.
 struct Calls(Arc<OnceLock<Queue<&'static str>>>);
 
 impl Calls {
@@ -127,7 +127,8 @@ impl RateLimiter<&'static str> for Calls {
     }
 
     fn forget(&mut self, key: &&'static str) {
-        // The limiter makes no calls for the success of the key itself, because such calls would recurse without end.
+        // For the success of key "a" itself, the limiter makes no calls, because they would recurse
+        // without end.
         if *key == "a" {
             self.call();
         }

@@ -1,5 +1,5 @@
-//! Custom orders that panic, return wrong keys, lose keys, or call the queue. The queue still
-//! delivers every key.
+//! Custom orders that panic, return wrong keys, lose keys, or call the queue. The queue must still
+//! deliver every key.
 #![allow(clippy::unwrap_used, reason = "tests say what they expect by unwrapping it")]
 
 mod common;
@@ -158,7 +158,7 @@ fn keys_that_an_order_loses_are_delivered_by_age() {
     assert_eq!(take_all(&queue), (0..9).collect::<Vec<_>>());
 }
 
-/// The order returns no key until it has several keys, as an order by batches would.
+/// The order returns no key until it has several keys, like an order that forms batches.
 #[test]
 fn an_order_that_holds_keys_back_loses_none() {
     struct Holds(Vec<u32>);
@@ -239,7 +239,7 @@ fn an_order_that_calls_the_queue_is_refused() {
     assert!(!queue.is_closed());
 }
 
-/// Keys that the order loses are also found if a group's limit throttles them.
+/// The queue also delivers the keys that the order loses if the limit of a group throttles them.
 #[test]
 fn an_order_that_loses_keys_may_have_a_group_limit() {
     let queue = timeless()

@@ -1,4 +1,4 @@
-//! Times in the far future, clocks that go back, and alarms that go off early.
+//! Times in the far future, clocks that go back, and alarms that are early.
 #![allow(clippy::unwrap_used, reason = "tests say what they expect by unwrapping it")]
 
 mod common;
@@ -131,7 +131,7 @@ fn a_clock_that_goes_back_delays_and_loses_nothing() {
 
 // --- Custom clocks -------------------------------------------------------------------------------
 
-/// A clock that arms at most one second ahead, which is allowed.
+/// A clock that arms alarms at most one second ahead, as the trait permits.
 struct Early(FakeClock);
 
 impl Clock for Early {
@@ -192,7 +192,7 @@ fn a_drain_keeps_its_deadline_by_alarms_that_go_off_early() {
     });
 }
 
-/// A clock without a waking thread, whose alarms go off while they are being armed.
+/// A clock without a thread for alarms. It wakes each waker while the alarm is being armed.
 struct AtOnce(FakeClock);
 
 impl Clock for AtOnce {
@@ -206,7 +206,7 @@ impl Clock for AtOnce {
     }
 }
 
-/// A waiting getter polls the clock continuously, but a thread that adds does not.
+/// A getter that waits polls the clock continuously. A thread that adds keys does not.
 #[test]
 fn an_add_returns_where_alarms_go_off_as_they_are_armed() {
     let clock = FakeClock::new();

@@ -10,8 +10,8 @@ use std::task::{Poll, Wake, Waker};
 use common::{Wakes, fake, poll, ready, secs};
 use requeue::{Completion, Queue};
 
-/// A waker that panics when it is woken and when it is dropped. The payload of its panic also
-/// panics.
+/// A waker that panics when it is woken, and when it is dropped. The payloads of these panics also
+/// panic when they are dropped.
 struct Panics;
 
 struct Payload;
@@ -42,12 +42,12 @@ impl Drop for Panics {
     }
 }
 
-/// Polls a future with a waker whose only remaining owner is then the queue.
+/// Polls a future with a waker. After the poll, the queue has the only other copy of the waker.
 fn poll_with<W: Wake + Send + Sync + 'static, F: Future + Unpin>(future: &mut F, waker: W) -> bool {
     let waker = std::mem::ManuallyDrop::new(Waker::from(Arc::new(waker)));
     let pending = poll(future, &waker).is_pending();
-    // This copy of the waker is forgotten, because its drop would panic in the test. The test is
-    // about the queue's copy.
+    // This copy is leaked, because its `drop` would panic in the test. The test is about the copy
+    // of the queue.
     pending
 }
 
@@ -120,7 +120,7 @@ impl Drop for Drops {
     }
 }
 
-/// Polls a future with a waker of which only the queue has copies afterwards.
+/// Polls a future with a waker. After the poll, only the queue has copies of the waker.
 fn poll_dropping<F: Future + Unpin>(future: &mut F, drops: &Arc<AtomicUsize>) {
     let waker = Waker::from(Arc::new(Drops(Arc::clone(drops))));
     assert!(poll(future, &waker).is_pending());
@@ -132,7 +132,7 @@ fn a_waker_whose_drop_panics_is_dropped_quietly() {
     let drops = Arc::default();
     let mut get = queue.get();
     for polls in 0..3 {
-        // The previous waker is replaced.
+        // The queue replaces the waker of the previous poll.
         poll_dropping(&mut get, &drops);
         assert_eq!(drops.load(Ordering::SeqCst), polls);
     }
@@ -155,7 +155,7 @@ fn a_waker_whose_drop_panics_is_dropped_quietly() {
     item.succeed();
 }
 
-/// A waker that makes every possible call of the queue when it is woken and when it is dropped.
+/// A waker that makes every possible call of the queue, when it is woken and when it is dropped.
 struct Calls(Queue<&'static str>);
 
 impl Calls {

@@ -1,5 +1,5 @@
-//! Runs in flight that are cancelled, by name or by an add that restarts them. The tests use items,
-//! and workers on threads. The worked examples are in `semantics.rs`.
+//! Runs in flight that are cancelled, by a caller or by an add. The tests use items, and workers on
+//! threads. The worked examples are in `semantics.rs`.
 #![allow(clippy::unwrap_used, reason = "tests say what they expect by unwrapping it")]
 
 mod common;
@@ -18,7 +18,7 @@ use requeue::{
     Added, CancelReason, CancelledRun, Completion, InFlightPolicy, Item, Pace, Phase, Queue, Time,
 };
 
-/// Returns a queue in which adds restart runs without a bound.
+/// Returns a queue in which adds restart runs, without a maximum length of a series.
 fn restarting() -> (Queue<&'static str>, FakeClock) {
     restarting_for(Duration::MAX)
 }
@@ -47,15 +47,14 @@ fn a_key_that_changes_all_the_time_completes_under_a_pace_too() {
         assert!(queue.try_get().is_none(), "the pace delays the next run");
         clock.advance(secs(4));
     }
-    // The first restart was more than 10 s ago.
+    // The first restart was more than 10 s ago, so an add no longer restarts the run.
     let item = queue.try_get().expect("the pace permits this run");
     queue.add("a");
     assert_eq!(item.cancel_reason(), None);
     item.succeed();
 }
 
-/// Otherwise, the series would continue until its old bound, and adds would no longer restart the
-/// next run.
+/// If the series did not end, its old bound would remain, and adds would not restart the next run.
 #[test]
 fn a_cancel_of_a_key_in_flight_ends_its_series() {
     let (queue, clock) = restarting_for(secs(10));
@@ -96,8 +95,8 @@ fn everyone_who_waits_for_the_cancellation_of_a_run_is_notified() {
     assert_eq!(poll(&mut a.cancelled(), &waker), Poll::Ready(CancelReason::Cancelled), "late");
 }
 
-/// The limiter is called after the decision that the run has failed, and before the completion of
-/// the run.
+/// The limiter is called after the queue has decided that the run failed, and before the run is
+/// completed.
 #[test]
 fn a_run_is_not_cancelled_while_its_item_is_dropped() {
     struct Cancels(Arc<OnceLock<Queue<&'static str>>>, Arc<Mutex<Vec<CancelledRun>>>);
@@ -122,7 +121,7 @@ fn a_run_is_not_cancelled_while_its_item_is_dropped() {
     assert_eq!((queue.failures("a"), queue.waiting()), (1, 1));
 }
 
-/// A future can outlive its run, for example in a task that was not aborted.
+/// A future can exist for longer than its run, for example in a task that was not aborted.
 #[test]
 fn a_future_that_waits_keeps_neither_the_queue_nor_its_waker() {
     struct Ignores;
@@ -159,7 +158,7 @@ fn a_future_that_waits_keeps_neither_the_queue_nor_its_waker() {
     }
 }
 
-/// An owned item keeps the queue alive. The future alone does not.
+/// An owned item keeps the queue alive, but the future does not.
 #[test]
 fn a_future_of_a_run_in_flight_does_not_keep_the_queue() {
     let (queue, key) = (Queue::new(), Arc::new(1));
@@ -239,7 +238,7 @@ fn a_cancelled_run_ends_no_backoff() {
     let (queue, clock) = fake();
     queue.add("a");
     let item = queue.try_get().unwrap();
-    // `AddRateLimited` of client-go is called while the key is in flight.
+    // client-go's `AddRateLimited` is called while the key is in flight.
     queue.add_rate_limited("a");
     let _ = queue.cancel_running("a");
     drop(item);
@@ -378,7 +377,7 @@ fn a_thread_learns_that_its_run_was_cancelled() {
 
 #[test]
 fn a_waker_that_cancels_runs_may_be_called_anywhere() {
-    // The waker is called without the lock.
+    // The queue must call the waker without its lock.
     struct Cancel(Queue<&'static str>);
     impl std::task::Wake for Cancel {
         fn wake(self: Arc<Self>) {

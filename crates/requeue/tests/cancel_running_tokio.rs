@@ -1,4 +1,4 @@
-//! Workers whose runs are cancelled or restarted by the queue.
+//! Workers whose runs the queue cancels or restarts.
 
 #![cfg(feature = "tokio")]
 #![allow(clippy::unwrap_used, reason = "tests say what they expect by unwrapping it")]
@@ -25,7 +25,8 @@ async fn cancel_and_close(queue: &Queue<&'static str>) {
     queue.close();
 }
 
-/// Returns a handler that waits for its cancellation, records the reason, and returns the action.
+/// Returns a handler that waits for its cancellation and records the reason. It then returns the
+/// action.
 fn record_reasons(
     reasons: &Reasons,
     action: fn() -> Action,
@@ -109,7 +110,7 @@ async fn a_run_can_be_cancelled_after_its_time_limit_and_at_a_shutdown() {
     }
 }
 
-/// The panic is counted, but the run does not count as a failure, as if its item had been dropped.
+/// The panic is counted. The run is not a failure, as if its item had been dropped.
 #[tokio::test(start_paused = true)]
 async fn a_panic_in_a_cancelled_run_counts_as_its_cancellation() {
     let queue = on_tokio();

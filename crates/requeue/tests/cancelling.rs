@@ -1,5 +1,4 @@
-//! Cancellation: getters that are dropped, items that are dropped, stale tickets, and cancelled
-//! keys.
+//! Cancellation: dropped getters, dropped items, stale tickets, and cancelled keys.
 
 mod common;
 
@@ -32,7 +31,8 @@ fn a_getter_that_is_dropped_after_it_was_woken_passes_the_wake_on() {
         assert!(poll(get, waker).is_pending());
     }
     queue.add("a");
-    // Each getter is woken, and dropped without being polled. The last getter gets the key.
+    // Each getter is woken, and then dropped without being polled. The last getter must get the
+    // key.
     let mut last = gets.pop().unwrap();
     drop(gets);
     assert!(wakes.iter().all(|(wakes, _)| wakes.count() == 1));
@@ -49,16 +49,17 @@ fn a_getter_with_a_deadline_that_is_dropped_disarms() {
     assert_eq!(clock.armed(), 0);
 }
 
-/// A key is delivered once, in any interleaving of its add and the drop of a getter.
+/// A key is delivered once, however its add and the drop of a getter interleave.
 #[test]
 fn getters_dropped_while_keys_come_lose_none() {
-    // The queue has the machine's clock, so the key of a dropped item can be retried at any later
-    // time.
+    // The queue has the clock of the machine, so that the keys of dropped items are retried at some
+    // later time.
     let queue: Queue<u32> = Queue::builder().clock(SystemClock).build().unwrap();
     thread::scope(|scope| {
         let dropper = scope.spawn(|| {
             while !queue.is_closed() {
-                // The item, if any, is dropped immediately, and its key is retried.
+                // If the getter has an item, the item is dropped immediately, and its key is
+                // retried.
                 let _ = poll(&mut queue.get(), Waker::noop());
             }
         });
@@ -188,7 +189,7 @@ fn a_ticket_of_an_earlier_delivery_does_not_affect_a_later_one() {
     assert_eq!(queue.states().in_flight, 0);
 }
 
-/// The ticket is stale even if the numbers of the two deliveries have the same lower 16 bits.
+/// The ticket is stale, even if the epochs of the two deliveries have the same lower 16 bits.
 #[test]
 fn a_ticket_stays_stale_after_any_number_of_deliveries() {
     let (queue, _clock) = fake();
@@ -285,8 +286,8 @@ fn cancelling_clears_failures() {
     assert_eq!(queue.try_get().unwrap().attempt(), 1);
 }
 
-/// A getter that was woken for a key continues to wait if the key is cancelled before the getter
-/// checks.
+/// A getter is woken for a key, and the key is cancelled before the getter checks. The getter must
+/// continue to wait.
 #[test]
 fn a_getter_woken_for_a_cancelled_key_waits_on() {
     let (queue, _clock) = fake();

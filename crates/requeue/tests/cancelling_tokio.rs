@@ -41,7 +41,7 @@ async fn aborting_a_task_that_waits_takes_nothing() {
     });
     tokio::task::yield_now().await;
     task.abort();
-    // The task is woken for the key, and aborted before it is polled.
+    // The task is woken for the key, and is aborted before it is polled.
     queue.add("a");
     assert!(task.await.unwrap_err().is_cancelled());
     let item = timeout(ms(1), queue.get()).await.expect("at once").unwrap();

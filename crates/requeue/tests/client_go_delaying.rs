@@ -1,4 +1,4 @@
-//! The promises of client-go's `delaying_queue_test.go`, and promises that this file does not test.
+//! The tests of client-go's `delaying_queue_test.go`, and further tests of the same behaviour.
 
 mod common;
 
@@ -36,7 +36,7 @@ fn test_deduping() {
     clock.advance(ms(20));
     assert_eq!(queue.len(), 0, "the later add became part of the earlier one");
 
-    // The earlier due time also wins if it is added second.
+    // The earlier due time is used, even if it is added second.
     queue.add_after("foo", ms(50));
     queue.add_after("foo", ms(30));
     assert_eq!(queue.len(), 0);
@@ -84,7 +84,8 @@ fn test_copy_shifting() {
 
 // --- Not covered by client-go's tests ------------------------------------------------------------
 
-/// The policy `KeepBoth`, as in client-go: a pending `add_after` and an `add` are two runs.
+/// With the policy `KeepBoth`, as in client-go, a pending `add_after` and an `add` lead to two
+/// runs.
 #[test]
 fn an_add_does_not_cancel_a_delay() {
     let (queue, clock) = fake_client_go();
@@ -169,7 +170,7 @@ fn a_delay_of_zero_adds_at_once() {
     assert_eq!((queue.len(), queue.waiting()), (1, 0));
 }
 
-/// Intended difference: in client-go, the order of keys with equal deadlines is undefined.
+/// Intended difference: in client-go, the order of keys with the same due time is undefined.
 #[test]
 fn equal_deadlines_come_in_the_order_of_the_adds() {
     let (queue, clock) = fake_client_go();
@@ -187,7 +188,8 @@ fn what_is_due_comes_before_what_is_added_later() {
     assert_eq!(take_all(&queue), ["due", "added"]);
 }
 
-/// Intended difference: client-go's goroutine outlives the queue's drain by up to ten seconds.
+/// Intended difference: in client-go, a goroutine continues for up to ten seconds after the drain
+/// of its queue.
 #[test]
 fn no_alarm_is_armed_without_waiting_getters() {
     let (queue, clock) = fake_client_go();
@@ -202,7 +204,7 @@ fn no_alarm_is_armed_without_waiting_getters() {
     assert_eq!(clock.armed(), 0);
 }
 
-/// A delayed key that becomes due while in flight is delivered once more afterwards.
+/// If a delayed key becomes due while it is in flight, it is delivered once more afterwards.
 #[test]
 fn a_delay_that_falls_due_during_a_run_makes_the_key_dirty() {
     let (queue, clock) = fake_client_go();

@@ -1,7 +1,6 @@
-//! client-go's `util/workqueue/metrics_test.go`: for each of its tests, this file has a test with
-//! the same name, promise and numbers.
+//! The tests of client-go's `util/workqueue/metrics_test.go`, with the same names and numbers.
 //!
-//! There is one difference. client-go's queue updates two gauges with a ticker. Here, a scrape
+//! There is one difference. In client-go, a ticker updates two gauges. In this crate, a scrape
 //! reads their values from the queue.
 
 #![allow(clippy::unwrap_used)]
@@ -21,7 +20,7 @@ struct TestMetrics(Mutex<Seen>);
 struct Seen {
     adds: u64,
     depth: i64,
-    /// The sum of the latencies in seconds, and the number of observations.
+    /// The sum of the latencies in seconds, and their number.
     latency: (f64, u64),
     duration: (f64, u64),
     retries: u64,
@@ -86,8 +85,8 @@ fn get<'q>(queue: &'q Queue<&'static str>) -> Item<'q, &'static str> {
     item
 }
 
-/// `TestMetricShutdown`: after a shutdown, no metric changes as time passes. There is no ticker to
-/// stop. Even before the shutdown, no alarm is armed on the clock, and no hook is called without an
+/// `TestMetricShutdown`: after a shutdown, no metric changes while time passes. This crate has no
+/// ticker to stop. Even before the shutdown, no alarm is armed, and no hook is called without an
 /// event.
 #[test]
 fn test_metric_shutdown() {
@@ -105,7 +104,7 @@ fn test_metric_shutdown() {
     assert_eq!(*metrics.seen(), before, "updated after the shutdown");
     assert_eq!(clock.armed(), 0);
 
-    // Adds of any kind are refused after a shutdown, and not counted.
+    // After a shutdown, the queue refuses all kinds of adds, and does not count them.
     queue.add("foo");
     queue.add_after("foo", Duration::ZERO);
     queue.add_rate_limited("foo");
@@ -137,7 +136,7 @@ fn test_metrics() {
     let item = get(&queue);
     assert_eq!(metrics.seen().latency, (5e-05, 1));
 
-    // Several adds of a key in flight count as one.
+    // Several adds of a key in flight are counted as one.
     for _ in 0..5 {
         queue.add(*item);
     }

@@ -1,7 +1,7 @@
-//! The promises of client-go's `queue_test.go`, and promises that this file does not test.
+//! The tests of client-go's `queue_test.go`, and further tests of the same behaviour.
 //!
-//! client-go completes deliveries by key, and so do these tests: [`take`] detaches the item, and
-//! `done(&key)` completes the delivery.
+//! client-go completes deliveries by their keys, and so do these tests: [`take`] detaches the item,
+//! and `done(&key)` completes the delivery.
 #![allow(clippy::unwrap_used, reason = "tests say what they expect by unwrapping it")]
 
 mod common;
@@ -215,8 +215,8 @@ fn test_force_queue_shutdown_using_shut_down() {
         let drain = scope.spawn(|| queue.shut_down_with_drain().blocking());
         while queue.get().blocking().is_some() {}
         assert!(queue.shutting_down());
-        // The test cannot determine whether the drain has begun to wait. Repeated calls of
-        // `shut_down` end the drain in either case.
+        // The test cannot know if the drain has begun to wait. Repeated calls of `shut_down` end
+        // the drain in either case.
         while !drain.is_finished() {
             queue.shut_down();
             thread::yield_now();
@@ -324,7 +324,8 @@ fn a_key_added_again_while_ready_keeps_its_place() {
     assert_eq!(take_all(&queue), ["a", "b", "c"]);
 }
 
-/// Intended difference: in client-go, the key is then queued twice, and two workers get it.
+/// Intended difference: in client-go, the queue then contains the key twice, and two workers get
+/// it.
 #[test]
 fn done_without_get_does_nothing() {
     let (queue, _clock) = fake_client_go();
@@ -336,7 +337,8 @@ fn done_without_get_does_nothing() {
     assert!(queue.try_get().is_none());
 }
 
-/// Intended difference: client-go's single `Signal` may wake only one of two drains.
+/// Intended difference: in client-go, a single `Signal` wakes one of the two drains, and perhaps
+/// not the other.
 #[test]
 fn two_drains_at_once_both_end() {
     let (queue, _clock) = fake_client_go();
@@ -353,7 +355,7 @@ fn two_drains_at_once_both_end() {
     assert!(ready(second).finished);
 }
 
-/// client-go's depth counts dirty keys in flight. Its `Len` does not.
+/// The depth in client-go's metrics includes dirty keys in flight. Its `Len` does not.
 #[test]
 fn depth_counts_dirty_keys_and_len_does_not() {
     let (queue, _clock) = fake_client_go();
@@ -365,7 +367,7 @@ fn depth_counts_dirty_keys_and_len_does_not() {
     assert_eq!((queue.len(), queue.sample().depth), (2, 2));
 }
 
-/// Neither flag is set before a shutdown.
+/// Before a shutdown, both methods return false.
 #[test]
 fn an_open_queue_is_not_shutting_down() {
     let (queue, _clock) = fake_client_go::<u8>();

@@ -1,5 +1,4 @@
-//! The promises of client-go's `rate_limiting_queue_test.go`, and promises that this file does not
-//! test.
+//! The tests of client-go's `rate_limiting_queue_test.go`, and further tests of the same behaviour.
 
 mod common;
 
@@ -16,7 +15,8 @@ fn test_rate_limiting_queue() {
         let before = clock.now();
         assert_eq!(queue.add_rate_limited(key), Added::New);
         let due = queue.look_up(&key).and_then(|entry| entry.due).expect("the key waits");
-        // The Go test receives the key from a channel. Here, the key becomes due, and is processed.
+        // The Go test receives the key from a channel. In this test, the key becomes due, and is
+        // processed.
         clock.set(due);
         assert_eq!(take(&queue), key);
         assert!(queue.done(&key));
@@ -48,7 +48,7 @@ fn forget_forgets_one_key_and_no_other() {
     assert_eq!((queue.num_requeues(&"b"), queue.failures(&"b")), (2, 2));
 }
 
-/// As in client-go, `forget` clears failures, but keeps the pending run.
+/// As in client-go, `forget` resets the failures, and does not change the pending run.
 #[test]
 fn forget_leaves_a_pending_run_alone() {
     let (queue, clock) = fake_client_go();
@@ -87,7 +87,7 @@ fn done_does_not_forget() {
     assert_eq!(retry(&queue, item), ms(2));
 }
 
-/// client-go has no such call: `Forget` and `Done` in one step.
+/// client-go has no such call. It does the work of `Forget` and `Done` in one step.
 #[test]
 fn succeed_forgets() {
     let (queue, clock) = fake_client_go();
@@ -135,8 +135,8 @@ fn a_closed_queue_takes_a_rate_limited_add_of_a_key_it_has() {
     assert_eq!(take_all(&queue), ["known"]);
 }
 
-/// A completion with success, and cancelling the key, reset the limiter's count. All other
-/// completions leave it unchanged, or add one to it.
+/// A success and a cancel reset the failures that the limiter has counted. All other completions
+/// leave their number unchanged, or add one.
 #[test]
 fn each_way_to_end_a_run_has_its_effect_on_the_limiters_count() {
     type End = fn(&Queue<&'static str>, Item<'_, &'static str>);
@@ -175,8 +175,7 @@ fn each_way_to_end_a_run_has_its_effect_on_the_limiters_count() {
     }
 }
 
-/// The default limiter forgets a key when twice its longest delay has passed after the end of the
-/// wait.
+/// The default limiter forgets a key when 2 · `max` has passed after the end of its wait.
 #[test]
 fn failures_add_up_until_two_of_the_longest_delays_have_passed() {
     for (late, count) in [(secs(20), 2), (secs(20) + ms(1), 1)] {

@@ -1,4 +1,4 @@
-//! The behaviour that `FakeClock` guarantees to tests.
+//! The behaviour of `FakeClock` on which tests can rely.
 // Tests and their helpers state their expectations by unwrapping.
 #![allow(clippy::unwrap_used)]
 
@@ -166,8 +166,8 @@ fn wait_armed_returns_when_others_have_armed() {
     assert_eq!(clock.armed(), 0);
 }
 
-/// The alarm can be armed before or after the clock moves. In apimachinery's fake clock, the two
-/// actions race.
+/// The alarm may be armed before or after the time changes. In apimachinery's fake clock, the two
+/// operations race.
 #[test]
 fn an_alarm_armed_while_the_clock_moves_is_not_missed() {
     for _ in 0..200 {
@@ -223,7 +223,7 @@ fn run_panics_rather_than_wait_for_ever() {
     FakeClock::new().run(std::future::pending::<()>());
 }
 
-/// Wakers that record their wakes.
+/// A log of the wakes of several wakers.
 #[derive(Clone, Default)]
 struct Log(Arc<Mutex<Vec<&'static str>>>);
 

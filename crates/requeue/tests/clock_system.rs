@@ -1,5 +1,5 @@
-//! The promises of `SystemClock`. Its thread is global to the process, so this file is a separate
-//! binary with one test.
+//! The guarantees of `SystemClock`. Its thread is global to the process. This file is therefore a
+//! separate binary with one test.
 // Tests and their helpers state their expectations by unwrapping.
 #![allow(clippy::unwrap_used)]
 
@@ -13,7 +13,7 @@ use std::time::Duration;
 use requeue::Time;
 use requeue::clock::{Alarm, Clock, SystemClock};
 
-/// A waker that reports the thread that woke it, and the time.
+/// A waker that reports the time of its wake, and the thread that has woken it.
 struct Tell {
     to: Sender<(Option<String>, Time)>,
     then_panic: bool,
@@ -48,7 +48,7 @@ fn one_thread_from_the_first_alarm_on_wakes_in_time_and_survives_wakers_that_pan
     let waker = |then_panic| Waker::from(Arc::new(Tell { to: to.clone(), then_panic }));
     let soon = || SystemClock.now() + Duration::from_millis(1);
 
-    // Calls that need no waiting do not start the thread.
+    // A call that does not have to wait does not start the thread.
     let start = SystemClock.now();
     assert!(start > Time::ZERO);
     assert!(SystemClock.is_real_time());
@@ -59,7 +59,7 @@ fn one_thread_from_the_first_alarm_on_wakes_in_time_and_survives_wakers_that_pan
     #[cfg(target_os = "linux")]
     assert_eq!(timer_threads(), 0);
 
-    // The first alarm starts the thread. The thread wakes the waker, but not too early.
+    // The first alarm starts the thread. The thread wakes the waker, and not before its time.
     let mut wait = Duration::from_millis(1);
     let (at, (woken_by, when)) = loop {
         let at = SystemClock.now() + wait;
@@ -74,16 +74,16 @@ fn one_thread_from_the_first_alarm_on_wakes_in_time_and_survives_wakers_that_pan
     assert_eq!(woken_by.as_deref(), Some("requeue-timer"));
     assert!(when >= at, "woken at {when:?}, asked for {at:?}");
 
-    // A late alarm does not delay an earlier alarm that is armed after it.
+    // A late alarm does not delay an earlier one that is armed after it.
     let far = SystemClock.arm(Time::from_nanos(u64::MAX - 1), &waker(false));
     let near = SystemClock.arm(soon(), &waker(false));
     from.recv().unwrap();
     drop((far, near));
 
-    // A waker that panics does not stop the thread, and all alarms that are due together are woken.
+    // A waker that panics does not stop the thread. All wakers that are due together are woken.
     let at = soon();
-    // If an alarm is already due when it is armed, its waker is woken immediately, and panics on
-    // this thread.
+    // If the time of an alarm has come when it is armed, `arm` wakes the waker on this thread,
+    // where it panics.
     let arm = |waker: Waker| {
         catch_unwind(|| SystemClock.arm(at, &waker)).unwrap_or_else(|_| Alarm::none())
     };
@@ -93,7 +93,7 @@ fn one_thread_from_the_first_alarm_on_wakes_in_time_and_survives_wakers_that_pan
     }
     assert_eq!(timer_threads(), 1);
 
-    // Disarming drops the waker, so only the test's end of the channel remains.
+    // Disarming an alarm drops its waker. After that, only the test has an end of the channel.
     drop(alarms);
     drop(SystemClock.arm(start + Duration::from_secs(3600), &waker(false)));
     drop(to);

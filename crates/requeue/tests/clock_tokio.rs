@@ -1,4 +1,4 @@
-//! The promises of `TokioClock`.
+//! The guarantees of `TokioClock`.
 #![cfg(feature = "tokio")]
 // Tests and their helpers state their expectations by unwrapping.
 #![allow(clippy::unwrap_used)]
@@ -116,7 +116,7 @@ fn outside_a_runtime_there_is_no_clock() {
     assert!(panic::catch_unwind(TokioClock::current).is_err());
 }
 
-/// A waker that arms its alarm again if it is woken too early, as a queue does.
+/// A waker that arms a new alarm if it is woken too early, as a queue does.
 struct Rearm {
     clock: TokioClock,
     at: Time,
@@ -130,7 +130,7 @@ impl Wake for Rearm {
     }
 }
 
-/// A runtime that shuts down fires all of its timers, and panics if it is asked for a new timer.
+/// A runtime that shuts down fires all its timers, and panics if it must create a new one.
 #[test]
 fn what_waits_is_armed_anew_when_its_runtime_shuts_down_and_nothing_panics() {
     let panics = panics_of_this_thread();
@@ -145,7 +145,8 @@ fn what_waits_is_armed_anew_when_its_runtime_shuts_down_and_nothing_panics() {
     assert_eq!(panics_of_this_thread(), panics);
 }
 
-/// Counts panics from its first call on, including caught panics.
+/// Returns the number of panics on this thread since the first call of this function, including
+/// caught panics.
 fn panics_of_this_thread() -> usize {
     thread_local!(static COUNT: Cell<usize> = const { Cell::new(0) });
     static HOOK: Once = Once::new();
@@ -180,7 +181,7 @@ fn wakes_from_the_system_timer(clock: &TokioClock) {
         let (to, from) = channel();
         let at = clock.now() + wait;
         let _alarm = clock.arm(at, &Tell::waker(&to));
-        // An alarm that is due when it is armed goes off immediately.
+        // If the time of an alarm has come when it is armed, its waker is woken immediately.
         let was_early_enough = clock.now() < at;
         let woken_by = from.recv().unwrap();
         if was_early_enough {
@@ -206,7 +207,8 @@ fn a_thread_that_ends_can_still_use_the_clock() {
     let clock = TokioClock::new(runtime.handle().clone());
     let (to, from) = channel();
     let thread = thread::spawn(move || {
-        // The value that is set last is dropped first, before the runtime's own thread-locals.
+        // The value that is set last is dropped first: before the thread-local values of the
+        // runtime.
         ON_EXIT.set(Some(OnExit(clock.clone(), to)));
         clock.now()
     });

@@ -1,4 +1,4 @@
-//! The promises of `TscClock`.
+//! The guarantees of `TscClock`.
 #![cfg(feature = "tsc")]
 #![allow(clippy::unwrap_used, reason = "tests say what they expect by unwrapping it")]
 

@@ -1,5 +1,5 @@
 //! Delayed keys are delivered on time to any mix of tasks and threads, even if some of these
-//! getters leave.
+//! getters stop waiting.
 #![allow(clippy::unwrap_used, reason = "tests say what they expect by unwrapping it")]
 
 mod common;
@@ -46,7 +46,7 @@ fn a_flush_makes_all_debounced_keys_due_and_no_others() {
     }
 }
 
-/// The turns are the same if another operation has already made the due keys ready.
+/// The turns must be the same if another operation has already made the due keys ready.
 #[test]
 fn a_resumed_group_takes_its_turn_after_the_groups_that_are_due() {
     for is_settled in [false, true] {
@@ -165,8 +165,8 @@ fn an_earlier_delay_that_comes_later_reaches_a_thread_that_sleeps_longer() {
     });
 }
 
-/// The thread that waits for the deadline leaves with a key. Another thread then waits for the
-/// deadline.
+/// The thread that waits for the deadline on behalf of all getters leaves with a key. Another
+/// thread must then wait for the deadline.
 #[test]
 fn the_time_is_kept_on_when_the_thread_that_keeps_it_leaves_with_a_key() {
     for _ in 0..20 {
@@ -183,8 +183,8 @@ fn the_time_is_kept_on_when_the_thread_that_keeps_it_leaves_with_a_key() {
     }
 }
 
-/// A clock that stands still, although it claims to follow real time. The thread that waits for the
-/// deadline therefore checks repeatedly. Any other thread sleeps forever.
+/// A clock that never advances by itself, although it claims to follow real time. The thread that
+/// waits for the deadline therefore checks repeatedly. Any other thread sleeps forever.
 #[derive(Clone)]
 struct Slept {
     clock: FakeClock,
@@ -213,7 +213,7 @@ fn slept() -> (Queue<u32>, Slept) {
     (Queue::builder().clock(clock.clone()).build().unwrap(), clock)
 }
 
-/// Another thread also waits for the deadline if the wait of the first thread times out.
+/// If the wait of the first thread times out, another thread must wait for the deadline.
 #[test]
 fn the_time_is_kept_on_when_the_thread_that_keeps_it_times_out() {
     for _ in 0..20 {
@@ -221,7 +221,7 @@ fn the_time_is_kept_on_when_the_thread_that_keeps_it_times_out() {
         queue.add_after(1, ms(6));
         thread::scope(|scope| {
             let leader = scope.spawn(|| queue.get().timeout(ms(2)).blocking().map(|item| *item));
-            // After this read, the thread knows the time until which it waits.
+            // After this read, the thread knows the time until which it must wait.
             until(|| clock.seen.lock().unwrap().contains(&leader.thread().id()));
             let other = scope.spawn(|| queue.get().blocking().map(|item| item.into_parts().0));
             clock.clock.advance(ms(2));
@@ -232,8 +232,8 @@ fn the_time_is_kept_on_when_the_thread_that_keeps_it_times_out() {
     }
 }
 
-/// The thread checks again at its old deadline if the deadline was postponed. If an earlier
-/// deadline is then set, the thread is woken.
+/// If the deadline is postponed, the thread still checks at the old deadline. If an earlier
+/// deadline is set, the thread is woken.
 #[test]
 fn the_thread_that_keeps_the_time_keeps_that_of_its_last_check() {
     let (queue, clock) = slept();
@@ -245,10 +245,10 @@ fn the_thread_that_keeps_the_time_keeps_that_of_its_last_check() {
         });
         let looks = || clock.seen.lock().unwrap().contains(&leader.thread().id());
         until(looks);
-        // From here on, the thread sleeps until the second key is due, in an hour.
+        // From this line on, the thread sleeps until the second key is due, in an hour.
         queue.add_after(2, secs(3600));
         assert!(queue.cancel(&1).waiting);
-        // The thread reads the time when it checks, and when it parks.
+        // The thread reads the time twice: when it checks, and when it parks.
         for _ in 0..3 {
             clock.seen.lock().unwrap().clear();
             let asked = (0..1_000).any(|_| {
@@ -262,13 +262,13 @@ fn the_thread_that_keeps_the_time_keeps_that_of_its_last_check() {
         queue.add_after(3, ms(1));
         clock.clock.advance(ms(1));
         let key = receiver.recv_timeout(secs(3600));
-        // The shutdown wakes a getter that still sleeps, so that the test ends.
+        // The shutdown wakes a getter that is still asleep, so that the test can end.
         queue.shut_down();
         assert_eq!(key, Ok(Some(3)), "the thread that keeps the time slept through a deadline");
     });
 }
 
-/// The threads have left, and one task remains: the queue's alarm keeps the time.
+/// All threads have left, and one task still waits. The alarm of the queue must then wake it.
 #[test]
 fn the_time_is_kept_on_when_only_a_task_is_left() {
     let (queue, clock) = slept();
@@ -282,7 +282,8 @@ fn the_time_is_kept_on_when_only_a_task_is_left() {
     });
 }
 
-/// A clock that runs slower than the clock by which its alarms ring and its parked threads wake.
+/// A clock that is slower than the clock of its alarms and of parked threads. Wakes are therefore
+/// too early.
 struct Slow;
 
 impl Clock for Slow {

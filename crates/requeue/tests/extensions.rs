@@ -18,7 +18,7 @@ use requeue::{Completion, CustomOrder, Item, Order, Queue, Ticket, Time};
 
 // --- A custom clock ------------------------------------------------------------------------------
 
-/// A clock whose time the program advances, with the wakers of its alarms.
+/// A clock that the program advances. It stores the wakers of its alarms.
 #[derive(Clone, Default)]
 struct Stepped(Arc<Mutex<Steps>>);
 
@@ -144,8 +144,8 @@ fn tickets_and_done_by_key_work_from_any_thread() {
 
 // --- A custom order ------------------------------------------------------------------------------
 
-/// An order that delivers the shortest key first, and among keys of equal length the key that was
-/// touched most often.
+/// An order that delivers the shortest key first. If keys have the same length, it delivers the key
+/// that was touched most often.
 #[derive(Default)]
 struct Shortest(Vec<(String, u32)>);
 
@@ -193,11 +193,11 @@ fn boxed_limiters_go_by_the_callers_clock() {
         queue.add(key);
         retry(&queue, queue.try_get().unwrap())
     };
-    // The bucket does not delay the first two failures. It delays the third and the fourth failure.
-    // The delay of the fifth failure reaches the maximum.
+    // The bucket delays only the third and the fourth failure. The delay of the fifth failure is
+    // the maximum.
     let delays: Vec<_> = (0..5).map(delay_of).collect();
     assert_eq!(delays, [ms(5), ms(5), ms(100), ms(150), ms(150)]);
-    // Only the time of the queue's clock refills the bucket.
+    // The bucket gains tokens only when the clock of the queue advances.
     clock.step(secs(1));
     let mut failed: Vec<_> = queue.get_many(10).now();
     assert_eq!(failed.len(), 5);
@@ -289,7 +289,7 @@ fn len_has_promoted_what_is_due() {
 
 // --- Copies of keys ------------------------------------------------------------------------------
 
-/// A key whose copies are counted.
+/// A key of which the test counts the copies.
 type Counted = Arc<str>;
 
 fn copies(key: &Weak<str>) -> usize {
@@ -359,7 +359,7 @@ fn every_copy_of_a_key_without_a_state_is_dropped() {
             assert_eq!(snapshot.entries.len(), 1);
             queue.try_get().unwrap().succeed();
         },
-        // These operations shut the queue down.
+        // The following operations shut the queue down.
         |queue, _, key| {
             queue.add(Arc::clone(&key));
             queue.try_get().unwrap().complete(Completion::Release);

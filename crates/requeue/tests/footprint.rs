@@ -1,5 +1,5 @@
-//! The memory of an idle queue. This file is a separate binary with one test, because the test
-//! reads the memory of the whole process.
+//! The memory of an idle queue. The test measures the memory of the whole process, so it is the
+//! only test of this binary.
 #![cfg(target_os = "linux")]
 #![allow(clippy::unwrap_used, reason = "tests say what they expect by unwrapping it")]
 
@@ -10,8 +10,8 @@ use requeue::clock::SystemClock;
 fn resident() -> usize {
     let statm = std::fs::read_to_string("/proc/self/statm").unwrap();
     let pages: usize = statm.split(' ').nth(1).unwrap().parse().unwrap();
-    // Pages have 4096 bytes on all tested machines. With larger pages, the test accepts more memory
-    // per queue than it should.
+    // A page has 4096 bytes on all tested machines. If pages are larger, the test permits more
+    // memory per queue than intended.
     pages * 4096
 }
 
@@ -24,7 +24,7 @@ const QUEUES: usize = 10_000;
 #[test]
 fn ten_thousand_idle_queues_cost_less_than_a_kibibyte_each() {
     let mut queues = Vec::with_capacity(QUEUES);
-    // Memory that is allocated once, and the pages of the vector, do not belong to the queues.
+    // The result must not include memory that is allocated once, or the pages of the vector.
     queues.resize_with(QUEUES / 100, queue);
     queues.clear();
     let before = resident();
@@ -33,7 +33,7 @@ fn ten_thousand_idle_queues_cost_less_than_a_kibibyte_each() {
     println!("{each} bytes each, empty");
     assert!(each < 1024, "an empty queue takes {each} bytes");
 
-    // A queue that was used briefly and is empty again keeps little memory.
+    // A queue that was used briefly, and is empty again, must use little memory.
     for queue in &queues {
         queue.add(1);
         queue.try_get().unwrap().succeed();

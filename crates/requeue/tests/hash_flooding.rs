@@ -1,5 +1,5 @@
-//! Keys that an attacker has chosen so that their hashes are equal. With SipHash, an operation
-//! compares few keys.
+//! Keys that an attacker has chosen so that their hashes are equal. With SipHash, an operation must
+//! compare only few keys.
 #![allow(clippy::unwrap_used, reason = "tests say what they expect by unwrapping it")]
 
 use std::any::type_name;
@@ -14,12 +14,12 @@ use requeue::limiter::RateLimiter;
 use requeue::limiter::{BackoffLimiter, ExponentialFailure, FastSlow};
 use requeue::{Completion, Queue, Time};
 
-/// The seed that the attacker knows. It determines the initial state of foldhash.
+/// The seed, which the attacker knows. It determines the initial state of foldhash.
 const SEED: u64 = 7;
 const BEGIN: u64 = SEED ^ 0x082e_fa98_ec4e_6c89;
 
 const KEYS: u64 = 300;
-/// The minimum number of comparisons in a table that compares each key with all others of the same
+/// The minimum number of comparisons if each key is compared with all others that have the same
 /// hash.
 const QUADRATIC: u64 = KEYS * (KEYS - 1) / 2;
 
@@ -28,8 +28,8 @@ thread_local! {
     static HASHERS: RefCell<BTreeSet<&'static str>> = const { RefCell::new(BTreeSet::new()) };
 }
 
-/// A key of two words. foldhash combines the first word with its initial state, and multiplies the
-/// result by the second word.
+/// A key of two words. foldhash combines the first word with its initial state, and then multiplies
+/// the result by the second word.
 #[derive(Clone, Debug, Eq)]
 struct Key(u64, u64);
 
@@ -48,7 +48,8 @@ impl PartialEq for Key {
     }
 }
 
-/// With a known seed, the attacker makes the first factor zero.
+/// The attacker knows the seed, and chooses the first word so that the first factor of the product
+/// is zero.
 fn colliding() -> impl Iterator<Item = Key> {
     (0..KEYS).map(|n| Key(BEGIN, n))
 }
@@ -59,7 +60,7 @@ fn comparisons(work: impl FnOnce()) -> u64 {
     COMPARISONS.get()
 }
 
-/// Adds the keys, lets each of them fail once, and counts the comparisons.
+/// Adds the keys, and makes each of them fail once. Returns the number of comparisons.
 fn flood<S: BuildHasher>(queue: &Queue<Key, S>) -> u64 {
     comparisons(|| {
         for key in colliding() {
@@ -82,7 +83,7 @@ fn keys_that_collide_under_a_known_seed_do_not_under_siphash() {
     let queue =
         Queue::builder().clock(FakeClock::new()).hasher(RandomState::new()).build().unwrap();
     let comparisons = flood(&queue);
-    // A delivery may compare its key with itself once or twice, but not with another key.
+    // A delivery may compare its key with itself, once or twice, but not with another key.
     assert!(comparisons <= 4 * KEYS, "{comparisons}");
 }
 
@@ -107,8 +108,8 @@ fn limiters_separate_these_keys_with_siphash_too() {
     }
 }
 
-/// If the default limiter used another hasher, an attacker could still choose keys whose hashes
-/// collide there.
+/// If the default limiter used another hasher, an attacker could choose keys that have the same
+/// hash in the limiter.
 #[test]
 fn a_queue_with_siphash_hashes_keys_with_nothing_else() {
     let queue =
@@ -119,7 +120,7 @@ fn a_queue_with_siphash_hashes_keys_with_nothing_else() {
     let hashers = HASHERS.take();
     assert_eq!(hashers.into_iter().collect::<Vec<_>>(), [type_name::<DefaultHasher>()]);
 
-    // The default hasher is unchanged.
+    // A queue with the default hasher uses only foldhash.
     let queue = Queue::new();
     queue.add(Key(1, 2));
     queue.try_get().unwrap().retry();

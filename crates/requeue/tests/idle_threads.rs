@@ -1,5 +1,5 @@
-//! A queue has no thread, task or timer. This file is a separate binary with one test, because the
-//! test counts the threads of the process.
+//! A queue has no thread, task or timer. The test counts the threads of the process, so it is the
+//! only test of this binary.
 #![cfg(target_os = "linux")]
 #![allow(clippy::unwrap_used, reason = "tests say what they expect by unwrapping it")]
 
@@ -15,7 +15,8 @@ fn threads() -> usize {
     std::fs::read_dir("/proc/self/task").unwrap().count()
 }
 
-/// Threads that have been joined may still be listed briefly.
+/// Waits until the process has this number of threads. Threads that were joined may still be listed
+/// for a moment.
 fn wait_for_threads(count: usize) {
     while threads() != count {
         thread::yield_now();
@@ -26,7 +27,7 @@ fn wait_for_threads(count: usize) {
 fn no_thread_exists_for_a_queue() {
     let before = threads();
 
-    // An idle queue has no thread. A queue with waiting keys but no getters has no thread either.
+    // An idle queue has no thread. Nor does a queue with waiting keys and without getters.
     let queues: Vec<Queue<u32>> =
         (0..100).map(|_| Queue::builder().clock(SystemClock).build().unwrap()).collect();
     for queue in &queues {
@@ -36,7 +37,7 @@ fn no_thread_exists_for_a_queue() {
     }
     assert_eq!(threads(), before);
 
-    // Blocked getters need no other thread, because one of them keeps the time.
+    // Blocked getters need no other thread, because one of them wakes itself at the next deadline.
     let queue = &queues[0];
     thread::scope(|scope| {
         let taken = [(); 3]
@@ -47,7 +48,7 @@ fn no_thread_exists_for_a_queue() {
     });
     wait_for_threads(before);
 
-    // With a fake clock, a waiting task needs an alarm but no thread.
+    // With a fake clock, a waiting task needs an alarm, but no thread.
     let clock = FakeClock::new();
     let fake: Queue<u32> = Queue::builder().clock(clock.clone()).build().unwrap();
     assert_eq!(clock.armed(), 0);
@@ -62,7 +63,8 @@ fn no_thread_exists_for_a_queue() {
     }
     assert_eq!((clock.armed(), threads()), (0, before));
 
-    // If tasks wait by the machine's clock without a runtime, one thread serves the whole process.
+    // If tasks wait by the clock of the machine without a runtime, one thread serves all queues of
+    // the process.
     let mut gets: Vec<_> = queues[1..].iter().map(|queue| Box::pin(queue.get_many(2))).collect();
     for get in &mut gets {
         assert!(get.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_ready());
@@ -79,7 +81,7 @@ fn no_thread_exists_for_a_queue() {
     no_task_exists_for_a_queue();
 }
 
-/// A runtime's driver keeps the timers. No task is spawned.
+/// The driver of the runtime serves the timers, and no task is spawned.
 #[cfg(feature = "tokio")]
 fn no_task_exists_for_a_queue() {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();

@@ -1,5 +1,5 @@
-//! Closing, shutting down, draining and pausing: idempotent, from any thread, and with complete
-//! reports.
+//! Close, shutdown, drain and pause. They are idempotent, work from any thread, and report every
+//! dropped key.
 
 mod common;
 
@@ -94,7 +94,7 @@ fn a_key_cancelled_last_ends_a_closed_queue() {
     assert!(ready(get).is_none());
 }
 
-/// A key that has only a count of failures does not keep a queue open.
+/// A key of which the queue only remembers failures does not keep the queue open.
 #[test]
 fn a_count_of_failures_does_not_keep_a_closed_queue_open() {
     let (queue, clock) = fake();
@@ -275,7 +275,7 @@ fn a_drain_past_its_deadline_says_what_is_left() {
     assert!(ready(queue.shut_down_with_drain().timeout(secs(5))).finished);
 }
 
-/// This drain behaves like client-go's `ShutDownWithDrain`.
+/// Such a drain behaves like client-go's `ShutDownWithDrain`.
 #[test]
 fn a_drain_of_what_is_in_flight_ends_although_keys_are_ready_and_taken_at_once() {
     let (queue, _clock) = fake();
@@ -288,7 +288,7 @@ fn a_drain_of_what_is_in_flight_ends_although_keys_are_ready_and_taken_at_once()
     assert!(poll(&mut in_flight, &waker).is_pending());
     first.succeed();
     assert_eq!(wakes.count(), 1, "only one drain has completed");
-    // The next key is in flight before the drain is polled.
+    // The next key is delivered before the drain is polled.
     let second = queue.try_get().unwrap();
     let drained = ready(in_flight);
     assert_eq!((drained.finished, drained.ready, drained.in_flight), (true, 1, 1));
@@ -297,9 +297,8 @@ fn a_drain_of_what_is_in_flight_ends_although_keys_are_ready_and_taken_at_once()
     assert_eq!(take_all(&queue), ["c"]);
     assert!(ready(all).finished);
 
-    // The worker completes a key and takes the next key in one step. The drain becomes
-    // `in_flight_only` after it was polled, and the queue is shut down before the drain is polled
-    // again.
+    // A worker completes one key and takes the next key in one step. The drain is polled, and then
+    // becomes `in_flight_only`. The queue is shut down before the drain is polled again.
     let (queue, _clock) = fake();
     queue.add_all(["a", "b", "c"]);
     let first = queue.try_get().unwrap();
@@ -340,7 +339,7 @@ fn a_later_shut_down_ends_every_drain_before() {
         assert!(!drained.finished);
         assert_eq!(drained.in_flight, 1);
     }
-    // The shutdown does not end the wait of a later drain.
+    // The earlier shutdown does not end the wait of a drain that is created later.
     assert!(poll(&mut queue.shut_down_with_drain(), Waker::noop()).is_pending());
 }
 
@@ -484,7 +483,8 @@ fn a_refused_retry_leaves_no_trace_in_the_limiter() {
     assert_eq!(queue.num_requeues(&"known"), 1, "a refused add clears nothing");
 }
 
-/// `cancel` finds no record of a dropped key, so its failures must be forgotten before.
+/// After the drop, `cancel` finds no record of the key. The failures must therefore be forgotten
+/// before.
 #[test]
 fn a_shut_down_forgets_the_failures_of_the_keys_that_it_drops() {
     for is_paused in [false, true] {

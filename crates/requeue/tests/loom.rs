@@ -1,7 +1,7 @@
-//! The queue with loom's threads, in every interleaving that loom finds: `make loom`.
+//! The queue on threads of loom, in every interleaving that loom finds: `make loom`.
 //!
-//! A lost wake leaves a thread waiting forever, which loom reports as a deadlock.
-//! `REQUEUE_PREEMPTIONS` limits the number of preemptions in a run.
+//! If a wake is lost, a thread waits forever, which loom reports as a deadlock.
+//! `REQUEUE_PREEMPTIONS` limits the number of preemptions in one interleaving.
 #![cfg(requeue_loom)]
 
 use std::pin::{Pin, pin};
@@ -18,7 +18,7 @@ use requeue::{Completion, Item, Queue, Time};
 
 const SECOND: Duration = Duration::from_secs(1);
 
-/// Runs `scenario` in every interleaving, and prints their number.
+/// Runs `scenario` in every interleaving, and prints the number of interleavings.
 fn check(name: &str, scenario: impl Fn() + Sync + Send + 'static) {
     let executions = Arc::new(Count::new(0));
     let mut builder = loom::model::Builder::new();
@@ -41,9 +41,9 @@ fn queue(clock: &FakeClock) -> Arc<Queue<u64>> {
 #[derive(Default)]
 struct Runs {
     busy: AtomicBool,
-    /// The number of adds that have begun so far.
+    /// The number of adds that have started so far.
     adds: AtomicU64,
-    /// The largest number of adds that had begun before a run.
+    /// The largest number of adds that had started before a run.
     seen: AtomicU64,
     count: AtomicUsize,
 }
@@ -68,7 +68,7 @@ impl Runs {
         }
     }
 
-    /// Checks that each add was followed by a run.
+    /// Asserts that a run followed each add.
     fn check(&self) {
         let adds = self.adds.load(Ordering::SeqCst);
         assert_eq!(self.seen.load(Ordering::SeqCst), adds, "no run followed the last add");
@@ -115,7 +115,7 @@ fn two_producers_and_one_worker() {
     });
 }
 
-/// Returns a getter that was polled once and found no key.
+/// Returns a getter that was polled once and has found no key.
 fn waiting(queue: &Arc<Queue<u64>>) -> Pin<Box<impl Future<Output = ()> + use<>>> {
     let queue = Arc::clone(queue);
     let mut get =
@@ -124,7 +124,7 @@ fn waiting(queue: &Arc<Queue<u64>>) -> Pin<Box<impl Future<Output = ()> + use<>>
     get
 }
 
-/// Takes the one key. The queue is never shut down, so a lost wake would be a deadlock.
+/// Takes the only key. The queue is never shut down, so a lost wake is a deadlock.
 fn take_one(queue: &Arc<Queue<u64>>, as_task: bool) -> thread::JoinHandle<()> {
     let queue = Arc::clone(queue);
     thread::spawn(move || {
@@ -223,7 +223,7 @@ fn a_shorter_delay_is_not_slept_through() {
     }
 }
 
-/// A clock that advances without a call, so that a parked thread can keep its deadlines.
+/// A clock that advances without a call, so that a parked thread can wake itself at a deadline.
 #[derive(Clone, Default)]
 struct Wall(Arc<AtomicU64>);
 
@@ -253,8 +253,8 @@ fn the_thread_that_keeps_the_time_hands_it_on() {
             .map(|_| {
                 let (queue, taken) = (Arc::clone(&queue), Arc::clone(&taken));
                 thread::spawn(move || {
-                    // Each thread takes one key and does not return, so the thread that kept the
-                    // time leaves.
+                    // Each thread takes one key and then leaves. The thread that waited for the
+                    // deadline therefore leaves too.
                     let item = queue.get().blocking().expect("the queue is open");
                     taken.fetch_add(1, Ordering::SeqCst);
                     item.succeed();

@@ -24,7 +24,7 @@ fn items_that_end_together_end_as_each_alone() {
         queue.add(1);
         Item::succeed_all(items.into_iter().chain([owned]));
         assert_eq!((queue.states().in_flight, queue.num_requeues(&0)), (0, 0));
-        // Key 1 was added while it was in flight.
+        // Key 1 was added again while it was in flight.
         assert_eq!(queue.try_get().as_deref(), Some(&1));
     }
 }

@@ -40,7 +40,7 @@ fn many_keys_come_in_the_order_of_ones_own() {
     assert_eq!(keys, [6, 5, 4, 3, 2, 1]);
 }
 
-/// A key that can be cloned a limited number of times. The next clone panics.
+/// A key that can be cloned a limited number of times. After that, its `clone` panics.
 #[derive(Debug, PartialEq, Eq, Hash)]
 struct Rare(u32, Arc<()>);
 
@@ -73,13 +73,13 @@ fn with_two_tasks_that_are_not_polled_a_thread_behind_them_gets_the_key() {
     lazy.iter_mut().for_each(|getter| assert!(poll(getter, Waker::noop()).is_pending()));
     std::thread::scope(|scope| {
         let thread = scope.spawn(|| queue.get().blocking().map(|item| *item));
-        // The result is also correct if the thread does not wait yet.
+        // The result must be the same if the thread does not wait yet.
         queue.add(7);
         assert_eq!(thread.join().unwrap(), Some(7));
     });
 }
 
-/// A clock that counts how often it is read.
+/// A clock that counts how often the queue reads it.
 #[derive(Clone)]
 struct Counted(FakeClock, Arc<AtomicUsize>);
 
@@ -148,7 +148,7 @@ fn a_drain_that_times_out_says_what_is_ready_still() {
     drop(busy);
 }
 
-/// A clock that never wakes, like the clock of a runtime that is not driven.
+/// A clock that never wakes a waker, like the clock of a runtime that does not run.
 struct Silent;
 
 impl Clock for Silent {
@@ -176,7 +176,7 @@ fn a_thread_checks_by_itself_if_its_clock_does_not_wake_it() {
 #[cfg(feature = "tokio")]
 #[test]
 fn a_task_that_waits_on_hundreds_of_queues_is_served_by_each() {
-    // The number of queues exceeds the budget of one poll.
+    // There are more queues than units in the cooperative budget of one poll.
     let queues: Vec<Queue<usize>> = (0..300).map(|_| Queue::new()).collect();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
     runtime.block_on(async {
@@ -197,7 +197,7 @@ fn a_task_that_waits_on_hundreds_of_queues_is_served_by_each() {
                 .await
             })
         };
-        // Yields until the task has checked all queues and waits for keys.
+        // Yields until the task has checked all queues and waits.
         for _ in 0..10 {
             tokio::task::yield_now().await;
         }
@@ -206,8 +206,8 @@ fn a_task_that_waits_on_hundreds_of_queues_is_served_by_each() {
     });
 }
 
-/// Runs random rounds with one live task, and with tasks that are woken but not polled. In each
-/// round, the live task gets the only key after the clock has moved.
+/// Runs random rounds with one task that is polled, and with tasks that are woken but not polled.
+/// In each round, the polled task must get the only key when the clock has advanced.
 #[test]
 fn a_lone_key_reaches_a_live_task_behind_any_number_of_tasks_that_are_not_polled() {
     let mut random = fastrand::Rng::with_seed(16);
@@ -220,7 +220,7 @@ fn a_lone_key_reaches_a_live_task_behind_any_number_of_tasks_that_are_not_polled
         let (wakes, waker) = Wakes::new();
         let mut live = Box::pin(queue.get());
         assert!(poll(&mut live, &waker).is_pending());
-        // Some tasks check and wait again, or leave, before the key is added.
+        // Before the key is added, some tasks check again and wait again, or leave.
         for _ in 0..random.usize(..4) {
             match random.usize(..3) {
                 0 => drop(stuck.pop()),
@@ -233,8 +233,8 @@ fn a_lone_key_reaches_a_live_task_behind_any_number_of_tasks_that_are_not_polled
         } else {
             queue.add_after(7, Duration::from_millis(1));
         }
-        // In the worst case, these tasks are passed over one at a time, each after its grace
-        // period.
+        // In the worst case, the queue passes over these tasks one after the other, after a grace
+        // period for each.
         for _ in 0..8 {
             if wakes.count() == 0 {
                 clock.advance(Duration::from_millis(5));
@@ -246,7 +246,7 @@ fn a_lone_key_reaches_a_live_task_behind_any_number_of_tasks_that_are_not_polled
     }
 }
 
-/// A clock that counts the alarms that watch over tasks.
+/// A clock that counts the alarms with which a queue watches over tasks.
 struct Watched(FakeClock, Arc<AtomicUsize>);
 
 impl Clock for Watched {
@@ -264,7 +264,8 @@ impl Clock for Watched {
     }
 }
 
-/// A grace period needs one alarm for any number of keys, and none if no other getter waits.
+/// For any number of keys, one alarm per grace period is armed. If no other getter waits, no alarm
+/// is armed.
 #[test]
 fn tasks_that_are_polled_cost_one_alarm_for_each_grace_at_most() {
     for (tasks, alarms) in [(1, 0), (2, 0), (3, 1), (9, 1)] {
@@ -286,7 +287,7 @@ fn tasks_that_are_polled_cost_one_alarm_for_each_grace_at_most() {
     }
 }
 
-/// A clock whose alarms go off while they are armed, as the alarms of the system's clock do if it
+/// A clock that wakes each waker while the alarm is being armed. The system's clock does this if it
 /// cannot start its thread.
 struct Hasty;
 

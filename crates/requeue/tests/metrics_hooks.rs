@@ -1,4 +1,4 @@
-//! The times at which hooks are called. Without hooks, a queue does no work for them.
+//! The moments at which hooks are called. A queue without hooks does no work for them.
 
 #![allow(clippy::unwrap_used)]
 
@@ -95,8 +95,8 @@ fn policies() -> impl Strategy<Value = ReaddPolicy> {
 }
 
 proptest! {
-    /// Each change of a key is reported before the operation returns, even if an operation on
-    /// another key causes it.
+    /// The queue reports each change of a key before the operation returns, even if the operation
+    /// was on another key.
     #[test]
     fn hooks_and_counts_agree_after_every_operation(
         policy in policies(),
@@ -108,7 +108,7 @@ proptest! {
         let mut ends = 0;
         let mut check = |ended: u64| {
             ends += ended;
-            // The totals are read before `depth`, which makes due keys ready.
+            // The totals are read first, because `depth` makes due keys ready.
             let counts = queue.totals();
             prop_assert_eq!(hooks.adds.load(Relaxed), counts.enqueued);
             prop_assert_eq!(hooks.gets.load(Relaxed), counts.deliveries);
@@ -137,7 +137,7 @@ proptest! {
                         4 => drop(item.into_parts().1),
                         _ => item.complete(Completion::RetryAfter(Duration::ZERO)),
                     }
-                    // Completes the key whose item was detached, if there is one.
+                    // Completes a key whose item was detached, if there is one.
                     if how == 4 && !(0..4).any(|key| queue.done(&key)) {
                         ended = 0;
                     }
@@ -262,7 +262,7 @@ fn hooks_need_a_name_to_report_under() {
     }
 }
 
-/// A clock that counts how often it is read.
+/// A clock that counts how often the queue reads it.
 #[derive(Clone, Default)]
 struct Counting(Arc<AtomicU64>);
 
@@ -297,7 +297,7 @@ fn without_metrics_no_clock_is_read() {
     assert_eq!(clock.0.load(Relaxed), 3, "with hooks, each operation reads the clock once");
 }
 
-/// The test covers all ways to take a key, and all ways to complete its delivery.
+/// The test includes all ways to take a key, and all ways to complete its delivery.
 #[test]
 fn get_and_done_receive_the_key_however_it_is_taken_and_however_it_ends() {
     #[derive(Default)]

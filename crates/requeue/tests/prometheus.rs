@@ -1,4 +1,4 @@
-//! The metrics that a Prometheus server scrapes.
+//! The metrics that a Prometheus server gets in a scrape.
 
 #![cfg(feature = "prometheus")]
 #![allow(clippy::unwrap_used)]
@@ -20,7 +20,7 @@ fn scrape(registry: &Registry) -> String {
     body
 }
 
-/// Returns the value of `series` in `text`, as it is written there.
+/// Returns the value of `series` in `text`, unchanged.
 fn value<'t>(text: &'t str, series: &str) -> Option<&'t str> {
     text.lines().find_map(|line| line.strip_prefix(series)?.strip_prefix(' '))
 }
@@ -162,7 +162,7 @@ fn a_pause_a_full_group_and_a_key_that_keeps_failing_are_shown() {
     queue.add("a3");
     assert_eq!(shown("workqueue_at_group_limit").as_deref(), Some("2"));
     assert_eq!(shown("workqueue_oldest_at_group_limit_seconds").as_deref(), Some("3.0"));
-    // Keys of a paused group do not count as keys at the group limit.
+    // The keys of a paused group are not included.
     queue.group(GroupId::of("a")).unwrap().pause();
     assert_eq!(shown("workqueue_at_group_limit").as_deref(), Some("0"));
     assert_eq!(shown("workqueue_oldest_at_group_limit_seconds").as_deref(), Some("0.0"));
@@ -207,7 +207,7 @@ fn a_queue_of_its_name_has_to_be_gone_first() {
     let builder = || Queue::<u8>::builder().name("pods").metrics(&metrics);
     assert_eq!(builder().build().unwrap_err(), BuildError::DuplicateName("pods".to_owned()));
 
-    // A handle, or an item that was sent elsewhere, keeps the queue alive.
+    // The queue stays alive as long as a handle or a sent item exists.
     let (handle, item) = (first.clone(), first.try_get().map(requeue::Item::into_owned));
     drop(first);
     assert!(builder().build().is_err());
@@ -327,7 +327,8 @@ fn names_are_escaped() {
     assert_eq!(value(&scrape(&registry), r#"workqueue_depth{name="a\"b\\c\nd"}"#), Some("0"));
 }
 
-/// A clock that delays a scrape until a build has ended, up to a time limit.
+/// A clock whose `now` delays a scrape until another thread has built a queue, or a time limit has
+/// passed.
 #[derive(Clone)]
 struct Slow {
     asked: Sender<()>,
@@ -346,8 +347,8 @@ impl Clock for Slow {
     }
 }
 
-/// A scrape holds the queues that it reads. If a queue is dropped during the scrape, the name must
-/// be free for a new queue.
+/// A scrape owns references to the queues that it reads. If a queue is dropped during the scrape, a
+/// new queue must still be able to use its name.
 #[test]
 fn a_scrape_under_way_keeps_no_name_taken() {
     let mut registry = Registry::default();
@@ -365,7 +366,8 @@ fn a_scrape_under_way_keeps_no_name_taken() {
     });
 }
 
-/// A scrape may drop the last reference to a queue. This drop runs user code inside the scrape.
+/// A scrape may drop the last reference to a queue. Dropping the queue then runs user code during
+/// the scrape.
 #[test]
 fn a_key_that_scrapes_and_builds_when_dropped_does_so() {
     #[derive(Clone, PartialEq, Eq, Hash)]

@@ -1,8 +1,8 @@
-//! User code that calls queues, while another thread's user code does the same.
+//! User code that calls queues, while user code on another thread does the same.
 //!
-//! The queue runs user code of many kinds, some of it under a lock. Each test run stops two threads
-//! inside such code at the same time. Then both threads call every method of two queues. Both must
-//! return, regardless of the locks that they hold.
+//! The queue runs many kinds of user code, and some of them under a lock. Each run of a test stops
+//! two threads inside such code at the same time. Both threads then call every method of two
+//! queues. Both must return, whichever locks they hold.
 #![allow(clippy::unwrap_used, reason = "tests say what they expect by unwrapping it")]
 
 mod common;
@@ -50,7 +50,7 @@ enum Lock {
 }
 
 impl Kind {
-    /// The lock under which a queue runs this code.
+    /// Returns the lock that a queue holds while it runs this code.
     const fn holds(self) -> Option<Lock> {
         match self {
             KeyEq | KeyClone | OwnOrder => Some(Lock::Queue),
@@ -59,7 +59,7 @@ impl Kind {
         }
     }
 
-    /// The lock that a thread must acquire to reach this code.
+    /// Returns the lock that a thread must acquire before it reaches this code.
     const fn needs(self) -> Option<Lock> {
         match self {
             KeyEq | KeyClone | OwnOrder | KeyDrop | Hook | Bell => Some(Lock::Queue),
@@ -72,14 +72,14 @@ impl Kind {
 type Action = Box<dyn FnOnce()>;
 
 thread_local! {
-    /// The kind of code in which this thread stops, and the action that it then performs.
+    /// The kind of code in which this thread stops, and the function that it calls there.
     static ACTION: RefCell<Option<(Kind, Action)>> = const { RefCell::new(None) };
     static ENTERED: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Every piece of user code calls this function.
+/// All user code of this test calls this function.
 fn user_code(kind: Kind) {
-    // A key may be dropped when the thread ends.
+    // A key may be dropped while the thread ends, when the thread-local value no longer exists.
     let action = ACTION.try_with(|action| match &mut *action.borrow_mut() {
         Some((wanted, _)) if *wanted != kind => None,
         action => action.take(),
@@ -270,13 +270,14 @@ impl Subject {
         }
     }
 
-    /// Returns items to be completed in all ways, with keys from `first` on.
+    /// Returns items for all ways of completion. Their keys start at `first`.
     fn items(&self, first: u32) -> Vec<Item<'static, Key>> {
         self.queue.add_all((first..first + 16).map(Key));
         self.queue.get_many(16).now().into_iter().map(Item::into_owned).collect()
     }
 
-    /// Calls every method that does not wait for another thread, and shuts the queue down.
+    /// Calls every method that does not wait for another thread. The last call shuts the queue
+    /// down.
     fn call_every_method(&self, mut items: Vec<Item<'static, Key>>, free: u32) {
         let (queue, key) = (&self.queue, Key(free));
         let known = Key(items[0].0);
@@ -345,8 +346,8 @@ impl Subject {
     }
 }
 
-/// The progress of both threads: the first thread enters its user code, then the second thread, and
-/// then both continue.
+/// The synchronization of the two threads. The first thread enters its user code, then the second
+/// thread does, and then both continue.
 struct Meeting {
     prepared: Barrier,
     entered: Mutex<[bool; 2]>,
@@ -369,20 +370,20 @@ impl Meeting {
     }
 }
 
-/// A thread that enters user code of one kind, and in that code calls every method of two queues.
+/// A thread that enters user code of one kind. In this code, it calls every method of two queues.
 struct Caller {
     kind: Kind,
     own: Subject,
     other: Subject,
-    /// Two sets of items of the thread's queue, and one set of items of the other queue.
+    /// Two sets of items of the thread's own queue, and one set of items of the other queue.
     items: [Vec<Item<'static, Key>>; 3],
-    /// The first id of the thread's keys.
+    /// The lowest number of this thread's keys.
     ids: u32,
 }
 
 impl Caller {
-    /// Runs the thread, and calls `arrive` in the user code. Returns true if the queue ran such
-    /// code.
+    /// Runs the thread, which calls `arrive` in the user code. Returns true if the queue has run
+    /// such code.
     fn run(self, start: impl FnOnce(), arrive: impl FnOnce() + 'static) -> bool {
         let Self { kind, own, other, items: [mine, mut last, theirs], ids } = self;
         let queue = own.queue.clone();
@@ -417,15 +418,15 @@ impl Caller {
     }
 }
 
-/// Only a deadlock takes this long, also on a clock that jumps ahead.
+/// Only a deadlock takes this long, even on a clock that jumps ahead.
 const WATCHDOG: Duration = Duration::from_secs(3600);
 
-/// Two threads enter user code of these kinds. The second thread enters while the first is in its
-/// user code. Both must return.
+/// Lets two threads enter user code of these kinds. The second thread enters while the first is in
+/// its user code. Both must return.
 fn meet(first: Kind, second: Kind, same: bool, has_order: bool) {
     let subjects = [Subject::new(has_order), Subject::new(has_order)];
-    // Two pieces of code without a lock cannot block each other. The second thread does not arrive
-    // if it needs the lock that the first thread holds.
+    // Two threads that hold no lock cannot block each other. The second thread cannot enter its
+    // user code if it needs the lock that the first thread holds.
     let reachable = !same || first.holds().is_none() || first.holds() != second.needs();
     let meets = reachable && [first, second].iter().any(|kind| kind.holds().is_some());
     let meeting = Arc::new(Meeting::new());

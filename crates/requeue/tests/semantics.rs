@@ -1,6 +1,5 @@
 //! The worked examples of `docs/concepts/semantics.md`. Each test has the name of its heading. The
-//! examples of the pace are in `semantics_pace.rs`, and the examples of groups in
-//! `semantics_groups.rs`.
+//! examples of the pace are in `semantics_pace.rs`, and those of groups in `semantics_groups.rs`.
 // Tests and their helpers state their expectations by unwrapping.
 #![allow(clippy::unwrap_used)]
 
@@ -252,7 +251,7 @@ fn an_operation_makes_256_due_keys_ready() {
 
 // --- Debouncing -----------------------------------------------------------------------------------
 
-/// Returns the due time of `a`, counted from the start of the fake clock.
+/// Returns the due time of `a`, measured from the first time of the fake clock.
 fn due(queue: &Queue<&'static str>) -> Duration {
     queue.look_up(&"a").unwrap().due.unwrap().since(Time::ZERO + S)
 }
@@ -421,7 +420,7 @@ fn debounce_a_flush_ends_the_wait_for_further_adds() {
     item.complete(Completion::RetryAfter(5 * S));
     assert_eq!(due(&queue), 6 * S);
     clock.advance(S);
-    // `b` is due.
+    // The due key is `b`.
     get(&queue).succeed();
     assert_eq!(queue.add_with("a", Add::debounce(9 * S)), Added::Coalesced);
     assert_eq!((queue.flush_debounced(), due(&queue)), (1, 6 * S));
@@ -644,7 +643,7 @@ fn a_cancel_does_not_end_a_run() {
 
 // --- Cancelled and restarted runs -------------------------------------------------------------------
 
-/// Returns a queue as `queue` does, in which adds restart runs for at most 5 s.
+/// Returns a queue like `queue`. In addition, adds restart runs for at most 5 s.
 fn restarting() -> (FakeClock, Queue<&'static str>) {
     let clock = FakeClock::new();
     let rerun = InFlightPolicy::Restart { at_most: 5 * S };
@@ -792,7 +791,8 @@ fn a_getter_that_is_not_polled_delays_no_other() {
     let mut lazy = pin!(queue.get());
     assert!(lazy.as_mut().poll(&mut context).is_pending());
     queue.add("a");
-    // The getter that is not polled was woken, but any getter may take the key first.
+    // The getter that is not polled has received a wake, but any other getter may take the key
+    // first.
     assert_eq!(queue.try_get().as_deref(), Some(&"a"));
     assert!(lazy.as_mut().poll(&mut context).is_pending(), "it waits, at the head");
 }

@@ -18,7 +18,8 @@ const S: Duration = Duration::from_secs(1);
 
 type Key = (&'static str, u32);
 
-/// Returns a queue in which the group of a key is its first half, with a backoff of 5 s, 10 s and so on.
+/// Returns a queue in which the first half of a key is its group. The backoff is 5 s, 10 s and so
+/// on.
 fn queue() -> (FakeClock, Queue<Key>) {
     let clock = FakeClock::new();
     let queue = Queue::builder()
@@ -38,7 +39,7 @@ fn get(queue: &Queue<Key>) -> Item<'_, Key> {
     queue.try_get().unwrap()
 }
 
-/// Returns the numbers of keys that are ready, waiting, backing off, in flight and dirty.
+/// Returns the numbers of ready, waiting, backing off, in-flight and dirty keys.
 fn states(group: GroupHandle<'_, Key>) -> [usize; 5] {
     let states = group.states();
     [states.ready, states.waiting, states.backing_off, states.in_flight, states.dirty]
@@ -132,7 +133,7 @@ fn group_cancel_removes_what_is_pending() {
     assert_eq!(take_all(&queue), [("y", 0)]);
     assert_eq!((queue.records(), x.cancel()), (0, 0));
 
-    // The failures of a key in flight are also forgotten.
+    // The call also forgets the failures of keys in flight.
     queue.add(("x", 0));
     let failing = get(&queue);
     queue.add_rate_limited(("x", 0));

@@ -183,8 +183,8 @@ fn pace_other_keys_and_priorities_do_not_change_it() {
 
 // --- Beside the page ------------------------------------------------------------------------------
 
-/// If the start delayed the debounced run before it is taken back, the run would keep its late
-/// time.
+/// The debounced add comes before the start is taken back. If the pace changed the due time of the
+/// run, the run would stay late.
 #[test]
 fn a_debounced_run_does_not_wait_for_a_start_that_is_taken_back() {
     let (clock, queue) = queue(ReaddPolicy::Hold, Pace::min_interval(10 * S));
@@ -199,7 +199,7 @@ fn a_debounced_run_does_not_wait_for_a_start_that_is_taken_back() {
     assert_eq!(queue.totals().paced, 0);
 }
 
-/// A run that the pace delays must not count again when its due time changes.
+/// If the pace delays a run, the run is counted once, even if its due time changes.
 #[test]
 fn a_run_that_the_pace_delays_counts_once() {
     let (clock, queue) = queue(ReaddPolicy::Hold, Pace::min_interval(10 * S));
@@ -241,7 +241,7 @@ fn a_pace_without_runs_or_time_is_refused() {
     );
 }
 
-/// The test includes batches, which take several keys under one hold of the lock.
+/// The test includes calls that take several keys under one acquisition of the lock.
 #[test]
 fn batches_and_succeed_and_get_obey_the_pace() {
     let clock = FakeClock::new();

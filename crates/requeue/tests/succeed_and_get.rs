@@ -1,4 +1,4 @@
-//! Completing a delivery and taking the next key in one call. The result equals the result of two
+//! Completing a delivery and taking the next key in one call. The effect must be that of two
 //! separate calls.
 #![allow(clippy::unwrap_used, reason = "tests say what they expect by unwrapping it")]
 
@@ -13,7 +13,7 @@ use requeue::clock::FakeClock;
 use requeue::limiter::ExponentialFailure;
 use requeue::{Add, GroupId, Item, Order, Queue, ReaddPolicy};
 
-/// Queues for each code path, with their clocks.
+/// Returns a queue for each code path, with its clock.
 fn queues() -> Vec<(Queue<u32>, FakeClock)> {
     let build = |kind| {
         let clock = FakeClock::new();
@@ -32,7 +32,8 @@ fn queues() -> Vec<(Queue<u32>, FakeClock)> {
     (0..6).map(build).collect()
 }
 
-/// Runs random operations on a queue with at most two keys in flight, and returns its events.
+/// Runs random operations on a queue, with at most two keys in flight. Returns the events of the
+/// queue.
 fn events(queue: &Queue<u32>, clock: &FakeClock, seed: u64, at_once: bool) -> Vec<String> {
     let mut random = seed;
     let mut pick = |below: u64| {
@@ -189,7 +190,7 @@ fn threads_and_tasks_pass_a_key_on_from_one_to_the_next() {
         scope.spawn(as_task);
         scope.spawn(as_task);
         queue.add_all([0_u32, 1]);
-        // Ready keys and keys in flight are processed, but keys that come later are not.
+        // The ready keys and the keys in flight are processed. Keys that are added later are not.
         common::until(|| queue.totals().deliveries >= 1_002 && queue.states().in_flight == 0);
         queue.close();
     });

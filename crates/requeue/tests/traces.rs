@@ -19,7 +19,8 @@ use requeue::{
     Add, Added, Builder, Completion, GroupId, InFlightPolicy, Merge, Pace, Queue, trace,
 };
 
-/// The spans of all tests of this process. A test reads only the spans of its traces.
+/// The spans of all tests of this process. Each test reads only the spans of the traces that it has
+/// started.
 static SPANS: LazyLock<(SdkTracerProvider, InMemorySpanExporter)> = LazyLock::new(|| {
     let exporter = InMemorySpanExporter::default();
     let provider = SdkTracerProvider::builder().with_simple_exporter(exporter.clone()).build();
@@ -29,7 +30,7 @@ static SPANS: LazyLock<(SdkTracerProvider, InMemorySpanExporter)> = LazyLock::ne
 
 const MINUTE: Duration = Duration::from_secs(60);
 
-/// Begins a trace.
+/// Starts a trace, and returns the context of its first span.
 fn request() -> Context {
     let span = SPANS.0.tracer("test").start("request");
     Context::new().with_span(span)
@@ -45,7 +46,7 @@ fn within<R>(context: &Context, f: impl FnOnce() -> R) -> R {
     f()
 }
 
-/// Returns the ended spans of the trace, except for the spans that the test itself created.
+/// Returns the finished spans of the trace, except those that the test itself has created.
 fn spans_of(context: &Context) -> Vec<SpanData> {
     let trace = id(context).trace_id();
     let mut spans = SPANS.1.get_finished_spans().unwrap();
@@ -79,7 +80,7 @@ fn new_queue() -> (Queue<&'static str>, FakeClock) {
     (builder.build().unwrap(), clock)
 }
 
-/// Takes the next key, and completes its run.
+/// Takes the next key, creates its spans, and completes its delivery.
 fn run(queue: &Queue<&'static str>, completion: Completion) {
     let item = queue.try_get().expect("it is ready");
     drop(item.start_span().expect("the queue has traces"));
@@ -358,7 +359,7 @@ fn remote_contexts_pass_through_without_spans_of_their_own() {
     within(&context, || queue.add("a"));
     let item = queue.try_get().unwrap();
     let (traceparent, tracestate) = item.start_span().unwrap().headers().unwrap();
-    // The caller does not sample its trace, and requeue follows this decision.
+    // The caller has decided not to sample its trace, and requeue must respect this decision.
     assert!(traceparent.starts_with(&parent[..36]) && traceparent.ends_with("-00"));
     assert_eq!(tracestate, "a=1");
     item.succeed();
@@ -383,7 +384,8 @@ fn threads_run_the_handler_in_the_context_of_its_run() {
     check_attempts(&request);
 }
 
-/// Checks a run that fails, and its retry, each with a span of the handler.
+/// Checks the spans of a failed run and of its retry. In each of them, the handler has created a
+/// span.
 fn check_attempts(request: &Context) {
     let spans = spans_of(request);
     let runs = runs(&spans);
@@ -407,7 +409,8 @@ mod with_tracing {
 
     use super::*;
 
-    /// The context of a span of `tracing` is kept with an add, and the spans of a handler are children of its run.
+    /// The context of a span of `tracing` is kept with an add, and the spans of a handler are
+    /// children of its run.
     #[tokio::test]
     async fn spans_of_tracing_are_parents_and_children() {
         let tracer = SPANS.0.tracer("test");

@@ -1,5 +1,5 @@
-//! The handling of panics. The handlers are global to the process, so these tests are in a separate
-//! binary, and run one at a time.
+//! The handling of panics. The handlers are global to the process. These tests are therefore in a
+//! separate binary, and run one at a time.
 #![cfg(feature = "wait")]
 // Tests and their helpers state their expectations by unwrapping.
 #![allow(clippy::unwrap_used)]
@@ -141,7 +141,7 @@ fn parallelize_until_goes_on_with_the_next_piece() {
 #[test]
 fn parallelize_until_really_crashes_after_all_workers_have_stopped() {
     let hook = Hook::really_crashing();
-    // No worker reaches the end of these pieces, so the other workers must notice the panic.
+    // No worker can complete all these pieces, so the other workers must notice the panic.
     let pieces = usize::MAX;
     let work = || {
         parallelize_until(
@@ -194,7 +194,7 @@ fn crash_once() {
     parallelize_until(1, 1, 1, || false, |_| panic!("once"));
 }
 
-/// A payload whose drop panics must not stop the loop.
+/// The `drop` of the payload panics, which must not stop the loop.
 #[test]
 fn a_payload_that_panics_when_dropped_does_no_harm() {
     struct Bomb;

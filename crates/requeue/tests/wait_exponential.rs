@@ -40,7 +40,7 @@ struct Case {
     steps: i32,
     duration: Duration,
     stop: fn() -> Stop,
-    /// The time from the start to the deadline.
+    /// The time from the start of the wait to its deadline.
     deadline: Duration,
     condition: fn(u32) -> Tried,
     cancel_after: u32,
@@ -177,8 +177,8 @@ fn exponential_backoff_until_tells_timeout_cancellation_and_failure_apart() {
     }
 }
 
-/// Returns the number of tries of a backoff of 1 ms with factor 2 and 10 steps, and their total
-/// time in ms.
+/// Returns the number of tries, and their total time in milliseconds, of a backoff of 1 ms with the
+/// factor 2 and 10 steps.
 fn capped(cap: Duration) -> (u32, u128) {
     let (clock, mut tries) = (FakeClock::new(), 0);
     let start = clock.now();

@@ -12,7 +12,7 @@ fn never() -> bool {
     false
 }
 
-/// Returns the number of times that each piece was processed.
+/// Returns how often each piece was processed.
 fn visits(workers: usize, pieces: usize, chunk: usize) -> Vec<usize> {
     let seen: Vec<_> = (0..pieces).map(|_| AtomicUsize::new(0)).collect();
     parallelize_until(workers, pieces, chunk, never, |piece| {

@@ -51,7 +51,7 @@ struct Case {
     timeout: Duration,
     interval: Duration,
     jitter: f64,
-    /// The duration of each try of the condition.
+    /// The time that each try of the condition takes.
     takes: Duration,
     condition: fn(u32) -> Tried,
     cancel_after: u32,
@@ -291,7 +291,7 @@ fn the_delays_asked_for_are_the_delays_waited_for() {
     }
     let backoff = Backoff { duration: SECOND, factor: 2.0, steps: 2, ..Backoff::default() };
     for (immediate, sliding, asked, waited) in [
-        // The next delay is requested when the try starts.
+        // The manager is called for the next delay when the try starts.
         (false, false, vec![SECOND, 2 * SECOND], SECOND),
         (true, false, vec![SECOND], Duration::ZERO),
         (false, true, vec![SECOND], SECOND),

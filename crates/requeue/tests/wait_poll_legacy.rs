@@ -1,8 +1,8 @@
 //! apimachinery's older `Poll` functions, compared with `wait_test.go`. `Poll` and `PollImmediate`
 //! make one more try when their timeout has passed, as [`Polling::last_try`] does.
 //!
-//! The original tests use a ticker that sends n ticks and closes. These tests use an interval of 1
-//! ms with a timeout of n + ½ ms instead.
+//! In the original tests, a ticker sends n ticks and closes. In these tests, the interval is 1 ms
+//! and the timeout n + ½ ms.
 #![cfg(feature = "wait")]
 
 mod wait_support;
@@ -36,7 +36,7 @@ fn poll(polling: Polling, stop: &Stop, condition: impl Fn(u32) -> Tried) -> (Pol
     (polled, tries, clock.now().since(start).as_millis())
 }
 
-/// The parameters that correspond to a ticker that sends `n` ticks and closes.
+/// Returns the parameters that correspond to a ticker that sends `n` ticks and closes.
 fn ticks(n: u32) -> Polling {
     Polling::every(MILLISECOND).timeout(MILLISECOND * n + MILLISECOND / 2).last_try()
 }

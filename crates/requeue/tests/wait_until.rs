@@ -1,6 +1,6 @@
 //! The `Until` family, compared with apimachinery's `wait_test.go`.
 //!
-//! The loop would survive the panic of an assertion inside `f`, so all assertions are outside `f`.
+//! A loop survives a panic inside `f`, so no assertion is inside `f`.
 #![cfg(feature = "wait")]
 
 mod wait_support;
@@ -130,13 +130,13 @@ fn a_jittered_period_is_drawn_anew_for_each_round() {
     assert!(periods.iter().any(|period| period != &periods[0]), "{periods:?}");
 }
 
-/// A run that only counts.
+/// A run that only increments `runs`.
 fn count(runs: &mut u32) -> Ready<()> {
     *runs += 1;
     ready(())
 }
 
-/// Returns the start times of the runs of a loop with a period of 100 ms, if each run takes `takes`
+/// Returns the start times of the runs of a loop. The period is 100 ms, and each run takes `takes`
 /// ms.
 fn starts(sliding: Period, takes: u64) -> Vec<u128> {
     let ms = Duration::from_millis;
@@ -177,7 +177,7 @@ fn a_stop_that_comes_together_with_the_timer_wins() {
     }
 }
 
-/// The stop comes while the loop is late, after its timer went off.
+/// The stop comes while the loop is late, after its timer has fired.
 #[test]
 fn a_stop_is_checked_before_every_run() {
     let (clock, stop, mut runs) = (FakeClock::new(), Stop::default(), 0);
@@ -267,7 +267,7 @@ fn the_manager_is_asked_after_f_when_sliding_and_before_it_when_not() {
     }
 }
 
-/// Returns the delays that a loop with `manager` waits for, measured by its clock.
+/// Returns the delays of a loop with `manager`, measured by the clock of the loop.
 fn delays(manager: impl BackoffManager, rounds: usize) -> Vec<Duration> {
     let (clock, stop, mut starts) = (FakeClock::new(), Stop::default(), Vec::new());
     clock.run(backoff_until(&clock, manager, Period::Sliding, stop.stopped(), || {
@@ -365,7 +365,7 @@ async fn a_loop_can_be_spawned_and_obeys_a_paused_runtime() {
     assert_eq!(runs.load(Ordering::Relaxed), 1800);
 }
 
-/// The run does not complete. Its alarm is disarmed when the loop is dropped.
+/// The run never completes. Dropping the loop disarms the alarm for which the run waits.
 #[test]
 fn dropping_a_loop_drops_the_run_it_is_in() {
     let clock = FakeClock::new();

@@ -1,5 +1,5 @@
-//! Waiting for keys, and the getters that are woken. No getter depends on the polling of another
-//! getter.
+//! Getters that wait for keys, and the getters that are woken. No getter depends on another getter
+//! being polled.
 #![allow(clippy::unwrap_used, reason = "tests say what they expect by unwrapping it")]
 
 mod common;
@@ -67,7 +67,7 @@ fn the_waker_of_the_last_poll_is_woken() {
     assert_eq!((old.count(), new.count()), (0, 1));
 }
 
-/// The queue holds wakers only of getters that wait.
+/// The queue stores only wakers of getters that still wait.
 #[test]
 fn the_queue_keeps_no_waker_of_a_getter_that_waits_no_more() {
     let (queue, clock) = fake::<&str>();
@@ -101,7 +101,8 @@ fn a_getter_that_is_woken_and_not_polled_blocks_no_other() {
     let mut get = queue.get();
     assert!(poll(&mut get, &waker).is_pending());
 
-    // The sleeping getter is woken first. A single key must still reach the other getter.
+    // The getter that is not polled is woken first. The single key must still reach the other
+    // getter.
     queue.add("a");
     assert_eq!(wakes.count(), 1);
     let item = ready(get).unwrap();
@@ -128,7 +129,7 @@ fn a_getter_that_is_not_polled_keeps_no_due_key_from_another() {
     drop(asleep);
 }
 
-/// Such a getter returns to the head of the list after each poll.
+/// After each poll, such a getter returns to the head of the list.
 #[test]
 fn a_getter_that_is_polled_rarely_does_not_block_others_repeatedly() {
     let (queue, _clock) = fake();
@@ -153,7 +154,7 @@ fn a_task_that_is_not_polled_keeps_no_key_from_a_thread() {
     let mut asleep = queue.get();
     assert!(poll(&mut asleep, Waker::noop()).is_pending());
     thread::scope(|scope| {
-        // The thread waits as soon as the alarm of its deadline is armed.
+        // When the alarm of its deadline is armed, the thread waits.
         let thread = scope.spawn(|| queue.get().timeout(secs(3600)).blocking().map(|item| *item));
         clock.wait_armed(1);
         queue.add("a");
@@ -191,7 +192,7 @@ fn a_getter_whose_deadline_has_come_takes_what_is_there() {
     assert!(queue.get().timeout(ms(0)).blocking().is_none());
 }
 
-/// A key that is due exactly at the deadline of its getter is delivered.
+/// A key whose due time equals the deadline of a getter is still delivered to this getter.
 #[test]
 fn a_key_that_is_due_at_the_deadline_is_delivered() {
     let (queue, clock) = fake();
@@ -256,8 +257,8 @@ fn a_thousand_keys_due_at_once_are_all_served() {
     assert_eq!(take_all(&queue), (1..1000).collect::<Vec<_>>());
 }
 
-/// More keys are due than one operation makes ready, and their group is at its limit. A getter
-/// continues to check until it finds a key that can be delivered.
+/// More keys are due than one operation makes ready, and their group is at its limit. The getter
+/// must continue until it finds a key that can be delivered.
 #[test]
 fn a_key_that_is_due_behind_hundreds_that_may_not_leave_is_found() {
     for due_before in [255, 256, 257, 512, 700] {
@@ -286,7 +287,7 @@ fn a_key_that_is_due_behind_hundreds_that_may_not_leave_is_found() {
 }
 
 /// As in client-go, `get` returns `None` when no key is ready, even if keys are in flight. A getter
-/// that waits for a final `None` continues to wait.
+/// that needs a final `None` continues to wait.
 #[test]
 fn a_shut_down_wakes_getters_beside_a_dirty_key() {
     let (queue, _clock) = fake();
@@ -306,7 +307,7 @@ fn a_shut_down_wakes_getters_beside_a_dirty_key() {
     assert_eq!(ready(until_final).as_deref(), Some(&"a"));
 }
 
-/// The number of keys exceeds the number that is dropped under one hold of the lock.
+/// There are more keys than the queue drops under one acquisition of the lock.
 #[test]
 fn a_shut_down_reports_any_number_of_keys() {
     for waiting in [255, 256, 257, 600] {

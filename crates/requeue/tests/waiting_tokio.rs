@@ -14,13 +14,13 @@ use requeue::clock::TokioClock;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, timeout};
 
-/// Polls once, and returns the future.
+/// Polls the future once, and returns it.
 async fn poll_once<F: Future + Unpin>(mut future: F) -> F {
     poll_fn(|cx| Poll::Ready(pin!(&mut future).poll(cx).is_pending())).await;
     future
 }
 
-/// Starts eight idle workers, and returns the keys that they receive.
+/// Starts eight workers, which wait for keys. Returns the keys that they get.
 fn workers(queue: &Queue<u32>) -> mpsc::UnboundedReceiver<u32> {
     let (sender, receiver) = mpsc::unbounded_channel();
     for _ in 0..8 {
@@ -35,7 +35,7 @@ fn workers(queue: &Queue<u32>) -> mpsc::UnboundedReceiver<u32> {
     receiver
 }
 
-/// Yields until no task can continue.
+/// Yields until no other task can continue.
 async fn settle() {
     for _ in 0..64 {
         tokio::task::yield_now().await;
@@ -45,7 +45,7 @@ async fn settle() {
 #[tokio::test(start_paused = true)]
 async fn ten_adds_reach_eight_workers_past_a_getter_that_is_not_polled() {
     let queue = on_tokio();
-    // This getter is not polled again, as in a `select!` whose other branch takes long.
+    // This getter is not polled again, as in a `select!` in which another branch takes long.
     let asleep = poll_once(queue.get()).await;
     let mut handed_out = workers(&queue);
     settle().await;
@@ -82,7 +82,7 @@ async fn a_getter_in_a_select_that_takes_another_branch_loses_nothing() {
     let queue = on_tokio();
     let (sender, mut receiver) = mpsc::unbounded_channel();
     for key in 0..100 {
-        // In each iteration, both branches are ready immediately.
+        // In each iteration, both branches of the `select!` are ready immediately.
         queue.add(key);
         sender.send(key).unwrap();
     }
@@ -124,7 +124,7 @@ async fn a_due_key_reaches_a_worker_past_a_getter_that_is_not_polled() {
     drop(asleep);
 }
 
-/// A thread outside the runtime waits by the runtime's clock.
+/// A thread outside the runtime waits by the clock of the runtime.
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
 async fn a_thread_is_served_by_the_runtimes_clock() {
     let queue = Queue::builder().clock(TokioClock::current()).build().unwrap();
@@ -137,7 +137,7 @@ async fn a_thread_is_served_by_the_runtimes_clock() {
     assert_eq!(join.await.unwrap(), Some("a"));
 }
 
-/// The feature `tokio` does not change the behaviour of a queue that does not use it.
+/// The feature `tokio` changes nothing for a queue that does not use a `TokioClock`.
 #[tokio::test(start_paused = true)]
 async fn the_default_clock_is_the_systems_in_a_runtime_too() {
     let queue: Queue<u8> = Queue::new();
@@ -177,7 +177,7 @@ async fn every_blocking_form_works_in_spawn_blocking() {
     assert_eq!(tokio::task::spawn_blocking(blocking).await.unwrap(), [0, 1, 2, 3]);
 }
 
-/// A worker of a queue that is never empty lets other tasks run.
+/// A worker of a queue that is never empty must let other tasks run.
 #[tokio::test(start_paused = true)]
 async fn a_loop_over_a_full_queue_spends_the_cooperative_budget() {
     let queue = on_tokio();
@@ -191,7 +191,7 @@ async fn a_loop_over_a_full_queue_spends_the_cooperative_budget() {
             }
         }
     });
-    // On a runtime with one thread, this code runs only if the worker yields.
+    // On a runtime with one thread, this line is reached only if the worker yields.
     settle().await;
     worker.abort();
     assert!(worker.await.unwrap_err().is_cancelled());

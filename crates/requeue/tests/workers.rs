@@ -54,7 +54,7 @@ async fn a_panic_is_a_failure_and_the_worker_lives_on() {
     let handler = {
         let log = Arc::clone(&log);
         move |key: &'static str, context: Context| {
-            // The handler panics in both ways: before it returns a future, and in the future.
+            // The handler panics in two ways: before it returns a future, and inside the future.
             assert!(!(key == "b" && context.attempt() == 1), "on purpose");
             let log = Arc::clone(&log);
             async move {
@@ -241,7 +241,7 @@ async fn an_attempt_that_takes_too_long_is_cancelled_then_dropped_and_has_failed
             let guard = Dropped(Arc::clone(&drops));
             async move {
                 context.cancelled().await;
-                // The handler is cancelled, but does not stop.
+                // The handler is cancelled, but ignores its cancellation.
                 std::future::pending::<()>().await;
                 drop(guard);
                 Ok(Action::succeed())
@@ -364,7 +364,7 @@ async fn dropping_the_workers_brings_their_keys_back_with_backoff() {
         _ = Workers::new(queue.clone(), handler).run() => unreachable!("the handler never returns"),
         () = started.notified() => {}
     }
-    // Aborting a task is asynchronous. The key is retried when the task's future is dropped.
+    // Aborting a task is asynchronous: the key is retried when the future of the task is dropped.
     let item = queue.get().await.expect("the queue is open");
     assert_eq!((*item, item.attempt()), ("a", 2));
 }

@@ -20,7 +20,7 @@ use tokio::sync::Notify;
 
 type Errors = Arc<Mutex<Vec<String>>>;
 
-/// A value that panics when it is dropped for the first time.
+/// A value whose first `drop` panics.
 struct Bomb;
 
 impl Drop for Bomb {
@@ -29,7 +29,7 @@ impl Drop for Bomb {
     }
 }
 
-/// Records the errors of the keys that are given up.
+/// Returns a hook that records the error of each key that is given up.
 fn listing<K>(errors: &Errors) -> impl Fn(K, Error) + Send + Sync + 'static {
     let errors = Arc::clone(errors);
     move |_, error| errors.lock().unwrap().push(error.to_string())
@@ -151,7 +151,8 @@ async fn an_error_that_panics_when_it_is_dropped_is_a_failure_like_others() {
     assert_eq!((queue.totals().failures, queue.sample().given_up), (6, 2));
 }
 
-/// A key that counts its clones down, and panics when the count reaches zero.
+/// A key with a counter that each clone decrements. When the counter reaches zero, the `clone`
+/// panics.
 #[derive(Debug)]
 struct Clonable(u32, Arc<AtomicUsize>);
 

@@ -60,8 +60,8 @@ async fn past_the_drain_timeout_nothing_new_is_begun() {
     assert_eq!(*seen.lock().unwrap(), [(1, 1)]);
 }
 
-/// Returns the error and its source for a handler that fails at the time `late` after its
-/// cancellation.
+/// Runs a handler that returns an error at the time `late` after its cancellation. Returns the
+/// error of the key and its source.
 async fn given_up_after(late: Duration, error: fn() -> Error) -> (String, Option<String>) {
     let (queue, told) = (on_tokio(), Arc::new(Mutex::new(None)));
     queue.add(1);
@@ -176,7 +176,7 @@ async fn a_key_that_is_released_is_ready_at_the_tail_with_no_failure_counted() {
             async move {
                 match run {
                     1 => Err("fails".into()),
-                    // The earlier failure of the key is not forgotten either.
+                    // The failure before this run is not forgotten either.
                     3 => Ok(Action::release()),
                     _ => Ok(Action::succeed()),
                 }

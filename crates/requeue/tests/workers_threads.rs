@@ -13,7 +13,7 @@ use requeue::{Added, Drained, Queue};
 
 const S: Duration = Duration::from_secs(1);
 
-/// Returns a queue on a fake clock that retries failures immediately.
+/// Returns a queue on a fake clock. Its failed keys are retried immediately.
 fn queue() -> (Queue<u32>, FakeClock) {
     let clock = FakeClock::new();
     let limiter = ExponentialFailure::new(Duration::ZERO, Duration::ZERO);
@@ -36,7 +36,7 @@ impl Log {
     }
 }
 
-/// Advances the clock until `run` returns.
+/// Advances the clock until `run` returns, and returns its result.
 fn while_time_passes(
     clock: &FakeClock,
     run: impl FnOnce() -> Drained<u32> + Send + 'static,
@@ -167,7 +167,8 @@ fn past_the_drain_timeout_runs_are_cancelled_and_nothing_new_is_begun() {
             Ok(Action::succeed())
         }
     };
-    // The clock may advance beyond any grace period before the handler's thread runs again.
+    // Before the thread of the handler runs again, the clock may advance beyond any finite grace
+    // period.
     let workers = ThreadWorkers::new(queue.clone(), handler).drain_timeout(20 * S);
     let workers = workers.grace(Duration::MAX);
     let drained =
@@ -204,7 +205,7 @@ fn the_drain_timeout_holds_while_another_worker_has_a_dirty_key() {
     assert_eq!(queue.add(1), Added::Dirty);
     let workers = ThreadWorkers::new(queue.clone(), |_, _| Ok(Action::succeed()));
     let workers = workers.threads(3).grace(Duration::MAX).drain_timeout(S);
-    // The threads that wait for a key stop immediately, so the grace period is not used.
+    // Threads that wait for a key stop immediately, so no grace period passes.
     let drained = while_time_passes(&clock, move || workers.run_until(|| {}));
     assert_eq!((drained.finished, drained.in_flight), (false, 1));
     held.succeed();

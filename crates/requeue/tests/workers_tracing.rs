@@ -1,7 +1,7 @@
 //! Workers with a `tracing` subscriber.
 //!
-//! These tests are in a separate binary. Tests without a subscriber on other threads could
-//! otherwise disable the spans that these tests create.
+//! These tests are in a separate binary. In one process, tests without a subscriber could disable
+//! the spans that these tests create.
 
 #![cfg(feature = "tokio")]
 #![allow(clippy::unwrap_used, reason = "tests say what they expect by unwrapping it")]
@@ -18,7 +18,7 @@ use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Metadata, Subscriber};
 
-/// A subscriber that records the values of spans. If requested, it panics at the first span.
+/// A subscriber that records the values of spans. A test can make it panic at the first span.
 #[derive(Default)]
 struct Writing {
     lines: Arc<Mutex<String>>,

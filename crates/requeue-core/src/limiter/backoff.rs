@@ -1,5 +1,5 @@
-//! The default limiter. A run that starts before the end of its key's wait does not increase the
-//! backoff.
+//! The default limiter. If a run starts before its key's wait has ended and fails, the failure does
+//! not increase the backoff.
 
 use core::hash::{BuildHasher, Hash};
 use core::time::Duration;
@@ -12,20 +12,24 @@ use crate::rule::backoff::{failures_before, longest_delay};
 use crate::types::Time;
 use crate::wait::JitterSource;
 
-/// Backs off per key, with jitter, and counts one failure per wait.
+/// The default limiter: a backoff for each key, with jitter. It counts at most one failure per
+/// wait.
 ///
-/// With [`ExponentialFailure`](super::ExponentialFailure), every failed run counts. Events that run a failing key
-/// before its time therefore increase its delay to the maximum within seconds. With this limiter, the key waits after
-/// the n-th failure that *counts* (n from 0). The time is random, from d/2 to d, where d = min(base · 2ⁿ, max), and at
-/// least 1 ns. A failure before the end of that wait does not count, and the key waits until that end. A failure
-/// exactly at the end of the wait counts.
+/// [`ExponentialFailure`](super::ExponentialFailure) counts every failed run. If events run a
+/// failing key before its wait has ended, its delay therefore reaches the maximum within seconds.
+/// This limiter counts only the first failure, and failures at or after the end of the key's wait.
 ///
-/// If a key has not failed for twice `max` after its wait, its next delay starts again at `base`. The limiter needs no
-/// calls of `forget` to bound its memory, because each call of [`delay`] checks two entries, in turn, and removes
-/// expired entries.
+/// After the counted failure number n (from 0), the key waits for a random time from d/2 to d,
+/// where d = min(base · 2ⁿ, max). The wait is at least 1 ns. After a failure that is not counted,
+/// the key waits for the rest of its current wait.
 ///
-/// If the clock goes back, a key waits at most its last delay. Its failures do not count until the clock reaches the
-/// earlier time again. An expired key starts again at `base` only if its entry was checked before the clock went back.
+/// If a key does not fail for 2 · `max` after the end of its wait, its entry expires, and its next
+/// delay starts again at `base`. The memory is bounded even if `forget` is never called: each call
+/// of [`delay`] checks the next two entries of the table, and removes them if they have expired.
+///
+/// If the clock goes back, a key waits at most as long as its last delay. The limiter then counts
+/// no failure of the key until the clock reaches the end of the key's wait. If [`delay`] did not
+/// remove an expired entry before the clock went back, the entry becomes valid again.
 ///
 /// Source of the jitter: M. Brooker, *Exponential backoff and jitter*, 2015 ("equal jitter").
 ///
@@ -46,13 +50,13 @@ use crate::wait::JitterSource;
 /// let first = limiter.delay(&key, Time::ZERO);
 /// assert!(Duration::from_millis(500) <= first && first <= Duration::from_secs(1));
 ///
-/// // A trigger runs the key immediately, and it fails again. It gets the rest of its wait, and this
-/// // failure does not count.
+/// // An event runs the key immediately, and the run fails. The limiter returns the rest of the wait,
+/// // and does not count this failure.
 /// let early = Time::from_nanos(1_000);
 /// assert_eq!(limiter.delay(&key, early), first - Duration::from_nanos(1_000));
 /// assert_eq!(limiter.num_requeues(&key), 1);
 ///
-/// // It fails when its wait is over.
+/// // The next failure is at the end of the wait, so the limiter counts it.
 /// let second = limiter.delay(&key, Time::ZERO + first);
 /// assert!(Duration::from_secs(1) <= second && second <= Duration::from_secs(2));
 /// assert_eq!(limiter.num_requeues(&key), 2);
@@ -63,10 +67,10 @@ pub struct BackoffLimiter<K, S = RandomState> {
     base: Duration,
     max: Duration,
     source: JitterSource,
-    /// The index of the entry to check next.
+    /// The index of the entry that the next sweep checks first.
     hand: usize,
-    /// The time of the last call of `delay`. `num_requeues` ignores entries that had expired at
-    /// this time.
+    /// The time of the last call of `delay`. `num_requeues` gets no time, so it compares expiry
+    /// times with this time.
     now: Time,
 }
 
@@ -75,11 +79,12 @@ pub struct BackoffLimiter<K, S = RandomState> {
 struct Wait {
     until: Time,
     last: Duration,
-    /// The number of failures that counted. It is 0 only before the first failure.
+    /// The number of counted failures. It is 0 only until the first call of `delay` for the key
+    /// returns.
     failures: u32,
 }
 
-/// The `base` and the `max` of the default limiter.
+/// The `base` and the `max` of `BackoffLimiter::default`.
 ///
 /// # Examples
 ///
@@ -92,21 +97,21 @@ struct Wait {
 /// let shortest = |n: u32| (base * (1 << n)).min(max) / 2;
 /// assert_eq!((0..10).map(shortest).sum::<Duration>(), Duration::from_millis(405_500));
 /// ```
-// This constant is hidden, because users get the limiter by `BackoffLimiter::default`.
+// This constant is hidden, because users call `BackoffLimiter::default` instead.
 #[doc(hidden)]
 pub const DEFAULT_BACKOFF: (Duration, Duration) =
     (Duration::from_secs(1), Duration::from_secs(300));
 
-/// The number of entries that a call of `delay` checks. A call adds at most one entry, so expired entries do not
-/// accumulate.
+/// The number of entries that a call of `delay` checks. A call adds at most one entry and checks
+/// two, so expired entries do not accumulate.
 const LOOKS: usize = 2;
 
 impl<K> BackoffLimiter<K> {
     /// Creates a limiter whose delays grow from `base` to `max`.
     ///
-    /// If `base` is zero, every delay is 1 ns. If `base` is above `max`, every delay is between `max / 2` and `max`.
-    /// With a `max` of more than about 292 years, keys never expire, and the
-    /// memory grows without bound until the caller forgets keys.
+    /// If `base` is zero, every delay is 1 ns. If `base` is above `max`, every delay is between
+    /// `max / 2` and `max`. If `max` is more than about 292 years, entries never expire. The memory
+    /// then grows with each new key that fails, until the caller calls `forget` for it.
     ///
     /// # Examples
     ///
@@ -126,7 +131,8 @@ impl<K> BackoffLimiter<K> {
 }
 
 impl<K, S> BackoffLimiter<K, S> {
-    /// Creates a limiter that hashes keys with `hasher`.
+    /// Creates a limiter that hashes keys with `hasher`. The other parameters are those of
+    /// [`new`](BackoffLimiter::new).
     ///
     /// # Examples
     ///
@@ -143,14 +149,15 @@ impl<K, S> BackoffLimiter<K, S> {
     /// ```
     #[must_use]
     pub fn with_hasher(base: Duration, max: Duration, hasher: S) -> Self {
-        // Each limiter has a random seed. Keys that failed at the same time in several processes are therefore retried
-        // at different times.
+        // Each limiter has a random seed. If keys fail at the same time in several processes, the
+        // processes therefore retry them at different times.
         let source = JitterSource::new(RandomState::default().hash_one(0));
         let waits = KeyTable::with_hasher(hasher);
         Self { waits, base, max, source, hand: 0, now: Time::ZERO }
     }
 
-    /// Sets the seed of the jitter, so that all delays are reproducible. The default seed is random.
+    /// Sets the seed of the jitter. With the same seed and the same calls, all delays are the same.
+    /// The default seed is random.
     ///
     /// # Examples
     ///
@@ -169,17 +176,17 @@ impl<K, S> BackoffLimiter<K, S> {
         self
     }
 
-    /// Checks up to `looks` entries, in turn, and removes expired entries.
+    /// Checks the next `looks` entries from `hand` on, and removes those that have expired.
     fn sweep(&mut self, now: Time, looks: usize) {
         let max = self.max;
         self.hand = self.waits.sweep(self.hand, looks, |_, wait| !wait.is_expired(now, max));
     }
 }
 
-/// The delays grow from 1 s to 5 min.
+/// Creates a limiter whose delays grow from 1 s to 5 min.
 ///
-/// Ten retries then take at least 6 min 45 s, so a service that the handler needs can restart in
-/// that time. With client-go's base of 5 ms, ten retries take a few seconds.
+/// Ten retries then take at least 6 min 45 s. A service on which the handler depends can restart in
+/// that time. With client-go's base of 5 ms, ten retries take only a few seconds.
 impl<K> Default for BackoffLimiter<K> {
     fn default() -> Self {
         let (base, max) = DEFAULT_BACKOFF;
@@ -188,7 +195,7 @@ impl<K> Default for BackoffLimiter<K> {
 }
 
 impl Wait {
-    /// Returns true if more than twice `max` has passed since the end of the wait.
+    /// Returns true if more than 2 · `max` has passed since the end of the wait.
     fn is_expired(&self, now: Time, max: Duration) -> bool {
         now > self.expires_at(max)
     }
@@ -205,7 +212,8 @@ where
 {
     fn delay(&mut self, key: &K, now: Time) -> Duration {
         self.now = now;
-        // The sweep comes first, because it may remove the entry of this key, or move it.
+        // The sweep precedes the lookup, because the sweep may remove or move the entry of this
+        // key.
         self.sweep(now, LOOKS);
         let wait = self.waits.get_or_default(key);
         let expires = wait.expires_at(self.max);
@@ -224,8 +232,8 @@ where
         self.waits.remove(key);
     }
 
-    /// Returns the number of failures of `key` that counted, or 0 if its entry had expired at the
-    /// last call of `delay`.
+    /// Returns the number of counted failures of `key`. If the entry of the key had expired at the
+    /// last call of `delay`, returns 0.
     fn num_requeues(&self, key: &K) -> u32 {
         self.waits
             .get(key)

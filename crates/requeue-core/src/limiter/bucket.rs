@@ -1,4 +1,4 @@
-//! A limiter that all keys share: client-go's `TypedBucketRateLimiter`.
+//! A token bucket for the failures of all keys: client-go's `TypedBucketRateLimiter`.
 
 use core::time::Duration;
 
@@ -7,16 +7,17 @@ use crate::types::Time;
 
 /// A token bucket that limits the rate of failures of all keys together.
 ///
-/// The bucket starts full and is refilled at a steady rate. Each failure takes one token. Keys that fail while the
-/// bucket is empty form a line: each key waits until the bucket has gained the key's token. The number of keys in the
-/// line is unlimited.
+/// The bucket starts full, and gains tokens at a constant rate. Each failure takes one token. If
+/// the bucket is empty, the key waits for a token, behind the keys that already wait. The number of
+/// waiting keys is unlimited.
 ///
-/// This is client-go's `TypedBucketRateLimiter`, which is a `Limiter` of `golang.org/x/time/rate`. The delays equal the
-/// delays of that limiter to the nanosecond. The bucket remembers no key: [`num_requeues`] is 0, and [`forget`] returns
-/// no token.
+/// This is client-go's `TypedBucketRateLimiter`, which wraps a `Limiter` of
+/// `golang.org/x/time/rate`. The delays equal those of the Go limiter to the nanosecond. The bucket
+/// stores no data per key: [`num_requeues`] always returns 0, and [`forget`] returns no token to
+/// the bucket.
 ///
-/// If the clock goes back, no token is lost or gained, and refilling continues from the new time. A period that the
-/// clock repeats therefore refills the bucket twice.
+/// If the clock goes back, the number of tokens does not change, and the bucket gains tokens from
+/// the new time on. The bucket therefore gains tokens twice for a period that the clock repeats.
 ///
 /// [`num_requeues`]: RateLimiter::num_requeues
 /// [`forget`]: RateLimiter::forget
@@ -39,10 +40,11 @@ use crate::types::Time;
 /// ```
 #[derive(Clone, Debug)]
 pub struct Bucket {
-    /// Tokens per second. [`f64::MAX`] and above mean no limit.
+    /// The number of tokens that the bucket gains per second. [`f64::MAX`] and above mean no limit.
     rate: f64,
     burst: u32,
-    /// The number of tokens in the bucket. Each key that waits counts as -1, so the number can be negative.
+    /// The number of tokens in the bucket. It is negative while keys wait: each waiting key has
+    /// taken one token in advance.
     tokens: f64,
     last: Time,
 }
@@ -52,10 +54,10 @@ impl Bucket {
     ///
     /// - If `qps` is [`f64::MAX`] or more, including infinity, there is no limit, and every delay
     ///   is zero.
-    /// - If `qps` is 0, negative or NaN, no token is added after the first `burst`. Later failures
-    ///   get [`Duration::MAX`].
-    /// - If `burst` is 0 and there is a limit, every failure gets [`Duration::MAX`].
-    /// - A wait of more than about 292 years also becomes [`Duration::MAX`].
+    /// - If `qps` is 0, negative or NaN, the bucket gains no tokens. After the first `burst`
+    ///   failures, every delay is [`Duration::MAX`].
+    /// - If `burst` is 0 and there is a limit, every delay is [`Duration::MAX`].
+    /// - A delay of more than about 292 years becomes [`Duration::MAX`].
     ///
     /// # Examples
     ///
@@ -80,7 +82,8 @@ impl Bucket {
         self.rate >= f64::MAX
     }
 
-    /// x/time/rate's `reserveN` for one token, without a bound on the wait.
+    /// Takes one token, and returns the time until the bucket has gained it. This is `reserveN` of
+    /// Go's x/time/rate, for one token and without a maximum wait.
     fn reserve_token(&mut self, now: Time) -> Duration {
         if self.is_unlimited() {
             return Duration::ZERO;
@@ -89,10 +92,10 @@ impl Bucket {
             return Duration::MAX;
         }
         let gained = now.since(self.last).as_secs_f64() * self.rate;
-        // A key that waits has already taken its token, so the next key waits longer.
+        // A waiting key has already taken its token, so the next key waits one token longer.
         self.tokens = (self.tokens + gained).min(f64::from(self.burst)) - 1.0;
-        // The time is set even if the clock went back. Otherwise, no token would be added until the
-        // clock reaches the old time.
+        // The time is stored even if the clock went back. Otherwise, the bucket would gain no token
+        // until the clock reaches the old time again.
         self.last = now;
         if self.tokens < 0.0 { self.time_to_gain(-self.tokens) } else { Duration::ZERO }
     }
@@ -100,7 +103,7 @@ impl Bucket {
     fn time_to_gain(&self, tokens: f64) -> Duration {
         const MOST_NANOS: f64 = i64::MAX as f64;
         let nanos = (tokens / self.rate) * 1e9;
-        // `nanos` is infinite at a rate of 0.
+        // If the rate is 0, `nanos` is infinite.
         if nanos <= MOST_NANOS { Duration::from_nanos(nanos as u64) } else { Duration::MAX }
     }
 }
@@ -120,8 +123,8 @@ impl<K> RateLimiter<K> for Bucket {
         true
     }
 
-    /// Returns the time in which the empty bucket fills. The delays have no maximum, because the
-    /// number of keys in the line is unlimited.
+    /// Returns the time in which an empty bucket fills. A delay can be longer, because the number
+    /// of waiting keys is unlimited.
     fn longest_delay(&self) -> Duration {
         if self.is_unlimited() {
             Duration::ZERO

@@ -1,4 +1,5 @@
-//! Several limiters combined: client-go's `TypedMaxOfRateLimiter`, and its default limiter.
+//! A limiter that combines several limiters: client-go's `TypedMaxOfRateLimiter`. Also client-go's
+//! default limiter.
 
 use alloc::boxed::Box;
 use alloc::vec;
@@ -10,11 +11,11 @@ use core::time::Duration;
 use super::{Bucket, ExponentialFailure, RateLimiter};
 use crate::types::Time;
 
-/// A limiter whose delay is the longest delay of its members.
+/// A limiter that asks several limiters, its members, and returns their longest delay.
 ///
-/// Each failure counts in every member, and every member forgets. This is client-go's
-/// `NewTypedMaxOfRateLimiter`. A bucket among the members may be overdrawn: a key takes its token
-/// even if another member makes it wait longer.
+/// Every member counts each failure, and every member forgets a key. This is client-go's
+/// `NewTypedMaxOfRateLimiter`. If a [`Bucket`] is a member, each failure takes a token from it,
+/// even if another member returns a longer delay.
 ///
 /// # Examples
 ///
@@ -38,7 +39,7 @@ pub struct MaxOf<K> {
 }
 
 impl<K> MaxOf<K> {
-    /// Creates a limiter with the members `limiters`. Without members, every delay is zero.
+    /// Creates a limiter with the members `limiters`. If `limiters` is empty, every delay is zero.
     ///
     /// # Examples
     ///
@@ -57,7 +58,7 @@ impl<K> MaxOf<K> {
 
 impl<K> RateLimiter<K> for MaxOf<K> {
     fn delay(&mut self, key: &K, now: Time) -> Duration {
-        // Each member must count the failure, so the iterator must not stop early.
+        // Every member must count the failure, so the iterator must visit every member.
         self.limiters.iter_mut().map(|l| l.delay(key, now)).max().unwrap_or_default()
     }
 
@@ -67,7 +68,7 @@ impl<K> RateLimiter<K> for MaxOf<K> {
         }
     }
 
-    /// Returns the highest count among the members.
+    /// Returns the highest number of failures that a member has counted for `key`.
     fn num_requeues(&self, key: &K) -> u32 {
         self.limiters.iter().map(|l| l.num_requeues(key)).max().unwrap_or_default()
     }
@@ -88,12 +89,12 @@ impl<K> fmt::Debug for MaxOf<K> {
 }
 
 /// Returns client-go's default limiter. The delay of each key starts at 5 ms and doubles up to 1000
-/// s. All keys together get 10 retries per second after the first 100.
+/// s. All keys together get 100 retries without a wait, and then 10 retries per second.
 ///
-/// This is client-go's `DefaultTypedControllerRateLimiter`, for programs that move from client-go. This limiter keeps
-/// every key that failed until the key is forgotten. The number of keys that wait for tokens is unlimited. If 10,000
-/// keys fail at the same time, the last key waits 16 minutes. The default of this crate is
-/// [`BackoffLimiter`](super::BackoffLimiter).
+/// This is client-go's `DefaultTypedControllerRateLimiter`, for programs that move from client-go.
+/// The limiter stores each failed key until the caller calls `forget` for it. The number of keys
+/// that wait for tokens is unlimited: if 10,000 keys fail at the same time, the last key waits 16
+/// minutes. The default limiter of this crate is [`BackoffLimiter`](super::BackoffLimiter).
 ///
 /// # Examples
 ///
@@ -163,7 +164,8 @@ mod tests {
             Box::new(ExponentialFailure::new(MILLI, SECOND)),
             Box::new(Bucket::new(1_000.0, 1)),
         ]);
-        // At first, the first member has the longest delay. The other members count the same failures.
+        // For the first two failures, the first member has the longest delay. The other members
+        // count these failures too.
         let delays = [(); 4].map(|()| delay(&mut limiter, 1));
         assert_eq!(delays, [SECOND, SECOND, 4 * MILLI, 8 * MILLI]);
         limiter.forget(&1);

@@ -10,11 +10,11 @@ use crate::rule::backoff::longest_delay;
 
 /// A limiter that delays a key by base · 2ⁿ after its n-th failure (n from 0), up to a maximum.
 ///
-/// This is client-go's `NewTypedItemExponentialFailureRateLimiter`. Every failure counts, even a
-/// failure before the end of the key's wait. If events can run a key early, use
+/// This is client-go's `NewTypedItemExponentialFailureRateLimiter`. It counts every failure, even
+/// one before the key's wait has ended. If events can run a key before its wait has ended, use
 /// [`BackoffLimiter`](super::BackoffLimiter).
 ///
-/// **Unbounded**: the limiter remembers each failed key until the key is forgotten.
+/// **Unbounded**: the limiter stores each failed key until the caller calls `forget` for it.
 ///
 /// # Examples
 ///
@@ -34,7 +34,7 @@ use crate::rule::backoff::longest_delay;
 /// ```
 pub type ExponentialFailure<K, S = RandomState> = PerKey<K, Doubling, S>;
 
-/// The delays of [`ExponentialFailure`].
+/// Computes the delays of [`ExponentialFailure`].
 #[derive(Debug)]
 pub struct Doubling {
     base: Duration,
@@ -64,7 +64,8 @@ impl<K> PerKey<K, Doubling> {
 }
 
 impl<K, S> PerKey<K, Doubling, S> {
-    /// Creates a limiter that hashes keys with `hasher`.
+    /// Creates a limiter that hashes keys with `hasher`. The other parameters are those of
+    /// `new`.
     ///
     /// # Examples
     ///
@@ -95,7 +96,8 @@ impl Delays for Doubling {
     }
 }
 
-/// Returns client-go's default limiter per key. The delays start at 1 ms and double up to 1000 s.
+/// Returns client-go's default limiter without a bucket: the delay of each key starts at 1 ms and
+/// doubles up to 1000 s.
 ///
 /// This is client-go's `DefaultTypedItemBasedRateLimiter`.
 ///

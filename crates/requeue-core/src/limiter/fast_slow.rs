@@ -7,12 +7,12 @@ use foldhash::fast::RandomState;
 use super::per_key::{Delays, PerKey};
 use super::table::KeyTable;
 
-/// A limiter that gives the first failures of a key a fast delay, and all later failures a slow
-/// delay.
+/// A limiter with a fast delay for the first failures of each key, and a slow delay for the later
+/// ones.
 ///
 /// This is client-go's `NewTypedItemFastSlowRateLimiter`.
 ///
-/// **Unbounded**: the limiter remembers each failed key until the key is forgotten.
+/// **Unbounded**: the limiter stores each failed key until the caller calls `forget` for it.
 ///
 /// # Examples
 ///
@@ -30,7 +30,7 @@ use super::table::KeyTable;
 /// ```
 pub type FastSlow<K, S = RandomState> = PerKey<K, FastThenSlow, S>;
 
-/// The delays of [`FastSlow`].
+/// Computes the delays of [`FastSlow`].
 #[derive(Debug)]
 pub struct FastThenSlow {
     fast: Duration,
@@ -39,10 +39,10 @@ pub struct FastThenSlow {
 }
 
 impl<K> PerKey<K, FastThenSlow> {
-    /// Creates a limiter with the delay `fast` for the first `attempts` failures of a key, then
-    /// `slow`.
+    /// Creates a limiter whose delay is `fast` for the first `attempts` failures of a key, and
+    /// `slow` for all later failures.
     ///
-    /// `slow` may be the shorter of the two. With [`u32::MAX`] attempts, every delay is `fast`.
+    /// `slow` may be shorter than `fast`. If `attempts` is [`u32::MAX`], every delay is `fast`.
     ///
     /// # Examples
     ///
@@ -62,7 +62,8 @@ impl<K> PerKey<K, FastThenSlow> {
 }
 
 impl<K, S> PerKey<K, FastThenSlow, S> {
-    /// Creates a limiter that hashes keys with `hasher`.
+    /// Creates a limiter that hashes keys with `hasher`. The other parameters are those of
+    /// `new`.
     ///
     /// # Examples
     ///
@@ -86,8 +87,8 @@ impl<K, S> PerKey<K, FastThenSlow, S> {
 
 impl Delays for FastThenSlow {
     fn delay_after(&self, before: u32) -> Duration {
-        // The count saturates at `u32::MAX`. With `u32::MAX` attempts, a failure at that count
-        // still gets the fast delay.
+        // The number of failures saturates at `u32::MAX`. Without the second condition, a limiter
+        // with `u32::MAX` attempts would return the slow delay from that number on.
         if before < self.attempts || self.attempts == u32::MAX { self.fast } else { self.slow }
     }
 

@@ -1,14 +1,15 @@
-//! A limiter with a maximum delay: client-go's `TypedWithMaxWaitRateLimiter`.
+//! A limiter that shortens the delays of another limiter to a maximum: client-go's
+//! `TypedWithMaxWaitRateLimiter`.
 
 use core::time::Duration;
 
 use super::RateLimiter;
 use crate::types::Time;
 
-/// A limiter with the delays of another limiter, up to a maximum.
+/// A limiter that returns the delay of another limiter, but at most a given maximum.
 ///
-/// This is client-go's `NewTypedWithMaxWaitRateLimiter`. The other limiter counts and forgets as it
-/// would alone.
+/// This is client-go's `NewTypedWithMaxWaitRateLimiter`. The other limiter counts and forgets
+/// failures as it does alone.
 ///
 /// # Examples
 ///
@@ -31,7 +32,7 @@ pub struct WithMaxWait<L> {
 }
 
 impl<L> WithMaxWait<L> {
-    /// Creates a limiter with the delays of `limiter`, up to `max`.
+    /// Creates a limiter that returns the delays of `limiter`, but at most `max`.
     ///
     /// # Examples
     ///
@@ -79,7 +80,8 @@ mod tests {
     use super::*;
     use crate::limiter::ExponentialFailure;
 
-    /// client-go's `StepRateLimiter`: a short delay for the first failures of all keys, then a long delay.
+    /// client-go's `StepRateLimiter`: the delay `base` for the first `threshold` failures of all
+    /// keys, and then `max`.
     struct Step {
         count: u32,
         threshold: u32,

@@ -1,23 +1,24 @@
-//! Rate limiters: the delay of a key after a failure.
+//! Limiters, which compute the delay of a key after a failure.
 //!
-//! | limiter | delay of a key's n-th failure, n from 0 |
+//! | limiter | delay after a key's failure number n, from 0 |
 //! |---|---|
-//! | [`BackoffLimiter`] | base · 2ⁿ up to a maximum, with jitter; a failure before the wait is over does not count |
+//! | [`BackoffLimiter`] | base · 2ⁿ up to a maximum, with jitter; counts no failure before the end of the key's wait |
 //! | [`ExponentialFailure`] | base · 2ⁿ up to a maximum |
-//! | [`FastSlow`] | a fast delay for some attempts, then a slow delay |
-//! | [`Bucket`] | the time until a token arrives in the bucket that all keys share |
+//! | [`FastSlow`] | a fast delay for the first failures, then a slow delay |
+//! | [`Bucket`] | the time until the bucket, which all keys share, has gained a token |
 //! | [`MaxOf`] | the longest delay of its members |
-//! | [`WithMaxWait`] | another limiter's delay, up to a maximum |
+//! | [`WithMaxWait`] | the delay of another limiter, up to a maximum |
 //!
-//! All limiters except the first come from client-go. [`default_controller`] and [`default_item_based`] are the
-//! defaults of client-go. The default of this crate is [`BackoffLimiter`].
+//! All limiters except the first come from client-go. [`default_controller`] and
+//! [`default_item_based`] are the defaults of client-go. The default of this crate is
+//! [`BackoffLimiter`].
 //!
-//! No parameters make a limiter panic or overflow, because sums and products saturate. If the clock
-//! goes back, a limiter acts as if the clock stood still, unless the limiter's docs say otherwise.
+//! A limiter does not panic or overflow with any parameters, because sums and products saturate. If
+//! the clock goes back, a limiter acts as if the clock stood still, unless its docs say otherwise.
 //!
-//! [`ExponentialFailure`] and [`FastSlow`] remember every failed key until the key is forgotten. [`BackoffLimiter`]
-//! removes expired keys itself. The other limiters remember no keys. The memory of a limiter is proportional to the number
-//! of keys that it remembers.
+//! [`ExponentialFailure`] and [`FastSlow`] store each failed key until the caller calls `forget`
+//! for it. [`BackoffLimiter`] also removes expired keys itself. The other limiters store no keys.
+//! The memory of a limiter is proportional to the number of keys that it stores.
 
 mod backoff;
 mod bucket;

@@ -1,4 +1,5 @@
-//! A limiter that counts the failures of each key, and removes a key only when it is forgotten.
+//! The limiter that counts the failures of each key, and on which client-go's limiters per key are
+//! based.
 
 use core::hash::{BuildHasher, Hash};
 use core::time::Duration;
@@ -9,22 +10,23 @@ use super::RateLimiter;
 use super::table::KeyTable;
 use crate::types::Time;
 
-/// A limiter whose delay depends only on the number of a key's failures.
-/// [`ExponentialFailure`](super::ExponentialFailure) and [`FastSlow`](super::FastSlow) are based on this limiter.
+/// A limiter whose delay depends only on the number of failures of the key.
+/// [`ExponentialFailure`](super::ExponentialFailure) and [`FastSlow`](super::FastSlow) are this
+/// type with different `D`.
 ///
-/// **Unbounded**: the limiter remembers each failed key until the key is forgotten.
+/// **Unbounded**: the limiter stores each failed key until the caller calls `forget` for it.
 #[derive(Debug)]
 pub struct PerKey<K, D, S = RandomState> {
     pub(super) failures: KeyTable<K, u32, S>,
     pub(super) delays: D,
 }
 
-/// The delays of a [`PerKey`].
+/// A function from the number of a key's failures to a delay, for a [`PerKey`].
 pub trait Delays: Send {
-    /// Returns the delay after a failure of a key that had failed `before` times.
+    /// Returns the delay after a failure of a key that has already failed `before` times.
     fn delay_after(&self, before: u32) -> Duration;
 
-    /// Returns the longest delay.
+    /// Returns the longest delay that [`delay_after`](Self::delay_after) can return.
     fn longest_delay(&self) -> Duration;
 }
 
@@ -37,8 +39,8 @@ where
     fn delay(&mut self, key: &K, _now: Time) -> Duration {
         let failures = self.failures.get_or_default(key);
         let before = *failures;
-        // The count saturates, so the delays of a key that always fails do not start again at the
-        // first delay.
+        // The number saturates. If it wrapped around, the delays of a key that always fails would
+        // start again at the first delay.
         *failures = before.saturating_add(1);
         self.delays.delay_after(before)
     }
@@ -71,7 +73,7 @@ mod tests {
         }
     }
 
-    /// The delay is one second for each earlier failure.
+    /// Returns a delay of one second per earlier failure.
     struct Seconds;
 
     impl Delays for Seconds {

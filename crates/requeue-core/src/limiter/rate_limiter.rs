@@ -5,10 +5,11 @@ use core::time::Duration;
 
 use crate::types::Time;
 
-/// Computes the time that a key waits before its next attempt.
+/// Computes the time that a key waits after a failure.
 ///
-/// This is client-go's `TypedRateLimiter`. The trait is object-safe, so that limiters nest:
-/// [`MaxOf`](super::MaxOf) takes boxed limiters, and a boxed limiter is a limiter.
+/// This is client-go's `TypedRateLimiter`. The trait is dyn-compatible, so that a limiter can
+/// contain other limiters. [`MaxOf`](super::MaxOf) contains boxed limiters, and a boxed limiter is
+/// a limiter itself.
 ///
 /// # Examples
 ///
@@ -18,7 +19,7 @@ use crate::types::Time;
 /// use requeue::limiter::RateLimiter;
 /// use requeue::Time;
 ///
-/// /// Every failure waits one second.
+/// /// A limiter whose delay is always one second.
 /// struct ASecond;
 ///
 /// impl<K> RateLimiter<K> for ASecond {
@@ -38,27 +39,30 @@ use crate::types::Time;
 /// assert_eq!(limiter.delay(&"default/web", Time::ZERO), Duration::from_secs(1));
 /// ```
 pub trait RateLimiter<K>: Send {
-    /// Counts one failure of `key`, and returns the time that the key waits (client-go's `When`).
+    /// Counts a failure of `key` at the time `now`, and returns the delay before its next run
+    /// (client-go's `When`).
     fn delay(&mut self, key: &K, now: Time) -> Duration;
 
-    /// Forgets the failures of `key`.
+    /// Forgets the failures of `key`, so that its next delay is the first delay again.
     fn forget(&mut self, key: &K);
 
-    /// Returns the number of failures of `key` that are counted.
+    /// Returns the number of failures of `key` that the limiter has counted since the key was last
+    /// forgotten.
     fn num_requeues(&self, key: &K) -> u32;
 
-    /// Returns the longest delay of this limiter, or a long delay if there is no maximum.
+    /// Returns the longest delay of this limiter. If its delays have no maximum, returns a long
+    /// delay that the implementation chooses.
     ///
-    /// A queue calls this method one time, and uses the result when [`delay`](Self::delay) panics or cannot be called.
-    /// The default is 300 s.
+    /// A queue calls this method one time. The queue uses the result as the delay of a key if
+    /// [`delay`](Self::delay) panics or cannot be called. The default is 300 s.
     fn longest_delay(&self) -> Duration {
         Duration::from_secs(300)
     }
 
-    /// Returns true if no failure of any key is counted.
+    /// Returns true if the limiter has counted no failure of any key.
     ///
-    /// The caller may then skip [`forget`](Self::forget), which would have no effect. The default
-    /// is `false`.
+    /// The queue may then skip calls of [`forget`](Self::forget), which would have no effect. The
+    /// default is `false`.
     fn is_idle(&self) -> bool {
         false
     }

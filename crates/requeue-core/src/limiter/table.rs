@@ -1,4 +1,4 @@
-//! The table in which a limiter stores its data of each key.
+//! The table in which a limiter stores its data per key.
 
 use alloc::boxed::Box;
 use core::fmt;
@@ -6,12 +6,12 @@ use core::hash::{BuildHasher, Hash};
 
 use crate::memory::{KeyMap, fold, key_map};
 
-/// A [`KeyMap`] that hashes its keys.
+/// A [`KeyMap`] that hashes its keys itself.
 ///
-/// Each call hashes its key one time, before the table changes. If the `Hash`, `Eq` or `Clone` of a
-/// key panics, the table is therefore unchanged.
+/// Each call hashes the key one time, before it changes the table. If the `Hash`, `Eq` or `Clone`
+/// of a key panics, the table is therefore unchanged.
 pub(super) struct KeyTable<K, V, S> {
-    /// Allocated when the first key fails. In most queues, no key ever fails.
+    /// The table is allocated when the first key fails, because in most queues no key ever fails.
     noted: Option<Box<KeyMap<K, V>>>,
     hasher: S,
 }
@@ -29,9 +29,10 @@ impl<K, V, S> KeyTable<K, V, S> {
         self.noted.iter().flat_map(|noted| noted.entries())
     }
 
-    /// Visits the next `looks` entries from slot `hand` on, continuing at slot 0 after the last slot, and removes the
-    /// entries for which `keep` returns false. Returns the slot at which to continue. If `looks` is at least the number
-    /// of entries, each entry is visited once.
+    /// Checks the next `looks` entries from slot `hand` on, and removes the entries for which
+    /// `keep` returns false. After the last slot, the sweep continues at slot 0. Returns the slot
+    /// at which the next sweep starts. If `looks` is at least the number of entries, the sweep
+    /// checks each entry once.
     pub(super) fn sweep(
         &mut self,
         hand: usize,
@@ -54,13 +55,14 @@ impl<K: Hash + Eq, V, S: BuildHasher> KeyTable<K, V, S> {
         Some(noted.value(slot))
     }
 
-    /// Returns the value of `key`. If there is no value, inserts the default value.
+    /// Returns the value of `key`. If the key has no value, inserts the default value first.
     pub(super) fn get_or_default(&mut self, key: &K) -> &mut V
     where
         K: Clone,
         V: Default,
     {
-        // The `Hash` of a key is user code. The hash is computed first, so that a panic leaves no new table.
+        // The `Hash` of a key is user code. It runs before the table is allocated, so that a panic
+        // changes nothing.
         let hash = self.hash_key(key);
         let noted = self.noted.get_or_insert_with(|| Box::new(KeyMap::new()));
         let slot = noted.find_or_insert(key, hash);

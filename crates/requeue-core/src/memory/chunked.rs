@@ -1,18 +1,20 @@
-//! A vector in chunks of fixed size.
+//! A vector that stores its entries in chunks of a fixed size.
 //!
-//! The vector copies no entries when it grows, and frees memory as it shrinks. A `Vec` that grows beyond a million
-//! entries would copy them all under the queue's lock, and would never free memory.
+//! The vector copies no entries when it grows, and frees chunks when it shrinks. A `Vec` of a
+//! million entries would copy all entries under the queue's lock when it grows, and would not free
+//! memory when it shrinks.
 
 use alloc::vec::Vec;
 
 use super::prefetch::prefetch;
 
-/// Entries per chunk.
+/// The number of entries in a chunk.
 pub(crate) const CHUNK: usize = 512;
 
 pub(crate) struct Chunked<T> {
-    /// Every chunk but the last holds exactly `CHUNK` entries. An empty last chunk is kept, so that a length that
-    /// repeatedly crosses a boundary does not allocate each time.
+    /// Every chunk except the last contains exactly `CHUNK` entries. `pop` keeps one empty chunk at
+    /// the end. Without it, a length that goes up and down at a chunk boundary would allocate a
+    /// chunk each time.
     chunks: Vec<Vec<T>>,
     len: usize,
 }
@@ -34,15 +36,15 @@ impl<T> Chunked<T> {
         &mut self.chunks[at / CHUNK][at % CHUNK]
     }
 
-    /// Returns the entries from `at` to the end of its chunk, or an empty slice if there is no
-    /// entry at `at`.
+    /// Returns the entries from index `at` to the end of its chunk. If there is no entry at `at`,
+    /// returns an empty slice.
     #[inline]
     pub(crate) fn rest_of_chunk(&self, at: usize) -> &[T] {
         let chunk = self.chunks.get(at / CHUNK);
         chunk.and_then(|chunk| chunk.get(at % CHUNK..)).unwrap_or_default()
     }
 
-    /// Makes the processor fetch the entry at `at` into its cache.
+    /// Makes the processor load the entry at `at` into its cache.
     #[inline]
     pub(crate) fn prefetch(&self, at: usize) {
         if let Some(chunk) = self.chunks.get(at / CHUNK) {
@@ -53,7 +55,7 @@ impl<T> Chunked<T> {
     pub(crate) fn push(&mut self, value: T) {
         let chunk = self.len / CHUNK;
         if chunk == self.chunks.len() {
-            // The first chunk grows like any vector, so that a small queue stays small.
+            // The first chunk grows like any `Vec`, so that a small queue uses little memory.
             self.chunks.push(if chunk == 0 { Vec::new() } else { Vec::with_capacity(CHUNK) });
         }
         self.chunks[chunk].push(value);
@@ -73,7 +75,7 @@ impl<T> Chunked<T> {
         value
     }
 
-    /// Shortens the vector to `len`, and keeps no empty chunk.
+    /// Shortens the vector to at most `len` entries, and frees all empty chunks.
     pub(crate) fn truncate(&mut self, len: usize) {
         if self.len >= len {
             self.chunks.truncate(len.div_ceil(CHUNK));
@@ -94,7 +96,7 @@ impl<T> Chunked<T> {
     }
 }
 
-/// Reduces the capacity to twice the length if it is more than four times the length plus 16.
+/// Shrinks the capacity to twice the length if the capacity is above four times the length plus 16.
 pub(crate) fn give_back<T>(vec: &mut Vec<T>) {
     if vec.capacity() > 4 * vec.len() + 16 {
         vec.shrink_to(2 * vec.len());
@@ -126,7 +128,7 @@ mod tests {
         *ours.get_mut(CHUNK + 1) -= 1;
         for i in (0..3 * CHUNK).rev() {
             assert_eq!((ours.pop(), ours.len()), (Some(i), i));
-            // One empty chunk is kept, because the length may repeatedly cross the same boundary.
+            // `pop` keeps one empty chunk, because the length may cross the same boundary again.
             let chunks = if i == 0 { 0 } else { (i.div_ceil(CHUNK) + 1).min(3) };
             assert_eq!(ours.chunks.len(), chunks);
         }

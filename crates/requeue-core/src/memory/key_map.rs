@@ -1,10 +1,12 @@
-//! A map from keys to values, whose operations are all short. The caller hashes the keys.
+//! A map from keys to values in which no single operation takes long. The caller computes the
+//! hashes of the keys.
 //!
-//! The map uses the same containers as the queue's records and index. No operation moves more than a few hundred
-//! entries, for a map of any size, and memory is freed as entries are removed.
+//! The map consists of a slab and an index, like the records of the queue. No operation moves more
+//! than a few hundred entries, however large the map is. The map frees memory as entries are
+//! removed.
 //!
-//! Entries are visited in the order of their slots. This order reveals no information about the
-//! hashes, because slots are assigned and moved only by calls of the map.
+//! Iterations visit the entries in the order of their slots. This order reveals nothing about the
+//! hashes, because slots depend only on the order of the calls.
 
 use super::index::{Found, Index, Indexed, Position};
 use super::slab::Slab;
@@ -78,9 +80,10 @@ impl<K, V> KeyMap<K, V> {
         self.entries.into_values().map(|entry| entry.key)
     }
 
-    /// Visits the next `looks` entries from slot `hand` on, continuing at slot 0 after the last slot, and removes the
-    /// entries for which `keep` returns false. `removed` gets their hashes and keys. Returns the slot at which to
-    /// continue. If `looks` is at least the number of entries, each entry is visited once.
+    /// Checks the next `looks` entries from slot `hand` on, and removes the entries for which
+    /// `keep` returns false. After the last slot, the sweep continues at slot 0. `removed` is
+    /// called with the hash and key of each removed entry. Returns the slot at which the next sweep
+    /// starts. If `looks` is at least the number of entries, the sweep checks each entry once.
     pub(crate) fn sweep(
         &mut self,
         mut hand: usize,
@@ -90,7 +93,8 @@ impl<K, V> KeyMap<K, V> {
     ) -> usize {
         let before = self.entries.len();
         let mut looks = looks.min(before);
-        // Few entries may be spread over many slots, but there are no more chunks than entries.
+        // A few entries can be spread over many slots. The number of visited chunks is limited too,
+        // so that a sweep over empty chunks does not take long.
         let mut chunks = looks + 1;
         while looks > 0 && chunks > 0 {
             match self.entries.next_in_chunk(hand) {
@@ -110,8 +114,8 @@ impl<K, V> KeyMap<K, V> {
                 }
             }
         }
-        // Compaction comes last, because it moves entries to slots that the sweep has already
-        // visited.
+        // Compaction runs after the sweep. It moves entries to lower slots, so a sweep that
+        // continued would miss them.
         for _ in self.entries.len()..before {
             self.compact_if_sparse();
         }
@@ -125,14 +129,14 @@ impl<K, V> KeyMap<K, V> {
         }
     }
 
-    /// Moves a few entries to lower slots, and frees the memory above them.
+    /// Moves a few entries to lower slots, and frees chunks that become empty.
     #[cold]
     fn compact(&mut self) {
         let index = &mut self.index;
         self.entries.compact(|entries, from, to| index.move_slot(entries, from, to));
     }
 
-    /// Inserts a key that is not in the map.
+    /// Inserts `key`, which must not be in the map.
     #[cold]
     pub(crate) fn insert(&mut self, key: K, value: V, hash: u32) -> Slot {
         let slot = self.entries.insert(Entry::new(key, value, hash, Position::OVERFLOWED));
@@ -142,13 +146,14 @@ impl<K, V> KeyMap<K, V> {
 }
 
 impl<K: Eq, V> KeyMap<K, V> {
-    /// Returns the slot of `key`, whose hash is `hash`.
+    /// Returns the slot of `key`. `hash` is the hash of the key.
     #[inline]
     pub(crate) fn find_slot(&self, key: &K, hash: u32) -> Option<Slot> {
         self.index.probe(&self.entries, hash, |entry| entry.is_key(key, hash))
     }
 
-    /// Returns the slot of `key`. If the map does not have it, inserts a copy with the default value.
+    /// Returns the slot of `key`. If the map does not contain the key, first inserts a copy of it
+    /// with the default value.
     #[inline]
     pub(crate) fn find_or_insert(&mut self, key: &K, hash: u32) -> Slot
     where
@@ -159,7 +164,8 @@ impl<K: Eq, V> KeyMap<K, V> {
         match self.index.find_in_first_bucket(&self.entries, hash, is) {
             Found::Slot(slot) => slot,
             Found::Free(free) => {
-                // The `clone` may panic, so it runs before the map changes.
+                // The `clone` of a key is user code and may panic, so it runs before the map
+                // changes.
                 let key = key.clone();
                 let entry = || Entry::new(key, V::default(), hash, free.position());
                 let slot = self.entries.insert_with(entry);
@@ -177,7 +183,7 @@ impl<K: Eq, V> KeyMap<K, V> {
         let Self { entries, index } = self;
         let slot = index.take_slot(entries, hash, |entry| entry.is_key(key, hash))?;
         let Entry { key, value, .. } = entries.remove(slot);
-        // The index reads the number of entries, so the entry must be removed first.
+        // `shrink_if_sparse` reads the number of entries, so the entry must be removed first.
         index.shrink_if_sparse(entries);
         self.compact_if_sparse();
         Some((key, value))
@@ -186,7 +192,7 @@ impl<K: Eq, V> KeyMap<K, V> {
 
 #[cfg(test)]
 impl<K, V> KeyMap<K, V> {
-    /// Returns the numbers of entries and of index slots for which memory is allocated.
+    /// Returns the number of entries and of index slots for which memory is allocated.
     pub(crate) fn capacity(&self) -> (usize, usize) {
         (self.entries.capacity(), self.index.capacity())
     }

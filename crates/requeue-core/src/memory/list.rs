@@ -1,17 +1,17 @@
-//! A doubly linked list whose links are stored with its entries.
+//! A doubly linked list whose links are stored outside the list, beside its entries.
 
 use crate::types::{Id, Slot};
 
-/// The container that stores the links of a list.
+/// The container that stores the links of the entries of a list.
 pub(crate) trait Links<I: Id = Slot> {
-    /// Returns the links of `id`: the entries before and after it.
+    /// Returns the links of `id`: the previous entry and the next entry.
     fn links_of(&mut self, id: I) -> &mut [Option<I>; 2];
 }
 
-/// A list in order of arrival. An entry in the middle is removed in constant time.
+/// A list of entries in order of arrival. The removal of any entry takes constant time.
 ///
-/// The backward link of the first entry is not maintained. [`pop_front`](Self::pop_front) therefore
-/// does not touch the second entry, which may be far away in memory.
+/// The previous-link of the first entry is not valid. [`pop_front`](Self::pop_front) therefore does
+/// not write to the second entry, which may be far away in memory.
 #[derive(Clone, Copy)]
 pub(crate) struct List<I = Slot> {
     head: Option<I>,
@@ -37,7 +37,8 @@ impl<I: Id> List<I> {
         self.tail
     }
 
-    /// Appends `id`. The caller has already set the links of the new entry: the tail before it, and none after it.
+    /// Appends `id`. The caller has already set the links of `id`: the previous entry is the old
+    /// tail, and there is no next entry.
     #[inline]
     pub(crate) fn append(&mut self, links: &mut impl Links<I>, id: I) {
         match self.tail {
@@ -61,7 +62,7 @@ impl<I: Id> List<I> {
         self.head = Some(id);
     }
 
-    /// Removes the first entry. `next` is the second entry.
+    /// Removes the first entry. `next` must be the second entry.
     #[inline]
     pub(crate) const fn pop_front(&mut self, next: Option<I>) {
         self.head = next;
@@ -77,20 +78,21 @@ impl<I: Id> List<I> {
         }
     }
 
-    /// Replaces the entry `from` with `to`, to which its links were copied.
+    /// Replaces entry `from` with entry `to`. The caller has already copied the links of `from` to
+    /// `to`.
     pub(crate) fn move_slot(&mut self, links: &mut impl Links<I>, from: I, to: I) {
         let around = self.around(links, from, to);
         self.link_neighbours(links, around, Some(to), Some(to));
     }
 
-    /// Returns the entries before and after `id`, whose links are stored at `at`.
+    /// Returns the previous and the next entry of `id`. The links of `id` are stored at `at`.
     fn around(&self, links: &mut impl Links<I>, id: I, at: I) -> [Option<I>; 2] {
         let [prev, next] = *links.links_of(at);
-        // The backward link of the first entry is stale, because `pop_front` does not clear it.
+        // The previous-link of the first entry is not valid, because `pop_front` does not clear it.
         [if Some(id) == self.head { None } else { prev }, next]
     }
 
-    /// Makes `next` the successor of `before`, and `prev` the predecessor of `after`.
+    /// Makes `next` the entry after `before`, and `prev` the entry before `after`.
     fn link_neighbours(
         &mut self,
         links: &mut impl Links<I>,

@@ -1,4 +1,4 @@
-//! Containers that grow and shrink a little at a time, so that no operation takes long.
+//! Containers that grow and shrink in small steps, so that no single operation takes long.
 
 pub(crate) mod chunked;
 pub(crate) mod index;

@@ -1,6 +1,8 @@
-//! Prefetching: memory that will be read soon is requested early, so that the processor does not wait for the memory.
+//! Prefetching: a request for memory that the queue will read soon. The processor loads the memory
+//! while the queue does other work.
 
-/// Makes the processor fetch the cache line of `items[at]`. The call is a hint and has no other effect.
+/// Makes the processor load the cache line of `items[at]`. The call is only a hint, and has no
+/// visible effect.
 #[cfg(feature = "prefetch")]
 #[inline(always)]
 pub(crate) fn prefetch<T>(items: &[T], at: usize) {

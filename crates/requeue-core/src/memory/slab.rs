@@ -1,8 +1,8 @@
-//! Storage for records: slots in chunks. Vacant slots are reused, and records are compacted when
-//! few are left.
+//! A container for records, in slots. The slots are in chunks. The slab reuses vacant slots, and
+//! compacts its records when few are left.
 //!
-//! No step is long: a chunk is allocated and freed as a whole, and compaction moves a few records
-//! with each removal.
+//! No single operation takes long: the slab allocates and frees whole chunks, and moves at most a
+//! few records after each removal.
 
 use alloc::vec::Vec;
 
@@ -11,18 +11,18 @@ use super::list::{Links, List};
 use super::prefetch::prefetch;
 use crate::types::{Id, Slot, ids};
 
-/// The maximum number of records that one step of compaction moves.
+/// The maximum number of records that one call of `compact` moves.
 const MAX_MOVES: usize = 4;
-/// The maximum number of slots that one step of compaction examines.
+/// The maximum number of slots that one call of `compact` examines.
 const SCAN_LIMIT: usize = 64;
-/// The maximum number of freed slots in the list of spare slots.
+/// The maximum number of vacant slots in the list of spare slots.
 const MAX_SPARES: u32 = 64;
-/// The maximum number of empty chunks that one removal drops. In nearly all cases, fewer chunks than this number are
-/// empty.
+/// The maximum number of chunks that one removal drops. A slab rarely has more empty chunks than
+/// this at its end.
 const MAX_DROPS: usize = 4096;
 
 ids! {
-    /// The number of a chunk.
+    /// The index of a chunk.
     ChunkId
 }
 
@@ -33,12 +33,13 @@ enum Entry<T, I> {
 
 struct Chunk<T, I> {
     entries: Vec<Entry<T, I>>,
-    /// The first vacant slot of this chunk. `Entry::Vacant::next` links the other vacant slots.
+    /// The first slot in the list of the chunk's vacant slots. `Entry::Vacant::next` links the
+    /// other slots of the list.
     vacant: Option<I>,
     live: u32,
-    /// The neighbours in the list of chunks with vacant slots.
+    /// The previous and the next chunk in [`roomy`](Slab::roomy).
     links: [Option<ChunkId>; 2],
-    /// True if the chunk is in that list.
+    /// True if the chunk is in [`roomy`](Slab::roomy).
     is_listed: bool,
 }
 
@@ -47,7 +48,7 @@ impl<T, I> Chunk<T, I> {
         Self { entries: Vec::new(), vacant: None, live: 0, links: [None; 2], is_listed: false }
     }
 
-    /// Frees the memory of a chunk without records.
+    /// Frees the memory of the chunk, which contains no records.
     fn free_memory(&mut self) {
         self.entries = Vec::new();
         self.vacant = None;
@@ -61,36 +62,41 @@ impl<T, I> Links<ChunkId> for Vec<Chunk<T, I>> {
 }
 
 /// A container that gives each record a slot. A record keeps its slot until
-/// [`compact`](Slab::compact) moves it and reports the move.
+/// [`compact`](Slab::compact) moves the record, and reports the old and the new slot.
 pub(crate) struct Slab<T, I = Slot> {
     chunks: Vec<Chunk<T, I>>,
-    /// The chunks with vacant slots. Chunks without memory come last, in the order in which their memory was freed.
+    /// The chunks with vacant slots. The chunks without memory are last, in the order in which
+    /// their memory was freed.
     roomy: List<ChunkId>,
     live: u32,
-    /// The slab is sparse while it has fewer records than this.
+    /// The slab is sparse while it contains fewer records than this number.
     floor: u32,
     /// The number of chunks for which memory is allocated.
     held: u32,
-    /// True if side tables have an entry for each slot up to the last.
+    /// True if other containers (side tables) have an entry for each slot up to the last slot.
     has_side_tables: bool,
-    /// The slots that were freed last and are filled first: a list through `Entry::Vacant::next`. Chunks count spare
-    /// slots as live, so that a queue with as many inserts as removals updates no chunk.
+    /// The first slot in the list of spare slots, which `Entry::Vacant::next` links. The slots of
+    /// the last removals become spare, and the next insertions use them. Chunks count spare slots
+    /// as live. A removal and an insertion that alternate therefore change no chunk.
     spare: Option<I>,
     spares: u32,
-    /// The chunk that compaction is emptying. `roomy` does not contain this chunk.
+    /// The chunk that compaction is emptying. It is not in `roomy`, so that no record is inserted
+    /// into it.
     source: Option<ChunkId>,
-    /// The number of slots of `source` that compaction has yet to examine.
+    /// The number of slots of `source` that compaction has not examined yet.
     unexamined: u32,
-    /// True if [`slots_end`](Self::slots_end) may have decreased since the last
+    /// True if [`slots_end`](Self::slots_end) may have decreased since the last call of
     /// [`take_shrunk`](Self::take_shrunk).
     has_shrunk: bool,
-    /// True if a removal may have left the slab sparse or shrunk.
+    /// True if a removal may have made the slab sparse, or may have decreased
+    /// [`slots_end`](Self::slots_end).
     needs_care: bool,
 }
 
 impl<T, I: Id> Slab<T, I> {
-    /// Creates an empty slab. With `has_side_tables`, other containers have an entry for each slot up to the last, so
-    /// that slots without memory in the slab also cost memory.
+    /// Creates an empty slab. `has_side_tables` must be true if other containers have an entry for
+    /// each slot up to the last slot. These containers then have memory for a slot even if the slab
+    /// has none.
     pub(crate) const fn new(has_side_tables: bool) -> Self {
         Self {
             chunks: Vec::new(),
@@ -112,20 +118,21 @@ impl<T, I: Id> Slab<T, I> {
         self.live as usize
     }
 
-    /// Returns true if [`slots_end`](Self::slots_end) may have decreased since the last call.
+    /// Returns true if [`slots_end`](Self::slots_end) may have decreased since the last call of
+    /// this function.
     #[inline]
     pub(crate) fn take_shrunk(&mut self) -> bool {
         core::mem::take(&mut self.has_shrunk)
     }
 
-    /// Returns one more than the index of the last slot with memory. Side tables need no entry from
-    /// this index on.
+    /// Returns one more than the index of the last slot for which the slab has memory. Side tables
+    /// need no entries from this index on.
     pub(crate) fn slots_end(&self) -> usize {
         let last = self.chunks.len().checked_sub(1);
         last.map_or(0, |last| last * CHUNK + self.chunks[last].entries.len())
     }
 
-    /// Returns the record in `slot`, if any.
+    /// Returns the record in `slot`, or `None` if the slot is vacant.
     #[inline]
     pub(crate) fn find_record(&self, slot: I) -> Option<&T> {
         let (chunk, at) = split_slot(slot);
@@ -135,7 +142,7 @@ impl<T, I: Id> Slab<T, I> {
         }
     }
 
-    /// Makes the processor fetch the record in `slot` into its cache.
+    /// Makes the processor load the record in `slot` into its cache.
     #[inline]
     pub(crate) fn prefetch(&self, slot: I) {
         let (chunk, at) = split_slot(slot);
@@ -144,7 +151,7 @@ impl<T, I: Id> Slab<T, I> {
         }
     }
 
-    /// Returns the record in `slot`, which is live.
+    /// Returns the record in `slot`, which must not be vacant.
     #[track_caller]
     #[inline]
     pub(crate) fn get(&self, slot: I) -> &T {
@@ -170,8 +177,9 @@ impl<T, I: Id> Slab<T, I> {
         self.insert_with(|| value)
     }
 
-    /// Inserts a record that `make` creates in its slot. A record that is written elsewhere and
-    /// then copied in larger pieces would make the copy wait for the writes.
+    /// Inserts the record that `make` returns. `make` writes the record directly into its slot. A
+    /// record that is written elsewhere must be copied in large pieces, and the copy waits until
+    /// the small writes have completed.
     #[inline(always)]
     pub(crate) fn insert_with(&mut self, make: impl FnOnce() -> T) -> I {
         let Some(slot) = self.spare else { return self.insert_in_chunk(make()) };
@@ -181,16 +189,17 @@ impl<T, I: Id> Slab<T, I> {
             self.spare = next;
         }
         *entry = Entry::Live(make());
-        // The chunk already counts the spare slot as live.
+        // The chunk already counts this slot as live, because spare slots count as live.
         self.spares -= 1;
         self.live += 1;
         slot
     }
 
-    /// Inserts a record when there is no spare slot.
+    /// Inserts a record into a chunk. The caller has found no spare slot.
     #[inline(never)]
     fn insert_in_chunk(&mut self, value: T) -> I {
-        // Chunks with memory are filled first, so that chunks without memory stay empty and can be dropped.
+        // Chunks with memory are filled first. Chunks without memory then stay empty, and can be
+        // dropped.
         let number = match self.roomy.head() {
             Some(first) => first.index(),
             None => self.add_roomy_chunk(),
@@ -202,7 +211,8 @@ impl<T, I: Id> Slab<T, I> {
             None => {
                 let at = chunk.entries.len();
                 if at == 0 && number > 0 {
-                    // The first chunk grows like any vector, so that a small queue stays small.
+                    // The first chunk grows like any `Vec`, so that a small queue uses little
+                    // memory.
                     chunk.entries.reserve_exact(CHUNK);
                 }
                 chunk.entries.push(Entry::Live(value));
@@ -236,7 +246,7 @@ impl<T, I: Id> Slab<T, I> {
         }
     }
 
-    /// Removes the record in `slot`, if `wanted` returns true for it.
+    /// Removes the record in `slot` if `wanted` returns true for it.
     #[inline]
     pub(crate) fn remove_if(&mut self, slot: I, wanted: impl FnOnce(&T) -> bool) -> Option<T> {
         let (chunk, at) = split_slot(slot);
@@ -247,8 +257,8 @@ impl<T, I: Id> Slab<T, I> {
         let vacant = Entry::Vacant { next: self.spare };
         let Entry::Live(value) = core::mem::replace(entry, vacant) else { return None };
         self.live -= 1;
-        // A sparse slab keeps no spare slots, because compaction needs the true counts of its
-        // chunks.
+        // A sparse slab has no spare slots, because compaction needs the true number of records in
+        // each chunk.
         if self.spares < MAX_SPARES && self.live >= self.floor {
             self.spare = Some(slot);
             self.spares += 1;
@@ -258,7 +268,7 @@ impl<T, I: Id> Slab<T, I> {
         Some(value)
     }
 
-    /// Makes the chunk of `slot` count it as vacant. The entry is vacant already.
+    /// Makes the chunk of `slot` count the slot as vacant. The entry in the slot is already vacant.
     #[inline(never)]
     fn free_slot(&mut self, slot: I) {
         self.needs_care = true;
@@ -267,7 +277,8 @@ impl<T, I: Id> Slab<T, I> {
         chunk.entries[at] = Entry::Vacant { next: chunk.vacant };
         chunk.vacant = Some(slot);
         chunk.live -= 1;
-        // The first chunk is kept for queues that are occasionally empty.
+        // The first chunk keeps its memory, so that a queue that is often empty does not allocate
+        // each time.
         let is_emptied = chunk.live == 0 && number > 0;
         if is_emptied {
             chunk.free_memory();
@@ -275,7 +286,8 @@ impl<T, I: Id> Slab<T, I> {
             self.has_shrunk = true;
             self.remove_from_roomy(number);
         }
-        // The source of compaction stays out of the list, so no record moves into it.
+        // The chunk that compaction empties is not added to the list, so that no record is inserted
+        // into it.
         if !self.chunks[number].is_listed && self.source != Some(Id::new(number)) {
             self.add_to_roomy(number);
         }
@@ -284,15 +296,16 @@ impl<T, I: Id> Slab<T, I> {
         }
     }
 
-    /// Returns true if removals since the last call may have left the slab
+    /// Returns true if removals since the last call of this function may have made the slab
     /// [sparse](Self::is_sparse) or [shrunk](Self::take_shrunk).
     #[inline]
     pub(crate) fn take_needs_care(&mut self) -> bool {
         core::mem::take(&mut self.needs_care)
     }
 
-    /// Returns the first record from `from` on in the same chunk. If there is no such record, returns the index of the
-    /// first slot of the next chunk as an error; after the last chunk, 0.
+    /// Returns the first record at or after index `from` in the same chunk. If there is none,
+    /// returns the index of the first slot of the next chunk as an error. After the last chunk,
+    /// this index is 0.
     pub(crate) fn next_in_chunk(&self, from: usize) -> Result<I, usize> {
         let (chunk, at) = (from / CHUNK, from % CHUNK);
         let entries = self.chunks.get(chunk).map_or(&[][..], |chunk| &chunk.entries);
@@ -304,7 +317,7 @@ impl<T, I: Id> Slab<T, I> {
         }
     }
 
-    /// Returns all records, by slot.
+    /// Returns all records, in the order of their slots.
     pub(crate) fn values(&self) -> impl Iterator<Item = &T> {
         self.chunks.iter().flat_map(|chunk| &chunk.entries).filter_map(|entry| match entry {
             Entry::Live(value) => Some(value),
@@ -319,16 +332,17 @@ impl<T, I: Id> Slab<T, I> {
         })
     }
 
-    /// Returns true if so few slots are live that [`compact`](Self::compact) has work to do; see
-    /// [`update_floor`](Self::update_floor).
+    /// Returns true if the slab contains so few records that [`compact`](Self::compact) has work to
+    /// do. [`update_floor`](Self::update_floor) computes the limit.
     pub(crate) const fn is_sparse(&self) -> bool {
         self.live < self.floor
     }
 
-    /// Moves up to [`MAX_MOVES`] records of the last chunk to lower slots. After each move, calls
-    /// `moved` with the old and the new slot.
+    /// Moves up to [`MAX_MOVES`] records from the last chunk to lower slots. After each move, calls
+    /// `moved` with the old slot and the new slot.
     pub(crate) fn compact(&mut self, mut moved: impl FnMut(&mut Self, I, I)) {
-        // Chunks count their spare slots as live, so the spare slots are freed first. The counts are then exact.
+        // Chunks count spare slots as live. All spare slots are freed first, so that each chunk has
+        // the true number of records.
         while let Some(slot) = self.spare {
             let (chunk, at) = split_slot(slot);
             let Entry::Vacant { next } = self.chunks[chunk].entries[at] else { break };
@@ -352,7 +366,8 @@ impl<T, I: Id> Slab<T, I> {
             self.unexamined -= 1;
             let at = self.unexamined as usize;
             let chunk = &mut self.chunks[last];
-            // A chunk whose last record was removed since then has no entries.
+            // If the last record of the chunk has been removed in the meantime, the chunk has no
+            // entries.
             let Some(entry) = chunk.entries.get_mut(at) else { continue };
             if matches!(entry, Entry::Vacant { .. }) {
                 continue;
@@ -363,7 +378,8 @@ impl<T, I: Id> Slab<T, I> {
             chunk.vacant = Some(from);
             chunk.live -= 1;
             self.live -= 1;
-            // A lower chunk has a vacant slot, because less than a quarter of all slots are live.
+            // A lower chunk always has a vacant slot, because less than a quarter of all slots are
+            // live.
             let to = self.insert_in_chunk(value);
             moves += 1;
             moved(self, from, to);
@@ -376,10 +392,11 @@ impl<T, I: Id> Slab<T, I> {
         }
     }
 
-    /// Puts a chunk with vacant slots at the head of the list, and returns its number.
+    /// Puts a chunk with vacant slots at the head of `roomy`, and returns its index.
     #[cold]
     fn add_roomy_chunk(&mut self) -> usize {
-        // A slab that grows stops the compaction. The chunk that the compaction was emptying receives entries again.
+        // If a slab grows, compaction stops. The chunk that compaction was emptying can then take
+        // records again.
         let source = self.source.take().map(Id::index);
         let source = source.filter(|&source| (self.chunks[source].live as usize) < CHUNK);
         let number = source.unwrap_or_else(|| {
@@ -391,7 +408,7 @@ impl<T, I: Id> Slab<T, I> {
         number
     }
 
-    /// Drops up to [`MAX_DROPS`] chunks without memory from the end.
+    /// Drops up to [`MAX_DROPS`] chunks without memory from the end of `chunks`.
     #[cold]
     fn drop_empty_chunks(&mut self) {
         for _ in 0..MAX_DROPS {
@@ -410,10 +427,12 @@ impl<T, I: Id> Slab<T, I> {
         self.update_floor();
     }
 
-    /// Sets the number of records below which the slab is sparse: a quarter of the slots with memory.
+    /// Computes the number of records below which the slab is sparse: a quarter of the slots with
+    /// memory.
     ///
-    /// The removal of keys in order of arrival frees the memory of whole chunks. Such chunks count
-    /// only if side tables have entries for them, or if there are very many of them.
+    /// If keys are removed in order of arrival, whole chunks lose their memory. These chunks are
+    /// included only if side tables have entries for their slots, or if they are more than seven
+    /// eighths of all chunks.
     fn update_floor(&mut self) {
         let chunks = self.chunks.len();
         let counted =
@@ -421,11 +440,12 @@ impl<T, I: Id> Slab<T, I> {
         self.floor = if chunks > 1 { (counted * CHUNK / 4) as u32 } else { 0 };
     }
 
-    /// Adds a chunk to the list of chunks with vacant slots.
+    /// Adds a chunk to `roomy`.
     fn add_to_roomy(&mut self, number: usize) {
         let chunk = &mut self.chunks[number];
         chunk.is_listed = true;
-        // A chunk without records goes to the end, so that it stays empty and can be dropped.
+        // A chunk without records goes to the end of the list, so that it is filled last. It can
+        // then be dropped.
         if chunk.live > 0 {
             self.roomy.push_front(&mut self.chunks, Id::new(number));
         } else {
@@ -433,7 +453,7 @@ impl<T, I: Id> Slab<T, I> {
         }
     }
 
-    /// Removes a chunk from the list of chunks with vacant slots, if the chunk is listed.
+    /// Removes a chunk from `roomy`, if it is in this list.
     fn remove_from_roomy(&mut self, number: usize) {
         if core::mem::take(&mut self.chunks[number].is_listed) {
             self.roomy.remove(&mut self.chunks, Id::new(number));
@@ -441,13 +461,13 @@ impl<T, I: Id> Slab<T, I> {
     }
 }
 
-/// Returns the chunk of `slot`, and its index in that chunk.
+/// Returns the index of the chunk of `slot`, and the index of the slot in this chunk.
 #[inline(always)]
 fn split_slot<I: Id>(slot: I) -> (usize, usize) {
     (slot.index() / CHUNK, slot.index() % CHUNK)
 }
 
-/// Panics. The function is separate, so that its callers need no stack space for the message.
+/// Panics. This is a separate function, so that its callers need no stack space for the message.
 #[cold]
 #[inline(never)]
 #[track_caller]
@@ -475,13 +495,13 @@ mod tests {
     }
 
     impl<T> Slab<T> {
-        /// Returns the number of slots with memory.
+        /// Returns the number of slots for which memory is allocated.
         pub(crate) fn capacity(&self) -> usize {
             self.chunks.iter().map(|chunk| chunk.entries.capacity()).sum()
         }
     }
 
-    /// Returns a slab of `chunks` full chunks, followed by [`MAX_SPARES`] spare slots.
+    /// Returns a slab with `chunks` full chunks, and with [`MAX_SPARES`] spare slots after them.
     fn full(chunks: usize) -> Slab<usize> {
         let mut slab = Slab::<_>::new(false);
         for n in 0..chunks * CHUNK + MAX_SPARES as usize {
@@ -545,7 +565,7 @@ mod tests {
         assert_eq!((slab.chunks.len(), slab.slots_end()), (3, 3 * CHUNK));
     }
 
-    /// The order in which the chunks got vacant slots does not matter.
+    /// The result must not depend on the order in which the chunks got vacant slots.
     #[test]
     fn room_in_chunks_with_memory_is_taken_first() {
         for emptied_first in [true, false] {
@@ -604,7 +624,7 @@ mod tests {
     }
 
     proptest! {
-        /// The oracle is a map: each record is found under its present slot.
+        /// The test compares the slab with a map: each record must be in its present slot.
         #[test]
         fn finds_what_a_map_finds(
             followers: bool,
@@ -622,7 +642,7 @@ mod tests {
                         }
                     }
                     3..7 => {
-                        // Removes all but every n-th record.
+                        // Removes all records except those in every n-th slot.
                         let keep = pick as usize % 7 + 1;
                         let gone: Vec<Slot> =
                             model.keys().copied().filter(|slot| slot.index() % keep != 0).collect();

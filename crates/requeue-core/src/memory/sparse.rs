@@ -1,9 +1,9 @@
-//! A map from slots to small values, for tables in which few slots have a value.
+//! A map from slots to small values, for tables in which only few slots have a value.
 //!
-//! The map is a vector in chunks, and a chunk without a value takes no memory. Unlike
-//! [`Chunked`](super::chunked::Chunked), the map counts the values of each chunk. The count costs each insertion and
-//! removal one or two instructions. A value needs no entries for lower slots: in a `Chunked`, one deadline would cost
-//! four bytes for every key.
+//! The map is a vector in chunks, and a chunk without values has no memory. Unlike
+//! [`Chunked`](super::chunked::Chunked), the map counts the values of each chunk, which costs each
+//! insertion and removal one or two instructions. In return, a value needs no entries for all lower
+//! slots. In a `Chunked`, a single deadline would cost four bytes for every key of the queue.
 
 use alloc::vec;
 use alloc::vec::Vec;
@@ -30,7 +30,7 @@ impl<V: Copy> Sparse<V> {
         chunk.values.get(slot.index() % CHUNK).copied().flatten()
     }
 
-    /// Sets the value of `slot`, which has no value.
+    /// Sets the value of `slot`, which must have no value.
     pub(crate) fn insert(&mut self, slot: Slot, value: V) {
         let (number, at) = (slot.index() / CHUNK, slot.index() % CHUNK);
         if number >= self.chunks.len() {
@@ -41,7 +41,8 @@ impl<V: Copy> Sparse<V> {
             if number > 0 {
                 chunk.values = vec![None; CHUNK];
             } else {
-                // The first chunk grows with its queue, so that a small queue stays small.
+                // The first chunk grows with the number of keys, so that a small queue uses little
+                // memory.
                 chunk.values.resize((at + 1).next_power_of_two().max(4), None);
             }
         }
@@ -49,7 +50,7 @@ impl<V: Copy> Sparse<V> {
         chunk.used += 1;
     }
 
-    /// Replaces the value of `slot`, which must have a value.
+    /// Replaces the value of `slot`, which must already have a value.
     pub(crate) fn set(&mut self, slot: Slot, value: V) {
         self.chunks[slot.index() / CHUNK].values[slot.index() % CHUNK] = Some(value);
     }
@@ -59,7 +60,7 @@ impl<V: Copy> Sparse<V> {
         let chunk = &mut self.chunks[slot.index() / CHUNK];
         chunk.values[slot.index() % CHUNK] = None;
         chunk.used -= 1;
-        // The short first chunk of a small queue is kept for its next value.
+        // If the first chunk is shorter than the others, it keeps its memory for the next value.
         if chunk.used == 0 && chunk.values.len() == CHUNK {
             chunk.values = Vec::new();
         }
@@ -72,14 +73,15 @@ impl<V: Copy> Sparse<V> {
         Some(value)
     }
 
-    /// Moves the value of `from`, if any, to `to`, which has no value. Returns the value.
+    /// Moves the value of `from`, if any, to `to`, which must have no value. Returns the moved
+    /// value.
     pub(crate) fn move_slot(&mut self, from: Slot, to: Slot) -> Option<V> {
         let value = self.take(from)?;
         self.insert(to, value);
         Some(value)
     }
 
-    /// Frees the memory of slots from the index `end` on, which have no values.
+    /// Frees the memory for slots from index `end` on. These slots must have no values.
     pub(crate) fn truncate_slots(&mut self, end: usize) {
         self.chunks.truncate(end.div_ceil(CHUNK));
         give_back(&mut self.chunks);
@@ -110,7 +112,8 @@ mod tests {
     const END: u32 = 5 * CHUNK as u32;
 
     proptest! {
-        /// The oracle is a map. Only the first chunk and chunks with a value take memory.
+        /// The test compares the map with a `BTreeMap`. Only the first chunk and chunks with a
+        /// value may have memory.
         #[test]
         fn holds_what_a_map_holds(
             ops in proptest::collection::vec((0u8..5, 0..END, any::<u32>()), 1..200),
@@ -125,7 +128,8 @@ mod tests {
                         model.insert(slot, number);
                     }
                     0..3 => {
-                        // Chooses the nearest slot with a value, at or below the given slot.
+                        // Chooses the highest slot that has a value and is not above the given
+                        // slot.
                         if let Some((&slot, old)) = model.range_mut(..=slot).next_back() {
                             sparse.set(at(slot), number);
                             *old = number;
@@ -162,14 +166,15 @@ mod tests {
         assert_eq!(sparse.room(), 4);
         sparse.insert(at(4), 7);
         assert_eq!(sparse.room(), 8);
-        // A small first chunk is kept, so that one key that is added and removed allocates nothing.
+        // A short first chunk keeps its memory, so that a queue to which one key is added and
+        // removed repeatedly does not allocate.
         sparse.remove(at(0));
         sparse.remove(at(4));
         assert_eq!(sparse.room(), 8);
         sparse.insert(at(CHUNK as u32 - 1), 7);
         sparse.remove(at(CHUNK as u32 - 1));
         assert_eq!(sparse.room(), 0);
-        // The other chunks have their full size from the start.
+        // Every other chunk has its full size from the start.
         sparse.insert(at(CHUNK as u32), 7);
         assert_eq!(sparse.room(), CHUNK);
         sparse.remove(at(CHUNK as u32));

@@ -1,11 +1,14 @@
-//! The deadlines of waiting keys: an indexed heap, which stores the position of each slot.
+//! The deadlines of waiting keys, as an indexed heap: a table stores the position of each slot in
+//! the heap.
 //!
-//! A node has four children. The children of the node at `n` begin at `4 n`, so that they share a chunk and one or two
-//! cache lines. The heap is half as high as a binary heap. The root is in the same group as its children. Equal
-//! deadlines leave in order of arrival.
+//! A node has four children, so the heap is half as high as a binary heap. The children of the node
+//! at position `n` are at positions `4 n` to `4 n + 3`, so that they are in the same chunk and in
+//! one or two cache lines. The root, at position 0, is in the same group as its children. Equal
+//! deadlines leave the heap in the order in which they were set.
 //!
-//! A deadline can have a bound, as [`Wait`] describes. Bounds are in a side table, which is allocated
-//! with the first bound. The rules that change a deadline and its bound are in [`crate::rule`].
+//! A deadline can have a bound, as [`Wait`] describes. Bounds are in a side table, which is
+//! allocated when the first bound is set. The rules that change a deadline and its bound are in
+//! [`crate::rule`].
 
 use alloc::boxed::Box;
 
@@ -15,7 +18,7 @@ use crate::rule::Wait;
 use crate::types::{Id, Slot, Time, ids};
 
 const ARITY: usize = 4;
-/// The processor's nearest caches hold the children of the nodes up to this position.
+/// The children of the nodes up to this position fit into the nearest caches of the processor.
 const NEAR: usize = 1 << 10;
 
 ids! {
@@ -26,15 +29,16 @@ ids! {
 #[derive(Clone, Copy)]
 struct Entry {
     at: Time,
-    /// The order of arrival among equal deadlines. The number may wrap around. The order of two entries can be wrong
-    /// only if they are due in the same nanosecond and two billion delays were added between them.
+    /// The order of arrival, which decides between equal deadlines. The number may wrap around. The
+    /// order of two entries is then wrong only if they have the same deadline, and two billion
+    /// deadlines were set between them.
     seq: u32,
     slot: Slot,
 }
 
 impl Entry {
-    /// Returns true if this entry leaves before `other`. The comparison has no branch, because the processor cannot
-    /// predict which of two children is earlier.
+    /// Returns true if this entry leaves the heap before `other`. The comparison has no branch,
+    /// because the processor cannot predict which of two children has the earlier deadline.
     #[inline]
     fn is_before(&self, other: &Self) -> bool {
         let arrived_before = (self.seq.wrapping_sub(other.seq) as i32) < 0;
@@ -44,13 +48,13 @@ impl Entry {
 
 pub(crate) struct TimerHeap {
     heap: Chunked<Entry>,
-    /// The position of each slot's entry. The position is not stored in the records, so that an entry that moves up or
-    /// down writes four bytes of a small table.
+    /// The position of each slot's entry in the heap. If the records contained it, a move in the
+    /// heap would write to a large record. In this table, a move writes four bytes.
     positions: Sparse<Position>,
-    /// The bounds of deadlines that have a bound.
+    /// The bounds of the deadlines that have one.
     bounds: Option<Box<Sparse<Time>>>,
     seq: u32,
-    /// A copy of the earliest deadline.
+    /// A copy of the earliest deadline, or [`Time::NEVER`] if the heap is empty.
     next: Time,
 }
 
@@ -75,7 +79,7 @@ impl TimerHeap {
         Some(self.heap.rest_of_chunk(0).first()?.at)
     }
 
-    /// Returns true if there may be a deadline at or before `now`.
+    /// Returns true if a deadline may be at or before `now`.
     #[inline]
     pub(crate) fn is_due(&self, now: Time) -> bool {
         self.next <= now
@@ -89,7 +93,7 @@ impl TimerHeap {
         self.positions.get(slot).map(Id::index)
     }
 
-    /// Returns the deadline of `slot`.
+    /// Returns the deadline of `slot`, if it has one.
     pub(crate) fn due(&self, slot: Slot) -> Option<Time> {
         Some(self.heap.get(self.heap_position(slot)?).at)
     }
@@ -100,34 +104,36 @@ impl TimerHeap {
         entry
     }
 
-    /// Sets the deadline of `slot`, which has no deadline.
+    /// Sets the deadline of `slot`, which must have no deadline.
     pub(crate) fn insert(&mut self, slot: Slot, at: Time) {
         let entry = self.new_entry(slot, at);
         let end = self.heap.len();
         self.positions.insert(slot, Id::new(end));
         self.heap.push(entry);
-        // A new deadline is often the latest deadline. Its entry then stays at the end.
+        // In most cases, a new deadline is the latest deadline, and its entry stays at the end of
+        // the heap.
         if end > 0 && entry.is_before(self.heap.get(end / ARITY)) {
             self.move_up(end, entry);
         }
-        // Operations that ask for due keys read this copy, and not the heap.
+        // `is_due` reads this copy instead of the heap.
         self.next = self.next.min(at);
     }
 
-    /// Changes the deadline of `slot`, which must have a deadline, and its bound, as `rule` says. The rule adds no
-    /// bound to a deadline without a bound. A deadline that changes counts as the last arrival. A deadline that stays
-    /// the same keeps its place among equal deadlines.
+    /// Changes the deadline of `slot`, and its bound, to the result of `rule`. The slot must have a
+    /// deadline. `rule` must not add a bound to a deadline without one. If the deadline changes, it
+    /// is the last to leave among equal deadlines. If it does not change, it keeps its place among
+    /// them.
     #[inline(always)]
     pub(crate) fn update(&mut self, slot: Slot, rule: impl Fn(Wait<Time>) -> Wait<Time>) {
-        // In a queue without bounds, the short path does not have to save registers for the long
-        // path.
+        // In a queue without bounds, the first arm runs. It does not save registers for the longer
+        // second arm.
         match self.bounds {
             None => self.update_deadline(slot, |due| rule(Wait { due, bound: None }).due),
             Some(_) => self.update_bounded(slot, rule),
         }
     }
 
-    /// Like [`update`](Self::update), for a rule that may set a bound.
+    /// Like [`update`](Self::update), but `rule` may add a bound.
     #[inline(never)]
     pub(crate) fn update_bounded(&mut self, slot: Slot, rule: impl Fn(Wait<Time>) -> Wait<Time>) {
         let Some(wait) = self.wait(slot) else { return };
@@ -158,7 +164,8 @@ impl TimerHeap {
 
     /// Removes the deadline of `slot`, and returns it.
     pub(crate) fn remove_deadline(&mut self, slot: Slot) -> Option<Time> {
-        // A bound that outlived its deadline would apply to the next wait of the key.
+        // The bound is removed with its deadline. Otherwise, it would apply to the next wait of the
+        // key.
         self.drop_bound(slot);
         let position = self.heap_position(slot)?;
         let at = self.heap.get(position).at;
@@ -166,7 +173,8 @@ impl TimerHeap {
         if let Some(last) = self.heap.pop()
             && position < self.heap.len()
         {
-            // The last entry may be earlier than the parent of the gap, because the two may be in different branches.
+            // The last entry may be in a different branch of the heap than the gap. It can
+            // therefore be earlier than the parent of the gap.
             if position > 0 && last.is_before(self.heap.get(position / ARITY)) {
                 self.move_up(position, last);
             } else {
@@ -180,7 +188,7 @@ impl TimerHeap {
     /// Returns the slot with the earliest deadline, if this deadline is at or before `now`.
     pub(crate) fn first_due(&self, now: Time) -> Option<Slot> {
         let at = self.next_time()?;
-        // A delay that saturates is never due, even when the clock reaches the latest time.
+        // A saturated deadline is never due, even when the clock reaches the latest time.
         (at <= now && at < Time::NEVER).then(|| self.heap.get(0).slot)
     }
 
@@ -190,12 +198,14 @@ impl TimerHeap {
         Some(self.least_child(0)?.1.slot)
     }
 
-    /// Returns the slot whose deadline is the cheapest to remove.
+    /// Returns the slot whose deadline can be removed with the least work: the last entry of the
+    /// heap.
     pub(crate) fn cheapest_to_remove(&self) -> Option<Slot> {
         Some(self.heap.get(self.heap.len().checked_sub(1)?).slot)
     }
 
-    /// Moves the deadline, if any, of a record that has moved from `from` to `to`.
+    /// Moves the deadline and bound of slot `from`, if any, to slot `to`, after the slab has moved
+    /// the record.
     pub(crate) fn move_slot(&mut self, from: Slot, to: Slot) {
         if let Some(position) = self.positions.move_slot(from, to) {
             self.heap.get_mut(position.index()).slot = to;
@@ -205,7 +215,7 @@ impl TimerHeap {
         }
     }
 
-    /// Frees the memory of slots from the index `end` on, which have no deadlines.
+    /// Frees the memory for slots from index `end` on. These slots must have no deadlines.
     pub(crate) fn truncate_slots(&mut self, end: usize) {
         self.positions.truncate_slots(end);
         if let Some(bounds) = &mut self.bounds {
@@ -215,12 +225,12 @@ impl TimerHeap {
 
     // --- Bounds ---------------------------------------------------------------------------------
 
-    /// Returns the deadline of `slot` with its bound.
+    /// Returns the deadline of `slot` with its bound, if the slot has a deadline.
     pub(crate) fn wait(&self, slot: Slot) -> Option<Wait<Time>> {
         Some(Wait { due: self.due(slot)?, bound: self.bound(slot) })
     }
 
-    /// Sets or removes the bound of `slot`.
+    /// Sets the bound of `slot`. `None` removes it.
     pub(crate) fn set_bound(&mut self, slot: Slot, bound: Option<Time>) {
         let Some(bound) = bound else { return self.drop_bound(slot) };
         let bounds = self.bounds.get_or_insert_with(|| Box::new(Sparse::new()));
@@ -236,13 +246,14 @@ impl TimerHeap {
         self.bounds.as_ref()?.get(slot)
     }
 
-    /// Returns true if a deadline has, or had, a bound.
+    /// Returns true if a deadline has ever had a bound.
     #[inline]
     pub(crate) const fn has_bounds(&self) -> bool {
         self.bounds.is_some()
     }
 
-    /// Removes the bound of `slot`, so that no debounced add postpones its deadline.
+    /// Removes the bound of `slot`, if any. Debounced adds can then no longer postpone its
+    /// deadline.
     #[inline(always)]
     pub(crate) fn drop_bound(&mut self, slot: Slot) {
         if self.bounds.is_some() {
@@ -280,7 +291,8 @@ impl TimerHeap {
             if !below.is_before(&entry) {
                 break;
             }
-            // The next iterations read the grandchildren, which are far apart in a large heap.
+            // The next iterations read the grandchildren. In a large heap they are far apart, so
+            // the processor loads them early.
             if position > NEAR {
                 (0..ARITY).for_each(|child| self.heap.prefetch((least * ARITY + child) * ARITY));
             }
@@ -290,7 +302,8 @@ impl TimerHeap {
         self.write_entry(position, entry);
     }
 
-    /// Returns the position and the entry of the earliest child of the node at `position`.
+    /// Returns the position and the entry of the child that leaves first, of the node at
+    /// `position`.
     #[inline]
     fn least_child(&self, position: usize) -> Option<(usize, Entry)> {
         let first = position * ARITY;
@@ -298,7 +311,7 @@ impl TimerHeap {
         let earlier = |a: usize, b: usize| if group[b].is_before(&group[a]) { b } else { a };
         let least = match group.len() {
             ARITY.. if position > 0 => earlier(earlier(0, 1), earlier(2, 3)),
-            // The first position of the first group is the root, which is no child.
+            // The group at position 0 contains the root, which is not its own child.
             len => (usize::from(position == 0)..len.min(ARITY)).reduce(earlier)?,
         };
         Some((first + least, group[least]))
@@ -313,7 +326,7 @@ mod tests {
     use proptest::prelude::*;
 
     impl TimerHeap {
-        /// Returns the number of chunks of slots that the positions span.
+        /// Returns the number of chunks in the table of positions.
         pub(crate) fn chunks(&self) -> usize {
             self.positions.chunks()
         }
@@ -323,7 +336,7 @@ mod tests {
         Slot::new(index as usize)
     }
 
-    /// Sets the deadline of `slot`, without a bound.
+    /// Sets the deadline of `slot`, and no bound.
     fn set(timers: &mut TimerHeap, slot: Slot, at: u64) {
         let due = Time::from_nanos(at);
         match timers.due(slot) {
@@ -333,7 +346,7 @@ mod tests {
     }
 
     proptest! {
-        /// The oracle is a list that is sorted for each query.
+        /// The test compares the heap with a list, which it sorts for each query.
         #[test]
         fn leaves_by_deadline_then_by_arrival(
             ops in proptest::collection::vec((0u8..10, 0u32..40, 0u64..20), 1..300),
@@ -407,7 +420,7 @@ mod tests {
         }
     }
 
-    /// The heap is several levels high. Only few keys are inserted in the order of their deadlines.
+    /// The heap has several levels, and most keys are not inserted in the order of their deadlines.
     #[test]
     fn many_leave_in_order() {
         let mut timers = TimerHeap::new();

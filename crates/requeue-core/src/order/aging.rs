@@ -1,9 +1,10 @@
-//! Aging: among a given number of consecutive deliveries, at least one takes the oldest key.
+//! Aging: at least one of a given number of consecutive deliveries takes the oldest key.
 
 pub(super) struct Aging {
-    /// At least one of this number of consecutive deliveries takes the oldest eligible key. The value is at least 1.
+    /// At least one of this number of consecutive deliveries takes the oldest eligible key. It is
+    /// at least 1.
     every: u32,
-    /// The number of consecutive deliveries that did not take the oldest eligible key.
+    /// The number of consecutive deliveries, up to now, that did not take the oldest eligible key.
     since: u32,
 }
 
@@ -12,14 +13,14 @@ impl Aging {
         Self { every, since: 0 }
     }
 
-    /// Returns true if the next delivery must take the oldest key.
+    /// Returns true if the next delivery must take the oldest eligible key.
     pub(super) const fn is_due(&self) -> bool {
         self.since.saturating_add(1) >= self.every
     }
 
-    /// Counts a delivery.
+    /// Counts a delivery. `is_oldest` is true if it took the oldest eligible key.
     pub(super) const fn count_delivery(&mut self, is_oldest: bool) {
-        // The count saturates, because `every` can be `u32::MAX`.
+        // `since` saturates, because `every` can be `u32::MAX`.
         self.since = if is_oldest { 0 } else { self.since.saturating_add(1) };
     }
 }

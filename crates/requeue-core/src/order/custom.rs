@@ -1,15 +1,16 @@
-//! Custom orders, which the user implements.
+//! Custom orders: the trait `CustomOrder` that a user implements, as the queue calls it.
 
 use alloc::boxed::Box;
 
 use super::{CustomOrder, Fair};
 
-/// The user's order, and the same keys by age. Keys that the order lost are delivered by age.
+/// The user's order, and the same keys in a second order by age. If the user's order loses keys,
+/// the queue delivers them by age.
 pub(crate) struct Custom<K> {
     pub(crate) order: Box<dyn CustomOrder<K>>,
     pub(crate) by_age: Fair,
-    /// The number of keys that were pushed and not popped. An order that has returned this number of keys is not called
-    /// again.
+    /// The number of keys that were pushed to the user's order since it was last empty, minus those
+    /// that it returned. While it is 0, the queue does not call the order.
     entries: usize,
 }
 
@@ -23,11 +24,12 @@ impl<K> Custom<K> {
         self.order.push(key);
     }
 
-    /// Returns the next key of the user's order, until the order has no key or has returned every pushed key.
+    /// Returns the next key of the user's order. Returns `None` if the order returns no key, or has
+    /// already returned as many keys as were pushed.
     pub(crate) fn pop(&mut self) -> Option<K> {
         self.entries = self.entries.checked_sub(1)?;
         let key = self.order.pop();
-        // The order has lost keys, so it is not called again before the next push.
+        // The order has lost the remaining keys. It is not called again before the next push.
         if key.is_none() {
             self.entries = 0;
         }

@@ -1,4 +1,4 @@
-//! The order of the lanes whose keys may be delivered.
+//! The order of the eligible lanes: the lanes whose keys may be delivered.
 
 use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
@@ -11,9 +11,10 @@ use crate::memory::{Links, Slab};
 pub(super) type Groups = Slab<Box<GroupState>, GroupIndex>;
 
 pub(super) enum EligibleLanes {
-    /// The lanes of a priority take turns. A new lane goes to the end, and so does a lane at the end of its turn.
+    /// The lanes of a priority take turns. A lane that becomes eligible goes to the end, and so
+    /// does a lane whose turn is over.
     InTurn(PriorityLists<GroupIndex>),
-    /// The lanes of a priority are in the order in which their first keys entered.
+    /// The lanes of a priority are sorted by the tick at which their first keys entered.
     ByFirst(BTreeMap<(Reverse<i32>, u64), GroupIndex>),
 }
 
@@ -33,7 +34,7 @@ impl EligibleLanes {
         if fair { Self::InTurn(PriorityLists::new()) } else { Self::ByFirst(BTreeMap::new()) }
     }
 
-    /// Returns the lane of the next delivery.
+    /// Returns the lane from which the next delivery takes a key.
     pub(super) fn first_lane(&self) -> Option<LaneId> {
         match self {
             Self::InTurn(lists) => {
@@ -45,7 +46,7 @@ impl EligibleLanes {
         }
     }
 
-    /// Moves `lane` to the end, if lanes take turns.
+    /// Moves `lane` behind the other lanes of its priority, if lanes take turns.
     pub(super) fn end_turn(&mut self, groups: &mut Groups, lane: LaneId) {
         if let Self::InTurn(lists) = self {
             let LaneId { group, priority } = lane;
@@ -55,8 +56,9 @@ impl EligibleLanes {
         }
     }
 
-    /// Moves `lane` after a change of its first key. The old first key entered at the tick `was`, and the new first key
-    /// at `since`. `None` means that the lane was or is not eligible.
+    /// Updates the position of `lane` after its first key has changed. `was` is the tick at which
+    /// the old first key entered, and `since` the tick of the new one. `None` means that the lane
+    /// was or is not eligible.
     pub(super) fn update(
         &mut self,
         groups: &mut Groups,

@@ -1,11 +1,13 @@
-//! The order of groups: fair turns within a priority, aging, and the limit of keys in flight per
-//! group.
+//! The order of queues whose keys have groups. It has fair turns within a priority, aging, and a
+//! limit of keys in flight per group.
 //!
-//! A *lane* holds the ready keys of one group at one priority, first in, first out. The eligible
-//! lanes of a priority take turns (fair), or are in the order of their first keys. For aging, each
-//! group also has all its ready keys in a list by age. An order that depends only on age has no
-//! lanes. A group that reaches its limit is removed from all these lists in one step, so that no
-//! delivery ever visits a throttled key. A paused group is a group whose limit is 0.
+//! A *lane* contains the ready keys of one group at one priority, first in, first out. The eligible
+//! lanes of a priority take turns (fair), or are sorted by the age of their first keys. For aging,
+//! each group also has a list of all its ready keys by age. An order that depends only on age has
+//! no lanes.
+//!
+//! When a group reaches its limit, the order removes it from all lists of eligible groups. A
+//! delivery therefore never examines a throttled key. A paused group is a group with the limit 0.
 
 use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
@@ -19,33 +21,34 @@ use crate::types::{Id, Slot};
 
 #[derive(Clone, Copy)]
 pub(crate) struct Policy {
-    /// True if priorities count.
+    /// True if the order depends on priorities.
     pub(crate) by_priority: bool,
-    /// At least one of this number of consecutive deliveries takes the oldest eligible key. The value is at least 1.
+    /// At least one of this number of consecutive deliveries takes the oldest eligible key. It is
+    /// at least 1.
     pub(crate) oldest_every: u32,
     /// True if the lanes of a priority take turns.
     pub(crate) fair: bool,
-    /// The maximum number of keys of a group in flight. The maximum is at least 1.
+    /// The maximum number of keys of a group in flight. It is at least 1.
     pub(crate) limit: u32,
 }
 
 impl Policy {
-    /// Returns true if the order depends on more than age.
+    /// Returns true if the order depends on more than the age of the keys.
     const fn has_lanes(&self) -> bool {
         self.oldest_every > 1
     }
 
-    /// Returns the priority of the lane for a key of `priority`.
+    /// Returns the priority of the lane in which a key with `priority` is.
     const fn lane_priority(&self, priority: i32) -> i32 {
         if self.by_priority && self.has_lanes() { priority } else { 0 }
     }
 }
 
-/// The data that the order stores for a slot.
+/// The data that the order stores for each slot.
 #[derive(Clone)]
 struct Place {
     group: GroupIndex,
-    /// The priority of the key's lane, while the key is ready.
+    /// The priority of the key's lane, valid while the key is ready.
     priority: i32,
     in_lane: [Option<Slot>; 2],
     by_age: [Option<Slot>; 2],
@@ -64,22 +67,24 @@ impl Place {
 pub(crate) struct Fair {
     policy: Policy,
     places: Chunked<Place>,
-    /// Groups never move. They are in boxes, so that a removed group leaves only a small gap.
+    /// The groups, in slots that never change. Each group is in a box, so that a vacant slot takes
+    /// little memory.
     groups: Groups,
-    /// The groups by their public numbers. The map is not a hash table, which would grow and shrink
-    /// in one long step.
+    /// The slots of the groups, by the public number of the group. The map is a tree, because a
+    /// hash table grows and shrinks in one long step.
     by_id: BTreeMap<u64, GroupIndex>,
     eligible_lanes: EligibleLanes,
-    /// For each [`Standing`], the groups with ready keys that have this standing, by the tick at which their oldest key
-    /// became ready.
+    /// For each [`Standing`], the groups that have ready keys and this standing. They are sorted by
+    /// the tick at which their oldest ready key became ready.
     by_age: [BTreeMap<u64, GroupIndex>; 3],
     /// The number of ready keys in paused groups.
     paused_ready: usize,
     /// The number of dirty keys in paused groups.
     paused_dirty: usize,
-    /// A counter that orders all events.
+    /// The last tick. Each change of the order gets the next tick, so a lower tick means an earlier
+    /// change.
     ticks: u64,
-    /// The number of ready keys that are eligible.
+    /// The number of ready keys in eligible groups.
     eligible: usize,
     aging: Aging,
 }
@@ -129,12 +134,12 @@ impl Fair {
         self.policy.limit < u32::MAX
     }
 
-    /// Returns the oldest ready key of the groups that have reached their limit.
+    /// Returns the oldest ready key among the groups that have reached their limit.
     pub(crate) fn oldest_held(&self) -> Option<Slot> {
         self.oldest_with(Standing::Held)
     }
 
-    /// Returns the number of ready keys that may be delivered.
+    /// Returns the number of ready keys in eligible groups, which may be delivered now.
     pub(crate) const fn eligible(&self) -> usize {
         self.eligible
     }
@@ -155,7 +160,7 @@ impl Fair {
         *self.place_mut(slot) = place;
     }
 
-    /// Removes the record in `slot`, which is neither ready nor in flight, from its group.
+    /// Removes the record in `slot` from its group. The key must be neither ready nor in flight.
     pub(crate) fn leave_group(&mut self, slot: Slot) {
         let id = self.place(slot).group;
         self.groups.get_mut(id).records -= 1;
@@ -171,7 +176,7 @@ impl Fair {
         }
     }
 
-    /// Updates the order after a record has moved from `from` to `to`.
+    /// Replaces slot `from` with slot `to`, after the slab has moved the record.
     pub(crate) fn move_slot(&mut self, from: Slot, to: Slot) {
         let place = self.place(from).clone();
         let (LaneId { group, priority }, ready) = (place.lane(), place.ready);
@@ -188,12 +193,12 @@ impl Fair {
         }
     }
 
-    /// Frees the memory of slots from the index `end` on, which have no records.
+    /// Frees the memory for slots from index `end` on. These slots must have no records.
     pub(crate) fn truncate_slots(&mut self, end: usize) {
         self.places.truncate(end);
     }
 
-    /// Appends the key in `slot`, which has become ready.
+    /// Appends the key in `slot`, which has just become ready.
     pub(crate) fn push(&mut self, slot: Slot, priority: i32) {
         let tick = self.next_tick();
         let place = self.place_mut(slot);
@@ -202,7 +207,7 @@ impl Fair {
         let state = self.groups.get_mut(group);
         state.counts.ready += 1;
         state.by_age.push_back(&mut ByAge(&mut self.places), slot);
-        // A throttled key is ready, but no getter can take it. It therefore does not count as eligible.
+        // A throttled key is ready, but no getter can take it, so `eligible` does not include it.
         if state.is_eligible() {
             self.eligible += 1;
         } else if state.is_paused() {
@@ -212,20 +217,21 @@ impl Fair {
         self.update_group(group);
     }
 
-    /// Moves a ready key whose priority was raised to the end of its new lane. The key keeps its age.
+    /// Moves a ready key, whose priority has just been raised, to the end of its new lane. Its age
+    /// does not change.
     pub(crate) fn lift_ready(&mut self, slot: Slot, priority: i32) {
         let priority = self.policy.lane_priority(priority);
         if self.place(slot).priority == priority {
             return;
         }
-        // The new tick puts the key behind the other keys of its new priority. The age of the key, in `ready`, does not
-        // change.
+        // The new tick puts the key behind the other keys of its new priority. The key keeps its
+        // age, which is in `ready`.
         self.leave_lane(slot);
         self.place_mut(slot).entered = self.next_tick();
         self.enter_lane(slot, priority);
     }
 
-    /// Removes a ready key.
+    /// Removes a ready key that will not be delivered.
     pub(crate) fn remove(&mut self, slot: Slot) {
         let state = self.group_state(slot);
         if state.is_eligible() {
@@ -237,11 +243,12 @@ impl Fair {
         self.update_group(group);
     }
 
-    /// Removes a ready key from the lists of its group. The caller must then update the group.
+    /// Removes a ready key from the lists of its group. The caller must then call `update_group`.
     fn take_out(&mut self, slot: Slot) -> GroupIndex {
         self.leave_lane(slot);
         let place = self.place_mut(slot);
-        // 0 marks the key as not ready, so that a move of its record does not change the lists.
+        // The value 0 marks the key as not ready. If the slab then moves the record, `move_slot`
+        // does not change the lists.
         let (group, ready) = (place.group, core::mem::take(&mut place.ready));
         let state = self.groups.get_mut(group);
         state.counts.ready -= 1;
@@ -250,9 +257,10 @@ impl Fair {
         group
     }
 
-    /// Returns the ready key to deliver next.
+    /// Returns the key that the next delivery takes.
     pub(crate) fn next_ready(&self) -> Option<Slot> {
-        // Aging precedes the turns. Otherwise a low priority could wait forever.
+        // Aging takes precedence over priorities and turns. Otherwise, a key with a low priority
+        // could wait forever.
         if self.aging.is_due() {
             return self.oldest_eligible();
         }
@@ -260,12 +268,12 @@ impl Fair {
         self.groups.get(group).lane(priority).keys.head()
     }
 
-    /// Returns the eligible key that has been ready longest.
+    /// Returns the eligible key that has been ready for the longest time.
     pub(crate) fn oldest_eligible(&self) -> Option<Slot> {
         self.oldest_with(Standing::Eligible)
     }
 
-    /// Returns a ready key, eligible or not.
+    /// Returns any ready key, of an eligible group if possible.
     pub(crate) fn any_ready(&self) -> Option<Slot> {
         self.oldest_eligible().or_else(|| self.oldest_held()).or_else(|| self.any_paused())
     }
@@ -289,14 +297,15 @@ impl Fair {
         self.groups.get_mut(group)
     }
 
-    /// Returns true if the group of the key in `slot` is below its limit and not paused.
+    /// Returns true if the group of the key in `slot` is below its limit and is not paused.
     pub(crate) fn is_eligible(&self, slot: Slot) -> bool {
         self.group_state(slot).is_eligible()
     }
 
-    /// Removes a ready key that is delivered.
+    /// Removes a ready key, because it is being delivered.
     pub(crate) fn start_delivery(&mut self, slot: Slot) {
-        // The aging is read before its count changes. A delivery by age uses no turn.
+        // `is_due` is read before `count_delivery` changes it. A delivery because of aging uses no
+        // turn.
         let is_out_of_turn = self.aging.is_due();
         self.aging.count_delivery(self.oldest_eligible() == Some(slot));
         if self.policy.fair && !is_out_of_turn {
@@ -305,12 +314,12 @@ impl Fair {
         self.eligible -= 1;
         let group = self.place(slot).group;
         self.groups.get_mut(group).counts.in_flight += 1;
-        // The delivery is counted first, because the position of the lane depends on the counts of
-        // its group.
+        // `in_flight` is incremented before `take_out`, because the position of the lane depends on
+        // the number of keys in flight.
         self.take_out(slot);
         let state = self.groups.get(group);
-        // The group has reached its limit. Its ready keys are removed from the orders now, so no later delivery visits
-        // them.
+        // The group has reached its limit. Its ready keys leave the lists of eligible keys here, so
+        // that no later delivery examines them.
         if state.counts.in_flight == state.limit {
             self.eligible -= state.counts.ready as usize;
             self.update_lanes(group);
@@ -318,8 +327,8 @@ impl Fair {
         self.update_group(group);
     }
 
-    /// Counts a delivery of the key in `slot` against the turn of its lane. This delivery may be
-    /// the last of the turn.
+    /// Counts a delivery of the key in `slot` toward the turn of its lane. If it is the last
+    /// delivery of the turn, the lane goes to the end.
     fn use_turn(&mut self, slot: Slot) {
         let id = self.place(slot).lane();
         let state = self.groups.get_mut(id.group);
@@ -332,11 +341,12 @@ impl Fair {
         }
     }
 
-    /// Removes the key in `slot`, whose delivery was completed, from the keys in flight.
+    /// Counts that the delivery of the key in `slot` was completed.
     pub(crate) fn end_delivery(&mut self, slot: Slot) {
         let group = self.place(slot).group;
         let state = self.groups.get_mut(group);
-        // A paused group has the limit 0, so completions of its runs make no key eligible.
+        // The limit of a paused group is 0, so the completion of a run makes no key of this group
+        // eligible.
         let was_full = state.counts.in_flight == state.limit;
         state.counts.in_flight -= 1;
         if was_full {
@@ -346,19 +356,19 @@ impl Fair {
         }
     }
 
-    /// Remembers that a custom order returned the key in `slot`, which is ready but throttled.
+    /// Stores that the custom order has returned the key in `slot`, which is ready but throttled.
     pub(crate) fn skip_key(&mut self, slot: Slot) {
         let place = self.places.get(slot.index());
         self.groups.get_mut(place.group).skipped.insert(place.ready, slot);
     }
 
-    /// Returns the oldest of the skipped keys in the group of `slot`.
+    /// Returns the oldest skipped key in the group of the key in `slot`.
     pub(crate) fn oldest_skipped(&self, slot: Slot) -> Option<Slot> {
         self.group_state(slot).skipped.first_key_value().map(|(_, &slot)| slot)
     }
 
-    /// Removes the key in `slot` from the skipped keys, because it is pushed to the custom order
-    /// again.
+    /// Removes the key in `slot` from the skipped keys. The caller pushes the key to the custom
+    /// order again.
     pub(crate) fn unskip_key(&mut self, slot: Slot) {
         let place = self.places.get(slot.index());
         self.groups.get_mut(place.group).skipped.remove(&place.ready);
@@ -371,7 +381,7 @@ impl Fair {
 
     fn group_id(&mut self, group: GroupId) -> GroupIndex {
         if let Some(&id) = self.by_id.get(&group.id) {
-            // The weight of the last add applies.
+            // If adds of a group give different weights, the weight of the last add is used.
             self.groups.get_mut(id).group = group;
             return id;
         }
@@ -380,7 +390,7 @@ impl Fair {
         id
     }
 
-    /// Appends `slot` to the lane of its group at `priority`.
+    /// Appends the key in `slot` to the lane of its group at `priority`.
     fn enter_lane(&mut self, slot: Slot, priority: i32) {
         if !self.policy.has_lanes() {
             return;
@@ -390,13 +400,14 @@ impl Fair {
         let id = place.lane();
         let lane = self.groups.get_mut(id.group).open_lane(priority);
         lane.keys.push_back(&mut InLane(&mut self.places), slot);
-        // A lane that is in the order keeps its position, because only its tail has changed.
+        // If the lane is already eligible, its position does not change, because its first key is
+        // the same.
         if lane.eligible_since.is_none() {
             self.update_lane(id);
         }
     }
 
-    /// Removes `slot` from its lane, and closes the lane if it has no other key.
+    /// Removes the key in `slot` from its lane, and closes the lane if it contains no other key.
     fn leave_lane(&mut self, slot: Slot) {
         if !self.policy.has_lanes() {
             return;
@@ -406,7 +417,7 @@ impl Fair {
         let was_first = lane.keys.head() == Some(slot);
         lane.keys.remove(&mut InLane(&mut self.places), slot);
         let is_empty = lane.keys.is_empty();
-        // The position of a lane that takes turns does not depend on its first key.
+        // In a fair order, the position of a lane does not depend on its first key.
         if is_empty || (was_first && !self.policy.fair) {
             self.update_lane(id);
         }
@@ -415,7 +426,7 @@ impl Fair {
         }
     }
 
-    /// Moves a lane to its position among the eligible lanes. In a fair order, the lane keeps its
+    /// Updates the position of a lane among the eligible lanes. In a fair order, the lane keeps its
     /// position or goes to the end.
     fn update_lane(&mut self, id: LaneId) {
         let state = self.groups.get_mut(id.group);
@@ -425,13 +436,13 @@ impl Fair {
         let since = first.map(|slot| self.places.get(slot.index()).entered);
         let was = core::mem::replace(&mut lane.eligible_since, since);
         if since.is_none() {
-            // A lane that returns to the order gets a full turn.
+            // A lane that becomes eligible again gets a full turn.
             lane.credit = weight;
         }
         self.eligible_lanes.update(&mut self.groups, id, was, since);
     }
 
-    /// Updates all lanes of a group that has become eligible, or is no longer eligible.
+    /// Updates all lanes of a group that has become eligible, or has ceased to be eligible.
     fn update_lanes(&mut self, group: GroupIndex) {
         let mut last = None;
         while let Some(priority) = self.groups.get(group).priority_after(last) {
@@ -440,14 +451,15 @@ impl Fair {
         }
     }
 
-    /// Moves a group to its position in the orders by age.
+    /// Updates the position of a group in the orders by age.
     fn update_group(&mut self, group: GroupIndex) {
         let state = self.groups.get_mut(group);
         let standing = state.standing();
         let first = state.by_age.head();
         let age = first.map(|slot| Age { ready: self.places.get(slot.index()).ready, standing });
         let old = core::mem::replace(&mut state.age, age);
-        // After most calls, the oldest key and the standing are the same, so no tree changes.
+        // In most calls, neither the oldest key nor the standing has changed, and no tree must
+        // change.
         if old == age {
             return;
         }
@@ -462,11 +474,11 @@ impl Fair {
 
 /// Operations on one group.
 impl Fair {
-    /// Pauses or resumes a group. The state of a paused group is kept while the group has no keys.
+    /// Pauses or resumes a group. A paused group keeps its entry even if it has no keys.
     pub(crate) fn set_paused(&mut self, group: GroupId, paused: bool) {
         let id = match self.by_id.get(&group.id) {
             Some(&id) => id,
-            // The entry of the group stores the pause until the group has keys.
+            // The entry of the group records the pause for keys that are added later.
             None if paused => self.group_id(group),
             None => return,
         };
@@ -513,13 +525,15 @@ impl Fair {
         self.group_state(slot).group
     }
 
-    /// Returns the group of the key in `slot`, if the group reaches its limit by the delivery of this key.
+    /// Returns the group of the key in `slot` if the delivery of this key makes the group reach its
+    /// limit.
     pub(crate) fn filled_by(&self, slot: Slot) -> Option<GroupId> {
         let state = self.group_state(slot);
         (state.counts.in_flight + 1 == self.policy.limit).then_some(state.group)
     }
 
-    /// Returns the group of the key in `slot`, if the group falls below its limit by the completion of this key.
+    /// Returns the group of the key in `slot` if the completion of this key makes the group fall
+    /// below its limit.
     pub(crate) fn freed_by(&self, slot: Slot) -> Option<GroupId> {
         let state = self.group_state(slot);
         (state.counts.in_flight == self.policy.limit).then_some(state.group)
@@ -535,19 +549,19 @@ impl Fair {
         self.paused_dirty
     }
 
-    /// For each state, returns the number of the group's keys in this state.
+    /// Returns the number of the group's keys in each state.
     pub(crate) fn counts(&self, group: GroupId) -> GroupCounts {
         self.find_group(group).map_or(GroupCounts::default(), |state| state.counts)
     }
 
-    /// Returns the oldest of the skipped keys of a group that may deliver.
+    /// Returns the oldest skipped key of the group, if the group is eligible.
     pub(crate) fn skipped_of(&self, group: GroupId) -> Option<Slot> {
         let state = self.find_group(group).filter(|state| state.is_eligible())?;
         state.skipped.first_key_value().map(|(_, &slot)| slot)
     }
 
-    /// Counts that the key in `slot`, which is in flight, has become dirty or is no longer dirty.
-    // This function and the next two are not inlined, so that queues without groups do not have to
+    /// Records that the key in `slot`, which is in flight, has become dirty or is no longer dirty.
+    // This function and the next two are not inlined. Queues without groups then do not have to
     // save registers for them.
     #[inline(never)]
     pub(crate) fn mark_dirty(&mut self, slot: Slot, dirty: bool) {
@@ -562,7 +576,7 @@ impl Fair {
         }
     }
 
-    /// Counts a key that waits and is neither ready nor in flight.
+    /// Counts a key of the group that waits and is neither ready nor in flight.
     #[inline(never)]
     pub(crate) fn enter_wait(&mut self, slot: Slot, has_failed: bool) {
         let state = self.state_mut(slot);
@@ -570,7 +584,7 @@ impl Fair {
         state.counts.backing_off += u32::from(has_failed);
     }
 
-    /// Reverses `enter_wait`.
+    /// Reverses a call of `enter_wait` for the same key.
     #[inline(never)]
     pub(crate) fn leave_wait(&mut self, slot: Slot, has_failed: bool) {
         let state = self.state_mut(slot);
@@ -585,7 +599,7 @@ impl Fair {
 
 #[cfg(test)]
 impl Fair {
-    /// Returns the number of slots that the side table spans.
+    /// Returns the number of slots for which the side table has entries.
     pub(crate) fn slots(&self) -> usize {
         self.places.len()
     }

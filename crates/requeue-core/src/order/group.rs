@@ -2,11 +2,11 @@
 
 use core::hash::{BuildHasher, Hash};
 
-/// The group of a key. The keys of a group share its turns in the fair order and its limit of keys in
-/// flight.
+/// The group of a key. In a fair order, the keys of a group share turns. If the queue has a limit
+/// per group, they also share the limit of keys in flight.
 ///
-/// A group is identified by a number of 64 bits, usually a hash. Two names with the same number
-/// would be one group, but such a collision is practically impossible.
+/// A group is identified by a number of 64 bits, which is usually the hash of a name. Two names
+/// with the same hash would be the same group. Such a collision is practically impossible.
 ///
 /// # Examples
 ///
@@ -30,21 +30,22 @@ impl GroupId {
         Self { id, weight: 1 }
     }
 
-    /// Creates the group called `name`, with weight 1. The number of the group is a hash of the name.
+    /// Creates the group called `name`, with weight 1. Its number is a hash of the name, and is the
+    /// same in every process.
     pub fn of<T: Hash + ?Sized>(name: &T) -> Self {
         Self::new(foldhash::quality::FixedState::with_seed(0x7265_7175_6575_6521).hash_one(name))
     }
 
-    /// Sets the weight: the number of keys of the group that a turn of the fair order delivers.
+    /// Sets the weight: the number of keys that the fair order delivers in one turn of the group.
     ///
-    /// The default and the minimum are 1. A weight of 0 counts as 1.
+    /// The default is 1. A weight of 0 is treated as 1.
     pub const fn weight(self, weight: u32) -> Self {
         Self { id: self.id, weight: if weight == 0 { 1 } else { weight } }
     }
 
     /// Returns the number of the group.
-    // `requeue` compares groups by this number. Users know the number or the name from which they
-    // made the group.
+    // `requeue` compares groups by this number. Users already have the number or the name with
+    // which they created the group.
     #[doc(hidden)]
     #[must_use]
     pub const fn id(self) -> u64 {

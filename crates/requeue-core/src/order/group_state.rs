@@ -7,11 +7,11 @@ use crate::memory::List;
 use crate::types::{Slot, ids};
 
 ids! {
-    /// The number of a group.
+    /// The slot of a group's state.
     GroupIndex
 }
 
-/// Identifies a lane: a group, and the priority at which the lane competes.
+/// Identifies a lane by its group and its priority.
 #[derive(Clone, Copy)]
 pub(super) struct LaneId {
     pub(super) group: GroupIndex,
@@ -22,15 +22,15 @@ pub(super) struct LaneId {
 pub(super) struct Lane {
     priority: i32,
     pub(super) keys: List,
-    /// The tick at which the first key of the lane entered it, while the lane is eligible.
+    /// The tick at which the first key entered the lane, or `None` if the lane is not eligible.
     pub(super) eligible_since: Option<u64>,
-    /// The neighbours of the lane's group among the lanes that take turns.
+    /// The groups of the previous and the next lane in the turns of this priority.
     pub(super) turn: [Option<GroupIndex>; 2],
-    /// The number of keys that the lane may still deliver in this turn.
+    /// The number of keys that the lane may still deliver in its present turn.
     pub(super) credit: u32,
 }
 
-/// The entry of a group in one of the orders by age.
+/// The position of a group in one of the orders by age.
 #[derive(Clone, Copy, PartialEq)]
 pub(super) struct Age {
     /// The tick at which the oldest ready key of the group became ready.
@@ -38,7 +38,7 @@ pub(super) struct Age {
     pub(super) standing: Standing,
 }
 
-/// The reason why a group may or may not deliver.
+/// Says if a group may deliver keys, and why not.
 #[derive(Clone, Copy, PartialEq)]
 pub(super) enum Standing {
     /// The group is below its limit.
@@ -56,9 +56,9 @@ pub(crate) struct GroupCounts {
     pub(crate) ready: u32,
     /// The number of keys in flight that are dirty.
     pub(crate) dirty: u32,
-    /// The number of keys that wait and are neither ready nor in flight.
+    /// The number of waiting keys that are neither ready nor in flight.
     pub(crate) waiting: u32,
-    /// The number of waiting keys that have failed.
+    /// The number of those waiting keys whose last run failed.
     pub(crate) backing_off: u32,
 }
 
@@ -66,19 +66,20 @@ pub(super) struct GroupState {
     pub(super) group: GroupId,
     /// The number of records in the group.
     pub(super) records: u32,
-    /// The maximum number of keys in flight. The maximum is 0 while the group is paused, and above 0 otherwise.
+    /// The maximum number of keys in flight. It is 0 if the group is paused, and at least 1
+    /// otherwise.
     pub(super) limit: u32,
     pub(super) counts: GroupCounts,
     pub(super) by_age: List,
-    /// The group's entry in the orders by age, while it has ready keys.
+    /// The group's position in the orders by age, or `None` if it has no ready keys.
     pub(super) age: Option<Age>,
-    /// One of the lanes. Most groups have no other lane, so that a group is one allocation.
+    /// One of the lanes. Most groups have only this lane, and then need no tree.
     lane: Option<Lane>,
     /// The lanes at other priorities.
     more: BTreeMap<i32, Lane>,
-    /// Keys that a custom order returned while the group was at its limit or paused, by age. The order no longer
-    /// contains these keys. When a delivery of the group is completed, one of these keys is pushed again; at the end of
-    /// a pause, all of them.
+    /// The keys that a custom order returned while the group was at its limit or paused, sorted by
+    /// age. The custom order no longer contains them. When a delivery of the group is completed,
+    /// the queue pushes one of these keys again. When the group is resumed, it pushes all of them.
     pub(super) skipped: BTreeMap<u64, Slot>,
 }
 
@@ -97,7 +98,7 @@ impl GroupState {
         }
     }
 
-    /// Returns true if keys of the group may be delivered.
+    /// Returns true if the group may deliver keys.
     #[inline(always)]
     pub(super) const fn is_eligible(&self) -> bool {
         self.counts.in_flight < self.limit
@@ -118,12 +119,12 @@ impl GroupState {
         }
     }
 
-    /// Returns true if nothing requires this state to be kept.
+    /// Returns true if the state can be removed: the group has no records and is not paused.
     pub(super) const fn is_unused(&self) -> bool {
         self.records == 0 && !self.is_paused()
     }
 
-    /// Returns the lane at `priority`, which exists.
+    /// Returns the lane at `priority`, which must exist.
     #[track_caller]
     pub(super) fn lane(&self, priority: i32) -> &Lane {
         match &self.lane {
@@ -132,7 +133,7 @@ impl GroupState {
         }
     }
 
-    /// Returns the lane at `priority`, which exists.
+    /// Returns the lane at `priority`, which must exist.
     #[track_caller]
     pub(super) fn lane_mut(&mut self, priority: i32) -> &mut Lane {
         match &mut self.lane {
@@ -149,7 +150,8 @@ impl GroupState {
         let credit = self.group.weight;
         let keys = List::new();
         let new = || Lane { priority, keys, eligible_since: None, turn: [None; 2], credit };
-        // The lane inside the group is used first, so a group with one priority allocates no tree.
+        // The first lane is stored in the group itself, so that a group with one priority allocates
+        // no tree.
         let is_here = match &self.lane {
             Some(lane) => lane.priority == priority,
             None => !self.more.contains_key(&priority),
@@ -161,7 +163,7 @@ impl GroupState {
         }
     }
 
-    /// Removes the lane at `priority`, which has no keys.
+    /// Removes the lane at `priority`, which must be empty.
     pub(super) fn close_lane(&mut self, priority: i32) {
         if self.lane.as_ref().is_some_and(|lane| lane.priority == priority) {
             self.lane = None;
@@ -170,8 +172,8 @@ impl GroupState {
         }
     }
 
-    /// Returns the lowest priority above `priority` at which the group has a lane, or the lowest of
-    /// all for `None`.
+    /// Returns the lowest priority above `priority` at which the group has a lane. For `None`,
+    /// returns the lowest priority of all lanes.
     pub(super) fn priority_after(&self, priority: Option<i32>) -> Option<i32> {
         let from = priority.map_or(Some(i32::MIN), |priority| priority.checked_add(1))?;
         let here = self.lane.as_ref().map(|lane| lane.priority).filter(|&here| here >= from);

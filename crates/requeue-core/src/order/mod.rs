@@ -23,11 +23,13 @@ use crate::types::Slot;
 pub enum Order<K> {
     /// First in, first out.
     Fifo,
-    /// Higher priorities first, with aging. Within a priority, first in, first out.
+    /// Keys of higher priorities are delivered first, with aging. Keys of the same priority are
+    /// delivered first in, first out.
     ///
-    /// At least one of any `oldest_every` consecutive deliveries takes the eligible key that has been ready longest. A
-    /// key with `r` older keys therefore leaves within `oldest_every · (r + 1)` deliveries, regardless of its priority.
-    /// With 1 or 0, this order is [`Fifo`](Self::Fifo). With `u32::MAX`, there is practically no bound.
+    /// At least one of `oldest_every` consecutive deliveries takes the eligible key that has been
+    /// ready for the longest time. A key with `r` older keys is therefore delivered within
+    /// `oldest_every · (r + 1)` deliveries, regardless of its priority. With 0 or 1, this order is
+    /// [`Fifo`](Self::Fifo). With `u32::MAX`, there is practically no bound.
     Priority {
         /// At least one of this number of consecutive deliveries takes the oldest key.
         oldest_every: u32,
@@ -48,11 +50,13 @@ impl<K> core::fmt::Debug for Order<K> {
     }
 }
 
-/// An order that the user implements: client-go's `Queue` interface (`Push`, `Touch`, `Pop`, `Len`).
+/// An order that the user implements: client-go's `Queue` interface (`Push`, `Touch`, `Pop`,
+/// `Len`).
 ///
-/// The queue calls the order under its lock, and the order must not call the queue. The order does
-/// not have to know which keys are ready. The queue skips a key that was cancelled. Once the order
-/// returns no further key, the queue delivers the keys that the order lost, oldest first.
+/// The queue calls the order under its lock, so the order must not call the queue. The order does
+/// not have to know which keys are still ready: if it returns a key that was cancelled, the queue
+/// skips the key. If the order returns no key although keys are ready, the queue delivers these
+/// keys itself, oldest first.
 ///
 /// # Examples
 ///
@@ -78,10 +82,10 @@ impl<K> core::fmt::Debug for Order<K> {
 /// ```
 #[expect(clippy::len_without_is_empty, reason = "these are the methods of client-go's interface")]
 pub trait CustomOrder<K>: Send {
-    /// Adds a key that has become ready.
+    /// Adds `key`, which has become ready.
     fn push(&mut self, key: K);
 
-    /// Informs the order that a ready key was added again.
+    /// Tells the order that `key`, which is already ready, was added again.
     fn touch(&mut self, key: &K);
 
     /// Removes and returns the key to deliver next.
@@ -91,15 +95,15 @@ pub trait CustomOrder<K>: Send {
     fn len(&self) -> usize;
 }
 
-/// The records of the keys, as an order uses them. Each record has a priority, and the links of one
-/// list.
+/// The records of the keys, from the view of an order. Each record has a priority, and the links of
+/// one list.
 pub(crate) trait Ranked: Links {
     fn priority(&self, slot: Slot) -> i32;
 }
 
-/// The ready keys, in their order.
+/// The ready keys, in the order in which they are delivered.
 pub(crate) enum Ready<K> {
-    /// A list that is linked through the records.
+    /// A list. Its links are stored in the records.
     Fifo(List),
     Priority(Box<ByPriority>),
     Fair(Box<Fair>),
@@ -107,7 +111,8 @@ pub(crate) enum Ready<K> {
 }
 
 impl<K> Ready<K> {
-    /// Creates an empty order. The order has groups if `groups` is true, or if turns or a limit of groups need them.
+    /// Creates an empty order. The order has groups if `groups` or `fair` is true, or if `limit` is
+    /// given.
     pub(crate) fn new(order: Order<K>, fair: bool, limit: Option<u32>, groups: bool) -> Self {
         let has_groups = groups || fair || limit.is_some();
         let limit = limit.map(|limit| limit.max(1));
@@ -121,7 +126,7 @@ impl<K> Ready<K> {
             Order::Priority { oldest_every } if !has_groups => {
                 Self::Priority(Box::new(ByPriority::new(oldest_every)))
             }
-            // Aging would undo the fair turns.
+            // Aging would break the fair turns, so it is switched off.
             Order::Fifo if fair => groups(Policy { oldest_every: u32::MAX, ..policy }),
             Order::Fifo => groups(policy),
             Order::Priority { oldest_every } => {
@@ -132,7 +137,7 @@ impl<K> Ready<K> {
         }
     }
 
-    /// Returns true if the order has a side table, with an entry for each slot up to the last.
+    /// Returns true if the order has a side table with an entry for each slot up to the last slot.
     pub(crate) const fn has_side_table(&self) -> bool {
         !matches!(self, Self::Fifo(_))
     }
@@ -143,8 +148,8 @@ impl<K> Ready<K> {
         matches!(self, Self::Custom(_))
     }
 
-    /// Returns the last slot of the order's list, if that list is linked through the records. The caller links a key to
-    /// this slot before [`append`](Self::append).
+    /// Returns the last slot of the order's list, if the links of the list are in the records.
+    /// Before [`append`](Self::append), the caller links the new key to this slot.
     #[inline]
     pub(crate) const fn tail(&self) -> Option<Slot> {
         match self {
@@ -153,7 +158,7 @@ impl<K> Ready<K> {
         }
     }
 
-    /// Appends the key in `slot`, which has become ready, and which the caller has linked to the
+    /// Appends the key in `slot`, which has become ready. The caller has already linked it to the
     /// [`tail`](Self::tail).
     #[inline(always)]
     pub(crate) fn append(&mut self, records: &mut impl Ranked, slot: Slot) {
@@ -173,7 +178,8 @@ impl<K> Ready<K> {
         }
     }
 
-    /// Returns the key to deliver next. For a custom order, this is the oldest ready key.
+    /// Returns the key that the next delivery takes. For a custom order, returns the oldest ready
+    /// key.
     #[inline(always)]
     pub(crate) fn next_ready(&self) -> Option<Slot> {
         match self {
@@ -192,7 +198,7 @@ impl<K> Ready<K> {
         }
     }
 
-    /// Removes a ready key that is delivered.
+    /// Removes a ready key, because it is being delivered.
     #[inline(never)]
     pub(crate) fn start_delivery(&mut self, records: &mut impl Ranked, slot: Slot) {
         match self {
@@ -203,8 +209,8 @@ impl<K> Ready<K> {
         }
     }
 
-    /// Removes a ready key. A custom order still contains the key. The key is skipped when the
-    /// order returns it.
+    /// Removes a ready key that will not be delivered. A custom order still contains the key. When
+    /// the order returns it, the queue skips it.
     pub(crate) fn remove(&mut self, records: &mut impl Ranked, slot: Slot) {
         match self {
             Self::Fifo(list) => list.remove(records, slot),
@@ -214,7 +220,7 @@ impl<K> Ready<K> {
         }
     }
 
-    /// Moves a ready key whose priority was raised.
+    /// Updates the position of a ready key whose priority has been raised.
     pub(crate) fn lift_ready(&mut self, records: &mut impl Ranked, slot: Slot) {
         match self {
             Self::Fifo(_) | Self::Custom(_) => {}
@@ -223,7 +229,7 @@ impl<K> Ready<K> {
         }
     }
 
-    /// Returns a ready key, throttled or not.
+    /// Returns any ready key, even a throttled one.
     pub(crate) fn any_ready(&self) -> Option<Slot> {
         match self {
             Self::Fifo(list) => list.head(),
@@ -233,7 +239,7 @@ impl<K> Ready<K> {
         }
     }
 
-    /// Returns the key that has been ready longest among the eligible keys.
+    /// Returns the eligible key that has been ready for the longest time.
     pub(crate) fn oldest_eligible(&self) -> Option<Slot> {
         match self.groups() {
             None => self.any_ready(),
@@ -241,7 +247,7 @@ impl<K> Ready<K> {
         }
     }
 
-    /// Updates the order after a record has moved from `from` to `to`.
+    /// Replaces slot `from` with slot `to`, after the slab has moved the record.
     pub(crate) fn move_slot(
         &mut self,
         records: &mut impl Ranked,
@@ -258,7 +264,7 @@ impl<K> Ready<K> {
         }
     }
 
-    /// Frees the memory of slots from the index `end` on, which have no records.
+    /// Frees the memory for slots from index `end` on. These slots must have no records.
     pub(crate) fn truncate_slots(&mut self, end: usize) {
         match self {
             Self::Fifo(_) => {}
@@ -268,7 +274,7 @@ impl<K> Ready<K> {
         }
     }
 
-    /// Returns the groups, if the order has groups.
+    /// Returns the order by groups, if the keys have groups.
     #[inline(always)]
     pub(crate) fn groups(&self) -> Option<&Fair> {
         match self {
@@ -290,7 +296,7 @@ impl<K> Ready<K> {
 
 #[cfg(test)]
 impl<K> Ready<K> {
-    /// Returns the number of slots that the side table spans.
+    /// Returns the number of slots for which the side table has entries.
     pub(crate) fn slots(&self) -> usize {
         match self {
             Self::Fifo(_) => 0,

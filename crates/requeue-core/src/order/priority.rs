@@ -1,4 +1,4 @@
-//! Higher priorities first, with aging, for queues without a limit per group.
+//! The order by priority with aging, for queues without groups.
 
 use super::Ranked;
 use super::aging::Aging;
@@ -6,21 +6,21 @@ use super::priority_lists::PriorityLists;
 use crate::memory::{Chunked, Links, List};
 use crate::types::{Id, Slot};
 
-/// The data that the order stores for a slot.
+/// The data that the order stores for each slot.
 #[derive(Clone)]
 struct Place {
     by_age: [Option<Slot>; 2],
-    /// The priority of the list that contains the key. The priority in the record may have changed
-    /// since the key entered the list.
+    /// The priority of the list that contains the key. The record can have a higher priority, if an
+    /// add has raised it since the key entered the list.
     priority: i32,
 }
 
-/// The ready keys, each in two lists. The list of its priority is linked through the records, and
-/// the list by age through a side table.
+/// The ready keys. Each key is in the list of its priority, whose links are in the records. It is
+/// also in the list by age, whose links are in a side table.
 pub(crate) struct ByPriority {
     lists: PriorityLists,
     places: Chunked<Place>,
-    /// All ready keys, by the time at which they became ready.
+    /// All ready keys, in the order in which they became ready.
     by_age: List,
     aging: Aging,
 }
@@ -41,10 +41,10 @@ impl ByPriority {
         }
     }
 
-    /// Appends the key in `slot`, which has become ready.
+    /// Appends the key in `slot`, which has just become ready.
     pub(crate) fn push(&mut self, records: &mut impl Ranked, slot: Slot) {
         let priority = records.priority(slot);
-        // The links are part of the new entry, so `append` writes only to the old tail.
+        // The new entry already contains its links, so `append` writes only to the old tail.
         let place = Place { by_age: [self.by_age.tail(), None], priority };
         self.places.extend_to(slot.index() + 1, &place);
         *self.places.get_mut(slot.index()) = place;
@@ -52,7 +52,8 @@ impl ByPriority {
         self.lists.push_back(records, priority, slot);
     }
 
-    /// Moves a ready key whose priority was raised to the end of its new priority. The key keeps its age.
+    /// Moves a ready key, whose priority has been raised, to the end of the list of its new
+    /// priority. Its age does not change.
     pub(crate) fn lift_ready(&mut self, records: &mut impl Ranked, slot: Slot) {
         let priority = records.priority(slot);
         let place = self.places.get_mut(slot.index());
@@ -63,7 +64,7 @@ impl ByPriority {
         }
     }
 
-    /// Removes a ready key.
+    /// Removes a ready key that will not be delivered.
     #[inline]
     pub(crate) fn remove(&mut self, records: &mut impl Ranked, slot: Slot) {
         let priority = self.places.get(slot.index()).priority;
@@ -71,7 +72,7 @@ impl ByPriority {
         self.lists.remove(records, priority, slot);
     }
 
-    /// Returns the key to deliver next.
+    /// Returns the key that the next delivery takes.
     pub(crate) fn next_ready(&self) -> Option<Slot> {
         if self.aging.is_due() {
             return self.oldest_ready();
@@ -79,18 +80,18 @@ impl ByPriority {
         self.lists.first_entry().map(|(_, slot)| slot)
     }
 
-    /// Returns the key that has been ready longest.
+    /// Returns the key that has been ready for the longest time.
     pub(crate) const fn oldest_ready(&self) -> Option<Slot> {
         self.by_age.head()
     }
 
-    /// Removes a ready key that is delivered.
+    /// Removes a ready key, because it is being delivered.
     pub(crate) fn start_delivery(&mut self, records: &mut impl Ranked, slot: Slot) {
         self.aging.count_delivery(self.oldest_ready() == Some(slot));
         self.remove(records, slot);
     }
 
-    /// Updates the order after the record of a ready key has moved from `from` to `to`.
+    /// Replaces slot `from` with slot `to`, after the slab has moved the record of a ready key.
     pub(crate) fn move_slot(&mut self, records: &mut impl Ranked, from: Slot, to: Slot) {
         let place = self.places.get(from.index()).clone();
         if let Some(list) = self.lists.list_mut(place.priority) {
@@ -100,7 +101,7 @@ impl ByPriority {
         self.by_age.move_slot(&mut self.places, from, to);
     }
 
-    /// Frees the memory of slots from the index `end` on, which have no records.
+    /// Frees the memory for slots from index `end` on. These slots must have no records.
     pub(crate) fn truncate_slots(&mut self, end: usize) {
         self.places.truncate(end);
     }
@@ -108,7 +109,7 @@ impl ByPriority {
 
 #[cfg(test)]
 impl ByPriority {
-    /// Returns the number of slots that the side table spans.
+    /// Returns the number of slots for which the side table has entries.
     pub(crate) fn slots(&self) -> usize {
         self.places.len()
     }

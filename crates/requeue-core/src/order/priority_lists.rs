@@ -1,8 +1,9 @@
-//! One list for each priority.
+//! A list of entries for each priority.
 //!
-//! Most queues have few priorities, and a key is often the only one of its priority. The first 32 lists are therefore
-//! in a sorted array, and stay there while they are empty. One bit for each list finds the highest list that is not
-//! empty. Further lists are in a tree.
+//! Most queues have few priorities, and a key is often the only key of its priority. The first 32
+//! lists are therefore in a sorted array, in which an empty list keeps its place. A mask has one
+//! bit for each list, so that the highest list with entries is found quickly. All further lists are
+//! in a tree.
 
 use alloc::collections::BTreeMap;
 use alloc::collections::btree_map::Entry;
@@ -11,15 +12,15 @@ use alloc::vec::Vec;
 use crate::memory::{Links, List};
 use crate::types::{Id, Slot};
 
-/// The number of lists in the array.
+/// The maximum number of lists in the array.
 const NEAR: usize = u32::BITS as usize;
 
 pub(super) struct PriorityLists<I: Id = Slot> {
-    /// The first lists, sorted by priority.
+    /// The first lists, sorted by priority. Some of them may be empty.
     near: Vec<(i32, List<I>)>,
-    /// One bit for each list of `near` that is not empty.
+    /// A mask with one bit for each list of `near` that is not empty.
     occupied: u32,
-    /// The lists that did not fit into `near`. None of these lists is empty.
+    /// The lists that do not fit into `near`. None of them is empty.
     far: BTreeMap<i32, List<I>>,
 }
 
@@ -28,7 +29,7 @@ impl<I: Id> PriorityLists<I> {
         Self { near: Vec::new(), occupied: 0, far: BTreeMap::new() }
     }
 
-    /// Returns the highest priority that has entries, and its first entry.
+    /// Returns the highest priority that has entries, with the first entry of its list.
     #[inline]
     pub(super) fn first_entry(&self) -> Option<(i32, I)> {
         let near = self.occupied.checked_ilog2().map(|at| self.near[at as usize]);
@@ -79,7 +80,7 @@ impl<I: Id> PriorityLists<I> {
         }
     }
 
-    /// Returns the list of `priority`, which is not empty.
+    /// Returns the list of `priority`, which must not be empty.
     pub(super) fn list_mut(&mut self, priority: i32) -> Option<&mut List<I>> {
         match self.find_list(priority) {
             Ok(at) => Some(&mut self.near[at].1),
@@ -87,22 +88,23 @@ impl<I: Id> PriorityLists<I> {
         }
     }
 
-    /// Returns the index of the list of `priority` in the array, or as an error the index at which
-    /// it would be inserted.
+    /// Returns the index of the list of `priority` in `near`. If the array does not contain this
+    /// list, returns the index at which it would be inserted, as an error.
     fn find_list(&self, priority: i32) -> Result<usize, usize> {
         self.near.binary_search_by_key(&priority, |&(priority, _)| priority)
     }
 
-    /// Inserts an empty list at `at`, and returns its index. A full array is cleared first if all
-    /// its lists are empty. Returns `None` if the array is full and one of its lists is not empty.
+    /// Inserts an empty list at index `at`, and returns its index. If the array is full and all
+    /// lists are empty, clears the array first. If the array is full and a list is not empty,
+    /// returns `None`.
     #[cold]
     fn make_place(&mut self, priority: i32, at: usize) -> Option<usize> {
         if self.near.len() == NEAR {
             if self.occupied > 0 || !self.far.is_empty() {
                 return None;
             }
-            // Empty lists are kept until the array is full, because a priority that was used is
-            // likely to be used again.
+            // Empty lists keep their place until the array is full, because a priority that was
+            // used is likely to be used again.
             self.near.clear();
         }
         let at = at.min(self.near.len());
@@ -132,7 +134,8 @@ mod tests {
     }
 
     proptest! {
-        /// The oracle is a map of queues, with more lists than fit into the array and with fewer.
+        /// The test compares the lists with a map of queues. The number of lists is above and below
+        /// the size of the array.
         #[test]
         fn hold_what_a_map_holds(
             distinct in 1i32..100,
@@ -142,7 +145,7 @@ mod tests {
             let mut links = beside(ops.len());
             let mut model: BTreeMap<i32, VecDeque<Slot>> = BTreeMap::new();
             for (slot, (op, priority, pick)) in (0..).map(Slot::new).zip(ops) {
-                // Spreads the priorities up to the limits of `i32`.
+                // Spreads the priorities over the range of `i32`.
                 let priority = (priority % distinct) * (i32::MAX / 100);
                 let some = model.iter().nth(pick % model.len().max(1)).map(|(&priority, _)| priority);
                 let highest = model.last_key_value().map(|(&priority, _)| priority);
@@ -157,7 +160,7 @@ mod tests {
                         let slot = model.get_mut(&priority).unwrap().pop_front().unwrap();
                         lists.remove(&mut links, priority, slot);
                     }
-                    // Removes all entries, so that the array can be cleared.
+                    // Removes all entries, so that a full array can be cleared.
                     (5, ..) if pick % 16 == 0 => {
                         for (priority, slots) in core::mem::take(&mut model) {
                             slots.iter().for_each(|&slot| lists.remove(&mut links, priority, slot));
@@ -189,7 +192,7 @@ mod tests {
             lists.push_back(&mut links, n as i32, Slot::new(n));
         }
         assert_eq!((lists.near.len(), lists.far.len()), (NEAR, 100 - NEAR));
-        // The highest lists are not in the array.
+        // The lists of the highest priorities are in the tree.
         for n in (0..100).rev() {
             assert_eq!(lists.first_entry(), Some((n as i32, Slot::new(n))));
             lists.remove(&mut links, n as i32, Slot::new(n));
@@ -197,7 +200,7 @@ mod tests {
         assert_eq!((lists.first_entry(), lists.far.len()), (None, 0));
         lists.push_back(&mut links, 50, Slot::new(50));
         assert_eq!((lists.near.len(), lists.far.len()), (1, 0));
-        // An empty list keeps its place in the array until another list needs it.
+        // An empty list keeps its place in the array until the array is full.
         lists.remove(&mut links, 50, Slot::new(50));
         lists.push_back(&mut links, 51, Slot::new(51));
         assert_eq!((lists.near.len(), lists.first_entry()), (2, Some((51, Slot::new(51)))));

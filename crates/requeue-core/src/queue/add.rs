@@ -1,4 +1,4 @@
-//! Adds, cancels, and keys that become due.
+//! Adds and cancels of keys, and the promotion of keys that become due.
 
 use alloc::sync::Arc;
 use core::borrow::Borrow;
@@ -10,7 +10,8 @@ use crate::rule::{self, KeyState, Wish};
 use crate::types::{Add, Added, Asked, Cancelled, Ending, Merge, Phase, Slot, Time};
 
 impl<K: Eq + Clone> Queue<K> {
-    /// Adds `key`. Returns the key if the queue already has a record of it, or refuses the add.
+    /// Adds `key`. Returns the key to the caller if the queue already has a record of it, or
+    /// refuses the add.
     #[inline(always)]
     pub fn add(
         &mut self,
@@ -26,7 +27,7 @@ impl<K: Eq + Clone> Queue<K> {
         }
     }
 
-    /// Like [`add`](Self::add). `cause` is the cause of the add, if the add has a reason.
+    /// Like [`add`](Self::add). `cause` is the cause of the add, for an add that has a reason.
     #[inline(never)]
     pub fn add_caused_by(
         &mut self,
@@ -38,13 +39,14 @@ impl<K: Eq + Clone> Queue<K> {
         now: Time,
     ) -> (Added, Option<K>) {
         if self.ending != Ending::ShutDown {
-            // Keys that are due precede the key of this add, which may be one of them.
+            // Keys that are due become ready before this add takes effect. One of them may be the
+            // added key.
             self.promote_due(now);
         }
         self.add_settled(key, hash, &add, cause, group, now)
     }
 
-    /// Adds `key` after the keys that are due have become ready.
+    /// Adds `key`. The caller has already made the due keys ready.
     pub(super) fn add_settled(
         &mut self,
         key: K,
@@ -67,12 +69,13 @@ impl<K: Eq + Clone> Queue<K> {
             return (added, Some(key));
         }
         let folded = fold(hash);
-        // A key without a record may have run recently, so the pace keeps the starts longer than the queue keeps the
-        // record.
+        // The pace remembers a start for longer than the queue keeps the record of its key. A key
+        // without a record can therefore still have to wait for its pace.
         let until = self.pace.as_ref().map(|pace| pace.permitted_from(&key, folded));
         let paced = until.filter(|&until| until > now && add.due(now).is_none());
         let due = add.due(now).or(paced);
-        // The copy comes before any change, because a key's `clone` may panic.
+        // The key is copied before anything changes, because the `clone` of a key is user code and
+        // may panic.
         let order_key = (self.ready.is_custom() && due.is_none()).then(|| key.clone());
         let tail = self.ready.tail();
         let record = Record::new(key, folded, add, due.is_some(), tail, Position::OVERFLOWED);
@@ -85,15 +88,15 @@ impl<K: Eq + Clone> Queue<K> {
             self.count_paced(slot);
             self.record_slot(slot, now, Transition::Paced { until });
         }
-        // The order is user code. If the order panics here, the queue has already added the key, and delivers it by
-        // age.
+        // `push` is user code and may panic. The queue has then already added the key, and delivers
+        // it by age.
         if let (Ready::Custom(custom), Some(key)) = (&mut self.ready, order_key) {
             custom.push(key);
         }
         (Added::New, None)
     }
 
-    /// Returns true if an add of `key` would be refused.
+    /// Returns true if the queue would refuse an add of `key`.
     pub fn refuses<Q>(&self, key: &Q, hash: u64) -> bool
     where
         K: Borrow<Q>,
@@ -108,7 +111,7 @@ impl<K: Eq + Clone> Queue<K> {
         }
     }
 
-    /// Adds `key` if the queue has a record of it. Otherwise, returns `None` and has no effect.
+    /// Adds `key` if the queue has a record of it. Otherwise, changes nothing and returns `None`.
     pub fn add_known<Q>(&mut self, key: &Q, hash: u64, add: &Add, now: Time) -> Option<Added>
     where
         K: Borrow<Q>,
@@ -146,7 +149,8 @@ impl<K: Eq + Clone> Queue<K> {
     fn add_again(&mut self, slot: Slot, add: &Add, now: Time) -> Added {
         let order_key = self.key_if(slot, || self.makes_ready(slot, add, now));
         let event = self.begin_add(slot, add, now);
-        // The key has no pending run with which the add could merge.
+        // `Merge::Exactly` cancels the pending run first, so there is no due time with which this
+        // add could merge.
         if add.merge == Merge::Exactly {
             let _ = self.clear_pending(slot);
         }
@@ -155,7 +159,8 @@ impl<K: Eq + Clone> Queue<K> {
         added
     }
 
-    /// Returns true if the add makes a key ready that was not ready, or a key whose pending run the add cancels first.
+    /// Returns true if the add makes the key ready, and the key either was not ready or loses its
+    /// pending run first.
     fn makes_ready(&self, slot: Slot, add: &Add, now: Time) -> bool {
         let key = self.state_of(slot);
         let is_cancelled = add.merge == Merge::Exactly;
@@ -164,7 +169,8 @@ impl<K: Eq + Clone> Queue<K> {
             Phase::Ready => is_cancelled,
             Phase::InFlight | Phase::InFlightDirty => false,
         };
-        // The cancelled run has no backoff, so `permit`, which respects a backoff, is not called.
+        // The cancel also ends the backoff, so `permit`, which respects a backoff, must not be
+        // called.
         let due = match is_cancelled {
             true => add.due(now),
             false => {
@@ -214,8 +220,8 @@ impl<K: Eq + Clone> Queue<K> {
         }
     }
 
-    /// Merges the adds, flags and priority of `asked` into the pending run of the key in `slot`,
-    /// or into a new run.
+    /// Merges the adds, flags and priority of `asked` into the pending run of the key in `slot`. If
+    /// no run is pending, they become those of its next run.
     #[inline(always)]
     pub(super) fn merge_asked(&mut self, slot: Slot, asked: Asked) {
         let record = self.records.get_mut(slot);
@@ -226,7 +232,8 @@ impl<K: Eq + Clone> Queue<K> {
         }
     }
 
-    /// Makes up to [`MAX_PROMOTIONS`] due keys ready, before an operation's own work.
+    /// Makes up to [`MAX_PROMOTIONS`] due keys ready. An operation calls this function before its
+    /// own work.
     #[inline]
     pub(super) fn promote_due(&mut self, now: Time) {
         if self.timers.is_due(now) {
@@ -234,8 +241,9 @@ impl<K: Eq + Clone> Queue<K> {
         }
     }
 
-    /// Makes up to `max` due keys ready, in the order of their due times and then of arrival.
-    /// Returns the number of these keys.
+    /// Makes up to `max` due keys ready, in the order of their due times. Keys with the same due
+    /// time become ready in the order in which those times were set. Returns the number of these
+    /// keys.
     pub fn promote(&mut self, now: Time, max: usize) -> usize {
         self.observe(now);
         if self.ending == Ending::ShutDown {
@@ -245,7 +253,7 @@ impl<K: Eq + Clone> Queue<K> {
         while count < max
             && let Some(slot) = self.timers.first_due(now)
         {
-            // The record of the next due key is read in the next round.
+            // The next iteration reads this record, so the processor loads it early.
             if self.index.is_large()
                 && let Some(next) = self.timers.second_due()
             {
@@ -257,11 +265,12 @@ impl<K: Eq + Clone> Queue<K> {
         count
     }
 
-    /// Makes the key in `slot`, which is due, ready.
+    /// Makes the key in `slot` ready, or dirty if it is in flight. The key must be due.
     #[inline]
     pub(super) fn promote_slot(&mut self, slot: Slot, now: Time) {
         let is_idle = self.records.get(slot).phase() == Phase::Idle;
-        // A key in flight does not wait for its pace here. Its completion asks the pace again, before the next start.
+        // A key in flight does not wait for its pace at this point. Its completion checks the pace
+        // again, before the next start.
         if is_idle && let Some(until) = self.pace_gate(slot, now) {
             return self.postpone_run(slot, until, now);
         }
@@ -269,18 +278,19 @@ impl<K: Eq + Clone> Queue<K> {
         self.fall_due(slot, now, order_key);
     }
 
-    /// Examines up to `max` slots, and ends the waits of their keys for further debounced adds. The pending runs of
-    /// these keys are due now, or as soon as a backoff and the pace permit them. Returns the number of keys whose waits
-    /// have ended.
+    /// Examines up to `max` slots. If a key waits for further debounced adds, ends this wait: its
+    /// pending run is due now, or as soon as its backoff and its pace permit. Returns the number of
+    /// keys whose wait this call has ended.
     ///
-    /// The keys of one call become due in the order of their slots. The walk stops immediately if
-    /// no key was ever debounced, or after a shutdown, which drops the waiting keys.
+    /// The keys of one call become due in the order of their slots. The walk is over immediately if
+    /// no key was ever debounced. It is also over after a shutdown, because a shutdown drops the
+    /// waiting keys.
     pub fn flush_debounced(&mut self, walk: &mut Walk, max: usize, now: Time) -> usize {
         if self.ending == Ending::ShutDown || !self.timers.has_bounds() {
             walk.skip_rest();
         }
         let mut count = 0;
-        // The walk removes nothing, so the order of the slots does not matter.
+        // This walk removes no records, so it may visit the slots in any order.
         for slot in walk.advance(max).rev() {
             if self.timers.bound(slot).is_some() {
                 self.flush_wait(slot, now);
@@ -290,10 +300,11 @@ impl<K: Eq + Clone> Queue<K> {
         count
     }
 
-    /// Makes the pending run of the key in `slot`, which has a bound, due as soon as possible.
+    /// Makes the pending run of the key in `slot` due as soon as its backoff and its pace permit.
+    /// The run must have a bound.
     pub(super) fn flush_wait(&mut self, slot: Slot, now: Time) {
         let record = self.records.get(slot);
-        // For a key in flight, only the backoff counts here, because its completion asks the pace.
+        // The completion of a key in flight checks the pace, so only the backoff matters here.
         let (backoff, paced) = if record.phase().is_in_flight() {
             (self.backoff_of(record.epoch()), Time::ZERO)
         } else {
@@ -309,9 +320,9 @@ impl<K: Eq + Clone> Queue<K> {
         }
     }
 
-    /// Withdraws all pending runs of `key`, and forgets its failures. Returns the states that were
-    /// removed, and the key itself if the queue no longer has a record of it. Returns `None` if the
-    /// queue had no record of the key.
+    /// Cancels all pending runs of `key`, and forgets its failures. Returns the states that the key
+    /// has lost. Also returns the key itself if the queue no longer has a record of it. Returns
+    /// `None` if the queue had no record of the key.
     pub fn cancel<Q>(&mut self, key: &Q, hash: u64) -> Option<(Cancelled, Option<K>)>
     where
         K: Borrow<Q>,
@@ -322,17 +333,19 @@ impl<K: Eq + Clone> Queue<K> {
         Some((cancelled, self.release_if_stateless(slot)))
     }
 
-    /// Withdraws all pending runs of the key in `slot`, and forgets its failures.
+    /// Cancels all pending runs of the key in `slot`, and forgets its failures.
     pub(super) fn cancel_slot(&mut self, slot: Slot) -> Cancelled {
         let (cancelled, ends_series) = self.clear_pending(slot);
-        // Unlike a cancel, `forget` does not end a series of restarts, so a replay must distinguish them.
+        // A cancel ends a series of restarts, and `forget` does not. A replay must distinguish the
+        // two, so they are recorded as different transitions.
         let is_cancel = cancelled.any() || ends_series;
         let transition = if is_cancel { Transition::Withdrawn } else { Transition::Forgotten };
         self.record_slot_now(slot, transition);
         cancelled
     }
 
-    /// Returns the states that were removed, and true if a series of restarts has ended.
+    /// Returns the states that the key has lost. The second value is true if the call has ended a
+    /// series of restarts.
     fn clear_pending(&mut self, slot: Slot) -> (Cancelled, bool) {
         let waiting = self.stop_waiting(slot);
         let phase = self.withdraw_run(slot);

@@ -1,5 +1,5 @@
-//! The ends of backoffs. Under [`ReaddPolicy::Hold`](crate::ReaddPolicy::Hold), a key starts no run before its backoff
-//! ends.
+//! The ends of backoffs. Under [`ReaddPolicy::Hold`](crate::ReaddPolicy::Hold), no run of a key
+//! starts before its backoff has ended.
 
 use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
@@ -8,8 +8,10 @@ use super::Queue;
 use crate::rule;
 use crate::types::{Phase, Slot, Time};
 
-/// The ends of the backoffs of keys that failed and are still in flight (client-go's `AddRateLimited` before `Done`), by
-/// epoch. The map is boxed, because most queues need none. An empty map is freed.
+/// The ends of backoffs of keys in flight, by the epoch of the delivery. A key in flight has a
+/// backoff if a failure was reported before its completion (client-go's `AddRateLimited` before
+/// `Done`). Most queues have no such key, so the map is in a box, and is freed when it becomes
+/// empty.
 #[expect(clippy::box_collection, reason = "a queue without such keys takes 16 bytes less")]
 #[derive(Default)]
 pub(super) struct Backoffs(Option<Box<BTreeMap<u64, Time>>>);
@@ -20,7 +22,7 @@ impl Backoffs {
         self.0.is_none()
     }
 
-    /// Returns the end of the backoff, or zero if there is no backoff.
+    /// Returns the end of the backoff of the delivery `epoch`, or zero if it has none.
     fn end_of(&self, epoch: u64) -> Time {
         let ends = self.0.as_ref();
         ends.and_then(|ends| ends.get(&epoch)).copied().unwrap_or(Time::ZERO)
@@ -41,9 +43,10 @@ impl Backoffs {
 }
 
 impl<K: Eq + Clone> Queue<K> {
-    /// Starts the backoff of a key that is not ready. A pending run also waits until `at`.
+    /// Starts a backoff, until `at`, of the key in `slot`. A pending run also waits until `at`.
     pub(super) fn back_off_until(&mut self, slot: Slot, at: Time) {
-        // The rule is called before `withdraw_run`, which hides the pending run from the rule.
+        // The rule is called first, because `withdraw_run` removes the pending run that the rule
+        // examines.
         let postpones = rule::postpones(&self.state_of(slot), at);
         let record = self.records.get_mut(slot);
         match record.phase() {
@@ -52,20 +55,19 @@ impl<K: Eq + Clone> Queue<K> {
                 self.backing_off.insert(record.epoch(), at);
             }
         }
-        // A ready or dirty key would run before the end of the backoff.
+        // Without this call, a ready or dirty key would run before its backoff has ended.
         self.withdraw_run(slot);
         if postpones {
             self.wait_until(slot, at);
         }
     }
 
-    /// Returns the end of the backoff of a key that failed during the delivery with the number
-    /// `epoch`.
+    /// Returns the end of the backoff of the delivery `epoch`, or zero if it has none.
     pub(super) fn backoff_of(&self, epoch: u64) -> Time {
         self.backing_off.end_of(epoch)
     }
 
-    /// Ends the backoff of the key in `slot`, whose failures are forgotten.
+    /// Ends the backoff of the key in `slot`, because its failures are forgotten.
     pub(super) fn stop_backing_off(&mut self, slot: Slot) {
         let record = self.records.get_mut(slot);
         match record.phase() {

@@ -12,7 +12,7 @@ use crate::types::{
     Add, CancelReason, Delivery, Ending, Finish, Finished, Phase, Popped, Slot, Ticket, Time,
 };
 
-/// The maximum number of keys of a custom order that one call skips.
+/// The maximum number of keys of a custom order that one call of `get_by_order` skips.
 const MAX_SKIPPED: usize = 256;
 
 impl<K: Eq + Clone> Queue<K> {
@@ -21,7 +21,8 @@ impl<K: Eq + Clone> Queue<K> {
     pub fn get(&mut self, now: Time) -> Option<Delivery<K>> {
         debug_assert!(!self.has_order(), "a custom order needs `get_by_order`");
         self.promote_due(now);
-        // A paused queue still makes due keys ready, so that its counts are right.
+        // In a paused queue, due keys still become ready, so that the numbers of ready and waiting
+        // keys are right.
         if self.paused {
             return None;
         }
@@ -32,8 +33,7 @@ impl<K: Eq + Clone> Queue<K> {
         Some(self.deliver(slot, None, now))
     }
 
-    /// Makes the processor fetch the data that the deliveries and completions of the next keys
-    /// need.
+    /// Makes the processor load the data that the next deliveries and completions will read.
     fn prefetch_after(&self, slot: Slot) {
         let (Ready::Fifo(_) | Ready::Priority(_)) = &self.ready else { return };
         let next =
@@ -45,8 +45,8 @@ impl<K: Eq + Clone> Queue<K> {
         }
     }
 
-    /// Delivers the next key, if one is ready, in a queue with a custom order. `hash_of` hashes the
-    /// keys that the order returns, so that the queue finds them.
+    /// Delivers the next key, if one is ready. The queue must have a custom order. `hash_of`
+    /// computes the hash of a key that the order returns, so that the queue finds its record.
     pub fn get_by_order(&mut self, now: Time, hash_of: impl Fn(&K) -> u64) -> Popped<K> {
         let mut popped = Popped { item: None, dropped: Vec::new(), again: false };
         self.promote_due(now);
@@ -56,7 +56,8 @@ impl<K: Eq + Clone> Queue<K> {
         while self.eligible() > 0 {
             let Ready::Custom(custom) = &mut self.ready else { break };
             let Some(key) = custom.pop() else { break };
-            // The order may return any key, even a key that was cancelled, is in flight, or was never added.
+            // The order may return any key: one that was cancelled, is in flight, or was never
+            // added.
             let slot = self.find_slot(&key, hash_of(&key));
             if let Some(slot) = slot.filter(|&slot| self.records.get(slot).phase() == Phase::Ready)
                 && let Some(groups) = self.ready.groups_mut()
@@ -65,19 +66,19 @@ impl<K: Eq + Clone> Queue<K> {
                     popped.item = Some(self.deliver(slot, Some(key), now));
                     return popped;
                 }
-                // The order no longer contains this key. The key is pushed to the order again when a run of the group
-                // completes.
+                // The group is at its limit or paused. The order no longer contains this key, so
+                // the queue remembers it, and pushes it again when the group becomes eligible.
                 groups.skip_key(slot);
             }
             popped.dropped.push(key);
-            // The caller releases its lock between two calls, so a long series of skips does not
-            // block other threads.
+            // After this call, the caller releases its lock and calls again. A long series of skips
+            // therefore does not block other threads.
             if popped.dropped.len() == MAX_SKIPPED {
                 popped.again = true;
                 return popped;
             }
         }
-        // Keys that the order lost are delivered by age.
+        // If the order has lost keys, the queue delivers them by age.
         if let Some(slot) = self.ready.next_ready() {
             popped.item = Some(self.deliver(slot, None, now));
         }
@@ -90,7 +91,7 @@ impl<K: Eq + Clone> Queue<K> {
         self.ready.is_custom()
     }
 
-    /// Returns the slot of a delivery that has not been completed.
+    /// Returns the slot of the key that `ticket` has delivered, unless the delivery was completed.
     #[inline(never)]
     pub(super) fn slot_of(&self, ticket: &Ticket) -> Option<Slot> {
         let is =
@@ -98,19 +99,20 @@ impl<K: Eq + Clone> Queue<K> {
         if self.records.find_record(ticket.slot).is_some_and(is) {
             return Some(ticket.slot);
         }
-        // The record has moved. Epochs are unique, so comparing keys is unnecessary.
+        // Compaction has moved the record. Each epoch is unique, so it identifies the record
+        // without a comparison of keys.
         self.index.probe(&self.records, ticket.hash, is)
     }
 
     /// Completes a delivery. Returns `None` and has no effect if the delivery was already completed.
     #[inline(always)]
     pub fn finish(&mut self, ticket: &Ticket, how: Finish, now: Time) -> Option<Finished<K>> {
-        // `promote_due` comes first: if this key was due, it is dirty after that call.
+        // `promote_due` comes first: if this key is due, that call makes it dirty.
         self.promote_due(now);
         self.finish_settled(ticket, how, now)
     }
 
-    /// Completes a delivery after the keys that are due have become ready.
+    /// Completes a delivery. The caller has already made the due keys ready.
     #[inline(always)]
     pub(super) fn finish_settled(
         &mut self,
@@ -132,9 +134,9 @@ impl<K: Eq + Clone> Queue<K> {
         Some(self.finish_slot(slot, how, now, true))
     }
 
-    /// Like [`finish`](Self::finish), but without copies of keys. If a custom order would need a
-    /// copy of a key, the queue delivers that key by age instead. The caller uses this function
-    /// after a key's `clone` panicked in `finish`. That call of `finish` then had no effect.
+    /// Like [`finish`](Self::finish), but copies no key. If a custom order needs a copy of a key,
+    /// the queue delivers that key by age instead. The caller uses this function after the `clone`
+    /// of a key has panicked in `finish`, which then had no effect.
     pub fn finish_without_copies(
         &mut self,
         ticket: &Ticket,
@@ -145,8 +147,8 @@ impl<K: Eq + Clone> Queue<K> {
         Some(self.finish_slot(slot, how, now, false))
     }
 
-    /// Detaches a delivery from its ticket, so that [`detached`](Self::detached) finds it by its key. Returns `false`
-    /// if the delivery was already completed.
+    /// Detaches a delivery from its ticket, so that [`detached`](Self::detached) finds the delivery
+    /// by its key. Returns `false` if the delivery was already completed.
     pub fn detach(&mut self, ticket: &Ticket) -> bool {
         let Some(slot) = self.slot_of(ticket) else { return false };
         self.records.get_mut(slot).detach();
@@ -168,39 +170,41 @@ impl<K: Eq + Clone> Queue<K> {
         })
     }
 
-    /// Returns the key of this delivery, if it has not been completed.
+    /// Returns the key of this delivery, unless the delivery was completed.
     #[must_use]
     pub fn key_of(&self, ticket: &Ticket) -> Option<&K> {
         self.slot_of(ticket).map(|slot| &self.records.get(slot).key)
     }
 
-    /// Returns how long the key was ready before this delivery, if times are tracked and the
-    /// delivery has not been completed.
+    /// Returns the time for which the key was ready before this delivery. Returns `None` if the
+    /// queue does not track times, or if the delivery was completed.
     #[must_use]
     pub fn queued(&self, ticket: &Ticket) -> Option<Duration> {
         let tracker = self.tracker.as_ref()?;
         self.slot_of(ticket).map(|slot| tracker.stamp(slot).queued)
     }
 
-    /// Returns true if the key was added again since this delivery.
+    /// Returns true if the key was added again after this delivery began.
     #[must_use]
     pub fn is_dirty(&self, ticket: &Ticket) -> bool {
         self.slot_of(ticket)
             .is_some_and(|slot| self.records.get(slot).phase() == Phase::InFlightDirty)
     }
 
-    /// Completes the delivery of the key in `slot` by the [rules](rule::complete).
+    /// Completes the delivery of the key in `slot` as the [rules](rule::complete) say.
     fn finish_slot(&mut self, slot: Slot, finish: Finish, now: Time, copies: bool) -> Finished<K> {
         let record = self.records.get(slot);
         let was_dirty = record.phase() == Phase::InFlightDirty;
         let epoch = record.epoch();
         let how = how_of(finish, record.cancel_reason(), now);
         let plan = rule::complete(how, &self.state_of(slot), self.settings.readd_policy, now);
-        // Copies for a custom order come before any change, because a key's `clone` may panic.
+        // A custom order needs copies of keys. They are made before anything changes, because the
+        // `clone` of a key may panic.
         let order_key = self.key_if(slot, || plan.makes_ready && copies);
         let freed = if copies { self.key_to_free(slot) } else { None };
 
-        // `plan` contains the end of the backoff, and the completion ends this epoch.
+        // `plan` contains the end of the backoff, so the entry of this delivery is no longer
+        // needed.
         self.backing_off.remove(epoch);
         self.count_completion(slot, how, &plan, was_dirty);
         let asked = finish.asked();
@@ -216,8 +220,8 @@ impl<K: Eq + Clone> Queue<K> {
             Failures::Count => self.add_failure(slot),
         }
         let event = self.begin_completion(slot, finish, how, now);
-        // A release is not a run, so it does not count as a start, and does not end a series of
-        // restarts.
+        // A release undoes the start of the run. It therefore removes the start from the pace, and
+        // does not end a series of restarts.
         let is_release = matches!(how, How::Release(_));
         if is_release {
             self.take_back_start(slot);
@@ -230,12 +234,12 @@ impl<K: Eq + Clone> Queue<K> {
                 }
             }
         }
-        // The group regains its place in flight before the key is enqueued, so that the key can be
-        // eligible.
+        // The delivery leaves its group before the key becomes ready. The key can then be eligible
+        // although its group was at its limit.
         self.record_freed_group(slot, now);
         self.free_group(slot, freed);
         let worked = self.start_next(slot, &plan, was_dirty, asked.priority, now, order_key);
-        // A count of failures would keep the record of a key that never runs again.
+        // The key will not run again, so its record must not be kept only because the key has failed.
         if plan.is_lost {
             self.set_failures(slot, 0);
         }
@@ -247,22 +251,21 @@ impl<K: Eq + Clone> Queue<K> {
         let record = self.records.get(slot);
         let ready = record.phase() == Phase::Ready;
         if !ready && record.is_waiting() {
-            // The key has been waiting since the completion, even if the delayed add was made
-            // earlier.
+            // The key waits from this completion on, even if the delayed add came earlier.
             self.stamp_time(slot, now);
         }
         self.end_completion(event, slot);
         if plan.is_lost {
             self.record_slot(slot, now, Transition::Dropped);
         }
-        // The record is released last, because no later statement may use the slot of a removed
+        // The record is released last, because a later statement could use the slot of the removed
         // record.
         let (key, lost) = (self.release_if_stateless(slot), plan.is_lost);
         Finished { key, lost, ready, was_dirty, worked }
     }
 
-    /// Ends the delivery of the key in `slot`, and requests the runs that follow it. Returns how long
-    /// the key was in flight, if times are tracked.
+    /// Ends the delivery of the key in `slot`, and requests the next runs of the key. Returns the
+    /// time for which the key was in flight, if the queue tracks times.
     fn start_next(
         &mut self,
         slot: Slot,
@@ -272,14 +275,14 @@ impl<K: Eq + Clone> Queue<K> {
         now: Time,
         mut order_key: Option<K>,
     ) -> Option<Duration> {
-        // A dirty key becomes ready when its delivery ends, and any other key when a new run is
-        // requested. The custom order must get exactly one copy.
+        // If the key is dirty, `end_delivery` makes it ready. Otherwise, a new request makes it
+        // ready. The copy for the custom order goes to exactly one of these calls.
         let dirty_key = if was_dirty { order_key.take() } else { None };
         let worked = self.end_delivery(slot, now, dirty_key);
         if plan.start == Start::Now && !was_dirty {
             let _ = self.request_run(slot, now, order_key.take());
         }
-        // Only an idle key can store the end of its backoff.
+        // Only the record of an idle key has space for the end of a backoff.
         if let Some(end) = plan.backoff
             && plan.start != Start::Now
         {
@@ -297,7 +300,8 @@ impl<K: Eq + Clone> Queue<K> {
         worked
     }
 
-    /// Counts the failure and the retry of a completion, before the failures of the key change.
+    /// Counts the failure and the retry of a completion, before `finish_slot` changes the failures
+    /// of the key.
     fn count_completion(&mut self, slot: Slot, how: How<Time>, plan: &Plan<Time>, was_dirty: bool) {
         if let How::Retry(_) | How::GiveUp = how {
             self.counters.count_failure();
@@ -315,9 +319,9 @@ impl<K: Eq + Clone> Queue<K> {
         }
     }
 
-    /// Returns the key to push to the custom order again when the delivery of `slot` is completed. This key is the
-    /// oldest of the keys that the order returned while the group was at its limit. The keys of a paused group wait for
-    /// the end of the pause.
+    /// Returns the key that the completion of `slot` pushes to the custom order again. It is the
+    /// oldest key that the order returned while the group was at its limit. In a paused group, such
+    /// keys wait until the group is resumed.
     fn key_to_free(&self, slot: Slot) -> Option<(Slot, K)> {
         let Ready::Custom(custom) = &self.ready else { return None };
         let skipped =
@@ -336,7 +340,8 @@ impl<K: Eq + Clone> Queue<K> {
     }
 }
 
-/// Converts the completion into the form that the rules use, with due times instead of delays.
+/// Converts a completion into the form that the rules use. This form has due times instead of
+/// delays.
 fn how_of(finish: Finish, cancelled: Option<CancelReason>, now: Time) -> How<Time> {
     match finish {
         Finish::Done => How::Done,

@@ -1,13 +1,13 @@
-//! The depth of the queue by priority.
+//! The depth of the queue for each priority.
 
 use alloc::collections::BTreeMap;
 
-/// Counts the keys of each priority that are dirty in client-go's sense: the ready keys, and the keys in flight that
-/// were added again.
+/// The number of dirty keys of each priority, where dirty has client-go's meaning: the key is
+/// ready, or was added again while in flight.
 pub(super) struct Depths {
-    /// The keys of priority 0, which most keys have. These keys need no entry in a map.
+    /// The number for priority 0. Most keys have this priority, so it is not in the map.
     zero: usize,
-    /// The keys of every other priority that has keys.
+    /// The numbers for all other priorities. A priority without keys has no entry.
     others: BTreeMap<i32, usize>,
 }
 
@@ -49,7 +49,7 @@ impl Depths {
         }
     }
 
-    /// Returns the priorities that have keys, in ascending order, with their numbers of keys.
+    /// Returns each priority that has keys, in ascending order, with the number of its keys.
     pub(super) fn iter(&self) -> impl Iterator<Item = (i32, usize)> {
         let zero = (self.zero > 0).then_some((0, self.zero));
         let copy = |(&priority, &depth): (&i32, &usize)| (priority, depth);

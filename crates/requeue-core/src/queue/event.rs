@@ -1,4 +1,4 @@
-//! Events of keys, as a queue records them.
+//! Events: the recorded changes of keys, groups and the queue.
 
 use core::fmt;
 use core::time::Duration;
@@ -8,10 +8,10 @@ use crate::order::GroupId;
 use crate::rule::How;
 use crate::types::{Added, CancelReason, Merge, Reason, Ticket, Time};
 
-/// A transition of a key, of a group or of the queue, as a queue records it.
+/// A recorded change of a key, of a group or of the queue.
 ///
-/// [`Display`](fmt::Display) formats the event on one line: the time since the origin of the clock, the transition, and
-/// times to wait.
+/// [`Display`](fmt::Display) formats an event on one line: the time since the origin of the clock,
+/// the transition, and the time for which the key then waits.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct Event {
@@ -23,20 +23,21 @@ pub struct Event {
     pub transition: Transition,
 }
 
-/// The subject of an [`Event`].
+/// The key, group or queue that an [`Event`] has changed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
 #[non_exhaustive]
 pub enum Subject {
-    /// The key with this hash. Two given keys share a hash with a probability of one in four billion.
+    /// The key with this hash. The probability that two different keys have the same hash is one in
+    /// four billion.
     Key(u32),
-    /// The group with this number, and so all its keys.
+    /// The group with this number, and thereby all its keys.
     Group(u64),
-    /// The queue, and so all keys.
+    /// The queue, and thereby all its keys.
     Queue,
 }
 
 impl Event {
-    /// Returns the subject of the transition.
+    /// Returns the key, group or queue that the event has changed.
     #[must_use]
     pub const fn subject(&self) -> Subject {
         match self.transition {
@@ -52,7 +53,7 @@ impl Event {
         }
     }
 
-    /// Returns the reason of an add.
+    /// Returns the reason of the add, if the event is an add with a reason.
     #[must_use]
     pub const fn reason(&self) -> Option<Reason> {
         match self.transition {
@@ -61,7 +62,8 @@ impl Event {
         }
     }
 
-    /// Returns the event for [`Display`](fmt::Display), with `text` as the text of its [reason](Self::reason).
+    /// Returns a value that formats the event like [`Display`](fmt::Display), but with `text` in place
+    /// of the number of its [reason](Self::reason).
     // Only requeue-http and the program need this method. Users print the event itself.
     #[doc(hidden)]
     pub const fn with_reason_text<'t>(&'t self, text: Option<&'t str>) -> impl fmt::Display + 't {
@@ -69,7 +71,7 @@ impl Event {
     }
 }
 
-/// A transition of an [`Event`].
+/// The change that an [`Event`] records.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum Transition {
@@ -77,7 +79,7 @@ pub enum Transition {
     Added {
         /// The result of the add.
         added: Added,
-        /// The time at which the add asks for the run.
+        /// The time for which the add requests the run.
         due: Time,
         /// The flags of the add.
         flags: u32,
@@ -87,27 +89,30 @@ pub enum Transition {
         priority: i32,
         /// The kind of the add.
         kind: AddKind,
-        /// The rule that combines the due time with the due time that the key already has.
+        /// The rule that combines the due time of this add with the due time that the key already
+        /// has.
         merge: Merge,
-        /// True if the add is the retry of a failure.
+        /// True if the add reports a failure, so that its run is a retry.
         failed: bool,
-        /// True if the queue had no record of the key: the key had no state.
+        /// True if the queue had no record of the key before this add.
         is_new: bool,
-        /// The group of a new key, if the keys of the queue have groups.
+        /// The group of the key, if the key is new and the queue has groups.
         group: Option<GroupId>,
     },
-    /// The backoff of a failure delays the pending run until this time. The add that asks for the run precedes this event.
+    /// A backoff delays the pending run until this time. The event of the add that requests the run
+    /// comes before this event.
     Held {
         /// The end of the backoff.
         until: Time,
     },
-    /// The pace of the key delays the pending run until this time. An add or a completion that asks for the run precedes
-    /// this event.
+    /// The pace of the key delays the pending run until this time. The event of the add or
+    /// completion that requests the run comes before this event.
     Paced {
         /// The time from which the pace permits the run.
         until: Time,
     },
-    /// A due time has come: the key is ready, or runs once more after the run in flight.
+    /// The due time of the key has come. The key is ready, or runs once more after the run in
+    /// flight.
     Due,
     /// The key was delivered.
     Delivered {
@@ -120,54 +125,55 @@ pub enum Transition {
     Completed {
         /// The number of the delivery.
         number: u64,
-        /// The way in which it was completed.
+        /// The kind of the completion.
         how: Ended,
         /// The number of consecutive failures after the completion.
         failures: u32,
         /// True if the key is ready again.
         is_ready: bool,
-        /// The time at which the key becomes ready, if it waits.
+        /// The time at which the waiting key becomes ready, or `None` if the key does not wait.
         due: Option<Time>,
-        /// The delay that the completion asks for, if any.
+        /// The delay that the completion requests, if any.
         delay: Option<Duration>,
     },
-    /// The run in flight was cancelled. Its worker completes it later.
+    /// The run in flight was asked to stop. A later event records its completion.
     Cancelled {
         /// The number of the delivery.
         number: u64,
-        /// The reason.
+        /// The reason for the cancellation.
         reason: CancelReason,
     },
     /// The pending runs of the key were cancelled, and its failures forgotten.
     Withdrawn,
     /// The failures of the key were forgotten, and its backoff has ended.
     Forgotten,
-    /// The wait for further debounced adds has ended.
+    /// The key no longer waits for further debounced adds.
     Flushed {
         /// The time at which the key becomes ready.
         due: Time,
     },
-    /// From now on, nothing cancels the run in flight. Only queues that restart runs record this event.
+    /// From this event on, no call can cancel the run in flight. Only a queue that restarts runs
+    /// records this event.
     Sealed,
-    /// The delivery counts toward the pace from now on.
+    /// The start of the run in flight counts toward the pace from now on.
     StartCounted,
-    /// The delivery does not count toward the pace.
+    /// The start of the run in flight no longer counts toward the pace.
     StartUncounted,
-    /// The starts of the key no longer count toward the pace.
+    /// Earlier starts of the key no longer count toward the pace.
     PaceOver,
-    /// The pending runs of the key were dropped by a shutdown.
+    /// A shutdown has dropped the pending runs of the key.
     Dropped,
-    /// The group with this number has reached its limit of keys in flight. Its ready keys wait.
+    /// The group with this number has reached its limit of keys in flight, so its ready keys wait.
     GroupFilled(u64),
-    /// The group is below its limit again.
+    /// The group with this number is below its limit again.
     GroupFreed(u64),
-    /// The deliveries of the group were paused.
+    /// The group with this number was paused.
     GroupPaused(u64),
-    /// The deliveries of the group were resumed.
+    /// The group with this number was resumed.
     GroupResumed(u64),
-    /// The deliveries of the queue were paused.
+    /// The queue was paused.
     Paused,
-    /// The deliveries of the queue were resumed.
+    /// The queue was resumed.
     Resumed,
     /// The queue was closed.
     Closed,
@@ -181,7 +187,7 @@ impl fmt::Display for Event {
     }
 }
 
-/// An event with the text of its reason.
+/// An event, with the text of its reason.
 struct Described<'t> {
     event: &'t Event,
     text: Option<&'t str>,
@@ -253,42 +259,43 @@ impl fmt::Display for Described<'_> {
     }
 }
 
-/// The kind of an add.
+/// The form of an add: immediate, delayed or debounced.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
 #[non_exhaustive]
 pub enum AddKind {
     /// An add without a delay.
     Now,
-    /// An add with a delay or a time, which may have come.
+    /// An add with a delay or a due time. The due time may already have come.
     Delayed,
     /// A debounced add.
     Debounced {
-        /// The longest wait. Without a bound, it is about 584 years.
+        /// The maximum time that the key waits for further adds. For an add without a bound, about
+        /// 584 years.
         at_most: Duration,
     },
 }
 
-/// The way in which a delivery was completed.
+/// The kind of a completion.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
 #[non_exhaustive]
 pub enum Ended {
-    /// client-go's `Done`.
+    /// The worker called client-go's `Done`.
     Done,
-    /// A success.
+    /// The run succeeded.
     Succeeded,
-    /// A success, and an add with a delay.
+    /// The run succeeded, and the key was added again with a delay.
     Requeued,
-    /// A failure, and a retry.
+    /// The run failed, and the key is retried.
     Retried,
-    /// A failure without a retry.
+    /// The run failed, and the key is not retried.
     GivenUp,
-    /// A failure without a retry. The store keeps the key.
+    /// The run failed, the key is not retried, and the store keeps it as parked.
     Parked,
-    /// The delivery was undone.
+    /// The worker undid the delivery.
     Released,
-    /// The run was cancelled by name.
+    /// The run stopped after a caller had cancelled it by its key.
     Cancelled,
-    /// The run was cancelled because its key was added.
+    /// The run stopped after an add of its key had cancelled it.
     Restarted,
 }
 
@@ -325,14 +332,14 @@ impl<T> From<How<T>> for Ended {
 }
 
 impl Subject {
-    /// Returns the key with this hash.
+    /// Returns the subject for the key with this hash.
     #[doc(hidden)]
     #[must_use]
     pub const fn key(hash: u64) -> Self {
         Self::Key(fold(hash))
     }
 
-    /// Returns the key of this delivery.
+    /// Returns the subject for the key of this delivery.
     #[doc(hidden)]
     #[must_use]
     pub const fn of_ticket(ticket: &Ticket) -> Self {

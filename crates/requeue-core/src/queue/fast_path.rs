@@ -1,5 +1,5 @@
-//! Fast paths for the common cases. They are the first arm of `add` and of `finish`, and call the same transitions as
-//! the general path. A fast path that does not apply has no effect.
+//! Fast paths of `add` and `finish` for the most common cases. They are tried first, and apply the
+//! same transitions as the general paths. A fast path that does not apply changes nothing.
 
 use core::time::Duration;
 
@@ -11,13 +11,15 @@ use crate::types::{
 };
 
 impl<K: Eq + Clone> Queue<K> {
-    /// Returns true if the queue is open, and has no custom order, no pace and no restarts.
+    /// Returns true if the queue is open, has no custom order and no pace, and does not restart
+    /// runs.
     #[inline(always)]
     pub(super) fn is_simple(&self) -> bool {
         self.ending == Ending::Open && self.settings.is_plain
     }
 
-    /// Adds a key, if no key is due and one bucket of the index shows whether the key is new.
+    /// Adds a key, if no key is due, and if one bucket of the index shows that the key is new or
+    /// known.
     #[inline(always)]
     pub(super) fn add_fast(
         &mut self,
@@ -27,7 +29,8 @@ impl<K: Eq + Clone> Queue<K> {
         group: GroupId,
         now: Time,
     ) -> Result<(Added, Option<K>), K> {
-        // A key that is due may be the added key. Any other due key precedes the added key. A reason needs memory.
+        // If a key is due, it may be the added key, or must become ready before it. A reason needs
+        // memory. The general path handles both cases.
         if !self.is_simple() || self.timers.is_due(now) || add.reason.is_some() {
             return Err(key);
         }
@@ -58,8 +61,8 @@ impl<K: Eq + Clone> Queue<K> {
         Ok((Added::New, None))
     }
 
-    /// Adds the key in `slot` again, if the re-add policy makes no difference. The add must join
-    /// the pending run, or ask for another run of a key in flight.
+    /// Adds the key in `slot` again, if all re-add policies have the same effect. The add must join
+    /// the pending run, or request another run of a key in flight.
     #[inline]
     pub(super) fn add_again_fast(&mut self, slot: Slot, add: &Add, now: Time) -> Option<Added> {
         if add.merge == Merge::Exactly || add.failed {
@@ -68,7 +71,8 @@ impl<K: Eq + Clone> Queue<K> {
         let record = self.records.get_mut(slot);
         let (phase, is_waiting) = (record.phase(), record.is_waiting());
         let due = add.due(now);
-        // The policy makes a difference if two runs are pending, or if a backoff has not ended.
+        // The policies have different effects if two runs are pending, or if a backoff has not
+        // ended.
         let applies = match due {
             None => {
                 let keeps = || {
@@ -82,8 +86,7 @@ impl<K: Eq + Clone> Queue<K> {
                 phase == Phase::Idle && is_waiting && !add.is_debounced() && !is_gated()
             }
         };
-        // The backoff of a key in flight is not in its record. Only the general path looks the
-        // backoff up.
+        // The backoff of a key in flight is not in its record. Only the general path looks it up.
         if !applies || (phase.is_in_flight() && !self.backing_off.is_empty()) {
             return None;
         }
@@ -104,9 +107,9 @@ impl<K: Eq + Clone> Queue<K> {
         })
     }
 
-    /// Completes a successful run, if the record of its key is no longer needed. Returns the key
-    /// and, if times are tracked, the time that it was in flight. If times are not tracked, `now`
-    /// does not matter.
+    /// Completes a run that has not failed, if the record of its key is then no longer needed.
+    /// Returns the key. Also returns the time for which the key was in flight, if the queue tracks
+    /// times. Otherwise, the function does not use `now`.
     #[inline(always)]
     pub(super) fn finish_fast(
         &mut self,
@@ -115,7 +118,7 @@ impl<K: Eq + Clone> Queue<K> {
         now: Time,
     ) -> Option<(K, Option<Duration>)> {
         let succeeds = matches!(how, Finish::Succeed);
-        // If any key in flight backs off, this key can be that key.
+        // If a key in flight backs off, it may be this key.
         let is_simple = self.settings.is_plain && self.backing_off.is_empty();
         if !(succeeds || matches!(how, Finish::Done)) || !is_simple {
             return None;
@@ -137,7 +140,7 @@ mod tests {
     const SECOND: Duration = Duration::from_secs(1);
     const NOW: Time = Time::ZERO;
 
-    /// The general path gives the same results, so only this test shows that the fast paths are
+    /// The general path gives the same results, so no other test shows that the fast paths are
     /// used.
     #[test]
     fn the_short_ways_are_taken() {
@@ -160,7 +163,7 @@ mod tests {
                     .map(|(added, _)| added)
             };
             let later = Add::after(SECOND);
-            // An index without buckets has no first bucket.
+            // The index is still empty, so the key has no first bucket.
             assert_eq!(add(&mut queue, 0, later), Err(0));
             let _ = queue.add(0, 0, later, GroupId::default(), NOW);
             for key in 1..=4 {

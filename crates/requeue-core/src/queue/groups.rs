@@ -1,7 +1,8 @@
-//! Pauses, cancels and counts the keys of one group.
+//! Operations on the keys of one group: pause, cancel and count.
 //!
-//! A paused group is a group whose limit of keys in flight is 0, so the order holds its keys back. The records of a
-//! group are not linked to each other, so finding them needs a walk through all records.
+//! A paused group is a group whose limit of keys in flight is 0, so the order delivers none of its
+//! keys. The records of a group are not linked to each other. An operation on all of them walks
+//! through all records of the queue.
 
 use alloc::vec::Vec;
 
@@ -10,22 +11,24 @@ use crate::order::{GroupId, Ready};
 use crate::types::{CancelReason, Ending, Slot};
 
 impl<K: Eq + Clone> Queue<K> {
-    /// Returns true if the keys have groups.
+    /// Returns true if the keys of the queue have groups.
     #[inline(always)]
     #[must_use]
     pub fn has_groups(&self) -> bool {
         self.ready.groups().is_some()
     }
 
-    /// Pauses the deliveries of a group. The call has no effect after a shutdown, or if the keys have no groups.
+    /// Pauses the deliveries of a group. After a shutdown, or if the queue has no groups, the call
+    /// has no effect.
     pub fn pause_group(&mut self, group: GroupId) {
         self.set_group_paused(group, true);
     }
 
-    /// Starts the deliveries of a group again. The call has no effect after a shutdown, or if the keys have no groups.
+    /// Resumes the deliveries of a group. After a shutdown, or if the queue has no groups, the call
+    /// has no effect.
     ///
     /// In a queue with a custom order, the caller must then call
-    /// [`return_skipped`](Self::return_skipped).
+    /// [`return_skipped`](Self::return_skipped) until it returns false.
     pub fn resume_group(&mut self, group: GroupId) {
         self.set_group_paused(group, false);
     }
@@ -50,19 +53,20 @@ impl<K: Eq + Clone> Queue<K> {
         self.ready.groups().is_some_and(|groups| groups.is_paused(group))
     }
 
-    /// Pushes up to `max` keys that the custom order returned while the group was paused. Returns true if there may be
-    /// more such keys.
+    /// Pushes up to `max` keys to the custom order again. These are the keys that the order
+    /// returned while the group was paused. Returns true if there may be more of them.
     ///
     /// # Panics
     ///
-    /// Panics if a key's `clone` panics. The order then does not get that key.
+    /// Panics if the `clone` of a key panics. The key then stays among the skipped keys.
     #[must_use]
     pub fn return_skipped(&mut self, group: GroupId, max: usize) -> bool {
         for _ in 0..max {
             let Ready::Custom(custom) = &mut self.ready else { return false };
             let Some(slot) = custom.by_age.skipped_of(group) else { return false };
             let key = self.records.get(slot).key.clone();
-            // The key is cloned before the lists change, so that it stays among the skipped keys if the clone panics.
+            // The key is copied before the lists change. If the copy panics, the key stays among
+            // the skipped keys.
             custom.by_age.unskip_key(slot);
             custom.push(key);
         }
@@ -74,7 +78,8 @@ impl<K: Eq + Clone> Queue<K> {
     pub fn group_states(&self, group: GroupId) -> StateCounts {
         let Some(groups) = self.ready.groups() else { return StateCounts::default() };
         let counts = groups.counts(group);
-        // After a shutdown, the waiting keys do not count, because they are being dropped.
+        // After a shutdown, the waiting keys are being dropped, so the result does not include
+        // them.
         let (waiting, backing_off) = match self.ending {
             Ending::ShutDown => (0, 0),
             _ => (counts.waiting - counts.backing_off, counts.backing_off),
@@ -91,13 +96,13 @@ impl<K: Eq + Clone> Queue<K> {
     /// Examines up to `max` slots, and [cancels](Self::cancel) the keys of the groups for which
     /// `is_cancelled` returns true. Returns the number of keys that had a pending run.
     ///
-    /// Appends keys to `keys`, so that the caller drops them: the keys that no longer have a record, and copies of the
-    /// keys in flight.
+    /// Appends to `keys` the keys that no longer have a record, and copies of the keys in flight.
+    /// The caller drops them outside its lock.
     ///
     /// # Panics
     ///
-    /// Panics if a key's `clone` panics. `keys` then contains the keys that were cancelled before
-    /// the panic.
+    /// Panics if the `clone` of a key panics. `keys` then contains the keys that were cancelled
+    /// before the panic.
     pub fn cancel_groups(
         &mut self,
         is_cancelled: impl Fn(GroupId) -> bool,
@@ -110,7 +115,7 @@ impl<K: Eq + Clone> Queue<K> {
             if !self.group_at(slot).is_some_and(&is_cancelled) {
                 continue;
             }
-            // The copy comes before any change, because a key's `clone` may panic.
+            // The key is copied before anything changes, because the `clone` of a key may panic.
             let in_flight = self.records.get(slot).phase().is_in_flight();
             let copy = in_flight.then(|| self.records.get(slot).key.clone());
             count += usize::from(self.cancel_slot(slot).any());
@@ -120,8 +125,8 @@ impl<K: Eq + Clone> Queue<K> {
         count
     }
 
-    /// Examines up to `max` slots, and cancels the runs in flight of the keys of `group`. Appends the numbers of the
-    /// cancelled deliveries to `epochs`.
+    /// Examines up to `max` slots, and cancels the runs of `group` that are in flight. Appends the
+    /// number of each cancelled delivery to `epochs`.
     pub fn cancel_running_group(
         &mut self,
         group: GroupId,
@@ -143,7 +148,8 @@ impl<K: Eq + Clone> Queue<K> {
         }
     }
 
-    /// Returns the group of the key in `slot`, or `None` if the slot contains no key.
+    /// Returns the group of the key in `slot`. Returns `None` if the slot is vacant, or if the
+    /// queue has no groups.
     fn group_at(&self, slot: Slot) -> Option<GroupId> {
         let groups = self.ready.groups().filter(|_| self.records.find_record(slot).is_some());
         groups.map(|groups| groups.group_of(slot))

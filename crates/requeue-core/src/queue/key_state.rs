@@ -1,10 +1,10 @@
-//! The state of a key in this queue, for the [rules](crate::rule).
+//! The state of one key of the queue, in the form that the [rules](crate::rule) read.
 
 use super::{Queue, Record};
 use crate::rule::{KeyState, Wait};
 use crate::types::{Ending, Phase, Slot, Time};
 
-/// A view of the key in a slot.
+/// Gives the rules access to the state of the key in `slot`.
 pub(super) struct State<'q, K> {
     queue: &'q Queue<K>,
     slot: Slot,

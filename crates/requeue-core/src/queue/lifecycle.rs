@@ -1,4 +1,4 @@
-//! Pausing, closing and shutting down.
+//! Pause, resume, close and shutdown of the queue.
 
 use alloc::vec::Vec;
 
@@ -13,12 +13,12 @@ impl<K: Eq + Clone> Queue<K> {
         self.ending
     }
 
-    /// Closes the queue or shuts it down.
+    /// Closes the queue, or shuts it down.
     ///
-    /// A queue never returns to an earlier state. After a shutdown, the caller drops pending keys
-    /// with [`drop_some`](Self::drop_some).
+    /// A queue never returns to an earlier state. After a shutdown, the caller calls
+    /// [`drop_some`](Self::drop_some) until it returns false, to drop the keys that will not run.
     pub fn end(&mut self, ending: Ending) {
-        // A queue that was shut down stays shut down.
+        // A queue that was shut down cannot become closed.
         if ending > self.ending {
             self.ending = ending;
             let is_closed = ending == Ending::Closed;
@@ -33,7 +33,7 @@ impl<K: Eq + Clone> Queue<K> {
         self.paused
     }
 
-    /// Pauses deliveries. The call has no effect after a shutdown.
+    /// Pauses all deliveries. After a shutdown, the call has no effect.
     pub fn pause(&mut self) {
         if !self.paused && self.ending != Ending::ShutDown {
             self.paused = true;
@@ -41,10 +41,10 @@ impl<K: Eq + Clone> Queue<K> {
         }
     }
 
-    /// Starts deliveries again. The call has no effect after a shutdown.
+    /// Resumes all deliveries. After a shutdown, the call has no effect.
     pub fn resume(&mut self) {
-        // After a shutdown, a queue that was paused must stay paused, because the pause decides
-        // which keys are dropped.
+        // After a shutdown, a paused queue stays paused, because the pause decides which keys are
+        // dropped.
         if self.paused && self.ending != Ending::ShutDown {
             self.paused = false;
             self.record_all(None, Transition::Resumed);
@@ -54,13 +54,13 @@ impl<K: Eq + Clone> Queue<K> {
     /// Removes up to `max` keys that will not run after [`Ending::ShutDown`], and appends them to
     /// `keys`.
     ///
-    /// These keys are the waiting keys, the ready keys of paused groups and, if the queue was paused, all ready keys.
-    /// Returns true if there may be more such keys.
+    /// These keys are the waiting keys and the ready keys of paused groups. If the queue is paused,
+    /// they also include all ready keys. Returns true if there may be more of them.
     ///
     /// # Panics
     ///
-    /// Panics if a key's `clone` panics. `keys` then contains the keys that were removed before the
-    /// panic.
+    /// Panics if the `clone` of a key panics. `keys` then contains the keys that were removed
+    /// before the panic.
     #[must_use]
     pub fn drop_some(&mut self, max: usize, keys: &mut Vec<K>) -> bool {
         if self.ending != Ending::ShutDown {
@@ -74,14 +74,15 @@ impl<K: Eq + Clone> Queue<K> {
         true
     }
 
-    /// Drops the delayed run of the key in `slot`, or the run without a due time if there is no delayed run.
+    /// Drops the delayed run of the key in `slot`. If it has no delayed run, drops the run that has
+    /// no due time.
     pub(super) fn drop_slot(&mut self, slot: Slot, keys: &mut Vec<K>) {
         let record = self.records.get(slot);
         if !record.is_waiting() {
             self.withdraw_run(slot);
         } else {
             if record.phase() == Phase::InFlight {
-                // The next run of the dirty key is lost.
+                // The key stays in flight, so the caller gets a copy of it to report the lost run.
                 keys.push(record.key.clone());
             }
             self.stop_waiting(slot);
@@ -89,7 +90,7 @@ impl<K: Eq + Clone> Queue<K> {
         self.drop_idle(slot, keys);
     }
 
-    /// Returns a ready key that is not delivered because the queue or its group is paused.
+    /// Returns a ready key that is not delivered, because the queue or its group is paused.
     fn any_stopped(&self) -> Option<Slot> {
         match self.paused {
             true => self.ready.any_ready(),
@@ -106,9 +107,10 @@ impl<K: Eq + Clone> Queue<K> {
         }
     }
 
-    /// Returns up to `max` keys that a custom order still contains although no key is ready.
+    /// Removes up to `max` keys from a custom order that still contains keys although no key is
+    /// ready, and returns them.
     ///
-    /// The keys were cancelled or dropped. The caller drops the returned values.
+    /// The queue has cancelled or dropped these keys. The caller drops the returned keys.
     #[must_use]
     pub fn drain_order(&mut self, max: usize) -> Vec<K> {
         let is_empty = self.is_empty();
@@ -120,29 +122,31 @@ impl<K: Eq + Clone> Queue<K> {
         }
     }
 
-    /// Returns all keys and all copies of keys, for a caller that drops each key separately.
+    /// Returns all keys, and all copies of keys, so that the caller can drop each one separately.
     pub fn into_keys(self) -> impl Iterator<Item = K> {
         let paced = self.pace.into_iter().flat_map(|pace| pace.into_keys());
         self.records.into_values().map(|record| record.key).chain(paced)
     }
 
-    /// Returns true if a closed or shut-down queue delivers no key at present, as client-go's `Get`
-    /// reports it.
+    /// Returns true if the queue is closed or shut down and has no key to deliver at present.
+    /// client-go's `Get` then reports the shutdown.
     ///
-    /// After a shutdown, the result becomes false again when the run of a dirty key completes.
+    /// After a shutdown, the result can become false again: the completion of a dirty key makes it
+    /// ready.
     #[must_use]
     pub fn is_exhausted(&self) -> bool {
         match self.ending {
             Ending::Open => false,
             Ending::Closed => self.is_empty() && self.in_flight() == 0 && self.timers.len() == 0,
-            // Ready keys that are paused will be dropped, so getters must not wait for them.
+            // The ready keys of a paused queue or group will be dropped, so getters must not wait
+            // for them.
             Ending::ShutDown => {
                 self.paused || self.len() == self.ready.groups().map_or(0, Fair::paused_ready)
             }
         }
     }
 
-    /// Returns true if a closed or shut-down queue will never deliver a key again.
+    /// Returns true if the queue is closed or shut down, and will never deliver a key again.
     #[must_use]
     pub fn is_finished(&self) -> bool {
         let dirty = self.ready_and_dirty() - self.len();
@@ -150,7 +154,8 @@ impl<K: Eq + Clone> Queue<K> {
         self.is_exhausted() && (self.paused || is_stopped())
     }
 
-    /// Returns true if a closed or shut-down queue has no key ready and none in flight.
+    /// Returns true if the queue is closed or shut down, and has no key to deliver and none in
+    /// flight.
     #[must_use]
     pub fn is_drained(&self) -> bool {
         self.is_exhausted() && self.in_flight() == 0

@@ -1,14 +1,19 @@
 //! The queue as a state machine.
 //!
-//! `add` adds a key; `deliver` delivers it and completes its delivery. Both ask the [rules](crate::rule) about the
-//! effect on the key, and call `transitions`, the only module that changes phases and counters. `key_state` shows the
-//! state of a key to the rules. `fast_path` is the first arm of adds and completions. `backoff_gate` keeps the backoffs
-//! of [`ReaddPolicy::Hold`]; `pace_gate` delays runs above the [`Pace`]. `restarts` cancels runs in flight. `reasons` keeps the
-//! reasons of adds. `recorder`
-//! keeps the last transitions, which `event` describes. `recording` writes and reads them, and `replay` compares them
-//! with the state machine. `groups` pauses, cancels and counts the keys of one group. `lifecycle` pauses, closes and
-//! shuts down. `storage` keeps the records, and `walk` walks through them. `snapshot`, `stats` and `depths` report
-//! their state.
+//! `add` adds keys, and `deliver` delivers them and completes deliveries. Both ask the
+//! [rules](crate::rule) for the effect on the key. They then call `transitions`, the only module
+//! that changes phases and counters. `key_state` gives the rules access to the state of a key.
+//! `fast_path` handles the most common adds and completions.
+//!
+//! `backoff_gate` stores the backoffs of [`ReaddPolicy::Hold`], and `pace_gate` delays runs that
+//! would exceed the [`Pace`]. `restarts` cancels runs in flight. `reasons` stores the reasons of
+//! adds. `groups` pauses, cancels and counts the keys of one group. `lifecycle` pauses, closes and
+//! shuts down the queue.
+//!
+//! `recorder` stores the last events, which `event` defines. `recording` converts them to text and
+//! back, and `replay` repeats them and compares the results. `storage` stores the records, and
+//! `walk` visits them in steps. `snapshot`, `stats` and `depths` report the state of keys and the
+//! counters of the queue.
 
 mod add;
 mod backoff_gate;
@@ -56,32 +61,35 @@ use crate::memory::{Index, Slab, TimerHeap, fold};
 use crate::order::{Order, Ready};
 use crate::types::{Ending, InFlightPolicy, Pace, ReaddPolicy};
 
-/// The maximum number of due keys that one operation makes ready before its other work.
+/// The maximum number of due keys that one operation makes ready before its own work.
 const MAX_PROMOTIONS: usize = 256;
 
 /// The settings of a [`Queue`].
 pub struct Config<K> {
     /// The re-add policy.
     pub readd_policy: ReaddPolicy,
-    /// The effect of an add on a key in flight. With [`InFlightPolicy::Restart`], every operation needs `now`, and the
-    /// caller must call [`Queue::take_restarted`] after it.
+    /// The effect of an add on a key in flight. With [`InFlightPolicy::Restart`], the caller must
+    /// pass `now` to every operation, and call [`Queue::take_restarted`] after it.
     pub in_flight_policy: InFlightPolicy,
     /// The order of ready keys.
     pub order: Order<K>,
-    /// True if groups take turns within a priority.
+    /// True if groups take turns: the groups of one priority are delivered alternately.
     pub fair: bool,
-    /// The maximum number of keys of one group in flight. 0 counts as 1, and `None` means no limit.
+    /// The maximum number of keys of one group in flight. 0 is treated as 1, and `None` means no
+    /// limit.
     pub group_limit: Option<u32>,
-    /// True if the keys have groups, even without `fair` and `group_limit`, so that a group can be
-    /// paused, cancelled and counted.
+    /// True if the keys have groups even without `fair` and `group_limit`. The caller can then
+    /// pause, cancel and count the keys of a group.
     pub groups: bool,
-    /// The limit on how often one key runs. With a pace, every operation needs `now`. A value
-    /// outside its range in [`Pace::new`] counts as the nearest value in the range.
+    /// The maximum number of runs of one key in a time window. With a pace, the caller must pass
+    /// `now` to every operation. If a value is outside its range in [`Pace::new`], the queue uses
+    /// the nearest value in the range.
     pub pace: Option<Pace>,
-    /// True if times are tracked, for histograms, ages and `since` in snapshots. Every operation
-    /// then needs `now`.
+    /// True if the queue tracks times, for histograms, ages and the field `since` of snapshots. The
+    /// caller must then pass `now` to every operation.
     pub track: bool,
-    /// The memory for recorded events, in bytes. 0 records nothing. With a recording, every operation needs `now`.
+    /// The maximum memory for recorded events, in bytes. With 0, the queue records nothing.
+    /// Otherwise, the caller must pass `now` to every operation.
     pub recording: usize,
 }
 
@@ -103,9 +111,9 @@ impl<K> Default for Config<K> {
 
 /// A work queue of keys. The caller provides the clock, the lock, the wakers and the hasher.
 ///
-/// `hash` must be equal for equal keys. `now` should not go back. If it does, ages are zero until
-/// `now` reaches its earlier value. Keys that the queue no longer needs are returned, so that the
-/// caller drops them outside its lock.
+/// The parameter `hash` must be equal for equal keys. The parameter `now` should not go back. If it
+/// does, ages are zero until `now` reaches its earlier value again. The queue returns each key that
+/// it no longer needs, so that the caller drops the key outside its lock.
 ///
 /// # Examples
 ///
@@ -121,7 +129,7 @@ impl<K> Default for Config<K> {
 /// assert_eq!((out.key, out.asked.adds), ("a", 2));
 /// assert!(queue.get(now).is_none());
 ///
-/// // The key is added while it is in flight. It is delivered once more after its completion.
+/// // The key is added while it is in flight, so the queue delivers it once more after its completion.
 /// assert_eq!(queue.add("a", 1, Add::now(), GroupId::default(), now).0, Added::Dirty);
 /// assert!(queue.get(now).is_none());
 /// assert!(queue.finish(&out.ticket, Finish::Succeed, now).unwrap().ready);
@@ -133,31 +141,31 @@ pub struct Queue<K> {
     ready: Ready<K>,
     timers: TimerHeap,
     settings: Settings,
-    /// Allocated with the first key. The tracker is boxed because it is large, few queues track times, and most queues
-    /// have no keys.
+    /// The times and histograms, allocated when the first key is added. The tracker is large, few
+    /// queues track times, and most queues are empty, so it is in a box.
     tracker: Option<Box<Tracker>>,
     counters: Counters,
     backing_off: Backoffs,
-    /// The recent starts of each key, in a queue with a pace.
+    /// The recent starts of each key, if the queue has a pace.
     pace: Option<Box<PaceTable<K>>>,
-    /// Allocated if the queue restarts the run in flight of a key that is added.
+    /// Present only if an add restarts the run in flight of its key.
     restarts: Option<Box<Restarts>>,
-    /// Allocated with the first add that has a reason.
+    /// Allocated by the first add that has a reason.
     reasons: Option<Box<ReasonTable>>,
     recorder: Option<Box<Recorder>>,
     ending: Ending,
     paused: bool,
 }
 
-/// The settings of a queue that its operations read. These settings never change.
+/// The settings that the operations of a queue read. They never change.
 struct Settings {
     readd_policy: ReaddPolicy,
-    /// True if times are tracked.
+    /// True if the queue tracks times.
     tracks: bool,
-    /// True if every operation needs the time: times are tracked, the queue has a pace, adds restart runs, or events
-    /// are recorded.
+    /// True if every operation needs the time: the queue tracks times, has a pace, restarts runs,
+    /// or records events.
     needs_times: bool,
-    /// True if the fast paths apply: the queue has no custom order and no pace, and adds restart no
+    /// True if the fast paths apply: the queue has no custom order and no pace, and restarts no
     /// runs.
     is_plain: bool,
 }
@@ -200,8 +208,8 @@ impl<K: Eq + Clone> Queue<K> {
         }
     }
 
-    /// Makes the processor fetch the data that the next call for a key with `hash` will read. The function has no other
-    /// effect.
+    /// Makes the processor load the data that the next call for a key with `hash` will read. The
+    /// call has no other effect.
     #[doc(hidden)]
     #[inline]
     pub fn prefetch(&self, hash: u64) {

@@ -1,8 +1,8 @@
-//! The operations that need the current time. Only this module knows these operations.
+//! The decision if an operation needs the current time. No other module makes this decision.
 //!
-//! Reading a clock takes a large part of the time of an operation. A clock may also be user code,
-//! which must not run under a lock. The caller therefore asks first whether the operation needs the
-//! time, and passes [`Time::ZERO`] if it does not.
+//! A clock takes a large part of the time of an operation. It may also be user code, which must not
+//! run under a lock. The caller therefore asks first if the operation needs the time. If not, the
+//! caller passes `Time::ZERO`.
 
 use super::Queue;
 use crate::order::Ready;
@@ -22,9 +22,9 @@ pub enum Operation<'a> {
 }
 
 impl Operation<'_> {
-    /// Returns true if the operation needs the current time in every queue.
+    /// Returns true if the operation needs the current time in every state of a queue.
     ///
-    /// A caller that uses a lock then reads the clock before it acquires the lock.
+    /// The caller can then read the clock before it acquires its lock.
     #[inline(always)]
     #[must_use]
     pub const fn always_needs_now(self) -> bool {
@@ -53,8 +53,8 @@ impl<K: Eq + Clone> Queue<K> {
         match operation {
             Operation::Add(_) | Operation::Promote => true,
             Operation::Get => !self.first_is_known(),
-            // A completion can make the next key of a group eligible, if the group was at its limit. That key must
-            // stand behind the keys that became ready before.
+            // If a group is at its limit, a completion can make its next key eligible. Keys that
+            // became due earlier must be ahead of that key, so they must be promoted first.
             Operation::Finish(ticket, Finish::Done | Finish::Succeed | Finish::GiveUp) => {
                 self.has_groups() || self.may_come_back(ticket)
             }
@@ -62,17 +62,17 @@ impl<K: Eq + Clone> Queue<K> {
         }
     }
 
-    /// Returns true if keys that are due cannot change the next key. In a first-in, first-out
-    /// order, keys that become due stand behind the next key. Returns false if the next key itself
-    /// has a deadline, because the run at that deadline may become part of the present run.
+    /// Returns true if due keys cannot change which key is next. In a first-in, first-out order,
+    /// keys that become due are behind the next key. Returns false if the next key also has a
+    /// deadline, because the run at this deadline may become part of the present run.
     fn first_is_known(&self) -> bool {
         let Ready::Fifo(list) = &self.ready else { return false };
         list.head().is_some_and(|slot| !self.records.get(slot).is_waiting())
     }
 
-    /// Returns true if a key may go to the tail at its completion, behind keys that became ready
-    /// earlier. Such a key is dirty, or becomes dirty because its deadline comes before the
-    /// completion.
+    /// Returns true if the completion may make the key ready again. Keys that are due must then
+    /// become ready first, to be ahead of it. Such a key is dirty, or has a deadline that may come
+    /// before the completion.
     #[inline(always)]
     fn may_come_back(&self, ticket: &Ticket) -> bool {
         match self.records.find_record(ticket.slot) {

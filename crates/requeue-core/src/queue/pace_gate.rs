@@ -1,7 +1,9 @@
-//! The gate of the [`Pace`]. A key whose pace permits no start yet waits instead of becoming ready.
+//! The gate of the [`Pace`]. If the pace of a key permits no start yet, the key waits instead of
+//! becoming ready.
 //!
-//! The gate checks each key that would become ready. A key is never in flight twice, so no other start can come between
-//! the check and the delivery. A run that the gate delays is a delayed add, due when the pace permits it.
+//! The gate checks each key before it becomes ready. A key is never in flight twice, so it cannot
+//! start another run between this check and its delivery. A run that the gate delays becomes a
+//! delayed add, which is due when the pace permits the run.
 
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
@@ -11,23 +13,26 @@ use crate::memory::KeyMap;
 use crate::rule::Wait;
 use crate::types::{Added, Merge, Pace, Slot, Ticket, Time};
 
-/// The number of keys that one sweep examines. Each delivery inserts at most one key.
+/// The number of entries that one sweep checks. Each delivery inserts at most one entry, so the
+/// table does not grow without bound.
 const SWEEP: usize = 4;
 
-/// The starts of one key within the last window, at most as many as the pace permits.
+/// The starts of one key within the last window. Their number is at most that of the pace.
 #[derive(Default)]
 struct Starts {
-    /// The last start. With a pace of one run, it is the only stored start, and needs no
-    /// allocation.
+    /// The last start. If the pace permits one run, this is the only stored start, and the key
+    /// needs no allocation.
     last: Option<Time>,
     /// The starts before `last`, the oldest first.
     earlier: VecDeque<Time>,
-    /// The number of the delivery that started at `last`, or 0 if that start can no longer be removed from the count.
+    /// The number of the delivery that started at `last`. It is 0 if this start was taken back, or
+    /// can no longer be.
     epoch: u64,
 }
 
 impl Starts {
-    /// Returns the time from which `pace` permits another start. `Time::ZERO` means any time.
+    /// Returns the time from which `pace` permits the next start. `Time::ZERO` means that a start
+    /// is permitted at any time.
     fn permitted_from(&self, pace: Pace) -> Time {
         let Some(last) = self.last else { return Time::ZERO };
         if self.earlier.len() + 1 < pace.runs() as usize {
@@ -43,15 +48,15 @@ impl Starts {
         }
         self.last = Some(now);
         let is_old = |&start: &Time| start + pace.per() <= now;
-        // Starts outside of the window no longer count. At most `runs` starts remain, which bounds
-        // the memory.
+        // Starts before the window no longer matter. At most `runs` starts remain, which bounds the
+        // memory.
         while self.earlier.len() >= pace.runs() as usize || self.earlier.front().is_some_and(is_old)
         {
             self.earlier.pop_front();
         }
     }
 
-    /// Removes the start of the delivery `epoch`, if that start counts.
+    /// Takes back the start of the delivery `epoch`, if it is the last start.
     fn take_back(&mut self, epoch: u64) {
         if self.epoch == epoch {
             (self.last, self.epoch) = (self.earlier.pop_back(), 0);
@@ -59,12 +64,12 @@ impl Starts {
     }
 }
 
-/// The starts of the keys that ran within the last window. The starts are not in the records, because a record is
-/// removed when its key has no state.
+/// The starts of the keys that ran within the last window. They are not in the records, because the
+/// queue removes the record of a key without a state.
 pub(super) struct PaceTable<K> {
     pace: Pace,
     starts: KeyMap<K, Starts>,
-    /// The slot at which the next sweep begins.
+    /// The slot at which the next sweep starts.
     hand: usize,
 }
 
@@ -85,7 +90,8 @@ impl<K: Eq> PaceTable<K> {
         starts.map_or(Time::ZERO, |starts| starts.permitted_from(self.pace))
     }
 
-    /// Records a start of `key`. If the key is new to the table, inserts a copy; nothing changes if the copy panics.
+    /// Records a start of `key`. If the table does not contain the key, inserts a copy. If the
+    /// `clone` of the key panics, nothing changes.
     #[cold]
     #[inline(never)]
     pub(super) fn record_start(&mut self, key: &K, hash: u32, now: Time, epoch: u64)
@@ -98,12 +104,12 @@ impl<K: Eq> PaceTable<K> {
 }
 
 impl<K: Eq + Clone> Queue<K> {
-    /// Returns the time until which the key in `slot` must wait for its pace if it would become ready now, or `None` if
-    /// it may become ready.
+    /// Returns the time until which the key in `slot` must wait for its pace before it becomes
+    /// ready. Returns `None` if the pace permits its run now.
     #[inline(always)]
     pub(super) fn pace_gate(&self, slot: Slot, now: Time) -> Option<Time> {
-        // The check is out of line, because few queues have a pace, and each key that would become
-        // ready runs this line.
+        // The check is a separate function. Each key that becomes ready executes this line, and few
+        // queues have a pace.
         if self.pace.is_some() { self.check_pace(slot, now) } else { None }
     }
 
@@ -113,15 +119,17 @@ impl<K: Eq + Clone> Queue<K> {
         self.paced_until(slot).filter(|&until| until > now)
     }
 
-    /// Returns the time from which the pace permits the next start of the key in `slot`.
+    /// Returns the time from which the pace permits the next start of the key in `slot`, if the
+    /// queue has a pace.
     pub(super) fn paced_until(&self, slot: Slot) -> Option<Time> {
         let pace = self.pace.as_ref()?;
         let record = self.records.get(slot);
         Some(pace.permitted_from(&record.key, record.hash))
     }
 
-    /// Makes the key in `slot` wait until `until`, when the pace permits its run. The key must not be ready. If the key
-    /// already waits for an earlier time, it keeps that due time, and the gate stops it then.
+    /// Makes the key in `slot` wait until `until`, when the pace permits its run. The key must not
+    /// be ready. If the key already waits for an earlier time, it keeps that due time, and the gate
+    /// checks it again at that time.
     #[cold]
     #[inline(never)]
     pub(super) fn wait_for_pace(&mut self, slot: Slot, until: Time, now: Time) -> Added {
@@ -130,28 +138,28 @@ impl<K: Eq + Clone> Queue<K> {
         self.request_later(slot, until, Merge::Earliest, None, now)
     }
 
-    /// Delays the key in `slot`, which is due, to the time `until`, when the pace permits its run. A bound is kept, so
-    /// that debounced adds can postpone the run further.
+    /// Postpones the due run of the key in `slot` to `until`, when the pace permits it. The bound
+    /// of the run does not change, so debounced adds can postpone the run further.
     #[cold]
     #[inline(never)]
     pub(super) fn postpone_run(&mut self, slot: Slot, until: Time, now: Time) {
         self.count_paced(slot);
         self.record_slot(slot, now, Transition::Paced { until });
-        // The backoff has ended.
+        // The key was due, so its backoff has ended.
         self.records.get_mut(slot).set_not_before(Time::ZERO);
         self.timers.update(slot, |wait| Wait { due: until, ..wait });
     }
 
-    /// Counts the pending run of the key in `slot`, which the pace delays, unless it has already
-    /// been counted.
+    /// Counts the pending run of the key in `slot` as delayed by the pace, unless it is already
+    /// counted.
     pub(super) fn count_paced(&mut self, slot: Slot) {
         if self.records.get_mut(slot).mark_paced() {
             self.counters.count_paced();
         }
     }
 
-    /// Makes a delivery not count toward the pace, although its key stays in flight. The call has no effect after the
-    /// completion.
+    /// Removes the start of a delivery from the pace, although its key stays in flight. After the
+    /// completion, the call has no effect.
     pub fn uncount_start(&mut self, ticket: &Ticket) {
         if let Some(slot) = self.slot_of(ticket) {
             self.take_back_start(slot);
@@ -161,12 +169,12 @@ impl<K: Eq + Clone> Queue<K> {
         }
     }
 
-    /// Makes a delivery count toward the pace from `now` on, instead of from the time of the delivery. The call has no
-    /// effect after the completion.
+    /// Makes the start of a delivery count toward the pace from `now` on, instead of from the
+    /// beginning of the delivery. After the completion, the call has no effect.
     ///
     /// # Panics
     ///
-    /// Panics if a key's `clone` panics. The delivery then does not count.
+    /// Panics if the `clone` of the key panics. The start then does not count.
     pub fn count_start(&mut self, ticket: &Ticket, now: Time) {
         let Some(slot) = self.slot_of(ticket) else { return };
         self.take_back_start(slot);
@@ -177,7 +185,7 @@ impl<K: Eq + Clone> Queue<K> {
         }
     }
 
-    /// Removes the start of the delivery of the key in `slot`, which is in flight, from the count.
+    /// Takes back the start of the key in `slot`, which must be in flight.
     #[cold]
     #[inline(never)]
     pub(super) fn take_back_start(&mut self, slot: Slot) {
@@ -190,11 +198,12 @@ impl<K: Eq + Clone> Queue<K> {
         }
     }
 
-    /// Examines a few keys that ran, and forgets the starts that no longer count. Appends the copies of these keys to
-    /// `keys`, for the caller to drop. A queue without a pace keeps no copies.
+    /// Checks a few keys that ran, and forgets the starts that are older than the window. Appends
+    /// the table's copies of these keys to `keys`, and the caller drops them. A queue without a
+    /// pace has no such copies.
     ///
-    /// The caller calls this method about as often as it takes keys. Otherwise, the copies of keys
-    /// that no longer run are never freed.
+    /// The caller must call this method about as often as it takes keys. Otherwise, the copies of
+    /// keys that no longer run are never freed.
     pub fn sweep_pace(&mut self, now: Time, keys: &mut Vec<K>) {
         if let Some(pace) = &mut self.pace {
             let per = pace.pace.per();
@@ -226,7 +235,7 @@ impl<K: Eq + Clone> Queue<K> {
         self.pace.as_ref().map(|table| table.pace)
     }
 
-    /// Returns the number of keys whose starts the queue remembers for its pace.
+    /// Returns the number of keys whose starts the queue stores for its pace.
     #[must_use]
     pub fn paced_keys(&self) -> usize {
         self.pace.as_ref().map_or(0, |pace| pace.starts.len())
@@ -244,7 +253,7 @@ mod tests {
     use crate::queue::Config;
     use crate::types::Add;
 
-    /// A key that counts its comparisons.
+    /// A key that counts how often it is compared.
     #[derive(Clone, Eq)]
     struct Key<'c>(u32, &'c Cell<usize>);
 

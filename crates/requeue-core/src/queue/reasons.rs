@@ -1,4 +1,4 @@
-//! Keeps the reasons of keys, outside of their records: most queues have no reasons.
+//! The reasons of adds. They are not in the records, because most queues have no reasons.
 
 use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
@@ -12,7 +12,7 @@ use crate::types::{Add, Added, Reasons, Slot, Ticket};
 /// The reasons of the keys of a queue.
 #[derive(Default)]
 pub(super) struct ReasonTable {
-    /// Only keys with a reason have an entry. An entry ends with the record of its key.
+    /// The reasons of each key that has one. The entry of a key is removed with its record.
     keys: BTreeMap<Slot, KeyReasons>,
 }
 
@@ -27,7 +27,8 @@ pub struct KeyReasons {
 }
 
 impl ReasonTable {
-    /// Handles the delivery of the key in `slot`: the pending run begins.
+    /// Called when the key in `slot` is delivered: the reasons of its pending run become those of
+    /// the run in flight.
     #[cold]
     pub(super) fn start_run(&mut self, slot: Slot) {
         if let Some(of_key) = self.keys.get_mut(&slot) {
@@ -35,7 +36,8 @@ impl ReasonTable {
         }
     }
 
-    /// Handles the completion of the key in `slot`. If `passes_on`, the next run serves the adds of this run, too.
+    /// Called when the run of the key in `slot` is completed. If `passes_on` is true, the next run
+    /// also serves the adds of this run, and gets their reasons.
     pub(super) fn end_run(&mut self, slot: Slot, passes_on: bool) {
         self.change(slot, |of_key| {
             let run = mem::take(&mut of_key.running);
@@ -51,7 +53,7 @@ impl ReasonTable {
         self.change(slot, |of_key| of_key.pending = Reasons::default());
     }
 
-    /// Forgets the key in `slot`, whose record is gone.
+    /// Removes the reasons of the key in `slot`, because its record is removed.
     #[cold]
     pub(super) fn remove_slot(&mut self, slot: Slot) {
         self.keys.remove(&slot);
@@ -73,7 +75,7 @@ impl ReasonTable {
 }
 
 impl<K: Eq + Clone> Queue<K> {
-    /// Notes the reason of an add of the key in `slot`, if the add has a reason.
+    /// Stores the reason of an add of the key in `slot`, if the add has a reason.
     #[inline(always)]
     pub(super) fn note_reason(
         &mut self,
@@ -95,7 +97,7 @@ impl<K: Eq + Clone> Queue<K> {
         table.keys.entry(slot).or_default().pending.note_add(reason, cause.cloned());
     }
 
-    /// Returns the reasons of the runs of `key`.
+    /// Returns the reasons of the run in flight and of the pending run of `key`.
     pub fn reasons<Q>(&self, key: &Q, hash: u64) -> KeyReasons
     where
         K: Borrow<Q>,
@@ -105,7 +107,7 @@ impl<K: Eq + Clone> Queue<K> {
         slot.map(|slot| self.reasons_at(slot)).unwrap_or_default()
     }
 
-    /// Returns the reasons of the run of a delivery. They are gone after its completion.
+    /// Returns the reasons of the run of this delivery. After the completion, the result is empty.
     #[must_use]
     pub fn run_reasons(&self, ticket: &Ticket) -> Reasons {
         let slot = self.reasons.as_ref().and_then(|_| self.slot_of(ticket));
@@ -117,7 +119,7 @@ impl<K: Eq + Clone> Queue<K> {
         of_key.cloned().unwrap_or_default()
     }
 
-    /// Returns true if an add of this queue had a reason.
+    /// Returns true if an add of this queue has ever had a reason.
     #[inline]
     #[must_use]
     pub const fn has_reasons(&self) -> bool {

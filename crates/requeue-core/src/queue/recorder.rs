@@ -1,4 +1,4 @@
-//! Records the last events of keys, so that a caller can explain the past.
+//! The recorder of the last events, from which a caller can explain why a key ran or waited.
 
 mod blocked;
 mod event_walk;
@@ -19,32 +19,34 @@ use crate::types::{
     Add, Added, CancelReason, Finish, Merge, Phase, Reason, Slot, Ticket, Time, When,
 };
 
-/// The minimum number of places of a recorder. One operation fills fewer places, so its last events never replace its
-/// first events.
+/// The minimum number of places of a recorder. One operation fills fewer places than this, so its
+/// last event never overwrites its first event.
 const MIN_PLACES: usize = 8;
 
-/// A place in the memory of a recorder: an event, or the continuation of the event in the previous
-/// place.
+/// A place in the memory of a recorder. It contains an event, or the rest of the event in the
+/// previous place.
 #[derive(Clone, Copy, Default)]
 struct Place {
-    /// The time. In the continuation of an add, the longest wait of a debounced add. In the continuation of a
-    /// completion, the delay.
+    /// The time of the event. If the place contains the rest of an event: the longest wait of a
+    /// debounced add, or the delay of a completion.
     first: u64,
-    /// The hash. In the continuation of an add, the weight of the group. In the continuation of a completion, the
-    /// failures.
+    /// The hash of the key. If the place contains the rest of an event: the weight of the group of an
+    /// add, or the number of failures of a completion.
     low: u32,
-    /// The kind of the event, its result and its flags, or [`REST`].
+    /// The kind of the event, its result and its flags. If the place contains the rest of an event,
+    /// it is [`REST`].
     code: u32,
-    /// A time, the number of a delivery, or the number of a group.
+    /// Depending on the kind: a time, the number of a delivery, or the number of a group.
     third: u64,
-    /// The flags and the priority of an add, the due time of a completion, or the number of adds that a delivery
-    /// serves.
+    /// The flags and the priority of an add, the due time of a completion, or the number of adds that a
+    /// delivery serves.
     fourth: u64,
 }
 
-/// The bits for the result of an add, or for the way in which a delivery was completed.
+/// The bits that contain the result of an add, or the kind of a completion.
 const RESULT: u32 = 0xF;
-/// The first bit of the kind of an event. [`REST`] marks the continuation of an event.
+/// The lowest bit of the kind of an event. The kind [`REST`] marks a place that contains the rest
+/// of an event.
 const KIND: u32 = 4;
 const KINDS: u32 = 0x1F;
 const REST: u32 = 0;
@@ -55,51 +57,55 @@ const CANCELLED: u32 = 4;
 const HELD: u32 = 5;
 const PACED: u32 = 6;
 const FLUSHED: u32 = 7;
-/// The first kind of event without values. The kinds from here to [`GROUP`] have no values.
+/// The lowest kind of an event without values. The kinds from this one up to [`GROUP`] have no
+/// values.
 const BARE: u32 = 8;
-/// The first kind of event that has the number of a group. All later kinds have such a number.
+/// The lowest kind of an event with the number of a group. All higher kinds also have such a
+/// number.
 const GROUP: u32 = 24;
 
-/// The flag of an event that continues in the next place.
+/// The flag of an event whose rest is in the next place.
 const HAS_REST: u32 = 1 << 9;
-// The next constants are the other flags of an add.
+// The following constants are the other flags of an add.
 const MERGE: u32 = 12;
 const FAILED: u32 = 1 << 14;
 const DELAYED: u32 = 1 << 15;
 const DEBOUNCED: u32 = 1 << 16;
 const IS_NEW: u32 = 1 << 17;
 const HAS_GROUP: u32 = 1 << 18;
-/// The first of the 13 bits of the reason.
+/// The lowest of the 13 bits that contain the reason of an add.
 const REASON: u32 = 19;
-// The next constants are the other flags of a completion.
+// The following constants are the other flags of a completion.
 const IS_READY: u32 = 1 << 12;
 const IS_WAITING: u32 = 1 << 13;
 const HAS_DELAY: u32 = 1 << 14;
 
-/// A bounded list of events, in the order of their occurrence.
+/// The last events, in the order in which they occurred.
 pub(super) struct Recorder {
     places: Vec<Place>,
     /// The maximum number of places.
     most: usize,
-    /// The index of the next event's place, or the number of places if the next event goes into the first place again.
+    /// The index of the place for the next event. If it equals the number of places, the next event
+    /// goes into the first place.
     next: usize,
-    /// The number of times that the list began with its first place again.
+    /// How often the recorder has started again at its first place.
     laps: u64,
-    /// The number of places so far that contained the continuation of an event.
+    /// The number of places filled so far that contained the rest of an event.
     rests: u64,
-    /// The number of places that were filled when the last event of a group or of the queue was recorded.
+    /// The number of places filled so far when the last event of a group or of the queue was
+    /// recorded.
     shared: u64,
-    /// The time that is recorded for events of operations without a time.
+    /// The time that the recorder uses for the events of operations without a time.
     now: Time,
     rules: Rules,
 }
 
 impl Recorder {
-    /// Creates a recorder that uses up to `bytes` bytes of memory, or returns `None` if this is too
-    /// little.
+    /// Creates a recorder that uses up to `bytes` bytes of memory. Returns `None` if `bytes` is too
+    /// small for the minimum number of places.
     pub(super) fn new(bytes: usize, rules: Rules) -> Option<Self> {
         let most = bytes / size_of::<Place>();
-        // The system provides memory only for the places that are filled.
+        // The operating system provides memory only for the places that are filled.
         (most >= MIN_PLACES).then(|| Self {
             places: Vec::with_capacity(most),
             most,
@@ -131,7 +137,7 @@ impl Recorder {
         &mut self.places[self.next - 1]
     }
 
-    /// Returns the number of places filled since the recorder was created.
+    /// Returns the number of places that were filled since the recorder was created.
     const fn filled(&self) -> u64 {
         self.laps * self.most as u64 + self.next as u64
     }
@@ -152,14 +158,14 @@ impl Recorder {
         *self.next_place() = Place { first, low, code: REST, third, fourth: 0 };
     }
 
-    /// Pushes an event without values.
+    /// Records an event without values.
     fn push_bare(&mut self, at: Time, hash: u32, transition: Transition) {
         let kind = BARE_EVENTS.iter().position(|&(_, event)| event == transition);
         debug_assert!(kind.is_some(), "{transition:?} has values");
         self.push(at, hash, (BARE + kind.unwrap_or_default() as u32) << KIND, 0, 0);
     }
 
-    /// Pushes an event of a group or of the queue.
+    /// Records an event of a group or of the queue.
     fn push_group(&mut self, at: Time, transition: Transition) {
         self.shared = self.filled() + 1;
         let (kind, group) = match transition {
@@ -172,7 +178,7 @@ impl Recorder {
         self.push(at, 0, (GROUP + kind) << KIND, group, 0);
     }
 
-    /// Pushes an event of a key that is not an add, a delivery or a completion.
+    /// Records an event of a key that is not an add, a delivery or a completion.
     fn push_key(&mut self, at: Time, hash: u32, transition: Transition) {
         match transition {
             Transition::Held { until } => self.push(at, hash, HELD << KIND, until.as_nanos(), 0),
@@ -186,7 +192,7 @@ impl Recorder {
         }
     }
 
-    /// Pushes an add. `group` is the group of a new key.
+    /// Records an add. `group` is the group of the key if the key is new.
     #[inline(always)]
     fn push_add(&mut self, hash: u32, add: &Add, code: u32, group: Option<GroupId>, now: Time) {
         let is_plain = matches!(add.when, When::Now)
@@ -232,7 +238,8 @@ impl Recorder {
 
     #[inline(always)]
     pub(super) fn push_delivery<K>(&mut self, record: &Record<K>, number: u64, now: Time) {
-        // The values are read after the place is known. Otherwise, the call of `next_place` would have to save them.
+        // The values are read after the call of `next_place`. Otherwise, the compiled code would
+        // have to save them across the call.
         let place = self.next_place();
         place.first = now.as_nanos();
         place.low = record.hash;
@@ -263,7 +270,8 @@ impl Recorder {
         self.push_group(now, Transition::GroupFreed(group.id()));
     }
 
-    /// Returns the event in the place `number`, or `None` if the place continues another event.
+    /// Returns the event in place `number`. Returns `None` if the place contains the rest of an
+    /// event.
     fn decode(&self, number: u64) -> Option<Event> {
         let place = |number: u64| {
             let index = (number % self.most as u64) as usize;
@@ -323,13 +331,13 @@ fn nth<T: Copy>(values: &[(&str, T)], index: u32) -> Option<T> {
     values.get(index as usize).map(|&(_, value)| value)
 }
 
-/// Packs the flags and the priority of an add into one number.
+/// Packs the flags and the priority of an add into 64 bits.
 #[inline(always)]
 const fn asked(add: &Add) -> u64 {
     (add.flags as u64) << 32 | add.priority as u32 as u64
 }
 
-/// Returns the reason of an add as bits of the code of its event.
+/// Returns the reason of an add as the bits of `Place::code`.
 #[inline(always)]
 const fn reason_code(add: &Add) -> u32 {
     match add.reason {
@@ -338,28 +346,30 @@ const fn reason_code(add: &Add) -> u32 {
     }
 }
 
-/// The place of an event whose operation has no result yet.
+/// The place of an event whose result is not known yet.
 #[derive(Clone, Copy)]
 #[must_use = "the event needs its result"]
 pub(super) struct Unfinished(u64);
 
 impl<K: Eq + Clone> Queue<K> {
-    /// Returns true if the queue records events. Then every operation needs the time.
+    /// Returns true if the queue records events. The caller must then pass the time to every
+    /// operation.
     #[inline]
     #[must_use]
     pub const fn is_recording(&self) -> bool {
         self.recorder.is_some()
     }
 
-    /// Sets the time of the events of operations that have no time. If the queue [records](Self::is_recording), a
-    /// caller calls this method before such an operation.
+    /// Sets the time for the events of operations that have no parameter `now`. If the queue
+    /// [records events](Self::is_recording), the caller calls this method before each such
+    /// operation.
     pub fn observe(&mut self, now: Time) {
         if let Some(recorder) = &mut self.recorder {
             recorder.now = now;
         }
     }
 
-    /// Records an add of a key that has a record, or that is refused.
+    /// Records an add of a key that already has a record, or an add that the queue refuses.
     #[inline(always)]
     pub(super) fn record_add(&mut self, hash: u32, add: &Add, added: Added, now: Time) {
         if let Some(recorder) = &mut self.recorder {
@@ -367,7 +377,8 @@ impl<K: Eq + Clone> Queue<K> {
         }
     }
 
-    /// Records an add that the caller has refused, because the queue [refuses](Self::refuses) it.
+    /// Records an add that the caller has refused itself, because [`refuses`](Self::refuses)
+    /// returned true.
     pub fn record_refusal(&mut self, hash: u64, add: &Add) {
         if let Some(now) = self.recorder.as_ref().map(|recorder| recorder.now) {
             self.record_add(fold(hash), add, Added::Refused, now);
@@ -384,7 +395,8 @@ impl<K: Eq + Clone> Queue<K> {
         }
     }
 
-    /// Records an add whose result is not known yet, so that its event precedes the events that it causes.
+    /// Records an add before its result is known, so that its event comes before the events that it
+    /// causes.
     pub(super) fn begin_add(&mut self, slot: Slot, add: &Add, now: Time) -> Option<Unfinished> {
         let recorder = self.recorder.as_mut()?;
         let place = Unfinished(recorder.filled());
@@ -401,8 +413,8 @@ impl<K: Eq + Clone> Queue<K> {
         }
     }
 
-    /// Records a completion of the delivery of the key in `slot`, when the key's failures are known and its next run is
-    /// not.
+    /// Records the completion of the delivery of the key in `slot`. At this point, the failures of
+    /// the key are known, and its next run is not.
     pub(super) fn begin_completion(
         &mut self,
         slot: Slot,
@@ -425,7 +437,8 @@ impl<K: Eq + Clone> Queue<K> {
         Some(place)
     }
 
-    /// Records the state of the key in `slot` after the completion, before its record is removed.
+    /// Adds the state of the key in `slot` to the event of its completion, before the record can be
+    /// removed.
     pub(super) fn end_completion(&mut self, place: Option<Unfinished>, slot: Slot) {
         let (Some(recorder), Some(Unfinished(place))) = (&mut self.recorder, place) else { return };
         let record = self.records.get(slot);
@@ -443,7 +456,7 @@ impl<K: Eq + Clone> Queue<K> {
         }
     }
 
-    /// Records a transition of the key in `slot`.
+    /// Records a change of the key in `slot`.
     #[inline(always)]
     pub(super) fn record_slot(&mut self, slot: Slot, now: Time, transition: Transition) {
         if let Some(recorder) = &mut self.recorder {
@@ -452,7 +465,7 @@ impl<K: Eq + Clone> Queue<K> {
         }
     }
 
-    /// Like `record_slot`, for an operation without a time.
+    /// Like `record_slot`, for an operation that has no parameter `now`.
     #[inline(always)]
     pub(super) fn record_slot_now(&mut self, slot: Slot, transition: Transition) {
         if let Some(recorder) = &self.recorder {
@@ -460,14 +473,15 @@ impl<K: Eq + Clone> Queue<K> {
         }
     }
 
-    /// Records a transition of the key with this hash, which may have no record.
+    /// Records a change of the key with this hash, which need not have a record.
     pub(super) fn record_hash(&mut self, hash: u32, now: Time, transition: Transition) {
         if let Some(recorder) = &mut self.recorder {
             recorder.push_key(now, hash, transition);
         }
     }
 
-    /// Records that the group of the key in `slot` falls below its limit again, because the delivery of the key ends.
+    /// Records that the group of the key in `slot` falls below its limit, if the completion of this
+    /// key has this effect.
     #[inline(always)]
     pub(super) fn record_freed_group(&mut self, slot: Slot, now: Time) {
         if self.recorder.is_some()
@@ -477,7 +491,7 @@ impl<K: Eq + Clone> Queue<K> {
         }
     }
 
-    /// Records a transition of a group or of the queue.
+    /// Records a change of a group or of the queue.
     #[inline(always)]
     pub(super) fn record_all(&mut self, now: Option<Time>, transition: Transition) {
         if let Some(recorder) = &mut self.recorder {
@@ -520,7 +534,7 @@ mod tests {
         let Transition::Added { kind, group, .. } = events[3].transition else { panic!("an add") };
         assert_eq!(kind, AddKind::Debounced { at_most: Duration::from_secs(9) });
         assert_eq!(group, Some(GroupId::new(7).weight(2)));
-        // A continuation does not count as an event if the first place of its event was overwritten.
+        // If the first place of an event was overwritten, its rest is not returned as an event.
         let _ = queue.cancel(&0, 0);
         assert_eq!(queue.events_after(0).len(), 4);
     }

@@ -1,4 +1,4 @@
-//! Recordings: the settings of a queue and its events, as text that a person can read.
+//! Recordings: the settings and the events of a queue, as text that a person can read.
 
 mod anonymous;
 
@@ -17,32 +17,35 @@ use crate::memory::fold;
 use crate::order::{CustomOrder, GroupId, Order};
 use crate::types::{Added, CancelReason, InFlightPolicy, Merge, Pace, ReaddPolicy, Reason, Time};
 
-/// The first line of a recording. The number is the version of the format.
+/// The first line of a recording. The number at its end is the version of the format.
 const HEADER: &str = "requeue-recording 1";
 
-/// The events of a queue with its settings, which `requeue replay` checks against the state machine.
+/// The settings and the events of a queue. `requeue replay` repeats the events, and compares the
+/// results.
 ///
-/// A recording contains the names of keys only if they were [added](Self::insert_name). Otherwise, it contains only the
-/// hashes of keys, which have a different random seed in each queue.
+/// A recording contains the name of a key only if a caller has [inserted](Self::insert_name) it.
+/// Otherwise, it contains only a hash of the key. Each queue has a different random seed for these
+/// hashes.
 ///
 /// # Text format
 ///
-/// [`Display`](fmt::Display) writes a recording as text, and [`FromStr`] reads it. The first line is `requeue-recording
-/// 1`, with the version of the format. Each further line is a setting, a name or an event. Lines that are empty or
-/// begin with `#` are ignored. Times and durations are in nanoseconds.
+/// [`Display`](fmt::Display) writes a recording as text, and [`FromStr`] reads it. The first line
+/// is `requeue-recording 1`, with the version of the format. Each further line contains a setting,
+/// a name, a reason or an event. The reader ignores lines that are empty or begin with `#`. Times
+/// and durations are in nanoseconds.
 ///
 /// | line | meaning |
 /// |---|---|
 /// | `readd hold` | the re-add policy: `hold`, `replace` or `keep-both` |
-/// | `restart 30000000000` | adds restart runs, at most for this number of nanoseconds |
-/// | `order priority 10` | the order: `fifo`, `priority` with `oldest_every`, or `custom` |
-/// | `fair`, `groups`, `group-limit 3` | the groups |
-/// | `pace 2 60000000000` | the runs and the window of the pace |
-/// | `track` | times are tracked |
+/// | `restart 30000000000` | adds restart runs, for at most this number of nanoseconds |
+/// | `order priority 10` | the order: `fifo`, `priority` with its `oldest_every`, or `custom` |
+/// | `fair`, `groups`, `group-limit 3` | the settings of groups |
+/// | `pace 2 60000000000` | the number of runs and the window of the pace |
+/// | `track` | the queue tracks times |
 /// | `lost 12` | the number of events before the first event of the recording |
-/// | `name 1f3c22d0 default/web` | the name of a key |
-/// | `reason 3 Pod applied` | the text of a reason |
-/// | `5000 1f3c22d0 added new due=5000` | an event: time, hash of the key or `-`, event, and its values |
+/// | `name 1f3c22d0 default/web` | the name of the key with this hash |
+/// | `reason 3 Pod applied` | the text of the reason with this number |
+/// | `5000 1f3c22d0 added new due=5000` | an event: its time, the hash of the key or `-`, the kind, and the values |
 ///
 /// # Examples
 ///
@@ -61,15 +64,15 @@ const HEADER: &str = "requeue-recording 1";
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Recording {
     pub(super) rules: Rules,
-    /// The number of events before the first event.
+    /// The number of events that were overwritten before the first event of this recording.
     pub(super) lost: u64,
     pub(super) events: Vec<Event>,
     names: BTreeMap<u32, String>,
-    /// The texts of reasons.
+    /// The text of each reason that has one.
     reasons: BTreeMap<Reason, String>,
 }
 
-/// The settings of a queue. A custom order is not included.
+/// The settings of a queue. They do not include the user's code for a custom order.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Rules {
     readd: ReaddPolicy,
@@ -89,7 +92,7 @@ pub(super) enum Ordering {
     Custom,
 }
 
-/// A custom order that stores no keys, because the recording says which key is next.
+/// A custom order that contains no keys. In a replay, the recording decides which key is next.
 struct Unordered;
 
 impl CustomOrder<u32> for Unordered {
@@ -129,8 +132,8 @@ impl Rules {
         }
     }
 
-    /// Returns the settings of a queue that replays a recording. If `in_order` is false, the recording alone decides the
-    /// order of deliveries, and the keys have no groups.
+    /// Returns the configuration of a queue that replays a recording. If `in_order` is false, the
+    /// recording decides the order of deliveries, and the keys have no groups.
     pub(super) fn config(&self, in_order: bool, recording: usize) -> Config<u32> {
         Config {
             readd_policy: self.readd,
@@ -164,7 +167,7 @@ impl Recording {
         &self.events
     }
 
-    /// Returns the number of events that happened before the first event of the recording.
+    /// Returns the number of events that were overwritten before the first event of this recording.
     // Only the program and tests need this method.
     #[doc(hidden)]
     #[must_use]
@@ -180,15 +183,15 @@ impl Recording {
         self.names.len()
     }
 
-    /// Inserts the name of the key with this hash. Control characters become spaces.
+    /// Inserts the name of the key with this hash. Each control character becomes a space.
     // Users call `Queue::recording_with_names` of `requeue`.
     #[doc(hidden)]
     pub fn insert_name(&mut self, hash: u64, name: &str) {
         self.names.insert(fold(hash), clean(name));
     }
 
-    /// Returns the name of the key with this hash, if the recording contains the name, and
-    /// otherwise the hash.
+    /// Returns the name of the key with this hash. If the recording does not contain the name,
+    /// returns the hash.
     // Only the program needs this method, which prints a recording.
     #[doc(hidden)]
     #[must_use]
@@ -196,14 +199,14 @@ impl Recording {
         self.names.get(&key).filter(|name| !name.is_empty()).cloned().unwrap_or_else(|| hex(key))
     }
 
-    /// Inserts the text of a reason. Control characters become spaces.
+    /// Inserts the text of a reason. Each control character becomes a space.
     // `Queue::recording` of `requeue` calls this method.
     #[doc(hidden)]
     pub fn insert_reason(&mut self, reason: Reason, text: &str) {
         self.reasons.insert(reason, clean(text));
     }
 
-    /// Returns the text of a reason, if the recording has it.
+    /// Returns the text of a reason, if the recording contains it.
     // Only the program needs this method, which prints a recording.
     #[doc(hidden)]
     #[must_use]
@@ -212,7 +215,8 @@ impl Recording {
     }
 }
 
-/// Returns `name` as one line, which the reader of the text restores unchanged.
+/// Returns `name` without control characters and outer spaces. Such a name fits on one line, and
+/// reading it back gives the same name.
 fn clean(name: &str) -> String {
     let name: String = name.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
     name.trim().to_owned()
@@ -274,7 +278,7 @@ const READDS: [(&str, ReaddPolicy); 3] = [
     ("replace", ReaddPolicy::Replace),
     ("keep-both", ReaddPolicy::KeepBoth),
 ];
-// The codes of a recorder are the indexes in the tables below.
+// A recorder stores the index in one of the following tables as the code of a value.
 pub(super) const ADDS: [(&str, Added); 7] = [
     ("new", Added::New),
     ("coalesced", Added::Coalesced),
@@ -324,7 +328,7 @@ fn nanos(duration: Duration) -> u64 {
     (Time::ZERO + duration).as_nanos()
 }
 
-/// The line of an event in the text of a recording.
+/// Formats an event as its line in a recording.
 pub(super) struct Line<'e>(pub(super) &'e Event);
 
 impl fmt::Display for Line<'_> {
@@ -413,9 +417,9 @@ fn write_event(f: &mut fmt::Formatter<'_>, event: &Event) -> fmt::Result {
 
 // --- Reading ------------------------------------------------------------------------------------
 
-/// The error for a text that is not a recording.
+/// The error of a text that is not a valid recording.
 ///
-/// The message names the line and the cause.
+/// The message contains the number of the line and the cause.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct InvalidRecording {
     line: usize,
@@ -423,7 +427,7 @@ pub struct InvalidRecording {
 }
 
 impl InvalidRecording {
-    /// Returns the number of the line, from 1.
+    /// Returns the number of the invalid line, from 1.
     #[must_use]
     pub const fn line(&self) -> usize {
         self.line
@@ -522,7 +526,7 @@ fn hash(text: &str) -> Result<u32, String> {
     hash.ok_or_else(|| format!("`{text}` is not the hash of a key, which has 8 hexadecimal digits"))
 }
 
-/// The values of an event: pairs of a name and a text.
+/// The values of an event, as pairs of a name and a text.
 struct Values<'l>(Vec<(&'l str, &'l str)>);
 
 impl<'l> Values<'l> {

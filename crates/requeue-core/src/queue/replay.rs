@@ -1,4 +1,5 @@
-//! Replays a recording through the state machine, and compares the events.
+//! The replay of a recording. The state machine repeats the recorded operations, and the replay
+//! compares the resulting events with the recorded events.
 
 use alloc::boxed::Box;
 use alloc::collections::{BTreeMap, BTreeSet};
@@ -16,62 +17,70 @@ use crate::types::{Add, Added, Asked, CancelReason, Ending, Finish, Phase, Slot,
 #[cfg(test)]
 mod tests;
 
-/// The memory of a replay's recorder, in bytes. The recorder has space for the events of one
+/// The memory for the recorder of a replay, in bytes. The recorder only has to hold the events of one
 /// operation.
 const RECORDING: usize = 4096;
 
-/// The replay of a recording, an iterator over its steps. The iterator ends after the first
-/// difference.
+/// The replay of a recording, as an iterator over its steps. After the first difference, the
+/// iterator returns `None`.
 ///
-/// The replay performs each recorded operation at its recorded time, and compares the events that the state machine
-/// records with those of the recording.
+/// The replay performs each recorded operation at its recorded time. It then compares the events
+/// that the state machine records with those of the recording.
 ///
-/// A recording that has lost no events is replayed as a whole, with the order of deliveries and the groups. If the
-/// queue has a custom order, the replay delivers keys in the order of the recording. If events were lost, the recording
-/// begins in the middle. The replay then skips the events of each key until an add of the key while it has no state.
-/// Such a replay does not check the order and the groups, and ends with the shutdown of the queue. If the queue also
-/// has a [`Pace`](crate::Pace), the replay can differ after the clock of the queue went back.
+/// If the recording has lost no events, the replay also checks the order of deliveries and the
+/// groups. If the queue has a custom order, the replay delivers the keys in the order of the
+/// recording.
+///
+/// If events were lost, the recording begins in the middle. The replay then skips the events of
+/// each key until the recording contains an add of the key while it has no state. Such a replay
+/// checks neither the order nor the groups, and ends with the shutdown of the queue. If the queue
+/// also has a [`Pace`](crate::Pace), and its clock went back, this replay can report a difference
+/// although the recording is correct.
 pub struct Replay<'r> {
     recording: &'r Recording,
     queue: Queue<u32>,
-    /// The number of events that were replayed or skipped.
+    /// The number of recorded events that were replayed or skipped.
     position: usize,
-    /// The number of events that the recorder of the replay has recorded.
+    /// The number of events that the replay's own queue has recorded.
     replayed: u64,
-    /// The adds, flags and priorities of the deliveries in flight, by delivery number.
+    /// The adds, flags and priority of each delivery in flight, by the number of the delivery.
     asked: BTreeMap<u64, Asked>,
-    /// The keys whose state is known, if the recording begins in the middle.
+    /// The keys whose state is known. It is used only if the recording begins in the middle.
     known: BTreeSet<u32>,
     skipped: BTreeSet<u32>,
-    /// The last starts of skipped keys, which count toward the pace.
+    /// The last start of each skipped key, because it may still count toward the pace.
     starts: BTreeMap<u32, Time>,
-    /// The number of keys that became due since the last operation of another kind.
+    /// The number of keys that became due since the last other operation.
     promotions: usize,
     is_over: bool,
 }
 
-/// A step of a [`Replay`]: an operation.
+/// One step of a [`Replay`]: an operation and its events.
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct Step {
-    /// The events of the operation: the operation and its consequences.
+    /// The event of the operation, followed by the events that it caused.
     pub events: Vec<Event>,
-    /// The state of the key after the operation, if the queue has a record of it.
+    /// The state of the key after the operation. `None` if the queue has no record of the key, or
+    /// the operation concerns no key.
     pub entry: Option<Entry<u32>>,
-    /// True if the operation was not replayed, because the state before the operation is unknown.
+    /// True if the replay skipped the operation, because it does not know the state before the
+    /// operation.
     pub is_skipped: bool,
 }
 
 /// The first difference between a recording and its replay.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Difference {
-    /// The number of the event in the recording, from 0.
+    /// The index of the event in the recording, from 0.
     pub position: usize,
-    /// The event of the recording. `None` means that the recording ends here, and the replay has a further event.
+    /// The recorded event. `None` means that the recording has ended, and the replay has another
+    /// event.
     pub recorded: Option<Event>,
-    /// The event of the replay. `None` means that the replay has no event here.
+    /// The replayed event. `None` means that the replay has no event at this position.
     pub replayed: Option<Event>,
-    /// The reason why the replay cannot perform the operation, if there is one.
+    /// The reason why the replay could not perform the operation. `None` if it performed the
+    /// operation, and the events differ.
     pub reason: Option<&'static str>,
 }
 
@@ -93,11 +102,13 @@ impl fmt::Display for Difference {
 impl core::error::Error for Difference {}
 
 impl Recording {
-    /// Begins the replay of this recording.
+    /// Starts a replay of this recording.
     ///
-    /// The keys of the replay are hashes of 32 bits. Two keys with the same hash are one key for the replay, which can
-    /// then differ from a correct recording. Among 10,000 keys, two keys share a hash with a probability of about 1 %.
-    // A user replays a recording with the program, so the items of a replay are hidden.
+    /// The keys of the replay are the hashes of the recorded keys, with 32 bits. If two keys have
+    /// the same hash, they are one key in the replay, which can then report a difference although
+    /// the recording is correct. For 10,000 keys, the probability that two have the same hash is
+    /// about 1 %.
+    // Users replay a recording with the program, so the items of a replay are hidden.
     #[doc(hidden)]
     #[must_use]
     pub fn replay(&self) -> Replay<'_> {
@@ -117,7 +128,7 @@ impl Recording {
 }
 
 impl Replay<'_> {
-    /// Returns the number of keys of which some events were skipped.
+    /// Returns the number of keys of which the replay has skipped at least one event.
     #[must_use]
     pub fn skipped_keys(&self) -> usize {
         self.skipped.len()
@@ -125,7 +136,8 @@ impl Replay<'_> {
 
     /// Returns true if the replay knows the state of the key with this hash.
     ///
-    /// The replay of a recording that has lost events does not know every key. After a shutdown, it knows no key.
+    /// If the recording has lost events, the replay does not know every key. After a shutdown, it
+    /// then knows no key.
     #[must_use]
     pub fn knows(&self, key: u32) -> bool {
         self.is_whole() || self.known.contains(&key) && self.queue.ending() != Ending::ShutDown
@@ -139,7 +151,8 @@ impl Replay<'_> {
         &self.queue
     }
 
-    /// Returns the state of the key with this hash.
+    /// Returns the present state of the key with this hash, if the queue of the replay has a record
+    /// of it.
     #[must_use]
     pub fn look_up(&self, key: u32) -> Option<Entry<u32>> {
         self.queue.look_up(&key, key.into())
@@ -149,7 +162,7 @@ impl Replay<'_> {
         self.recording.lost == 0
     }
 
-    /// Returns true if the state before `event` is unknown.
+    /// Returns true if the replay does not know the state before `event`, and must skip it.
     fn skips(&mut self, event: &Event) -> bool {
         if self.is_whole() {
             return false;
@@ -178,18 +191,20 @@ impl Replay<'_> {
         is_unknown
     }
 
-    /// Returns true if no start of `key` that was not replayed still counts toward the pace.
+    /// Returns true if none of the starts of `key` that the replay skipped still counts toward the
+    /// pace.
     fn is_past_window(&self, key: u32, now: Time) -> bool {
         let begin = self.recording.events.first().map_or(now, |event| event.at);
         let last = self.starts.get(&key).copied().unwrap_or(begin);
         self.recording.rules.pace.is_none_or(|pace| last + pace.per() <= now)
     }
 
-    /// Replays the operation that begins with `event`.
+    /// Performs the operation that begins with `event`, and compares its events.
     fn step(&mut self, event: Event) -> Result<Step, Box<Difference>> {
         if self.skips(&event) {
             self.position += 1;
-            // After a shutdown, `skips` skips all events, so the replay ends here.
+            // After a shutdown, `skips` returns true for all events, so the queue is shut down
+            // here.
             if event.transition == Transition::ShutDown {
                 self.queue.end(Ending::ShutDown);
                 self.replayed = self.queue.events_count();
@@ -214,7 +229,7 @@ impl Replay<'_> {
             let recorded = self.recording.events.get(position).copied();
             let expected = recorded.map(|recorded| self.as_replayed(recorded));
             if expected != Some(replayed) {
-                // All consequences of an operation concern its key or the key's group.
+                // All events of an operation concern its key or the group of the key.
                 let hash = if replayed.hash == 0 { 0 } else { event.hash };
                 let replayed = Event { hash, ..replayed };
                 return Err(difference(position, recorded, Some(replayed), None));
@@ -229,8 +244,9 @@ impl Replay<'_> {
         Ok(Step { events, entry, is_skipped: false })
     }
 
-    /// Returns the position of the next event to compare. In a recording that begins in the middle, events of groups
-    /// can stand between an operation and its consequences, and are skipped.
+    /// Returns the index of the next event to compare. If the recording begins in the middle, the
+    /// replay has no groups. It then skips the events of groups between an operation and the events
+    /// that it caused.
     fn next_position(&self, is_first: bool) -> usize {
         let mut position = self.position;
         if !self.is_whole() && !is_first {
@@ -242,8 +258,8 @@ impl Replay<'_> {
         position
     }
 
-    /// Returns the event that the queue of the replay records for a recorded event. The replay hashes the recorded hash
-    /// again, because the recorded hash is its key.
+    /// Converts a recorded event into the event that the queue of the replay should record. The
+    /// hash of the recorded key is the key in the replay, so it is hashed again.
     fn as_replayed(&self, mut event: Event) -> Event {
         if let Subject::Key(key) = event.subject() {
             event.hash = fold(key.into());
@@ -256,7 +272,7 @@ impl Replay<'_> {
         event
     }
 
-    /// Performs the operation that `event` records, or returns the reason why it cannot be performed.
+    /// Performs the operation that `event` records. If that is impossible, returns the reason.
     fn perform(&mut self, event: &Event) -> Result<(), &'static str> {
         let (at, key) = (event.at, event.hash);
         let hash = u64::from(key);
@@ -332,7 +348,8 @@ impl Replay<'_> {
         Ok(())
     }
 
-    /// If the operation of `event` makes due keys ready, checks that all due keys became ready before `event`.
+    /// If the operation of `event` first makes due keys ready, checks that all due keys became
+    /// ready before `event`.
     fn check_promotions(&mut self, event: &Event) -> Result<(), &'static str> {
         let before = core::mem::take(&mut self.promotions);
         let promotes = match event.transition {
@@ -340,11 +357,11 @@ impl Replay<'_> {
                 self.promotions = before + 1;
                 false
             }
-            // A caller can refuse an add without a call of the queue.
+            // A caller can refuse an add itself. The queue has then made no due keys ready.
             Transition::Added { added, .. } => added != Added::Refused,
             Transition::Delivered { .. } => true,
-            // A completion whose key could not be copied for the custom order makes no due keys
-            // ready.
+            // With a custom order, a completion may be one that copied no keys, because the `clone`
+            // of a key had panicked. Such a completion makes no due keys ready.
             Transition::Completed { .. } => self.recording.rules.order != Ordering::Custom,
             _ => false,
         };
@@ -432,8 +449,8 @@ impl Replay<'_> {
         self.queue.find_slot(&key, key.into()).ok_or("the key has no state")
     }
 
-    /// Returns the ticket of the delivery of `key`, which must have the number `number`, if it is
-    /// given.
+    /// Returns the ticket of the delivery of `key` that is in flight. If `number` is given, the
+    /// delivery must have this number.
     fn ticket(&self, key: u32, number: Option<u64>) -> Result<Ticket, &'static str> {
         let slot = self.slot(key)?;
         let record = self.queue.records.get(slot);

@@ -1,4 +1,5 @@
-//! Cancels runs in flight: runs that a caller names, and runs that an add restarts.
+//! The cancellation of runs in flight: by a caller who names the key, or by an add that restarts
+//! the run.
 
 use core::borrow::Borrow;
 use core::time::Duration;
@@ -9,14 +10,14 @@ use super::{Queue, Transition};
 use crate::memory::Sparse;
 use crate::types::{CancelReason, CancelledRun, Slot, Ticket, Time};
 
-/// The state of a queue in which an add restarts the run in flight.
+/// The state for restarts, in a queue where an add restarts the run in flight of its key.
 pub(super) struct Restarts {
     at_most: Duration,
-    /// The keys in a series of restarts. The value of a key is the time after which adds no longer
-    /// restart its runs. A series lasts from the first restart until a run that was not restarted
-    /// completes, or until no run is pending.
+    /// The keys in a series of restarts, with the time from which adds no longer restart their
+    /// runs. A series begins with the first restart. It ends when a run that was not restarted
+    /// completes, or when no run of the key is pending.
     pub(super) series: Sparse<Time>,
-    /// The deliveries that were restarted since the last call of `take_restarted`.
+    /// The numbers of the deliveries that were restarted since the last call of `take_restarted`.
     restarted: Vec<u64>,
 }
 
@@ -27,8 +28,8 @@ impl Restarts {
 }
 
 impl<K: Eq + Clone> Queue<K> {
-    /// Cancels the run in flight of `key`. Returns the result, and the number of the delivery if
-    /// this call has cancelled it.
+    /// Cancels the run in flight of `key`. Returns the result. If this call has cancelled the run,
+    /// also returns the number of the delivery.
     pub fn cancel_running<Q>(&mut self, key: &Q, hash: u64) -> (CancelledRun, Option<u64>)
     where
         K: Borrow<Q>,
@@ -47,27 +48,29 @@ impl<K: Eq + Clone> Queue<K> {
         }
         match record.cancel_reason() {
             Some(_) => (CancelledRun::AlreadyCancelled, None),
-            // The run is sealed, because its item is being dropped.
+            // The run is sealed, because its worker is about to complete it.
             None => (CancelledRun::NotInFlight, None),
         }
     }
 
-    /// Returns the reason for the cancellation if this delivery was cancelled and has not been completed.
+    /// Returns why the run of this delivery was cancelled. Returns `None` if it was not cancelled,
+    /// or if the delivery was completed.
     #[must_use]
     pub fn cancel_reason(&self, ticket: &Ticket) -> Option<CancelReason> {
         self.records.get(self.slot_of(ticket)?).cancel_reason()
     }
 
-    /// Returns the reason for the cancellation if this delivery was cancelled. From now on, nothing cancels its run.
+    /// Prevents any later cancellation of the run of this delivery. Returns why the run was
+    /// cancelled, if it was.
     ///
     /// If a completion depends on the reason, the caller calls this method first. It then releases
-    /// its lock, and completes the delivery.
+    /// its lock, chooses the completion, and completes the delivery.
     pub fn seal(&mut self, ticket: &Ticket) -> Option<CancelReason> {
         let slot = self.slot_of(ticket)?;
         let record = self.records.get_mut(slot);
         record.seal();
         let reason = record.cancel_reason();
-        // Without restarts, no later event depends on the seal.
+        // In a queue that does not restart runs, no later event depends on the seal.
         if self.restarts() {
             self.record_slot_now(slot, Transition::Sealed);
         }
@@ -80,24 +83,26 @@ impl<K: Eq + Clone> Queue<K> {
         self.restarts.is_some()
     }
 
-    /// Returns the numbers of the deliveries that adds have cancelled since the last call.
+    /// Returns the numbers of the deliveries that adds have cancelled since the last call of this
+    /// method.
     ///
     /// In a queue that restarts runs, the caller must call this method after each operation, and
-    /// notify the workers. Otherwise, the list of numbers grows.
+    /// notify the workers of these deliveries. Otherwise, the list of numbers grows without bound.
     #[must_use]
     pub fn take_restarted(&mut self) -> Vec<u64> {
         self.restarts.as_mut().map(|it| core::mem::take(&mut it.restarted)).unwrap_or_default()
     }
 
-    /// Cancels the run of the key in `slot`, which is in flight and was added again at `now`, if
-    /// the queue restarts runs and the bound of the series has not passed.
+    /// Cancels the run of the key in `slot`, which is in flight and was added again at `now`. Does
+    /// nothing if the queue does not restart runs, or if the series of restarts has reached its
+    /// bound.
     #[cold]
     pub(super) fn restart_run(&mut self, slot: Slot, now: Time) {
         let Some(restarts) = &mut self.restarts else { return };
         let record = self.records.get_mut(slot);
         let series = restarts.series.get(slot);
         let until = series.unwrap_or(now + restarts.at_most);
-        // A sealed run is about to complete, and does not count as restarted.
+        // A sealed run completes soon without being cancelled, so it is not restarted.
         if now >= until || !record.try_cancel(CancelReason::Restarted) {
             return;
         }
@@ -110,7 +115,7 @@ impl<K: Eq + Clone> Queue<K> {
         self.record_slot(slot, now, Transition::Cancelled { number, reason });
     }
 
-    /// Ends the series of restarts of the key in `slot`. Returns false if the key was in no series.
+    /// Ends the series of restarts of the key in `slot`. Returns true if the key was in a series.
     #[inline]
     pub(super) fn end_series(&mut self, slot: Slot) -> bool {
         self.restarts.as_mut().is_some_and(|restarts| restarts.series.take(slot).is_some())

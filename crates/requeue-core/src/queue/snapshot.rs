@@ -1,4 +1,4 @@
-//! Snapshots: the keys of a queue, one page at a time, and the reason why a key waits.
+//! Snapshots: the state of one key, pages of all keys, and an explanation why a key waits.
 
 use core::borrow::Borrow;
 use core::fmt;
@@ -10,7 +10,7 @@ use super::{ConsecutiveFailures, Histogram, Queue};
 use crate::order::Fair;
 use crate::types::{CancelReason, Ending, Pace, Phase, Shown, Slot, Time};
 
-/// A snapshot of one key.
+/// The state of one key at one moment.
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct Entry<K> {
@@ -18,20 +18,20 @@ pub struct Entry<K> {
     pub key: K,
     /// The phase of the key.
     pub phase: Phase,
-    /// The time at which the key became ready, was delivered, or began to wait, if times are
-    /// tracked.
+    /// The time at which the key was delivered, if it is in flight. Otherwise, the time at which it
+    /// became ready or began to wait. `None` if the queue does not track times.
     pub since: Option<Time>,
     /// The due time, if the key waits.
     pub due: Option<Time>,
-    /// The latest time to which further debounced adds can postpone the due time, if the key waits for a debounced add.
-    /// The bound is [`Time::NEVER`] without [`at_most`](crate::Add::at_most). If the pace delays the run, the bound may
-    /// be before the due time.
+    /// The latest time to which further debounced adds can postpone the due time, if the key waits
+    /// for them. Without [`at_most`](crate::Add::at_most), it is [`Time::NEVER`]. If the pace
+    /// delays the run, the bound may be before the due time.
     pub bound: Option<Time>,
     /// The number of consecutive failures.
     pub failures: u32,
-    /// The priority of the pending run, or of the last run if none is pending.
+    /// The priority of the pending run. If no run is pending, the priority of the last run.
     pub priority: i32,
-    /// The flags of the pending run, or-ed.
+    /// The flags of all adds of the pending run, or-ed.
     pub flags: u32,
     /// The number of adds that the next run serves.
     pub adds: u32,
@@ -39,21 +39,20 @@ pub struct Entry<K> {
     pub held_back: bool,
     /// The reason for the cancellation of the run in flight, if the run was cancelled.
     pub cancelled: Option<CancelReason>,
-    /// The circumstances of the key, for [`explain`](Self::explain).
-    // The field is hidden, because users get the same facts from the queue, its groups and `explain`. Tests compare
-    // these values with a model.
+    /// The state of the queue and of the key's group, which [`explain`](Self::explain) needs.
+    // The field is hidden, because users get the same information from the queue, its groups and
+    // `explain`. It is public for tests, which compare it with a model.
     #[doc(hidden)]
     pub around: Circumstances,
 }
 
-/// The state of the queue and of the group of a key, as far as this state decides when the key
-/// runs.
+/// The state of the queue and of a key's group that influences when the key runs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Circumstances {
     /// The queue's pace, if any.
     pub pace: Option<Pace>,
-    /// The time from which the queue's pace permits the next start of the key. `Time::ZERO` means
-    /// any time, and `None` that the queue has no pace.
+    /// The time from which the pace permits the next start of the key. `Time::ZERO` means that a
+    /// start is permitted at any time. `None` means that the queue has no pace.
     pub paced_until: Option<Time>,
     /// True if the queue is paused.
     pub paused: bool,
@@ -63,25 +62,25 @@ pub struct Circumstances {
     pub ending: Ending,
 }
 
-/// A position in a walk through the keys. Every number is a valid cursor, and can be stored.
+/// A position in a walk through all keys. A caller may store it. Every number is a valid cursor.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Hash, Default)]
 pub struct Cursor(pub u32);
 
-/// A page of a walk through the queue.
+/// The keys of one step of a walk through the queue.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Page<K> {
     /// The keys of the page.
     pub entries: Vec<Entry<K>>,
-    /// The cursor of the next page, or `None` at the end.
+    /// The cursor of the next page. `None` means that this is the last page.
     pub next: Option<Cursor>,
 }
 
 impl<K: Eq + Clone> Queue<K> {
-    /// Returns the page of up to `limit` keys from `cursor` on. A `limit` of 0 counts as 1.
+    /// Returns the keys from `cursor` on, up to `limit` of them. A `limit` of 0 is treated as 1.
     ///
-    /// A page has more than `limit` keys only if more than `limit` keys have equal hashes. A key
-    /// that has a record during the whole walk is on exactly one page, because keys come in the
-    /// order of their hashes.
+    /// A page has more than `limit` keys only if more than `limit` keys have the same hash. The
+    /// keys are in the order of their hashes. A key that has a record during the whole walk is
+    /// therefore on exactly one page.
     #[must_use]
     pub fn page(&self, cursor: Cursor, limit: usize) -> Page<K> {
         let (limit, from) = (limit.max(1), cursor.0);
@@ -89,15 +88,15 @@ impl<K: Eq + Clone> Queue<K> {
         let mut next = self.index.visit_segments(from, limit, |slot| {
             slots.push((self.records.get(slot).hash.reverse_bits(), slot));
         });
-        // The first segment also contains the keys of earlier pages.
+        // The first segment also contains keys of earlier pages, which are removed here.
         slots.retain(|&(rank, _)| rank >= from);
         slots.sort_unstable();
         if slots.len() > limit {
-            // The first key that does not fit moves to the next page, with all keys that have its
-            // hash.
+            // The first key that does not fit goes to the next page, together with all keys that
+            // have the same hash.
             let mut end = slots.partition_point(|&(rank, _)| rank < slots[limit].0);
             if end == 0 {
-                // More than `limit` keys have this hash. The page contains all keys with this hash.
+                // More than `limit` keys have this hash, so the page contains all of them.
                 end = slots.partition_point(|&(rank, _)| rank == slots[0].0);
             }
             if let Some(&(rank, _)) = slots.get(end) {
@@ -109,8 +108,8 @@ impl<K: Eq + Clone> Queue<K> {
         Page { entries, next: next.map(Cursor) }
     }
 
-    /// Returns the keys in flight, the oldest delivery first. Skips the first `skip` keys, and
-    /// returns up to `limit` keys. Returns `None` if times are not tracked.
+    /// Returns up to `limit` keys in flight, in the order of their deliveries, after the first
+    /// `skip` of them. Returns `None` if the queue does not track times.
     #[must_use]
     pub fn entries_in_flight(&self, skip: usize, limit: usize) -> Option<Vec<Entry<K>>> {
         let tracker = self.tracker.as_ref();
@@ -120,7 +119,7 @@ impl<K: Eq + Clone> Queue<K> {
         })
     }
 
-    /// Returns a snapshot of `key`, if the queue has a record of it.
+    /// Returns the state of `key`, if the queue has a record of it.
     pub fn look_up<Q>(&self, key: &Q, hash: u64) -> Option<Entry<K>>
     where
         K: Borrow<Q>,
@@ -138,7 +137,7 @@ impl<K: Eq + Clone> Queue<K> {
         self.find_slot(key, hash).map(|slot| self.records.get(slot).phase())
     }
 
-    /// Returns the number of consecutive failures of `key`.
+    /// Returns the number of consecutive failures of `key`, or 0 if the queue has no record of it.
     pub fn failures<Q>(&self, key: &Q, hash: u64) -> u32
     where
         K: Borrow<Q>,
@@ -176,8 +175,8 @@ impl<K: Eq + Clone> Queue<K> {
         }
     }
 
-    /// Returns the histograms of how long keys were ready before their delivery, and of how long
-    /// they were in flight. Returns `None` if times are not tracked.
+    /// Returns two histograms: of the times for which keys were ready before their delivery, and of
+    /// the times for which they were in flight. Returns `None` if the queue does not track times.
     #[must_use]
     pub fn histograms(&self) -> Option<(&Histogram, &Histogram)> {
         match &self.tracker {
@@ -186,43 +185,44 @@ impl<K: Eq + Clone> Queue<K> {
         }
     }
 
-    /// Returns the number of failed deliveries by the number of consecutive failures of their keys. All counts are zero
-    /// if times are not tracked.
+    /// Returns the numbers of failed deliveries, by the number of consecutive failures that the key
+    /// then had. All numbers are zero if the queue does not track times.
     #[must_use]
     pub fn consecutive_failures(&self) -> ConsecutiveFailures {
         self.tracker.as_ref().map(|tracker| tracker.consecutive).unwrap_or_default()
     }
 
-    /// Returns the number of ready and dirty keys of each priority that has such keys, in ascending order of priority
-    /// (`workqueue_depth`). Returns `None` if times are not tracked.
+    /// Returns the number of ready and dirty keys of each priority that has such keys, in ascending
+    /// order of priority (`workqueue_depth`). Returns `None` if the queue does not track times.
     pub fn ready_and_dirty_by_priority(&self) -> Option<impl Iterator<Item = (i32, usize)>> {
         let tracker = self.tracker.as_ref();
         self.settings.tracks.then(|| tracker.into_iter().flat_map(|tracker| tracker.depths.iter()))
     }
 
-    /// Returns the sum of the times for which the keys in flight have been in flight
-    /// (`workqueue_unfinished_work_seconds`), or zero if times are not tracked.
+    /// Returns the sum of the times for which the present keys in flight have been in flight
+    /// (`workqueue_unfinished_work_seconds`). Returns zero if the queue does not track times.
     #[must_use]
     pub fn unfinished_work(&self, now: Time) -> Duration {
         self.tracker.as_ref().map_or(Duration::ZERO, |tracker| tracker.unfinished_work(now))
     }
 
-    /// Returns how long the oldest delivery has been in flight
-    /// (`workqueue_longest_running_processor_seconds`), or zero if times are not tracked.
+    /// Returns the time for which the oldest delivery has been in flight
+    /// (`workqueue_longest_running_processor_seconds`). Returns zero if the queue does not track
+    /// times.
     #[must_use]
     pub fn longest_running(&self, now: Time) -> Duration {
         self.tracker.as_ref().map_or(Duration::ZERO, |tracker| tracker.longest_running(now))
     }
 
-    /// Returns how long the oldest ready key that is not throttled has been ready, or zero if times
-    /// are not tracked.
+    /// Returns the time for which the oldest eligible key has been ready. Returns zero if no key is
+    /// eligible, or if the queue does not track times.
     #[must_use]
     pub fn oldest_ready(&self, now: Time) -> Duration {
         self.ready_for(self.ready.oldest_eligible(), now)
     }
 
-    /// Returns how long the oldest ready key whose group has reached its limit has been ready, or zero if times are not
-    /// tracked.
+    /// Returns the time for which the oldest ready key of the groups at their limit has been ready.
+    /// Returns zero if there is no such key, or if the queue does not track times.
     #[must_use]
     pub fn oldest_at_group_limit(&self, now: Time) -> Duration {
         self.ready_for(self.ready.groups().and_then(Fair::oldest_held), now)
@@ -237,10 +237,11 @@ impl<K: Eq + Clone> Queue<K> {
 }
 
 impl<K> Entry<K> {
-    /// Returns the pace, and the time from which the pace permits the run, if the key waits for its
-    /// pace.
+    /// If the key waits for its pace, returns the pace, and the time from which the pace permits
+    /// the run.
     ///
-    /// At `now`, such a key would be ready without the pace, or becomes due before the pace permits the run.
+    /// A key waits for its pace if it would be ready at `now` without the pace, or if it becomes
+    /// due before the pace permits its run.
     ///
     /// # Examples
     ///
@@ -267,7 +268,7 @@ impl<K> Entry<K> {
         waits.then_some((self.around.pace?, until))
     }
 
-    /// Returns an explanation of the key's state as of `now`, in one sentence.
+    /// Returns one sentence that explains the state of the key at the time `now`.
     pub fn explain(&self, now: Time) -> impl fmt::Display {
         Explanation { entry: self, now }
     }
@@ -278,7 +279,7 @@ struct Explanation<'e, K> {
     now: Time,
 }
 
-/// Shows a duration of the settings, which is exact if it is short.
+/// Formats a duration of the settings. Durations under two minutes are shown exactly.
 struct Period(Duration);
 
 impl fmt::Display for Period {

@@ -1,4 +1,4 @@
-//! Counts, histograms, and the times of keys.
+//! The counters and histograms of a queue, and the times at which its keys changed their states.
 
 use core::time::Duration;
 
@@ -6,44 +6,47 @@ use super::depths::Depths;
 use crate::memory::{Chunked, Links, List};
 use crate::types::{Id, Slot, Time};
 
-/// Counts since the queue was created.
+/// Counters of a queue since it was created.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub struct Totals {
-    /// Accepted adds, including adds that became part of a pending run.
+    /// The number of accepted adds, including those that became part of a pending run.
     pub adds: u64,
-    /// Keys that became ready, or dirty while in flight (`workqueue_adds_total`). A delayed add counts
-    /// when its key is due, and a retry counts again.
+    /// How often a key became ready, or dirty while in flight (`workqueue_adds_total`). A delayed
+    /// add is included when its key is due. Each retry is also included.
     pub enqueued: u64,
-    /// Adds that became part of a pending run.
+    /// The number of adds that became part of a pending run.
     pub coalesced: u64,
-    /// Delayed adds, including adds with a delay of zero (`workqueue_retries_total`). Debounced adds do not count.
+    /// The number of delayed adds, including those with a delay of zero
+    /// (`workqueue_retries_total`). Debounced adds are not included.
     pub retries: u64,
-    /// Deliveries.
+    /// The number of deliveries.
     pub deliveries: u64,
-    /// Deliveries that were completed as a failure, whether the key is retried or given up.
+    /// The number of deliveries that were completed as failures. The key was then retried or given
+    /// up.
     pub failures: u64,
-    /// Runs that the pace delayed. Each run counts once.
+    /// The number of runs that the pace has delayed. Each run is included once.
     pub paced: u64,
 }
 
-/// Failed deliveries by the number of consecutive failures of their keys, in buckets. The failure of the delivery
-/// itself is included.
+/// The numbers of failed deliveries, in buckets by the number of consecutive failures of the key.
+/// That number includes the failure of the delivery itself.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct ConsecutiveFailures {
-    /// The number of deliveries in each bucket of [`BUCKETS`](Self::BUCKETS). The last entry counts deliveries with
-    /// more failures.
+    /// The number of failed deliveries in each bucket of [`BUCKETS`](Self::BUCKETS). The last entry
+    /// is the number of deliveries above all buckets.
     pub counts: [u64; Self::BUCKETS.len() + 1],
-    /// The sum of the numbers of consecutive failures of all failed deliveries.
+    /// The sum of the numbers of consecutive failures, over all failed deliveries.
     pub sum: u64,
 }
 
 impl ConsecutiveFailures {
-    /// The upper bounds of the buckets.
+    /// The upper bound of each bucket, as a number of consecutive failures.
     pub const BUCKETS: [u32; 7] = [1, 2, 5, 10, 20, 50, 100];
 
-    /// Counts a failed delivery.
-    // Only `requeue-store` needs this method, because its queues have the same counts.
+    /// Adds a failed delivery. `failures` is the number of consecutive failures of its key.
+    // This method is hidden, because only `requeue-store` needs it, for the same counters of its
+    // queues.
     ///
     /// # Examples
     ///
@@ -62,25 +65,26 @@ impl ConsecutiveFailures {
     }
 }
 
-/// The number of keys in each state. Each key that will run or is in flight is in exactly one of the first four states.
+/// The number of keys in each state. A key that will run, or is in flight, is in exactly one of the
+/// first four states.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub struct StateCounts {
-    /// Ready keys, including throttled keys.
+    /// The number of ready keys, including throttled keys.
     pub ready: usize,
-    /// Keys that wait for a due time and have not failed.
+    /// The number of keys that wait for a due time, and whose last run did not fail.
     pub waiting: usize,
-    /// Keys whose last run failed, and that wait for a backoff or for another reason, such as a delayed add or the
-    /// pace.
+    /// The number of keys that wait, and whose last run failed. They wait for a backoff, a delayed
+    /// add or the pace.
     pub backing_off: usize,
-    /// Keys in flight.
+    /// The number of keys in flight.
     pub in_flight: usize,
-    /// Keys in flight that are dirty. `in_flight` includes these keys.
+    /// The number of dirty keys in flight. `in_flight` includes them.
     pub dirty: usize,
 }
 
 impl StateCounts {
-    /// Returns the number of keys in the first four states.
+    /// Returns the number of keys that will run or are in flight: the sum of the first four fields.
     ///
     /// # Examples
     ///
@@ -95,8 +99,8 @@ impl StateCounts {
 }
 
 /// The longest duration of each bucket, in nanoseconds.
-// The table is written out, because a product with 1e9 would be rounded, and would be too large for
-// two bounds.
+// The bounds are written out. A bound in seconds times 1e9 would be rounded, and two of the products
+// would be too large.
 const LONGEST: [u64; Histogram::BUCKETS.len()] = [
     10,
     100,
@@ -112,16 +116,17 @@ const LONGEST: [u64; Histogram::BUCKETS.len()] = [
     1_000_000_000_000,
 ];
 
-/// The fine buckets: four per doubling, from 1 µs to 13 days.
+/// The number of fine buckets. Each doubling of the duration has four, from 1 µs to 13 days.
 const FINE: usize = 4 * (50 - SHORTEST as usize);
-/// The logarithm of the upper bound of the first fine bucket, in nanoseconds.
+/// The binary logarithm of the upper bound of the first fine bucket, in nanoseconds.
 const SHORTEST: u32 = 10;
 
-/// A histogram of durations: one bucket per power of ten, and finer buckets for [quantiles](Self::quantile).
+/// A histogram of durations. It has one bucket per power of ten, and finer buckets for
+/// [quantiles](Self::quantile).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Histogram {
-    /// The number of durations in each bucket of [`BUCKETS`](Self::BUCKETS). The last entry counts
-    /// durations above all bounds.
+    /// The number of durations in each bucket of [`BUCKETS`](Self::BUCKETS). The last entry is the
+    /// number of durations above all bounds.
     pub counts: [u64; Self::BUCKETS.len() + 1],
     /// The sum of all durations, in nanoseconds.
     pub sum: u128,
@@ -134,7 +139,8 @@ impl Default for Histogram {
     }
 }
 
-/// Returns the fine bucket of a duration: its logarithm, and the two bits after its first bit.
+/// Returns the index of the fine bucket for a duration. It depends on the first bit of the
+/// duration, and on the two bits after it.
 fn fine_bucket(nanos: u128) -> usize {
     let log = nanos.checked_ilog2().unwrap_or(0);
     if log < SHORTEST {
@@ -145,12 +151,12 @@ fn fine_bucket(nanos: u128) -> usize {
 }
 
 impl Histogram {
-    /// The upper bounds of the buckets, in seconds: the ten bounds of Kubernetes' component-base,
-    /// and two more.
+    /// The upper bound of each bucket, in seconds: the ten bounds of Kubernetes' component-base,
+    /// and two larger ones.
     ///
-    /// Each bound is ten times the previous bound, as a floating-point number. Two bounds are therefore not exact
-    /// powers of ten. They equal the bounds in Go, because histograms of programs in Go and in Rust can be added only
-    /// if their bounds are equal.
+    /// Each bound is ten times the previous bound, as Go computes it with floating-point numbers.
+    /// Two bounds are therefore not exact powers of ten. The bounds must equal those of programs in
+    /// Go, because only histograms with the same bounds can be added.
     pub const BUCKETS: [f64; 12] = [
         1e-8,
         1e-7,
@@ -169,10 +175,10 @@ impl Histogram {
     pub(super) const EMPTY: Self =
         Self { counts: [0; Self::BUCKETS.len() + 1], sum: 0, fine: [0; FINE] };
 
-    /// Returns the histogram of the durations that were added after `earlier`, a copy of this
-    /// histogram.
-    // Only the dashboard and the reports of `requeue` need this method, because they show the
-    // durations of one period.
+    /// Returns a histogram of the durations that were added to this histogram since `earlier`,
+    /// which is an earlier copy of it.
+    // This method is hidden, because only the dashboard and the reports of `requeue` need it. They
+    // show the durations of one period.
     ///
     /// # Examples
     ///
@@ -189,8 +195,8 @@ impl Histogram {
     #[doc(hidden)]
     #[must_use]
     pub fn since(&self, earlier: &Self) -> Self {
-        // If `earlier` is not a copy of this histogram, the counts of the result are too small, but
-        // the subtraction does not panic.
+        // If `earlier` is not an earlier copy of this histogram, the result is too small, but the
+        // subtraction does not panic.
         let mut since = *self;
         for (now, before) in since.counts.iter_mut().zip(earlier.counts) {
             *now = now.saturating_sub(before);
@@ -202,9 +208,9 @@ impl Histogram {
         since
     }
 
-    /// Returns a duration that the share `q` (0 to 1) of the durations does not exceed. The error
-    /// is at most 12 %. Durations under 1 µs count as 1 µs. Returns `None` if there are no
-    /// durations.
+    /// Returns the quantile `q` (0 to 1): a duration that this share of all durations does not
+    /// exceed. The error is at most 12 %. Durations below 1 µs are treated as 1 µs. Returns `None`
+    /// if the histogram is empty.
     ///
     /// # Examples
     ///
@@ -226,7 +232,7 @@ impl Histogram {
             return None;
         }
         let share = q.clamp(0.0, 1.0) * count as f64;
-        // The rank is rounded up without `f64::ceil`, which needs `std`.
+        // The rank is rounded up by hand, because `f64::ceil` needs `std`.
         let rank = share as u64 + u64::from(share > (share as u64) as f64);
         let rank = rank.clamp(1, count);
         let mut below = 0;
@@ -234,13 +240,13 @@ impl Histogram {
             below += n;
             below >= rank
         })?;
-        // Returns the middle of the bucket.
+        // The result is the middle of the bucket.
         let (log, quarter) = (SHORTEST + bucket as u32 / 4, bucket as u64 % 4);
         let middle = (1_u64 << log) + (2 * quarter + 1) * (1_u64 << (log - 3));
         Some(Duration::from_nanos(if bucket == 0 { 1_000 } else { middle }))
     }
 
-    /// Returns the number of durations.
+    /// Returns the number of durations in the histogram.
     ///
     /// # Examples
     ///
@@ -254,8 +260,9 @@ impl Histogram {
         self.counts.iter().sum()
     }
 
-    /// Adds the durations of another histogram.
-    // Only `requeue-store` needs this method and the next two, to store histograms and to add stored histograms.
+    /// Adds all durations of `other` to this histogram.
+    // This method and the next two are hidden, because only `requeue-store` needs them: it stores
+    // histograms, and adds stored histograms.
     ///
     /// # Examples
     ///
@@ -280,14 +287,15 @@ impl Histogram {
         self.sum = self.sum.saturating_add(other.sum);
     }
 
-    /// Returns the number of durations in each bucket: the buckets of [`counts`](Self::counts), and then the finer
-    /// buckets.
+    /// Returns the number of durations in each bucket. The buckets of [`counts`](Self::counts) come
+    /// first, and then the finer buckets.
     #[doc(hidden)]
     pub fn buckets(&self) -> impl Iterator<Item = u64> + '_ {
         self.counts.iter().chain(&self.fine).copied()
     }
 
-    /// Creates a histogram from its sum and its [buckets](Self::buckets). Missing buckets are empty.
+    /// Creates a histogram from the sum of its durations and its [buckets](Self::buckets). Missing
+    /// buckets are treated as empty.
     ///
     /// # Examples
     ///
@@ -313,8 +321,8 @@ impl Histogram {
         histogram
     }
 
-    /// Adds a duration.
-    // Only `requeue-store` needs this method, because its queues have the same histograms.
+    /// Adds one duration to the histogram.
+    // This method is hidden, because only `requeue-store` needs it, for the histograms of its queues.
     ///
     /// # Examples
     ///
@@ -336,26 +344,26 @@ impl Histogram {
     }
 }
 
-/// The times at which a key changed its state.
+/// The times at which one key last changed its state.
 #[derive(Clone)]
 pub(super) struct Stamp {
-    /// The time at which the key became ready or dirty, or began to wait.
+    /// The time at which the key last became ready or dirty, or began to wait.
     pub(super) added: Time,
-    /// The time at which the key was delivered.
+    /// The time of the last delivery of the key.
     pub(super) started: Time,
     /// The time for which the key was ready before its last delivery.
     pub(super) queued: Duration,
     links: [Option<Slot>; 2],
 }
 
-/// The links of the keys in flight.
+/// The list of the keys in flight is linked through the stamps.
 impl Links for Chunked<Stamp> {
     fn links_of(&mut self, slot: Slot) -> &mut [Option<Slot>; 2] {
         &mut self.get_mut(slot.index()).links
     }
 }
 
-/// The times of keys and the depths by priority, for queues that track times.
+/// The times of all keys and the depth of each priority, for a queue that tracks times.
 pub(super) struct Tracker {
     pub(super) depths: Depths,
     stamps: Chunked<Stamp>,
@@ -383,7 +391,7 @@ impl Tracker {
         }
     }
 
-    /// Creates the entry of a new record, whose key was added at `now`.
+    /// Creates the stamp of a new key in `slot`, which was added at `now`.
     pub(super) fn enroll(&mut self, slot: Slot, now: Time) {
         let stamp =
             Stamp { added: now, started: Time::ZERO, queued: Duration::ZERO, links: [None; 2] };
@@ -395,7 +403,7 @@ impl Tracker {
         self.stamps.get_mut(slot.index()).added = now;
     }
 
-    /// Records a delivery, and returns how long the key was ready.
+    /// Records a delivery. Returns the time for which the key was ready.
     pub(super) fn record_delivery(&mut self, slot: Slot, now: Time) -> Duration {
         let stamp = self.stamps.get_mut(slot.index());
         stamp.started = now;
@@ -408,7 +416,7 @@ impl Tracker {
         queued
     }
 
-    /// Records a completion, and returns how long the key was in flight.
+    /// Records a completion. Returns the time for which the key was in flight.
     pub(super) fn record_completion(&mut self, slot: Slot, now: Time) -> Duration {
         let started = self.stamps.get(slot.index()).started;
         self.count -= 1;
@@ -419,7 +427,7 @@ impl Tracker {
         worked
     }
 
-    /// Updates the entry after a record has moved from `from` to `to`.
+    /// Replaces slot `from` with slot `to`, after the slab has moved the record.
     pub(super) fn move_slot(&mut self, from: Slot, to: Slot, is_running: bool) {
         let stamp = self.stamps.get(from.index()).clone();
         *self.stamps.get_mut(to.index()) = stamp;
@@ -432,25 +440,25 @@ impl Tracker {
         self.stamps.truncate(end);
     }
 
-    /// Returns the times of the key in `slot`.
+    /// Returns the stamp of the key in `slot`.
     pub(super) fn stamp(&self, slot: Slot) -> &Stamp {
         self.stamps.get(slot.index())
     }
 
-    /// Returns the sum of the times for which the keys in flight have been in flight.
+    /// Returns the sum of the times for which the present keys in flight have been in flight.
     pub(super) fn unfinished_work(&self, now: Time) -> Duration {
-        // The stored sum of the starts reduces the calculation to one subtraction, for any number
-        // of keys in flight.
+        // The sum of the starts is kept up to date. The result is therefore one subtraction, for
+        // any number of keys in flight.
         let sum = u128::from(now.as_nanos()) * u128::from(self.count);
         Duration::from_nanos(u64::try_from(sum.saturating_sub(self.started)).unwrap_or(u64::MAX))
     }
 
-    /// Returns the slots of the keys in flight, the oldest delivery first.
+    /// Returns the slots of the keys in flight, in the order of their deliveries.
     pub(super) fn running(&self) -> impl Iterator<Item = Slot> {
         core::iter::successors(self.running.head(), |&at| self.stamps.get(at.index()).links[1])
     }
 
-    /// Returns how long the oldest delivery has been in flight.
+    /// Returns the time for which the oldest delivery has been in flight.
     pub(super) fn longest_running(&self, now: Time) -> Duration {
         self.running.head().map_or(Duration::ZERO, |slot| now.since(self.stamp(slot).started))
     }
@@ -461,7 +469,7 @@ mod tests {
     use super::*;
 
     impl Tracker {
-        /// Returns the number of slots that the side table spans.
+        /// Returns the number of slots for which the side table has entries.
         pub(in crate::queue) fn slots(&self) -> usize {
             self.stamps.len()
         }

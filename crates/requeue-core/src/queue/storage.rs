@@ -1,4 +1,5 @@
-//! The records of a queue: lookup by key, removal, and compaction when few records are left.
+//! The storage of records: the lookup by key, the removal, and the compaction when few records are
+//! left.
 
 use core::borrow::Borrow;
 
@@ -15,15 +16,16 @@ impl<K: Eq + Clone> Queue<K> {
         Q: Eq + ?Sized,
     {
         let wanted = fold(hash);
-        // The hashes are compared first, because `Eq` is user code and may be slow.
+        // The hashes are compared first, because the `Eq` of a key is user code and may be slow.
         let is = |record: &Record<K>| record.hash == wanted && record.key.borrow() == key;
         self.index.probe(&self.records, wanted, is)
     }
 
-    /// Returns a copy of the key for a custom order, if the key will become ready.
+    /// Returns a copy of the key in `slot`, if the queue has a custom order and `is_ready` returns
+    /// true.
     ///
-    /// The copy is made before any change, because a key's `clone` may panic. No copy is made that is not used, because
-    /// its `drop` may also panic.
+    /// The caller calls this function before it changes anything, because the `clone` of a key may
+    /// panic. The function makes no copy that is not needed, because dropping it may also panic.
     pub(super) fn key_if(&self, slot: Slot, is_ready: impl FnOnce() -> bool) -> Option<K> {
         match &self.ready {
             Ready::Custom(_) if is_ready() => Some(self.records.get(slot).key.clone()),
@@ -31,7 +33,7 @@ impl<K: Eq + Clone> Queue<K> {
         }
     }
 
-    /// Removes the record in `slot` if its key has no state, and returns the key.
+    /// Removes the record in `slot` if its key has no state. Returns the key.
     pub(super) fn release_if_stateless(&mut self, slot: Slot) -> Option<K> {
         if self.records.get(slot).has_state() {
             return None;
@@ -41,8 +43,8 @@ impl<K: Eq + Clone> Queue<K> {
         Some(record.key)
     }
 
-    /// Removes `record`, which the caller has removed from `slot`, from the index and from its
-    /// group.
+    /// Removes `record` from the index, the reasons and its group. The caller has already removed
+    /// it from `slot`.
     #[inline(always)]
     pub(super) fn forget_slot(&mut self, slot: Slot, record: &Record<K>) {
         self.index.remove(&mut self.records, slot, record.hash, record.position);
@@ -52,7 +54,8 @@ impl<K: Eq + Clone> Queue<K> {
         if let Some(groups) = self.ready.groups_mut() {
             groups.leave_group(slot);
         }
-        // One flag covers both kinds of work, so most removals test only one byte.
+        // One flag covers the need to compact and the need to truncate, so most removals test only
+        // one byte.
         if self.records.take_needs_care() {
             self.compact_and_truncate();
         }
@@ -68,12 +71,12 @@ impl<K: Eq + Clone> Queue<K> {
         }
     }
 
-    /// Moves a few records to lower slots. The slab then frees the memory of higher slots.
+    /// Moves a few records to lower slots, so that the slab can free the memory of higher slots.
     #[cold]
     fn compact(&mut self) {
         let Self { records, index, ready, timers, tracker, restarts, reasons, .. } = self;
-        // All data that contains the slot is updated after each move, before the next record is
-        // moved.
+        // After each move, everything that refers to the old slot is updated, before the next
+        // record moves.
         records.compact(|records, from, to| {
             index.move_slot(records, from, to);
             timers.move_slot(from, to);
@@ -84,7 +87,7 @@ impl<K: Eq + Clone> Queue<K> {
                 reasons.move_slot(from, to);
             }
             // The links of a record are valid only while its key is ready. In other phases, the
-            // field stores other data.
+            // same field contains other data.
             let phase = records.get(to).phase();
             if let Some(tracker) = tracker {
                 tracker.move_slot(from, to, phase.is_in_flight());
@@ -93,7 +96,7 @@ impl<K: Eq + Clone> Queue<K> {
         });
     }
 
-    /// Frees the memory of side tables above the last slot with memory.
+    /// Frees the memory that side tables have for slots above the last slot of the slab.
     #[cold]
     fn truncate_side_tables(&mut self) {
         let end = self.records.slots_end();

@@ -1,8 +1,8 @@
-//! Applies the rules to the records. No other module changes the phase of a key or a counter.
+//! The transitions of keys. No other module changes the phase of a key or a counter.
 //!
-//! [`table`] is the state table of `docs/concepts/semantics.md`. The methods below apply a row:
-//! they look up the cell for the phase of a key, change the phase, and update the order, the
-//! counters and the times accordingly.
+//! [`table`] is the state table of `docs/concepts/semantics.md`. Each method below applies one row
+//! of it. The method looks up the cell for the phase of the key, and changes the phase. It then
+//! updates the order, the counters and the times.
 
 mod counters;
 pub(super) mod record;
@@ -22,7 +22,7 @@ use crate::types::{Add, Added, Asked, Delivery, Merge, Phase, ReaddPolicy, Slot,
 impl<K: Eq + Clone> Queue<K> {
     // --- New keys -------------------------------------------------------------------------------
 
-    /// The row `add` for a new key, whose record was inserted in `slot`.
+    /// The row `add` for a new key. The caller has inserted its record in `slot`.
     #[inline(always)]
     pub(super) fn admit_new(
         &mut self,
@@ -67,12 +67,12 @@ impl<K: Eq + Clone> Queue<K> {
 
     // --- Rows of the table ----------------------------------------------------------------------
 
-    /// The row `add`: requests a run of the key in `slot` now.
+    /// The row `add`: requests an immediate run of the key in `slot`.
     pub(super) fn request_run(&mut self, slot: Slot, now: Time, order_key: Option<K>) -> Added {
         self.request_run_in(self.records.get(slot).phase, slot, now, order_key)
     }
 
-    /// Like `request_run`, for a caller that has already read the phase.
+    /// Like `request_run`. The caller has already read the phase of the key.
     #[inline(always)]
     pub(super) fn request_run_in(
         &mut self,
@@ -83,8 +83,8 @@ impl<K: Eq + Clone> Queue<K> {
     ) -> Added {
         match table(Row::Add, phase) {
             Cell::Enqueue => {
-                // Three functions make a key ready, and each asks the pace: this function, the add of a new key, and a
-                // completion.
+                // Each function that makes a key ready asks the pace first. There are three: this
+                // one, the add of a new key, and the completion.
                 if let Some(until) = self.pace_gate(slot, now) {
                     return self.wait_for_pace(slot, until, now);
                 }
@@ -103,12 +103,13 @@ impl<K: Eq + Clone> Queue<K> {
                 self.stamp_time(slot, now);
                 let record = self.records.get_mut(slot);
                 record.phase = Phase::InFlightDirty;
-                // A run that is due now has passed the backoff gate, so the backoff has ended.
+                // This run has passed the backoff gate, so the backoff of the key has ended.
                 if !self.backing_off.is_empty() {
                     self.backing_off.remove(record.epoch());
                 }
                 self.enter_depth(slot);
-                // The key is already dirty, so its next run follows the run that is cancelled here.
+                // The key is dirty before its run is cancelled, so its next run follows
+                // immediately.
                 if self.restarts.is_some() {
                     self.restart_run(slot, now);
                 }
@@ -116,7 +117,8 @@ impl<K: Eq + Clone> Queue<K> {
             }
             Cell::Lift => {
                 self.counters.count_coalesced();
-                // Only an order with a side table needs the priority and the touch.
+                // Only an order with a side table depends on the priority, or must be told about
+                // the add.
                 if self.ready.has_side_table() {
                     self.touch_ready(slot, true);
                 }
@@ -129,8 +131,8 @@ impl<K: Eq + Clone> Queue<K> {
         }
     }
 
-    /// The rows `add_after` and `debounce`: requests a run of the key in `slot` at `due`. A debounced add
-    /// has a `bound`.
+    /// The rows `add_after` and `debounce`: requests a run of the key in `slot` at the time `due`.
+    /// `bound` is present if the add is debounced.
     pub(super) fn request_later(
         &mut self,
         slot: Slot,
@@ -166,7 +168,7 @@ impl<K: Eq + Clone> Queue<K> {
         }
     }
 
-    /// Like `request_later`, for an add without a bound, and for a key that already has a deadline.
+    /// Like `request_later`, for an add without a bound. The key must already have a deadline.
     #[inline(always)]
     pub(super) fn merge_due(&mut self, slot: Slot, due: Time, merge: Merge) -> Added {
         self.counters.count_coalesced();
@@ -174,7 +176,7 @@ impl<K: Eq + Clone> Queue<K> {
         Added::Coalesced
     }
 
-    /// The row `due ≤ now`: the key in `slot` is due.
+    /// The row `due ≤ now`: handles that the key in `slot` is due.
     pub(super) fn fall_due(&mut self, slot: Slot, now: Time, order_key: Option<K>) {
         self.stop_waiting(slot);
         self.record_slot(slot, now, Transition::Due);
@@ -186,14 +188,16 @@ impl<K: Eq + Clone> Queue<K> {
         let _ = self.request_run_in(phase, slot, now, order_key);
     }
 
-    /// The row `get`: delivers the ready key in `slot`. Copies the key, unless the caller has a copy.
+    /// The row `get`: delivers the ready key in `slot`. Copies the key, unless the caller passes a
+    /// copy.
     #[inline(always)]
     pub(super) fn deliver(&mut self, slot: Slot, key: Option<K>, now: Time) -> Delivery<K> {
         let mut record = self.records.get_mut(slot);
-        // The copy comes before any change, because a key's `clone` may panic.
+        // The key is copied before anything changes, because the `clone` of a key may panic.
         let key = key.unwrap_or_else(|| record.key.clone());
         debug_assert!(matches!(table(Row::Get, record.phase), Cell::Start));
-        // The number of a delivery is the count of deliveries up to it, so no number is used twice.
+        // The number of a delivery is the number of all deliveries so far, including this one. No
+        // number is therefore used twice.
         let epoch = self.counters.totals.deliveries + 1;
         if let Some(pace) = &mut self.pace {
             pace.record_start(&record.key, record.hash, now, epoch);
@@ -235,13 +239,13 @@ impl<K: Eq + Clone> Queue<K> {
         }
     }
 
-    /// Gives the next delivery this number, which is at least 1.
+    /// Sets the number of the next delivery. The number must be at least 1.
     pub(super) const fn number_deliveries_from(&mut self, number: u64) {
         self.counters.totals.deliveries = number - 1;
     }
 
-    /// The row `done`: completes the delivery of the key in `slot`. Returns how long the key was in
-    /// flight, if times are tracked.
+    /// The row `done`: completes the delivery of the key in `slot`. Returns the time for which the
+    /// key was in flight, if the queue tracks times.
     pub(super) fn end_delivery(
         &mut self,
         slot: Slot,
@@ -270,9 +274,10 @@ impl<K: Eq + Clone> Queue<K> {
         worked
     }
 
-    /// The row `done` for the key of `ticket`, for which `is_wanted` returns true, and whose record is no longer
-    /// needed. Removes the record in the same step. Returns the key and, if times are tracked, how long it was in
-    /// flight.
+    /// The row `done` for a key whose record is no longer needed: completes the delivery of
+    /// `ticket` and removes the record in one step. Does nothing if `is_wanted` returns false for
+    /// the record. Returns the key, and the time for which it was in flight, if the queue tracks
+    /// times.
     #[inline(always)]
     pub(super) fn end_and_remove(
         &mut self,
@@ -285,7 +290,7 @@ impl<K: Eq + Clone> Queue<K> {
         let record = self.records.remove_if(slot, |record| {
             matches!(table(Row::Done, record.phase), Cell::End) && is_wanted(record)
         })?;
-        // The record has been removed. Side tables keep the entry of its slot until the next
+        // The record is removed, but side tables keep the entry of its slot until the next
         // insertion.
         self.counters.in_flight -= 1;
         let worked = self.tracker.as_mut().map(|tracker| tracker.record_completion(slot, now));
@@ -304,8 +309,8 @@ impl<K: Eq + Clone> Queue<K> {
         Some((record.key, worked))
     }
 
-    /// The row `cancel`: withdraws the run of the key in `slot` that has no due time. Returns the
-    /// previous phase.
+    /// The row `cancel`: cancels the run of the key in `slot` that has no due time. Returns the
+    /// phase of the key before the call.
     pub(super) fn withdraw_run(&mut self, slot: Slot) -> Phase {
         let record = self.records.get_mut(slot);
         let phase = record.phase;
@@ -331,7 +336,7 @@ impl<K: Eq + Clone> Queue<K> {
         phase
     }
 
-    /// → Ready, at the tail. A custom order gets `order_key`.
+    /// → Ready, at the tail of the order. `order_key` is the copy for a custom order.
     #[inline]
     fn enqueue_ready(&mut self, slot: Slot, order_key: Option<K>) {
         self.counters.ready += 1;
@@ -343,8 +348,8 @@ impl<K: Eq + Clone> Queue<K> {
         }
     }
 
-    /// Updates the group's count of dirty keys, because the key in `slot` has become dirty or is no
-    /// longer dirty.
+    /// Updates the number of dirty keys of the group, because the key in `slot` has become dirty or
+    /// is no longer dirty.
     #[inline]
     fn mark_dirty(&mut self, slot: Slot, dirty: bool) {
         if let Some(groups) = self.ready.groups_mut() {
@@ -354,9 +359,9 @@ impl<K: Eq + Clone> Queue<K> {
 
     // --- Deadlines and failures -----------------------------------------------------------------
 
-    /// Counts the waiting key in `slot`. A key that is not Idle is called busy. The queue counts
-    /// only busy waiting keys, because few keys wait while they are ready or in flight. Groups
-    /// count only Idle waiting keys.
+    /// Counts that the key in `slot` waits, in its present phase. Few keys wait while they are
+    /// ready or in flight. The queue therefore counts only these keys, which are called busy, and
+    /// computes the number of the other waiting keys. Groups count only Idle waiting keys.
     #[inline(always)]
     fn enter_wait(&mut self, slot: Slot, phase: Phase, has_failed: bool) {
         self.counters.failing += u32::from(has_failed);
@@ -368,7 +373,7 @@ impl<K: Eq + Clone> Queue<K> {
         }
     }
 
-    /// Reverses `enter_wait`.
+    /// Reverses a call of `enter_wait` with the same arguments.
     #[inline(always)]
     fn leave_wait(&mut self, slot: Slot, phase: Phase, has_failed: bool) {
         self.counters.failing -= u32::from(has_failed);
@@ -380,7 +385,7 @@ impl<K: Eq + Clone> Queue<K> {
         }
     }
 
-    /// Updates the counts for the waiting key in `slot`, whose phase changes.
+    /// Updates the counters for the waiting key in `slot`, because its phase changes.
     #[cold]
     #[inline(never)]
     fn recount_wait(&mut self, slot: Slot, before: Phase, after: Phase) {
@@ -389,7 +394,7 @@ impl<K: Eq + Clone> Queue<K> {
         self.enter_wait(slot, after, has_failed);
     }
 
-    /// Sets the deadline and the bound of the key in `slot`, which has no deadline yet.
+    /// Sets the deadline and the bound of the key in `slot`, which must have no deadline.
     fn begin_wait(&mut self, slot: Slot, wait: Wait<Time>) {
         let record = self.records.get_mut(slot);
         debug_assert!(!record.waiting, "the key has a deadline already");
@@ -402,7 +407,7 @@ impl<K: Eq + Clone> Queue<K> {
         }
     }
 
-    /// Sets the deadline of the key in `slot`, without a bound.
+    /// Sets or replaces the deadline of the key in `slot`. Its run then has no bound.
     pub(super) fn wait_until(&mut self, slot: Slot, due: Time) {
         let wait = Wait { due, bound: None };
         if self.records.get(slot).waiting {
@@ -412,7 +417,7 @@ impl<K: Eq + Clone> Queue<K> {
         }
     }
 
-    /// Removes the deadline of the key in `slot`, and returns true if there was a deadline.
+    /// Removes the deadline of the key in `slot`. Returns true if there was one.
     pub(super) fn stop_waiting(&mut self, slot: Slot) -> bool {
         let record = self.records.get_mut(slot);
         let waiting = core::mem::take(&mut record.waiting);
@@ -424,8 +429,8 @@ impl<K: Eq + Clone> Queue<K> {
         waiting
     }
 
-    /// Removes the deadline of the key in `slot`, which becomes ready or dirty. Under
-    /// [`ReaddPolicy::KeepBoth`] the deadline stays, but loses its bound.
+    /// Removes the deadline of the key in `slot`, because the key becomes ready or dirty. Under
+    /// [`ReaddPolicy::KeepBoth`], the deadline stays, and only its bound is removed.
     pub(super) fn replace_waiting(&mut self, slot: Slot) {
         if self.settings.readd_policy == ReaddPolicy::KeepBoth {
             self.timers.drop_bound(slot);
@@ -443,7 +448,8 @@ impl<K: Eq + Clone> Queue<K> {
     pub(super) fn set_failures(&mut self, slot: Slot, failures: u32) {
         let record = self.records.get_mut(slot);
         let before = core::mem::replace(&mut record.failures, failures);
-        // The failures of a waiting key decide whether it counts as waiting or as backing off.
+        // A waiting key that has failed is counted as backing off, so a change between zero and
+        // nonzero changes the counters.
         if record.waiting && (before > 0) != (failures > 0) {
             let phase = record.phase;
             self.leave_wait(slot, phase, before > 0);
@@ -453,7 +459,7 @@ impl<K: Eq + Clone> Queue<K> {
 
     // --- Times and depths -----------------------------------------------------------------------
 
-    /// Records that the key in `slot` became ready, dirty or waiting at `now`.
+    /// Stores `now` as the time at which the key in `slot` became ready or dirty, or began to wait.
     #[inline]
     pub(super) fn stamp_time(&mut self, slot: Slot, now: Time) {
         if let Some(tracker) = &mut self.tracker {
@@ -461,7 +467,7 @@ impl<K: Eq + Clone> Queue<K> {
         }
     }
 
-    /// Counts the key in `slot`, which became ready or dirty, at its priority.
+    /// Counts the key in `slot`, which has become ready or dirty, in the depth of its priority.
     #[inline]
     fn enter_depth(&mut self, slot: Slot) {
         if let Some(tracker) = &mut self.tracker {
@@ -469,7 +475,8 @@ impl<K: Eq + Clone> Queue<K> {
         }
     }
 
-    /// Reverses `enter_depth`. The key must have been counted with this priority.
+    /// Reverses a call of `enter_depth`. The priority of the key must not have changed since that
+    /// call.
     #[inline]
     fn leave_depth(&mut self, slot: Slot) {
         if let Some(tracker) = &mut self.tracker {
@@ -477,7 +484,8 @@ impl<K: Eq + Clone> Queue<K> {
         }
     }
 
-    /// If the key in `slot` is ready or dirty, counts it at its present priority instead of at the priority `before`.
+    /// Moves the key in `slot` from the depth of priority `before` to the depth of its present
+    /// priority, if the key is ready or dirty.
     #[inline(never)]
     pub(super) fn move_depth(&mut self, slot: Slot, before: i32) {
         let record = self.records.get(slot);
@@ -490,8 +498,8 @@ impl<K: Eq + Clone> Queue<K> {
         }
     }
 
-    /// Moves the ready key in `slot` to its new priority, if the priority was raised. Notifies a
-    /// custom order of the add if `is_touched`.
+    /// Tells the order that the ready key in `slot` was added again. The key moves forward if its
+    /// priority was raised. A custom order is called only if `is_touched` is true.
     #[inline(never)]
     fn touch_ready(&mut self, slot: Slot, is_touched: bool) {
         match &mut self.ready {

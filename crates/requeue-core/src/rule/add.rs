@@ -1,46 +1,46 @@
-//! The rules of an add: the backoff gate, and the re-add policies.
+//! The rules of an add: how a backoff delays it, and what the re-add policies do.
 
 use super::KeyState;
 use crate::types::{Add, Phase, ReaddPolicy, Time};
 
-/// The run that an add asks for.
+/// The request of an add: when it asks for a run, and if it reports a failure.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Wish<T> {
-    /// The due time, or `None` for now.
+    /// The time at which the add asks for a run, or `None` if it asks for an immediate run.
     pub due: Option<T>,
-    /// The latest due time of a run that begins to wait with this add, if the add is debounced.
+    /// For a debounced add: the latest due time of a run that begins to wait with this add.
     pub bound: Option<T>,
     /// True if the add reports a failure.
     pub is_failure: bool,
 }
 
 impl Wish<Time> {
-    /// Returns the request of `add` at `now`.
+    /// Returns the request that `add` makes at the time `now`.
     #[inline]
     pub(crate) fn of_add(add: &Add, now: Time) -> Self {
         Self { due: add.due(now), bound: add.bound(now), is_failure: add.failed }
     }
 }
 
-/// The time at which the run that an add asks for may start.
+/// The time at which the run that an add requests may start.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Permit<T> {
-    /// The due time, or `None` for now.
+    /// The earliest time of the run, or `None` if it may start immediately.
     pub due: Option<T>,
-    /// True if a backoff makes the run later than the time that the add asks for.
+    /// True if a backoff delays the run beyond the time for which the add asks.
     pub is_held: bool,
-    /// The end of the backoff that the add begins, if it reports a failure.
+    /// If the add reports a failure and begins a backoff: the end of this backoff.
     pub backoff: Option<T>,
 }
 
-/// Returns the earliest start of the run that an add asks for.
+/// Returns the earliest time at which the run that an add requests may start.
 ///
 /// | the key | [`ReaddPolicy::Hold`] | [`ReaddPolicy::Replace`], [`ReaddPolicy::KeepBoth`] |
 /// |---|---|---|
-/// | is ready | when the add asks | when the add asks |
-/// | is in another phase | not before the backoff is over | when the add asks |
+/// | is ready | the time of the request | the time of the request |
+/// | is in another phase | the time of the request, but not before the backoff has ended | the time of the request |
 ///
-/// A debounced add asks for a time no later than the bound of the pending run.
+/// The time of a debounced add is at most the bound of the pending run.
 #[inline]
 pub fn permit<S: KeyState>(
     key: &S,
@@ -58,15 +58,15 @@ pub fn permit<S: KeyState>(
     let wanted = due.unwrap_or(now);
     let at = wanted.max(key.not_before());
     Permit {
-        // A debounced add of a key that is already due leaves it due.
+        // If the key is already due, a debounced add does not change that.
         due: if at > now || due.is_some() { Some(at) } else { None },
         is_held: at > wanted,
         backoff: if wish.is_failure && at > now { Some(at) } else { None },
     }
 }
 
-/// Returns true if the pending run must wait for a backoff that an add begins and that ends at `at`.
-/// The run is then due at `at`.
+/// Returns true if an add begins a backoff until `at`, and the pending run must wait for it. The
+/// run is then due at `at`.
 #[inline]
 pub fn postpones<S: KeyState>(key: &S, at: S::Time) -> bool {
     key.phase().is_dirty() || key.wait().is_some_and(|wait| wait.due < at)
@@ -75,17 +75,17 @@ pub fn postpones<S: KeyState>(key: &S, at: S::Time) -> bool {
 /// The effect of an add with a due time.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Later {
-    /// The add is part of the pending run, which has no due time.
+    /// The add becomes part of the pending run, which has no due time.
     Joins,
-    /// The key begins to wait.
+    /// The key begins to wait for the due time of the add.
     Begins,
-    /// The wait of the key [changes](super::Wait::with_add).
+    /// The key already waits, and the add [changes](super::Wait::with_add) this wait.
     Merges,
 }
 
-/// Returns the effect of an add with a due time. A debounced add has a `bound`.
+/// Returns the effect of an add with a due time. `bound` is present if the add is debounced.
 ///
-/// | the key | `Hold`, `Replace`, or debounced | `KeepBoth` |
+/// | the key | `Hold`, `Replace`, or a debounced add | `KeepBoth` |
 /// |---|---|---|
 /// | is ready or dirty | joins | as in the rows below |
 /// | waits | merges | merges |
@@ -102,8 +102,8 @@ pub fn later<S: KeyState>(key: &S, policy: ReaddPolicy, bound: Option<S::Time>) 
     }
 }
 
-/// Returns the priority of the pending run after an add with the priority `asked`. The highest
-/// priority of the run's adds wins. The priority of an earlier run does not count.
+/// Returns the priority of the pending run after an add with the priority `asked`: the highest
+/// priority of the adds of this run. `pending` is `None` if no run was pending.
 #[inline(always)]
 pub fn priority<P: Ord>(pending: Option<P>, asked: P) -> P {
     match pending {

@@ -1,17 +1,17 @@
-//! The rules of the default backoff, which limiters and stores share.
+//! The rules of the default backoff, which the limiters in memory and the stores share.
 
 use core::time::Duration;
 
 use crate::wait::saturating_nanos;
 
-/// Returns the number of failures that have counted before this failure, or `None` if this failure does not count,
-/// because the last backoff has not ended.
+/// Returns the number of failures that were counted before this failure. Returns `None` if this
+/// failure is not counted, because the last backoff has not ended.
 ///
 /// | `now` | this failure |
 /// |---|---|
-/// | is before `until`, the end of the last backoff | does not count; the key waits until `until` |
-/// | is from `until` to `expires` | counts, after `counted` other failures |
-/// | is after `expires` | counts as the first failure |
+/// | is before `until`, the end of the last backoff | is not counted; the key waits until `until` |
+/// | is from `until` to `expires` | is counted, after `counted` other failures |
+/// | is after `expires` | is counted as the first failure |
 #[inline]
 pub fn failures_before<T: Ord>(now: &T, until: &T, expires: &T, counted: u32) -> Option<u32> {
     if now < until {
@@ -23,13 +23,14 @@ pub fn failures_before<T: Ord>(now: &T, until: &T, expires: &T, counted: u32) ->
     }
 }
 
-/// Returns the longest delay after `n` other failures: min(base · 2ⁿ, max), without overflow for any n.
+/// Returns the longest delay of a key that has already failed `n` times: min(base · 2ⁿ, max). The
+/// calculation does not overflow for any `n`.
 #[must_use]
 pub fn longest_delay(base: Duration, n: u32, max: Duration) -> Duration {
     let nanos = base.as_nanos();
     if nanos == 0 {
         Duration::ZERO
-    // A longer shift would lose bits. The result would exceed the longest duration anyway.
+    // For a larger `n`, the shift would lose bits, and the result would exceed every duration.
     } else if n <= nanos.leading_zeros() {
         saturating_nanos(nanos << n).min(max)
     } else {
@@ -58,7 +59,7 @@ mod tests {
     }
 
     proptest! {
-        /// The oracle doubles the delay n times and stops at the maximum.
+        /// The expected value is computed by doubling the delay `n` times, up to the maximum.
         #[test]
         fn the_longest_delay_doubles(secs: u32, nanos in 0..1_000_000_000_u32, max: u64, n in 0..200_u32) {
             let (base, max) = (Duration::new(secs.into(), nanos), Duration::from_nanos(max));

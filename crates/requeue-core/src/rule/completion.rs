@@ -1,88 +1,91 @@
-//! The rules of a completion.
+//! The rules of a completion: the failures, adds and runs of the key after it.
 
 use super::KeyState;
 use crate::types::{Ending, Merge, ReaddPolicy};
 
-/// The way in which a delivery is completed, with due times instead of delays.
+/// The way in which a worker completes a delivery, with due times instead of delays.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum How<T> {
-    /// client-go's `Done`.
+    /// The worker calls client-go's `Done`.
     Done,
-    /// A success.
+    /// The run succeeded.
     Succeed,
-    /// A success, and an add that is due at this time.
+    /// The run succeeded, and the key is added again with this due time.
     Requeue(T),
-    /// A failure, and a retry at this time.
+    /// The run failed, and the key is retried at this time.
     Retry(T),
-    /// A failure without a retry.
+    /// The run failed, and the key is not retried.
     GiveUp,
-    /// As `GiveUp`, in a store: the key is parked, unless it was added during the run.
+    /// Like `GiveUp`, but in a store: the key is parked, unless it was added during the run.
     Park,
-    /// The delivery is undone. The key is ready immediately, or waits until this time.
+    /// The worker undoes the delivery. The key is ready immediately, or waits until this time.
     Release(Option<T>),
-    /// The run was cancelled by name.
+    /// The run stopped after a caller had cancelled it by its key.
     Cancelled,
-    /// The run was cancelled because its key was added.
+    /// The run stopped after an add of its key had cancelled it.
     Restarted,
 }
 
 /// The effect of a completion on the failures of the key.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Failures {
-    /// The number of failures does not change.
+    /// The number of failures stays the same.
     Keep,
-    /// The failures are forgotten.
+    /// The failures are forgotten, so the number becomes 0.
     Forget,
-    /// One failure is added.
+    /// The number of failures grows by one.
     Count,
 }
 
 /// The effect of a completion on the adds and flags of its run.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Adds {
-    /// The run served its adds, or the adds are dropped with the run.
+    /// The run has served its adds, or they are dropped. The next run does not get them.
     End,
-    /// The adds and flags go to the next run.
+    /// The next run gets the adds and flags of this run.
     PassOn,
 }
 
-/// The run that follows the completion immediately.
+/// The run that can start directly after the completion.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Start<T> {
-    /// No run follows immediately.
+    /// No run can start directly after the completion.
     No,
-    /// The key is ready, at the tail.
+    /// The key is ready, at the tail of the order.
     Now,
     /// The key would be ready, but its pace permits no start before this time.
     Paced(T),
 }
 
-/// The effect of a completion.
+/// The effect of a completion on its key.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[must_use]
 pub struct Plan<T> {
-    /// The effect on the failures.
+    /// The effect on the number of failures.
     pub failures: Failures,
-    /// The effect on the run's adds and flags.
+    /// The effect on the adds and flags of the run.
     pub adds: Adds,
-    /// The run that follows immediately. Without such a run, the key is no longer dirty.
+    /// The run that can start directly after the completion. If there is none, the key is no longer
+    /// dirty.
     pub start: Start<T>,
-    /// The due time of the run that waits, and the rule that combines it with the present due time.
+    /// The due time of a run that waits, and the rule that combines it with the due time that the
+    /// key already has.
     pub later: Option<(T, Merge)>,
-    /// The due time of the add that follows a success.
+    /// The due time of the add that follows a success (`How::Requeue`).
     pub add: Option<T>,
-    /// The end of the backoff, if the key is idle after the completion and backs off.
+    /// The end of the backoff, if the key is Idle after the completion and backs off.
     pub backoff: Option<T>,
-    /// True if the key is ready after the completion and the add that follows it.
+    /// True if the key is ready after the completion and after the add that follows it.
     pub makes_ready: bool,
-    /// True if the key is parked.
+    /// True if the store parks the key.
     pub is_parked: bool,
-    /// True if a run that was asked for will not happen, because the queue was shut down.
+    /// True if the shutdown of the queue has prevented a run that was requested.
     pub is_lost: bool,
 }
 
 impl<T> Plan<T> {
-    /// Returns true if a retry becomes part of the run of a dirty key.
+    /// Returns true if the key was dirty, and its retry becomes part of the run that it then had
+    /// pending.
     #[inline]
     pub fn is_one_run(&self) -> bool {
         matches!(self.start, Start::No) || self.later.is_none()
@@ -100,18 +103,19 @@ impl<T> Plan<T> {
 /// | `GiveUp` | forget | end | end | pending |
 /// | `Park`, a run is pending | forget | pass on | end | pending |
 /// | `Park`, otherwise | count | pass on | end | none |
-/// | `Release(None)` | keep | pass on | keep | when the backoff is over |
+/// | `Release(None)` | keep | pass on | keep | when the backoff has ended |
 /// | `Release(at)`, not dirty | keep | pass on | keep | at the later of `at` and the end of the backoff |
-/// | `Release(at)`, dirty | keep | pass on | keep | when the backoff is over |
+/// | `Release(at)`, dirty | keep | pass on | keep | when the backoff has ended |
 /// | `Cancelled` | keep | end | keep | pending |
 /// | `Restarted`, a run is pending | keep | pass on | keep | pending |
 /// | `Restarted`, otherwise | keep | end | keep | pending |
 ///
-/// The next run is *pending* if the adds during the run decide: a dirty key is ready, and any other
-/// key keeps its due time. `next_run` covers the other cases. If the key would be ready, it waits
-/// for its pace, except after a release, because a release does not count as a run.
+/// If the next run is *pending*, the adds during the run decide when it starts: a dirty key is
+/// ready, and any other key keeps its due time. `next_run` decides the other cases. A key that
+/// would be ready waits for its pace. The exception is a release, because a release does not count
+/// as a run.
 ///
-/// After a shutdown, no completion asks for a run. A dirty key still runs once more, unless it is
+/// After a shutdown, a completion requests no run. A dirty key still runs once more, unless it is
 /// paused or would have to wait for its pace.
 #[inline]
 pub fn complete<S: KeyState>(
@@ -139,13 +143,13 @@ pub fn complete<S: KeyState>(
         false => (pending_start(is_dirty), None, None),
     };
     let start = match start {
-        // A release undoes the start of its run, so the start does not count toward the pace.
+        // A release undoes the start of its run, so the next start need not wait for the pace.
         Start::Now if !matches!(how, How::Release(_)) => {
             key.paced(now).map_or(Start::Now, Start::Paced)
         }
         start => start,
     };
-    // After a shutdown, no key waits, so a run that would have to wait is lost.
+    // After a shutdown, no key waits. If the run would have to wait, it is lost.
     let is_lost = !is_open && (matches!(start, Start::Paced(_)) || loses_run(how, key));
     let start = if is_lost { Start::No } else { start };
     let add = match how {
@@ -170,7 +174,8 @@ pub fn complete<S: KeyState>(
     }
 }
 
-/// The result of [`next_run`]: the run that follows immediately, the run that waits, and the backoff.
+/// The result of [`next_run`]: the run that can start directly, the run that waits, and the end of
+/// the backoff.
 type Next<T> = (Start<T>, Option<(T, Merge)>, Option<T>);
 
 #[inline]
@@ -178,7 +183,8 @@ const fn pending_start<T>(is_dirty: bool) -> Start<T> {
     if is_dirty { Start::Now } else { Start::No }
 }
 
-/// Returns the runs that follow a completion, in a queue that is not shut down. `at` is the due time of the completion.
+/// Returns the runs that follow a completion in a queue that is not shut down. In the table, `at`
+/// is the due time of the completion.
 ///
 /// | `at` | `Hold` | `Replace` | `KeepBoth` |
 /// |---|---|---|---|
@@ -187,8 +193,8 @@ const fn pending_start<T>(is_dirty: bool) -> Start<T> {
 /// | is later, and the key waits | one run, at `at` | the earlier | the earlier |
 /// | is later, without a pending run | at `at` | at `at` | at `at` |
 ///
-/// With `Hold`, if a release waits longer than the backoff, its due time is merged with the present due time, because
-/// any add ends the wait of a release.
+/// Any add ends the wait of a release. With `Hold`, a release that waits for longer than the
+/// backoff therefore merges its due time with the due time that the key already has.
 #[inline]
 fn next_run<S: KeyState>(
     how: How<S::Time>,
@@ -208,12 +214,12 @@ fn next_run<S: KeyState>(
             let at = at.max(key.not_before());
             (at, at)
         }
-        // A dirty key was added during the run, and any add ends the wait of a release.
+        // Any add ends the wait of a release, and a dirty key was added during its run.
         How::Release(Some(at)) if !is_dirty => (at.max(key.not_before()), key.not_before()),
         How::Release(_) => (key.not_before(), key.not_before()),
     };
     match policy {
-        // The policies differ only if the run has to wait.
+        // The policies have different effects only if the run has to wait.
         _ if at <= now => (Start::Now, None, None),
         ReaddPolicy::Hold if at == backoff => {
             (Start::No, Some((at, Merge::Exactly)), Some(backoff))
@@ -226,7 +232,8 @@ fn next_run<S: KeyState>(
     }
 }
 
-/// Returns true if the run after the completion is lost because of the shutdown of the queue.
+/// Returns true if the key would run again after the completion, but the shutdown of the queue
+/// prevents this run.
 #[inline]
 fn loses_run<S: KeyState>(how: How<S::Time>, key: &S) -> bool {
     let is_dirty = key.phase().is_dirty();

@@ -1,29 +1,29 @@
-//! The state table of `docs/concepts/semantics.md`, as one match.
+//! The state table of `docs/concepts/semantics.md`, as one `match` expression.
 
 use crate::types::Phase;
 
-/// An operation on one key: a row of the table. Operations that only set a time have no row,
-/// because they change no phase. A due time that is reached counts as `Add`.
+/// An operation on a key: a row of the table. An operation that only sets a time changes no phase,
+/// and has no row. When a due time has come, the operation is `Add`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Row {
-    /// An add that is due.
+    /// An add whose run is due now.
     Add,
     /// A delivery.
     Get,
     /// A completion.
     Done,
-    /// The removal of the pending run.
+    /// The cancellation of the pending run.
     Cancel,
 }
 
 /// The effect of an operation on a key in one phase: a cell of the table.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Cell {
-    /// The operation has no effect on the phase.
+    /// The phase stays the same.
     Stay,
-    /// → Ready, at the tail.
+    /// → Ready, at the tail of the order.
     Enqueue,
-    /// The key stays in the order. A higher priority moves it forward.
+    /// The key stays ready. If its priority was raised, it moves forward in the order.
     Lift,
     /// → InFlight.
     Start,
@@ -31,7 +31,7 @@ pub enum Cell {
     MarkDirty,
     /// → Idle, from InFlight.
     End,
-    /// → Ready, at the tail, from InFlightDirty.
+    /// → Ready, at the tail of the order, from InFlightDirty.
     EndAndEnqueue,
     /// → Idle, from Ready.
     Dequeue,
@@ -71,7 +71,7 @@ pub const fn table(row: Row, phase: Phase) -> Cell {
 mod tests {
     use super::*;
 
-    /// Returns the text for a cell of [`table`] in `docs/concepts/semantics.md`.
+    /// Returns the text that describes a cell of [`table`] in `docs/concepts/semantics.md`.
     const fn on_the_page(cell: Cell) -> &'static str {
         match cell {
             Cell::Stay => "–",

@@ -1,4 +1,4 @@
-//! A test per row of the tables, and a random test whose oracle is a set of runs.
+//! One test for each row of the tables, and random tests that compare the rules with a set of runs.
 
 use alloc::collections::BTreeSet;
 
@@ -10,7 +10,7 @@ use crate::types::{Merge, ReaddPolicy};
 const NOW: u64 = 100;
 const POLICIES: [ReaddPolicy; 3] = [ReaddPolicy::Hold, ReaddPolicy::Replace, ReaddPolicy::KeepBoth];
 
-/// A key whose whole state is in the fields.
+/// A key whose whole state is in its fields.
 #[derive(Clone, Copy, Debug)]
 struct Key {
     phase: Phase,
@@ -265,13 +265,13 @@ fn a_shutdown_drops_what_a_completion_asks_for() {
 
 // --- The oracle -----------------------------------------------------------------------------------
 
-/// The pending runs of a key, by due time. A run that is due has the time 0.
+/// The due times of the pending runs of a key. A run that is due now has the time 0.
 fn runs(key: &Key) -> BTreeSet<u64> {
     let ready = key.phase.is_dirty().then_some(0);
     ready.into_iter().chain(key.wait.map(|wait| wait.due)).collect()
 }
 
-/// Returns the runs after a plan.
+/// Returns the pending runs after the plan has been applied.
 fn apply(key: &Key, plan: &Plan<u64>, policy: ReaddPolicy) -> BTreeSet<u64> {
     let mut wait = key.wait.map(|wait| wait.due);
     let mut runs = BTreeSet::new();
@@ -299,13 +299,14 @@ fn keys() -> impl Strategy<Value = Key> {
 }
 
 proptest! {
-    /// The oracle adds the retry to the set of pending runs, and then applies the policy to the set. `KeepBoth` changes
-    /// nothing, and the other policies keep only the first run. `Hold` moves that run to the end of the backoff.
+    /// The expected result is computed with a set of pending runs. The retry is added to the set,
+    /// and then the policy is applied. `KeepBoth` keeps all runs, and the other policies keep only
+    /// the first one. `Hold` moves it to the end of the backoff.
     #[test]
     fn a_retry_adds_a_run_to_the_set(key in keys(), at in 95_u64..110) {
         for policy in POLICIES {
             let is_single = policy != ReaddPolicy::KeepBoth;
-            // Only `KeepBoth` permits two pending runs of a key, and only `Hold` has backoffs.
+            // Only `KeepBoth` permits two pending runs of a key, and only `Hold` uses backoffs.
             let key = Key {
                 wait: key.wait.filter(|_| !(is_single && key.phase.is_dirty())),
                 not_before: if policy == ReaddPolicy::Hold { key.not_before } else { 0 },
@@ -335,8 +336,8 @@ proptest! {
         }
     }
 
-    /// No debounced add moves a run beyond the bound, or beyond another due time, and no add with
-    /// `Earliest` makes a run later.
+    /// No debounced add postpones a run beyond its bound or beyond another due time. No add with
+    /// `Earliest` postpones a run.
     #[test]
     fn no_add_passes_the_bound(
         adds in proptest::collection::vec((1_u64..9, proptest::option::of(0_u64..9)), 1..20),

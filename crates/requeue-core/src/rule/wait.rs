@@ -2,25 +2,25 @@
 
 use crate::types::Merge;
 
-/// The wait of a key for its due time.
+/// The due time of a waiting key, with the bound of its debounced adds.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Wait<T> {
     /// The due time of the pending run.
     pub due: T,
-    /// The latest time to which debounced adds can postpone the run, if the key waits for such
-    /// adds.
+    /// The latest time to which further debounced adds can postpone the run. `None` if the key
+    /// waits for no debounced adds.
     pub bound: Option<T>,
 }
 
 impl<T: Copy + Ord> Wait<T> {
-    /// Returns the latest time to which a debounced add may postpone the run. A due time without a bound counts as the
-    /// bound.
+    /// Returns the latest time to which a debounced add may postpone the run: the bound. If there
+    /// is no bound, this is the due time.
     #[inline]
     pub fn latest(self) -> T {
         self.bound.unwrap_or(self.due)
     }
 
-    /// Returns the wait after a delayed add that is due at `due`.
+    /// Returns the wait after a delayed add whose due time is `due`.
     ///
     /// | merge | due time | bound |
     /// |---|---|---|
@@ -40,17 +40,18 @@ impl<T: Copy + Ord> Wait<T> {
         }
     }
 
-    /// Returns the wait after a debounced add that is due at `due` and has a `bound`.
+    /// Returns the wait after a debounced add with the due time `due` and the bound `bound`.
     ///
-    /// [`permit`](super::permit) ensures that `due` is at most [`latest`](Self::latest), or the end
-    /// of a later backoff.
+    /// [`permit`](super::permit) has made sure that `due` is at most [`latest`](Self::latest), or
+    /// is the end of a backoff that ends later.
     #[inline]
     #[must_use]
     pub fn debounced(self, due: T, bound: T) -> Self {
         Self { due, bound: Some(self.latest().min(bound)) }
     }
 
-    /// Returns the wait after an add that is due at `due`: a debounced add if it has a `bound`.
+    /// Returns the wait after an add with the due time `due`. The add is debounced if `bound` is
+    /// present.
     #[inline(always)]
     #[must_use]
     pub fn with_add(self, due: T, merge: Merge, bound: Option<T>) -> Self {
@@ -60,7 +61,8 @@ impl<T: Copy + Ord> Wait<T> {
         }
     }
 
-    /// Returns the wait after a flush of the debounced adds: the run may start at `permitted`.
+    /// Returns the wait after a flush, which ends the wait for debounced adds. The run may start at
+    /// `permitted`.
     #[inline]
     #[must_use]
     pub fn flushed(self, permitted: T) -> Self {

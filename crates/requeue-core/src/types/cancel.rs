@@ -1,37 +1,40 @@
-//! The cancellation of a run in flight: its reasons, its result, and the adds that cause it.
+//! The cancellation of a run in flight: its reasons and results, and the policy by which an add
+//! cancels a run.
 
 use core::time::Duration;
 
-/// The reason why a run in flight was cancelled.
+/// The reason for the cancellation of a run in flight.
 ///
-/// A queue cancels runs as [`Cancelled`](Self::Cancelled) or [`Restarted`](Self::Restarted).
-/// Workers and stores add the other reasons.
+/// The queue itself uses only [`Cancelled`](Self::Cancelled) and [`Restarted`](Self::Restarted).
+/// Workers and stores use the other reasons.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
 #[non_exhaustive]
 pub enum CancelReason {
-    /// The run was cancelled by name. The key runs again only if it was added again.
+    /// A caller has cancelled the run by its key. The key runs again only if it was also added
+    /// again.
     Cancelled,
-    /// The key was added during the run, and the queue restarts such runs. The key runs again as
-    /// soon as this run has stopped.
+    /// An add of the key has cancelled the run, in a queue that restarts runs. The key runs again
+    /// when this run has stopped.
     Restarted,
-    /// The run took longer than its time limit.
+    /// The run has exceeded its time limit.
     TimedOut,
-    /// The workers are being stopped.
+    /// The workers of the process are stopping.
     Stopping,
-    /// The key no longer belongs to this worker, because its lease has expired.
+    /// The lease of the key has expired, so the key no longer belongs to this worker.
     Lost,
 }
 
-/// The result of cancelling the run in flight of a key.
+/// The result of a request to cancel the run in flight of a key.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
 #[non_exhaustive]
 #[must_use = "a run may have completed before it was cancelled"]
 pub enum CancelledRun {
-    /// The key is not in flight, or its item is being dropped. Nothing has changed.
+    /// The key is not in flight, or its run is about to complete. The request had no effect.
     NotInFlight,
-    /// The run is cancelled. The key stays in flight until its worker completes the run.
+    /// The run was asked to stop. The key stays in flight until its worker completes the run.
     Cancelled,
-    /// The run was cancelled before, and has not completed yet. Nothing has changed.
+    /// An earlier request has already cancelled the run, which has not completed yet. This request
+    /// had no effect.
     AlreadyCancelled,
 }
 
@@ -49,24 +52,25 @@ pub enum CancelledRun {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Hash)]
 #[non_exhaustive]
 pub enum InFlightPolicy {
-    /// The run in flight continues, and the key runs once more after it.
+    /// The run in flight continues. The key runs once more after its completion.
     #[default]
     After,
-    /// The run in flight is [cancelled](CancelReason::Restarted), and the key runs again as soon as
-    /// that run has stopped.
+    /// The add [cancels](CancelReason::Restarted) the run in flight. The key runs again when that
+    /// run has stopped.
     ///
-    /// A delayed add has this effect when it is due. An add that waits for a backoff has this effect when the backoff
-    /// ends.
+    /// A delayed add cancels the run when the add is due. An add that must wait for a backoff
+    /// cancels the run when the backoff ends.
     Restart {
-        /// The maximum length of a series of restarts. After this time since the first restart, adds no longer restart
-        /// the run, so that the runs of a constantly added key can complete. The series ends with the first run that is
-        /// not restarted. With zero, no run is restarted. With [`Duration::MAX`], there is no bound.
+        /// The maximum length of a series of restarts, measured from its first restart. After this
+        /// time, adds no longer cancel the run. The runs of a key that is constantly added can
+        /// therefore complete. A series ends when a run that was not cancelled completes. With
+        /// zero, no run is restarted. With [`Duration::MAX`], a series has no maximum length.
         at_most: Duration,
     },
 }
 
 impl InFlightPolicy {
-    /// Returns [`Restart`](Self::Restart) with a bound of 30 s.
+    /// Returns [`Restart`](Self::Restart) with a maximum of 30 s for a series of restarts.
     #[must_use]
     pub const fn restart() -> Self {
         Self::Restart { at_most: Duration::from_secs(30) }

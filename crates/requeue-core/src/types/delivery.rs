@@ -1,4 +1,4 @@
-//! Deliveries, and the ways in which workers complete them.
+//! Deliveries, and the ways in which a worker can complete them.
 
 use core::time::Duration;
 
@@ -6,26 +6,25 @@ use alloc::vec::Vec;
 
 use super::slot::Slot;
 
-/// Identifies one delivery of one key. The ticket becomes invalid when the delivery is completed.
+/// Identifies one delivery of one key, until the delivery is completed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
 pub struct Ticket {
-    /// The slot of the record at the time of the delivery. The record may have moved since the
-    /// delivery.
+    /// The slot that the record had when the key was delivered. Compaction may have moved the
+    /// record since then.
     pub(crate) slot: Slot,
     pub(crate) hash: u32,
     pub(crate) epoch: u64,
 }
 
 impl Ticket {
-    /// Returns the number of the delivery. The queue never uses a number twice.
+    /// Returns the number of the delivery. A queue never uses a number twice.
     #[must_use]
     pub const fn epoch(&self) -> u64 {
         self.epoch
     }
 }
 
-/// The adds, flags and priority of a run. A run that fails or is undone passes them to the next
-/// run.
+/// The adds, flags and priority of a run. If the run fails or is undone, the next run gets them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Hash)]
 pub struct Asked {
     /// The number of adds that the run serves.
@@ -36,19 +35,20 @@ pub struct Asked {
     pub priority: i32,
 }
 
-/// A key in flight.
+/// A delivered key, with the data of its run.
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[must_use = "a key stays in flight until its delivery is finished"]
 pub struct Delivery<K> {
     /// The key.
     pub key: K,
-    /// The ticket that completes the delivery.
+    /// The ticket with which the caller completes the delivery.
     pub ticket: Ticket,
-    /// The adds, flags and priority of the run. The number of adds is at least 1.
+    /// The adds, flags and priority of the run. The run serves at least one add.
     pub asked: Asked,
     /// The number of consecutive failures before this run.
     pub failures: u32,
-    /// The time for which the key was ready, if times are tracked.
+    /// The time for which the key was ready before this delivery, or `None` if the queue does not
+    /// track times.
     pub queued: Option<Duration>,
 }
 
@@ -58,9 +58,9 @@ pub struct Delivery<K> {
 pub struct Popped<K> {
     /// The delivery, if a key was ready.
     pub item: Option<Delivery<K>>,
-    /// Copies of keys, for the caller to drop.
+    /// Copies of keys that the queue no longer needs. The caller drops them outside its lock.
     pub dropped: Vec<K>,
-    /// True if the call stopped early because it had skipped 256 keys. The caller then calls again.
+    /// True if the call stopped because it had skipped 256 keys. The caller then calls again.
     pub again: bool,
 }
 
@@ -68,43 +68,45 @@ pub struct Popped<K> {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum Finish {
-    /// client-go's `Done`. The failures do not change.
+    /// The worker calls client-go's `Done`. The number of failures does not change.
     Done,
-    /// The run succeeded. The failures are forgotten.
+    /// The run succeeded. The failures of the key are forgotten.
     Succeed,
-    /// The run failed, and is not retried. The failure is counted, and the key's failures are forgotten.
+    /// The run failed, and the key is not retried. The counter of failures grows, and the failures
+    /// of the key are forgotten.
     GiveUp,
-    /// The delivery is undone. No failure is counted, and the key is ready immediately, at the tail.
+    /// The worker undoes the delivery. No failure is counted. The key is ready immediately, at the
+    /// tail of the order.
     Release {
-        /// The adds, flags and priority of the run. All of them go to the next run.
+        /// The adds, flags and priority of the run, which the next run gets.
         asked: Asked,
     },
-    /// The run was cancelled. The failures do not change.
+    /// The run was cancelled and has stopped. The number of failures does not change.
     Cancelled {
-        /// The adds, flags and priority of the run. If an add restarted the run, all of them go
-        /// to the next run.
+        /// The adds, flags and priority of the run. The next run gets them if an add had cancelled
+        /// this run.
         asked: Asked,
     },
-    /// Like `Succeed`, but the key is added again after a delay.
+    /// Like `Succeed`, but the key is also added again after a delay.
     RequeueAfter {
-        /// The delay from now.
+        /// The delay, which begins at the completion.
         delay: Duration,
-        /// The adds, flags and priority of the run. The next run keeps the priority.
+        /// The adds, flags and priority of the run. The next run gets only the priority.
         asked: Asked,
     },
-    /// The run failed, and is retried after a delay.
+    /// The run failed, and the key is retried after a delay.
     RetryAfter {
-        /// The delay from now, as a limiter computed it.
+        /// The delay that a limiter has computed. It begins at the completion.
         delay: Duration,
-        /// The adds, flags and priority of the run. All of them go to the retry.
+        /// The adds, flags and priority of the run, which the retry gets.
         asked: Asked,
     },
-    /// Like `Release`, but the key waits for a delay, or until it is added again. A key that was added
-    /// again in flight does not wait.
+    /// Like `Release`, but the key waits until the delay is over or until it is added again. If the
+    /// key was added again while it was in flight, it does not wait.
     ReleaseAfter {
-        /// The delay from now.
+        /// The delay, which begins at the completion.
         delay: Duration,
-        /// The adds, flags and priority of the run. All of them go to the next run.
+        /// The adds, flags and priority of the run, which the next run gets.
         asked: Asked,
     },
 }
@@ -120,7 +122,8 @@ impl Finish {
         }
     }
 
-    /// Returns the adds, flags and priority of the run, if its completion may pass them on.
+    /// Returns the adds, flags and priority of the run. They are zero if the completion never
+    /// passes them to the next run.
     pub(crate) const fn asked(self) -> Asked {
         match self {
             Self::Done | Self::Succeed | Self::GiveUp => Asked { adds: 0, flags: 0, priority: 0 },
@@ -133,19 +136,19 @@ impl Finish {
     }
 }
 
-/// The result of a completed delivery.
+/// The effect of a completion on its key.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[must_use]
 pub struct Finished<K> {
-    /// The key, if the queue no longer has a record of it. The caller drops the key, or reports it
-    /// if `lost` is true.
+    /// The key, if the queue no longer has a record of it. The caller drops the key. If `lost` is
+    /// true, the caller reports it first.
     pub key: Option<K>,
-    /// True if a run that was asked for will not happen, because the queue was shut down.
+    /// True if the shutdown of the queue has prevented a run that was requested.
     pub lost: bool,
     /// True if the key is ready again.
     pub ready: bool,
-    /// True if the key was dirty: added again while in flight.
+    /// True if the key was dirty: it had been added again while it was in flight.
     pub was_dirty: bool,
-    /// The time for which the key was in flight, if times are tracked.
+    /// The time for which the key was in flight, or `None` if the queue does not track times.
     pub worked: Option<Duration>,
 }

@@ -1,16 +1,16 @@
-//! The states of a key and of a queue.
+//! The phases of a key and the lifecycle states of a queue.
 
-/// The phase of a key: the part of its state that is not a time.
+/// The phase of a key: its state without the times for which it waits.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
 #[non_exhaustive]
 pub enum Phase {
-    /// Neither ready nor in flight. The key waits, or the queue remembers only its failures.
+    /// The key is neither ready nor in flight. It waits, or the queue remembers only its failures.
     Idle,
-    /// The key may be delivered.
+    /// The key is ready: it may be delivered.
     Ready,
     /// The key is in flight.
     InFlight,
-    /// The key is in flight, and was added again since its delivery. The key will be delivered once
+    /// The key is in flight, and was added again after its delivery. It will be delivered once
     /// more.
     InFlightDirty,
 }
@@ -29,15 +29,15 @@ impl Phase {
     }
 }
 
-/// The lifecycle state of a queue. The state only moves forward.
+/// The lifecycle state of a queue. A queue never returns to an earlier state.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Hash, Default)]
 #[non_exhaustive]
 pub enum Ending {
-    /// All adds are accepted.
+    /// The queue accepts all adds.
     #[default]
     Open,
-    /// New keys are refused. Waiting keys still become ready, and known keys are retried.
+    /// The queue refuses new keys. Waiting keys still become ready, and failed keys are retried.
     Closed,
-    /// All adds are refused. Waiting keys are dropped; ready keys are still delivered.
+    /// The queue refuses all adds and drops the waiting keys. Ready keys are still delivered.
     ShutDown,
 }

@@ -1,4 +1,4 @@
-//! Plain data types. These modules import no other modules.
+//! Plain data types. The modules in this directory import no other modules of the crate.
 
 mod add;
 mod cancel;

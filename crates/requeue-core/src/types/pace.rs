@@ -4,8 +4,9 @@ use core::time::Duration;
 
 /// A limit on how often one key runs: at most `runs` starts in every window of the length `per`.
 ///
-/// Every run counts, including a run that succeeds. A run that would exceed the pace waits until the pace permits it.
-/// Further adds of the key become part of that run, so no add is dropped. Other keys do not wait.
+/// Every run is included, even a run that succeeds. If a run would exceed the limit, it waits until
+/// the pace permits its start. Further adds of the key become part of this run, so no add is
+/// dropped. Other keys do not wait.
 ///
 /// # Examples
 ///
@@ -25,44 +26,44 @@ pub struct Pace {
 }
 
 impl Pace {
-    /// The largest number of runs of a pace. The queue keeps the time of each start in a window, and
-    /// this limit bounds that memory to 8 kB per key.
+    /// The maximum number of runs of a pace. The queue stores the time of each start in the window.
+    /// This maximum limits that memory to 8 kB per key.
     pub const MAX_RUNS: u32 = 1000;
 
     /// Creates the pace of at most `runs` starts of one key in every window of the length `per`.
     ///
-    /// `runs` must be between 1 and [`MAX_RUNS`](Self::MAX_RUNS), and `per` must be above zero. Building a queue with
-    /// any other pace is an error.
+    /// `runs` must be between 1 and [`MAX_RUNS`](Self::MAX_RUNS), and `per` must not be zero. With
+    /// other values, building the queue fails.
     #[must_use]
     pub const fn new(runs: u32, per: Duration) -> Self {
         Self { runs, per }
     }
 
-    /// Creates the pace of at most one start of a key in every window of the length `interval`: the
-    /// time between two starts is at least `interval`.
+    /// Creates the pace of at most one start of a key in every window of the length `interval`. The
+    /// time between two starts of a key is then at least `interval`.
     #[must_use]
     pub const fn min_interval(interval: Duration) -> Self {
         Self::new(1, interval)
     }
 
-    /// Returns the number of starts that one window permits.
-    // The methods that return these values are hidden, because a user knows the values and only
-    // `requeue` needs the methods.
+    /// Returns the maximum number of starts in one window.
+    // The two getters are hidden: users know the values that they passed, and only `requeue` calls
+    // the getters.
     #[doc(hidden)]
     #[must_use]
     pub const fn runs(&self) -> u32 {
         self.runs
     }
 
-    /// Returns the length of a window.
+    /// Returns the length of one window.
     #[doc(hidden)]
     #[must_use]
     pub const fn per(&self) -> Duration {
         self.per
     }
 
-    /// Returns true if a queue can have this pace, which requires that both values are in their ranges.
-    // This method is hidden, because users get the error of `Builder::build` of `requeue`.
+    /// Returns true if both values are in their ranges, so that a queue can have this pace.
+    // This method is hidden: users get the error of `Builder::build` of `requeue`.
     #[doc(hidden)]
     #[must_use]
     pub const fn is_valid(&self) -> bool {

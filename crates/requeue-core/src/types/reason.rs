@@ -1,4 +1,4 @@
-//! Reasons of adds: why a key was added.
+//! The reasons of adds: why a key needs a run.
 
 use alloc::string::ToString;
 use alloc::sync::Arc;
@@ -7,23 +7,25 @@ use core::fmt;
 use core::mem;
 use core::num::NonZero;
 
-/// The maximum number of distinct reasons of one run.
+/// The maximum number of distinct reasons that one run stores.
 const MAX_REASONS: usize = 8;
-/// The maximum length of a cause, in bytes. It has room for the namespace and the name of a Kubernetes object.
+/// The maximum length of a cause, in bytes. The namespace and the name of a Kubernetes object fit
+/// into it.
 const MAX_CAUSE: usize = 320;
 
-/// The reason of an add: the number of a short text.
+/// The reason of an add, as the number of a short text.
 ///
-/// The crate `requeue` keeps the texts: its `intern_reason` returns the reason with a text, and its `reason_text` the
-/// text of a reason.
+/// The crate `requeue` stores the texts. Its function `intern_reason` returns the reason for a
+/// text, and `reason_text` returns the text of a reason.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Hash)]
 pub struct Reason(NonZero<u16>);
 
 impl Reason {
-    /// The largest number of a reason. A recorded event has 13 bits for it.
+    /// The largest number of a reason. An event of a recorder has 13 bits for this number.
     pub const MAX: u16 = (1 << 13) - 1;
 
-    /// Returns the reason with this number, or `None` if the number is 0 or greater than [`MAX`](Self::MAX).
+    /// Returns the reason with this number. Returns `None` if the number is 0 or greater than
+    /// [`MAX`](Self::MAX).
     #[must_use]
     pub const fn new(number: u16) -> Option<Self> {
         match NonZero::new(number) {
@@ -45,7 +47,7 @@ impl fmt::Display for Reason {
     }
 }
 
-/// The adds of one run that have the same reason.
+/// The adds of one run that have the same reason, with their number and their causes.
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct ReasonCount {
@@ -53,16 +55,16 @@ pub struct ReasonCount {
     pub reason: Reason,
     /// The number of adds with this reason, at least 1.
     pub adds: u32,
-    /// The cause of the first add that has a cause.
+    /// The cause of the first of these adds that has a cause.
     pub first: Option<Arc<str>>,
-    /// The cause of the last add that has a cause.
+    /// The cause of the last of these adds that has a cause.
     pub last: Option<Arc<str>>,
 }
 
-/// The reasons of the adds that one run serves, in the order of their first adds.
+/// The reasons of the adds that one run serves, in the order in which they first occurred.
 ///
-/// The run keeps the first eight distinct reasons. Adds for further reasons are only [counted](Self::others). A cause is
-/// cut after 320 bytes.
+/// A run stores its first eight distinct reasons. Adds with further reasons are only
+/// [counted](Self::others). A cause is cut after 320 bytes.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Reasons {
     counts: Vec<ReasonCount>,
@@ -70,30 +72,30 @@ pub struct Reasons {
 }
 
 impl Reasons {
-    /// Returns true if no add had a reason.
+    /// Returns true if no add of the run had a reason.
     #[must_use]
     pub const fn is_empty(&self) -> bool {
         self.counts.is_empty()
     }
 
-    /// Returns the reasons, the first eight of them.
+    /// Returns the first eight distinct reasons of the run.
     pub fn iter(&self) -> impl ExactSizeIterator<Item = &ReasonCount> {
         self.counts.iter()
     }
 
-    /// Returns the number of adds for further reasons.
+    /// Returns the number of adds whose reasons are not among the first eight.
     #[must_use]
     pub const fn others(&self) -> u32 {
         self.others
     }
 
-    /// Counts an add.
+    /// Counts an add with the given reason.
     pub(crate) fn note_add(&mut self, reason: Reason, cause: Option<Arc<str>>) {
         let cause = cause.map(cut_cause);
         self.merge_count(ReasonCount { reason, adds: 1, first: cause.clone(), last: cause });
     }
 
-    /// Adds the reasons of later adds.
+    /// Merges the reasons of later adds into these reasons.
     pub(crate) fn append(&mut self, later: Self) {
         for count in later.counts {
             self.merge_count(count);
@@ -115,7 +117,7 @@ impl Reasons {
     }
 }
 
-/// Bounds the memory of a cause.
+/// Shortens a cause that is longer than the maximum, so that its memory is bounded.
 fn cut_cause(cause: Arc<str>) -> Arc<str> {
     if cause.len() <= MAX_CAUSE {
         return cause;

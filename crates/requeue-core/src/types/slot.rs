@@ -1,16 +1,16 @@
-//! Numbers of entries in containers. Each container has a separate type of number.
+//! Identifiers of the entries of containers. Each container has its own type of identifier.
 //!
-//! A number is stored as `2 index + 1`, so that an `Option` of the number also needs only four
-//! bytes. Encoding and decoding each cost one instruction.
+//! An identifier is stored as `2 index + 1`. It is never 0, so an `Option` of it also takes only
+//! four bytes. The conversion to and from an index takes one instruction each.
 
 use core::num::NonZeroU32;
 
-/// The number of an entry in a container.
+/// The identifier of an entry in a container.
 pub(crate) trait Id: Copy + Eq {
-    /// Creates the number of the entry at `index`, which is below 2³¹.
+    /// Creates the identifier of the entry at `index`, which must be below 2³¹.
     fn new(index: usize) -> Self;
 
-    /// Returns the index in the container, from 0.
+    /// Returns the index of the entry in its container, from 0.
     fn index(self) -> usize;
 }
 
@@ -38,12 +38,13 @@ macro_rules! ids {
 pub(crate) use ids;
 
 ids! {
-    /// The number of a record in its `Slab`.
+    /// The identifier of a record in its `Slab`.
     Slot
 }
 
 impl Slot {
-    /// Reads 32 bits as a slot. 0 means no slot. This function and [`to_bits`](Self::to_bits) cost no instruction.
+    /// Converts 32 bits to a slot. 0 means no slot. This function and [`to_bits`](Self::to_bits)
+    /// compile to no instruction.
     #[inline(always)]
     pub(crate) fn from_bits(bits: u32) -> Option<Self> {
         NonZeroU32::new(bits).map(Self)

@@ -4,7 +4,7 @@ use core::fmt;
 use core::ops::Add;
 use core::time::Duration;
 
-/// Shows a duration to a person: `0.0ns`, `1.5s`, `29m 14s`, `3h 5m`, `41d`.
+/// Formats a duration for people: `0.0ns`, `1.5s`, `29m 14s`, `3h 5m`, `41d`.
 #[doc(hidden)] // Only messages of the other crates need this type.
 #[derive(Clone, Copy, Debug)]
 pub struct Shown(pub Duration);
@@ -13,7 +13,7 @@ impl fmt::Display for Shown {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let seconds = self.0.as_secs();
         let (first, second) = match seconds {
-            // Below two minutes, the seconds alone are easier to read.
+            // Below two minutes, seconds are easier to read than minutes and seconds.
             0..120 => return write!(f, "{:.1?}", self.0),
             120..3_600 => ((seconds / 60, "m"), (seconds % 60, "s")),
             3_600..172_800 => ((seconds / 3_600, "h"), (seconds / 60 % 60, "m")),
@@ -29,8 +29,9 @@ impl fmt::Display for Shown {
 
 /// A point in time, in nanoseconds since an origin that the caller chooses.
 ///
-/// Every operation saturates, so that no deadline can wrap around and fire early. [`Time::NEVER`] is the latest time,
-/// about 584 years after the origin. The sum of `NEVER` and a delay is `NEVER`.
+/// Every operation saturates, so no deadline can wrap around and become due early. [`Time::NEVER`]
+/// is the latest time, about 584 years after the origin. If a delay is added to `NEVER`, the result
+/// is `NEVER`.
 ///
 /// # Examples
 ///
@@ -47,9 +48,9 @@ impl fmt::Display for Shown {
 pub struct Time(u64);
 
 impl Time {
-    /// The origin.
+    /// The origin: zero nanoseconds.
     pub const ZERO: Self = Self(0);
-    /// The latest time, which is never reached.
+    /// The latest time. A clock never reaches it.
     pub const NEVER: Self = Self(u64::MAX);
 
     /// Creates the time `nanos` nanoseconds after the origin.
@@ -64,9 +65,8 @@ impl Time {
         self.0
     }
 
-    /// Returns the duration from `earlier` to this time, or zero if this time is before `earlier`.
-    ///
-    /// This time is before `earlier` if the clock went back.
+    /// Returns the duration from `earlier` to this time. Returns zero if this time is before
+    /// `earlier`, which can happen if the clock went back.
     ///
     /// # Examples
     ///
@@ -88,7 +88,8 @@ impl Time {
 impl Add<Duration> for Time {
     type Output = Self;
 
-    /// Returns the time `delay` later, or [`Time::NEVER`] if this time is too late to represent.
+    /// Returns the time after `delay` from this time. If the result is too late to represent,
+    /// returns [`Time::NEVER`].
     fn add(self, delay: Duration) -> Self {
         let nanos = u64::try_from(delay.as_nanos()).unwrap_or(u64::MAX);
         Self(self.0.saturating_add(nanos))

@@ -1,14 +1,16 @@
-//! A backoff: delays that grow by a factor, up to a cap.
+//! A backoff: delays that grow by a factor up to a maximum (cap).
 
 use core::time::Duration;
 
 use super::source::{JitterSource, jitter, scale_duration};
 
-/// Delays that grow by a factor for a number of steps, up to a cap. Jitter is added to each delay.
+/// Delays that grow by a factor for a number of steps, up to a cap. Each delay also gets jitter, a
+/// random part.
 ///
-/// This is apimachinery's `Backoff`, with the same delays except on overflow. In apimachinery, a delay that is too long
-/// to represent becomes negative. In this crate, such a delay stays at [`Duration::MAX`]. All fields of the default are
-/// zero, so the default gives no delay, like a nil `Backoff` in apimachinery.
+/// This is apimachinery's `Backoff`. The delays are the same except on overflow: a delay that is
+/// too long to represent becomes negative in apimachinery, and [`Duration::MAX`] in this crate. All
+/// fields of the default value are zero, so every delay is zero, as with a nil `Backoff` in
+/// apimachinery.
 ///
 /// No value of a field makes a method panic.
 ///
@@ -31,28 +33,28 @@ use super::source::{JitterSource, jitter, scale_duration};
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Backoff {
-    /// The next delay, without its jitter. The cap does not apply to the first delay.
+    /// The next delay, without jitter. The first delay may be longer than the cap.
     pub duration: Duration,
-    /// The factor by which each step multiplies the duration. If the factor is 0, negative or NaN, the duration does
-    /// not change.
+    /// The factor by which each step multiplies `duration`. If it is 0, negative or NaN, `duration`
+    /// does not change.
     pub factor: f64,
-    /// The maximum random part of a delay, as a multiple of its duration. Jitter is added after the cap, so a delay may
-    /// be longer than the cap. Jitter never changes the duration itself. If this value is 0, negative or NaN, there is
-    /// no jitter.
+    /// The maximum random part of a delay, as a multiple of `duration`. Jitter is added after the
+    /// cap is applied, so a delay may be longer than the cap. Jitter does not change `duration`. If
+    /// this field is 0, negative or NaN, there is no jitter.
     pub jitter: f64,
-    /// The number of times that the duration may still change. At 0 and below, the duration does
-    /// not change.
+    /// The number of steps that can still change `duration`. If it is 0 or negative, `duration`
+    /// does not change.
     pub steps: i32,
-    /// The maximum duration that the factor can lead to. When a step would exceed the maximum, the
-    /// duration becomes `cap` and `steps` becomes 0. Zero means no cap.
+    /// The maximum of `duration` after a step. If a step would exceed it, `duration` becomes `cap`,
+    /// and `steps` becomes 0. Zero means no maximum.
     pub cap: Duration,
 }
 
 impl Backoff {
-    /// Returns the present delay, and advances the backoff to the next delay.
+    /// Returns the next delay, and advances the backoff by one step.
     ///
-    /// This is apimachinery's `Backoff.Step`. The number of delays is unlimited: when the steps are
-    /// used up, each call returns the last duration.
+    /// This is apimachinery's `Backoff.Step`. The method can be called any number of times: when
+    /// the steps are used up, `duration` stays the same.
     ///
     /// # Examples
     ///
@@ -77,12 +79,13 @@ impl Backoff {
             self.steps -= 1;
             self.grow_duration();
         }
-        // Jitter is not part of the next duration, and is added after the cap, as in apimachinery.
+        // Jitter is added after the cap is applied, and does not become part of the next duration,
+        // as in apimachinery.
         if self.jitter > 0.0 { jitter(duration, self.jitter, source) } else { duration }
     }
 
     fn grow_duration(&mut self) {
-        // A factor of 0 does not shorten a duration above the cap.
+        // With a factor of 0, even a duration above the cap does not change.
         if self.factor > 0.0 {
             self.duration = scale_duration(self.duration, self.factor);
             if !self.cap.is_zero() && self.duration > self.cap {
@@ -94,10 +97,12 @@ impl Backoff {
 
     /// Returns the delays until the steps are used up.
     ///
-    /// There are at most `steps` delays. There are fewer if a delay reaches the cap, which uses up the steps. A caller
-    /// that makes one attempt before each delay, and one attempt after the last delay, makes at most `steps` + 1
-    /// attempts. apimachinery's `ExponentialBackoff` makes no attempt after the last delay. apimachinery also omits the
-    /// last delay, unless the cap ended the delays early.
+    /// The iterator returns at most `steps` delays. It returns fewer if a delay reaches the cap,
+    /// which uses up the steps. A caller that makes one attempt before each delay, and one after
+    /// the last delay, makes at most `steps` + 1 attempts.
+    ///
+    /// apimachinery's `ExponentialBackoff` makes no attempt after the last delay. It also omits the
+    /// last delay, unless a delay reached the cap.
     ///
     /// # Examples
     ///

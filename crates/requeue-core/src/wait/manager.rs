@@ -1,4 +1,4 @@
-//! Backoffs without end, and the rules for their restarts.
+//! Backoffs with an unlimited number of delays, and the rules by which they restart.
 
 use alloc::boxed::Box;
 use core::fmt::Debug;
@@ -8,10 +8,10 @@ use super::Backoff;
 use super::source::JitterSource;
 use crate::types::Time;
 
-/// Computes how long a loop waits before each iteration.
+/// Computes the delay of a loop before each iteration.
 ///
-/// This is apimachinery's `BackoffManager`. apimachinery's interface returns a timer. In this crate, the caller
-/// provides the timer.
+/// This is apimachinery's `BackoffManager`. That interface returns a timer. This trait returns the
+/// delay, and the caller provides the timer.
 ///
 /// # Examples
 ///
@@ -21,7 +21,7 @@ use crate::types::Time;
 /// use requeue::Time;
 /// use requeue::wait::BackoffManager;
 ///
-/// /// The delay is the time since the start, so that the rounds become rarer.
+/// /// Returns the time since the start, so that the iterations become rarer.
 /// struct AsLongAgain;
 ///
 /// impl BackoffManager for AsLongAgain {
@@ -34,7 +34,7 @@ use crate::types::Time;
 /// assert_eq!(manager.backoff(Time::from_nanos(5)), Duration::from_nanos(5));
 /// ```
 pub trait BackoffManager {
-    /// Returns the duration to wait from `now` on.
+    /// Returns the time for which the loop must wait from `now` on.
     fn backoff(&mut self, now: Time) -> Duration;
 }
 
@@ -51,7 +51,7 @@ impl<M: BackoffManager + ?Sized> BackoffManager for &mut M {
 }
 
 impl Backoff {
-    /// Returns the delays, without end.
+    /// Returns an unlimited number of delays: when the steps are used up, the last delay repeats.
     ///
     /// This is apimachinery's `Backoff.DelayFunc`.
     ///
@@ -77,11 +77,13 @@ impl Backoff {
         DelayFunc { backoff: self, source }
     }
 
-    /// Returns the delays, without end, and restarts them at intervals of more than `reset`.
+    /// Returns an unlimited number of delays, which restart at the first delay when more than
+    /// `reset` has passed.
     ///
-    /// The delays restart at the first call after more than `reset` has passed since the last restart. Before the first
-    /// restart, the time since `now` counts. With a `reset` of zero, every delay is a first delay. If the clock goes
-    /// back, the next restart is delayed by the same time. This is apimachinery's `Backoff.DelayWithReset`.
+    /// The restart happens at the first call that is more than `reset` after the last restart.
+    /// Before the first restart, the time is measured from `now`. If `reset` is zero, every delay
+    /// is the first delay. If the clock goes back, the next restart is later by that time. This is
+    /// apimachinery's `Backoff.DelayWithReset`.
     ///
     /// # Examples
     ///
@@ -110,7 +112,7 @@ impl Backoff {
     }
 }
 
-/// The delays of [`Backoff::delay_func`].
+/// The result of [`Backoff::delay_func`].
 #[derive(Clone, Debug)]
 struct DelayFunc {
     backoff: Backoff,
@@ -123,7 +125,7 @@ impl BackoffManager for DelayFunc {
     }
 }
 
-/// The delays of [`Backoff::delay_with_reset`].
+/// The result of [`Backoff::delay_with_reset`].
 #[derive(Clone, Debug)]
 struct DelayWithReset {
     backoff: Backoff,
@@ -143,10 +145,12 @@ impl BackoffManager for DelayWithReset {
     }
 }
 
-/// A backoff without end, up to a maximum delay, that restarts after a quiet time.
+/// A backoff with an unlimited number of delays, up to a maximum delay. It restarts after a quiet
+/// time.
 ///
-/// The backoff restarts at the first delay that begins strictly more than `reset` after the *start* of the previous
-/// delay. If the clock goes back, no quiet time has passed. This is apimachinery's `NewExponentialBackoffManager`.
+/// The backoff restarts at a call of [`backoff`](BackoffManager::backoff) that is more than `reset`
+/// after the previous call, which is when the previous delay *started*. If the clock goes back, the
+/// quiet time is zero. This is apimachinery's `NewExponentialBackoffManager`.
 ///
 /// # Examples
 ///
@@ -180,16 +184,16 @@ pub struct ExponentialBackoffManager {
     backoff: Backoff,
     initial: Duration,
     reset: Duration,
-    /// The start of the last delay, or `None` before the first delay.
+    /// The time at which the last delay started, or `None` before the first delay.
     last_start: Option<Time>,
     source: JitterSource,
 }
 
 impl ExponentialBackoffManager {
-    /// Creates a backoff that starts at `initial` and grows by `factor` up to `max`.
+    /// Creates a backoff that starts at `initial`, and grows by `factor` up to `max`.
     ///
-    /// A random part of up to `jitter` times the delay is added, as for [`Backoff::jitter`]. A
-    /// `max` of zero means no maximum.
+    /// Each delay gets a random part of up to `jitter` times the delay, like [`Backoff::jitter`].
+    /// If `max` is zero, there is no maximum.
     ///
     /// # Examples
     ///
@@ -224,14 +228,14 @@ impl BackoffManager for ExponentialBackoffManager {
             self.backoff.steps = i32::MAX;
             self.backoff.duration = self.initial;
         }
-        // The quiet time counts from the start of the delay, as in apimachinery.
+        // The quiet time begins at the start of the delay, as in apimachinery.
         self.last_start = Some(now);
         self.backoff.step(&mut self.source)
     }
 }
 
-/// A period with jitter: each delay is the duration plus a random part of up to `jitter` times the
-/// duration.
+/// A constant period with jitter: each delay is the period plus a random part of up to `jitter`
+/// times the period.
 ///
 /// This is apimachinery's `NewJitteredBackoffManager`.
 ///
@@ -252,7 +256,8 @@ impl BackoffManager for ExponentialBackoffManager {
 pub struct JitteredBackoffManager(DelayFunc);
 
 impl JitteredBackoffManager {
-    /// Creates a period of `duration`. If `jitter` is 0, negative or NaN, there is no jitter.
+    /// Creates a manager with the period `duration`. If `jitter` is 0, negative or NaN, there is no
+    /// jitter.
     ///
     /// # Examples
     ///
@@ -267,7 +272,7 @@ impl JitteredBackoffManager {
     /// assert_eq!(exact.backoff(Time::ZERO), second);
     /// ```
     pub const fn new(duration: Duration, jitter: f64, source: JitterSource) -> Self {
-        // Without steps, the duration does not change.
+        // Without steps, the duration stays the same.
         let period = Backoff { duration, factor: 0.0, jitter, steps: 0, cap: Duration::ZERO };
         Self(DelayFunc { backoff: period, source })
     }

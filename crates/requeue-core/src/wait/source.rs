@@ -1,12 +1,13 @@
-//! The only source of randomness in the core. The source starts from a seed, so that every run is reproducible.
+//! The only source of random numbers in the core. It starts from a seed, so that every run can be
+//! reproduced.
 
 use core::time::Duration;
 
 /// A generator of pseudorandom numbers from a seed (SplitMix64).
 ///
 /// The same seed gives the same numbers on every machine. Do not use the numbers for secrets,
-/// because one number reveals all later numbers. This type replaces the random source that
-/// apimachinery's `wait` keeps for the whole process.
+/// because one number reveals all later numbers. In apimachinery's `wait`, the whole process shares
+/// one source. In this crate, each limiter and each loop has its own.
 ///
 /// # Examples
 ///
@@ -25,7 +26,7 @@ pub struct JitterSource {
 }
 
 impl JitterSource {
-    /// Creates a source from `seed`. Every seed is suitable, including 0.
+    /// Creates a source that starts from `seed`. Every seed is suitable, including 0.
     #[must_use]
     pub const fn new(seed: u64) -> Self {
         Self { state: seed }
@@ -40,25 +41,25 @@ impl JitterSource {
         mixed ^ (mixed >> 31)
     }
 
-    /// Returns the next number from 0 (inclusive) to 1 (exclusive), in steps of 2⁻⁵³.
+    /// Returns the next number from 0 (inclusive) to 1 (exclusive), a multiple of 2⁻⁵³.
     ///
-    /// This is Go's `rand.Float64`.
+    /// This corresponds to Go's `rand.Float64`.
     const fn next_unit(&mut self) -> f64 {
         const STEP: f64 = 1.0 / (1_u64 << 53) as f64;
         (self.next_number() >> 11) as f64 * STEP
     }
 
-    /// Returns a duration from `longest`/2, rounded up, to `longest`, both inclusive.
+    /// Returns a random duration from half of `longest` (rounded up) to `longest`, both inclusive.
     pub(crate) fn upper_half(&mut self, longest: Duration) -> Duration {
         let longest = longest.as_nanos();
         let span = longest / 2;
         saturating_nanos(longest - span + self.up_to(span))
     }
 
-    /// Returns a number from 0 to `most`, both inclusive: (most + 1) · chance / 2⁶⁴.
+    /// Returns a random number from 0 to `most`, both inclusive: (most + 1) · chance / 2⁶⁴.
     ///
-    /// `most` is a number of nanoseconds in a [`Duration`], and therefore below 2⁹⁴. The product is computed in two
-    /// halves, so that it does not overflow.
+    /// `most` is the number of nanoseconds of a [`Duration`], so it is below 2⁹⁴. The product is
+    /// computed in two parts, so that it does not overflow.
     fn up_to(&mut self, most: u128) -> u128 {
         const LOW: u128 = u64::MAX as u128;
         let chance = u128::from(self.next_number());
@@ -69,9 +70,9 @@ impl JitterSource {
 
 /// Returns `duration` plus a random part of up to `factor` times `duration`.
 ///
-/// The result is between `duration` and `duration + factor · duration`. A factor of 0, a negative
-/// factor or NaN counts as 1. A result that is too long becomes [`Duration::MAX`]. This is
-/// apimachinery's `Jitter`.
+/// The result is between `duration` and `duration + factor · duration`. If the factor is 0,
+/// negative or NaN, 1 is used instead. A result that is too long to represent becomes
+/// [`Duration::MAX`]. This is apimachinery's `Jitter`.
 ///
 /// # Examples
 ///
@@ -92,14 +93,16 @@ pub fn jitter(duration: Duration, factor: f64, source: &mut JitterSource) -> Dur
     duration.saturating_add(scale_duration(duration, source.next_unit() * factor))
 }
 
-/// Returns `factor` times `duration`, in whole nanoseconds, rounded down, or zero for a negative factor and for NaN.
-/// The result equals Go's `time.Duration(float64(d) * factor)` unless Go's result overflows.
+/// Returns `factor` times `duration`, in whole nanoseconds, rounded down. If the factor is negative
+/// or NaN, returns zero. The result equals Go's `time.Duration(float64(d) * factor)`, unless that
+/// overflows.
 pub(super) fn scale_duration(duration: Duration, factor: f64) -> Duration {
-    // A cast from a float saturates, and makes NaN zero.
+    // A cast from a float to an integer saturates, and turns NaN into zero.
     saturating_nanos((duration.as_nanos() as f64 * factor) as u128)
 }
 
-/// Returns a duration of `nanos` nanoseconds, or [`Duration::MAX`] if the number is too large for a duration.
+/// Returns a duration of `nanos` nanoseconds. If the number is too large for a duration, returns
+/// [`Duration::MAX`].
 pub(crate) const fn saturating_nanos(nanos: u128) -> Duration {
     // `Duration::from_nanos_u128` needs Rust 1.93.
     const SECOND: u128 = 1_000_000_000;
@@ -172,7 +175,8 @@ mod tests {
     }
 
     proptest! {
-        /// The oracle is the documented range, [d, d + f·d]. Both halves of the range must occur among the results.
+        /// The expected range is the documented one, [d, d + f·d]. Both halves of the range must
+        /// occur among the results.
         #[test]
         fn jitter_stays_in_its_range(nanos in 0..u64::MAX >> 11, factor in 0.001..8.0_f64, seed: u64) {
             let duration = Duration::from_nanos(nanos);
@@ -180,7 +184,7 @@ mod tests {
             let mut source = JitterSource::new(seed);
             let extra = (jitter(duration, factor, &mut source) - duration).as_nanos();
             prop_assert!(extra <= most);
-            // With a probability of 2⁻⁶³, all 64 draws are in one half of the range.
+            // All 64 numbers are in the same half of the range only with a probability of 2⁻⁶³.
             let extras = [(); 64].map(|()| jitter(duration, factor, &mut source) - duration);
             if most > 1_000 {
                 prop_assert!(extras.iter().any(|e| e.as_nanos() < most / 2));

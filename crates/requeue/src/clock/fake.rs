@@ -1,6 +1,6 @@
-//! A clock that stands still until a test moves it.
+//! A clock whose time changes only when a test changes it.
 //!
-//! No alarm is missed: deadlines are absolute, and one lock guards both the clock's time and the
+//! The clock misses no alarm: deadlines are absolute, and one lock guards both the time and the
 //! alarms.
 
 use std::fmt;
@@ -13,11 +13,11 @@ use super::{Alarm, Clock};
 use crate::Time;
 use crate::sync::{Arc, AtomicBool, Condvar, Mutex, MutexGuard, Ordering, PoisonError, waker_fn};
 
-/// A clock for tests, whose time changes only when a test moves it.
+/// A clock for tests. Its time changes only when the test changes it.
 ///
-/// Clones share one clock. Deadlines are absolute: if the time of an alarm has come when it is armed, the alarm goes
-/// off immediately. No alarm is missed, because the order in which alarms are armed and the clock is moved has no
-/// effect.
+/// All clones have the same time. Deadlines are absolute: if the time of an alarm has already come
+/// when the alarm is armed, its waker is woken immediately. The clock therefore misses no alarm,
+/// whether the alarm is armed before or after the time changes.
 ///
 /// # Examples
 ///
@@ -35,28 +35,28 @@ pub struct FakeClock(Arc<Shared>);
 
 struct Shared {
     state: Mutex<State>,
-    /// Notified when the number of armed alarms grows.
+    /// Notified when an alarm is armed, for `wait_armed`.
     more_armed: Condvar,
 }
 
 struct State {
     now: Time,
     timers: Timers,
-    /// The alarms of queues that watch over tasks. These alarms go off like all other alarms, but
-    /// [`armed`](FakeClock::armed) does not count them.
+    /// The alarms with which queues watch over the tasks that they have woken. They wake their
+    /// wakers like all other alarms, but [`armed`](FakeClock::armed) does not include them.
     watchdogs: Timers,
 }
 
-/// Returns the earliest deadline of all alarms.
+/// Returns the earliest deadline in both sets of alarms.
 fn next_deadline(timers: &Timers, watchdogs: &Timers) -> Option<Time> {
     [timers, watchdogs].into_iter().filter_map(Timers::first_deadline).map(|(at, _)| at).min()
 }
 
-/// Selects one of the two sets of alarms.
+/// Returns one of the two sets of alarms.
 type Set = fn(&mut State) -> &mut Timers;
 
 impl FakeClock {
-    /// Creates a clock that stands at one second after its origin.
+    /// Creates a clock whose time is one second after its origin.
     #[must_use]
     pub fn new() -> Self {
         let now = Time::ZERO + Duration::from_secs(1);
@@ -64,22 +64,22 @@ impl FakeClock {
         Self(Arc::new(Shared { state: Mutex::new(state), more_armed: Condvar::new() }))
     }
 
-    /// Returns the time to which this clock was last moved.
+    /// Returns the current time of this clock.
     #[must_use]
     pub fn now(&self) -> Time {
         self.lock().now
     }
 
-    /// Moves the clock forward by `by`, wakes all wakers that are due, and returns after it has
-    /// woken them.
+    /// Moves the time forward by `by`. Before it returns, it has woken all wakers whose time has
+    /// come.
     ///
-    /// Wakers are woken in the order of their deadlines. Wakers with equal deadlines are woken in the order in which
-    /// they were armed. Wakers run on this thread without a lock, so a waker may use the clock. A waker reads the time
-    /// after the move, which may be later than its deadline.
-    ///
+    /// The wakers are woken in the order of their deadlines. If deadlines are equal, the order is
+    /// that in which the alarms were armed. The wakers run on this thread, and the clock holds no
+    /// lock, so a waker may use the clock. It then reads the new time, which may be later than its
+    /// deadline.
     /// # Panics
     ///
-    /// Panics if a waker panics. The remaining wakers are woken at the next move of the clock.
+    /// Panics if a waker panics. The next change of the time wakes the remaining wakers.
     pub fn advance(&self, by: Duration) {
         let mut state = self.lock();
         state.now = state.now + by;
@@ -87,7 +87,7 @@ impl FakeClock {
         self.wake_due();
     }
 
-    /// Moves the clock to `now`, forward or back, and wakes all wakers that are due, as
+    /// Sets the time to `now`, forward or back. Then wakes all wakers whose time has come, as
     /// [`advance`](Self::advance) does.
     ///
     /// # Panics
@@ -98,16 +98,16 @@ impl FakeClock {
         self.wake_due();
     }
 
-    /// Returns the number of armed alarms that have neither gone off nor been dropped.
+    /// Returns the number of armed alarms whose time has not come.
     ///
-    /// A queue also arms alarms to watch over tasks that it has woken. These alarms go off like all
-    /// other alarms, but are not counted.
+    /// A queue also arms alarms to watch over the tasks that it has woken. The result does not
+    /// include these alarms.
     #[must_use]
     pub fn armed(&self) -> usize {
         self.lock().timers.len()
     }
 
-    /// Returns the time of the next armed alarm, or `None` if no alarm is armed.
+    /// Returns the time of the earliest armed alarm, or `None` if no alarm is armed.
     // Only the simulations of this workspace need this method, so it is hidden.
     #[doc(hidden)]
     #[must_use]
@@ -115,9 +115,11 @@ impl FakeClock {
         self.lock().timers.first_deadline().map(|(at, _)| at)
     }
 
-    /// Blocks this thread until at least `n` alarms are armed. Other threads arm the alarms.
+    /// Blocks this thread until other threads have armed alarms, so that at least `n` alarms are
+    /// armed.
     ///
-    /// With this method, a test waits without a sleep until the threads or tasks that it started are waiting.
+    /// A test calls this method to wait, without a sleep, until the threads or tasks that it has
+    /// started are waiting.
     ///
     /// # Examples
     ///
@@ -145,24 +147,24 @@ impl FakeClock {
         }
     }
 
-    /// Runs `future` to completion on this thread, and moves the clock to the next alarm whenever
-    /// the future waits.
+    /// Runs `future` to completion on this thread. Each time the future waits, moves the time to
+    /// the next alarm.
     ///
-    /// The method is for futures that wait only for this clock. Hours of the clock take microseconds, and each run has
-    /// the same result.
+    /// The future must wait only for this clock. Hours of this clock take microseconds of real
+    /// time, and each run has the same result.
     ///
     /// # Panics
     ///
-    /// Panics if the future waits and no alarm is armed, because nothing on this thread could ever
-    /// wake it.
+    /// Panics if the future waits and no alarm is armed. Nothing on this thread could then wake the
+    /// future.
     pub fn run<F: Future>(&self, future: F) -> F::Output {
         let woken = Arc::new(AtomicBool::new(true));
         let flag = Arc::clone(&woken);
         let waker = waker_fn(move || flag.store(true, Ordering::Release));
         let mut future = pin!(future);
         loop {
-            // Acquire makes the writes of the waking thread visible to the poll. Release has no
-            // effect here.
+            // `Acquire` makes the writes of the waking thread visible to the poll. The `Release`
+            // half has no effect at this point.
             while woken.swap(false, Ordering::AcqRel) {
                 if let Poll::Ready(output) = future.as_mut().poll(&mut Context::from_waker(&waker))
                 {
@@ -184,7 +186,7 @@ impl FakeClock {
         self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Wakes one waker at a time, so that a waker can disarm later alarms.
+    /// Wakes one waker at a time, so that a waker can still disarm a later alarm.
     fn wake_due(&self) {
         while let Some(waker) = self.pop_due() {
             waker.wake();
@@ -255,7 +257,8 @@ struct Disarm {
 
 impl Drop for Disarm {
     fn drop(&mut self) {
-        // The waker is dropped after the lock is released, because its drop may use the clock.
+        // The waker is dropped after the lock is released, because dropping it is user code that
+        // may use the clock.
         let waker = (self.set)(&mut self.clock.lock()).remove(self.key);
         drop(waker);
     }

@@ -1,12 +1,12 @@
-//! Sources of time for a queue.
+//! Clocks: the sources of time for a queue.
 //!
-//! A [`Clock`] returns the current time, and wakes a [`Waker`] once a given time has come. A clock never runs a
-//! callback and needs no task, so one trait serves async and blocking callers. A clock may wake too early, but never
-//! forgets an armed alarm.
+//! A [`Clock`] returns the current time, and wakes a [`Waker`] when a given time has come. It runs
+//! no callbacks and needs no task, so the same trait serves async and blocking callers. A clock may
+//! wake a waker too early, but never forgets an armed alarm.
 //!
-//! | clock | `now` | woken by |
+//! | clock | the source of its time | wakers are woken by |
 //! |---|---|---|
-//! | [`SystemClock`], the default | the machine's monotonic clock | one thread for the whole process, started by the first alarm |
+//! | [`SystemClock`], the default | the machine's monotonic clock | one thread for the whole process, which the first alarm starts |
 #![cfg_attr(
     feature = "tokio",
     doc = "| [`TokioClock`] | the runtime's clock, which a test can pause | the runtime's timer driver |"
@@ -15,7 +15,7 @@
     feature = "tsc",
     doc = "| [`TscClock`] | the processor's counter, which is quick to read | `SystemClock`'s thread |"
 )]
-//! | [`FakeClock`] | what the test has set | the thread that moves the clock |
+//! | [`FakeClock`] | a test, which sets the time | the thread that changes the time |
 
 mod fake;
 mod sleep;
@@ -42,12 +42,13 @@ pub use self::tokio::TokioClock;
 #[cfg(feature = "tsc")]
 pub use self::tsc::TscClock;
 
-/// A source of time, which also wakes a waker once a given time has come.
+/// A source of time, which also wakes a waker when a given time has come.
 ///
-/// A caller that waits on a clock must compare [`now`](Clock::now) with its deadline whenever it is woken, and arm
-/// again if the wake is too early. A clock may wake too early because it arms at most an hour ahead, because its
-/// runtime is shutting down, or because an alarm was dropped while it was going off. A clock never delays a wake on
-/// purpose, and never forgets an armed alarm.
+/// A clock may wake a waker too early: because it arms alarms at most an hour ahead, because its
+/// runtime shuts down, or because an alarm was dropped while its waker was being woken. After each
+/// wake, a caller must therefore compare [`now`](Clock::now) with its deadline. If the wake was too
+/// early, the caller arms a new alarm. A clock never delays a wake deliberately, and never forgets
+/// an armed alarm.
 ///
 /// # Examples
 ///
@@ -65,33 +66,34 @@ pub use self::tsc::TscClock;
 pub trait Clock: Send + Sync + 'static {
     /// Returns the current time, in nanoseconds since an origin that the clock chooses.
     ///
-    /// Times of different clocks cannot be compared.
+    /// Times of different clocks cannot be compared, because their origins differ.
     fn now(&self) -> Time;
 
-    /// Wakes `waker` once [`now`](Clock::now) has reached `at`, unless the alarm is dropped
-    /// earlier.
+    /// Wakes `waker` when [`now`](Clock::now) has reached `at`, unless the returned alarm is
+    /// dropped before.
     ///
-    /// If `at` has already come, the waker is woken in the calling thread before `arm` returns. The
+    /// If `at` has already come, `arm` wakes the waker on the calling thread before it returns. The
     /// caller must therefore hold no lock that the waker acquires. An alarm for [`Time::NEVER`]
-    /// never goes off. Spurious wakes are allowed: the woken caller must compare `now` with `at`,
-    /// and arm again if the wake is too early.
+    /// never wakes its waker. A clock may wake the waker too early. The woken caller must compare
+    /// `now` with `at`, and arm a new alarm if the wake was too early.
     fn arm(&self, at: Time, waker: &Waker) -> Alarm;
 
-    /// Arms an alarm as [`arm`](Clock::arm) does, for a queue that watches over a task that it has
-    /// woken.
+    /// Arms an alarm as [`arm`](Clock::arm) does. A queue arms such an alarm to watch over a task
+    /// that it has woken.
     ///
-    /// [`FakeClock::armed`] does not count these alarms. The default implementation calls `arm`.
+    /// [`FakeClock::armed`] does not include these alarms. The default implementation calls `arm`.
     #[doc(hidden)]
     fn arm_watchdog(&self, at: Time, waker: &Waker) -> Alarm {
         self.arm(at, waker)
     }
 
-    /// Returns true if this clock follows real time: while a thread parks for a duration, the clock
-    /// advances by that duration.
+    /// Returns true if this clock follows real time: while a thread sleeps for a duration, the
+    /// clock advances by that duration.
     ///
-    /// A queue calls this method once, when it is built. If the result is true, a blocked thread may keep its deadline
-    /// itself. Otherwise, an alarm must wake the thread. A small difference is allowed, because a thread that wakes too
-    /// early waits again. [`SystemClock`] returns true, and so does the clock that reads the processor's counter.
+    /// A queue calls this method once, when it is built. If the result is true, a blocked thread
+    /// may sleep until its deadline itself. Otherwise, only an alarm wakes the thread. The clock
+    /// may differ slightly from real time, because a thread that wakes too early waits again.
+    /// [`SystemClock`] returns true, and so does the clock that reads the processor's counter.
     fn is_real_time(&self) -> bool {
         false
     }
@@ -117,12 +119,13 @@ impl<C: Clock + ?Sized> Clock for Arc<C> {
 
 /// An armed alarm. Dropping it disarms the alarm.
 ///
-/// A wake that has already begun when the alarm is dropped may still arrive.
+/// If the clock is already waking the waker when the alarm is dropped, the wake may still arrive.
 #[must_use = "an alarm is disarmed when it is dropped"]
 pub struct Alarm(Option<Pin<Box<dyn Send + Sync>>>);
 
 impl Alarm {
-    /// Returns an alarm that drops `guard` when it is dropped, to disarm itself.
+    /// Returns an alarm that contains `guard`. When the alarm is dropped, it drops the guard, whose
+    /// `Drop` disarms the alarm.
     ///
     /// This function is for implementations of [`Clock`].
     ///
@@ -142,7 +145,7 @@ impl Alarm {
         Self(Some(Box::pin(guard)))
     }
 
-    /// Returns an alarm that does not go off, or has already gone off.
+    /// Returns an alarm that never wakes a waker, or whose waker has already been woken.
     pub const fn none() -> Self {
         Self(None)
     }
@@ -150,7 +153,8 @@ impl Alarm {
 
 impl Drop for Alarm {
     fn drop(&mut self) {
-        // The guard owns a waker, perhaps the last copy of it. Dropping the guard can therefore run user code.
+        // The guard owns a waker, perhaps its last copy. Dropping the guard can therefore run user
+        // code, which may panic.
         drop_quietly(self.0.take());
     }
 }

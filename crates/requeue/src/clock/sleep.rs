@@ -1,4 +1,4 @@
-//! A future that is ready at a given time of a clock, and never before.
+//! A future that waits until a clock has reached a given time.
 
 use std::fmt;
 use std::pin::Pin;
@@ -9,12 +9,12 @@ use crate::Time;
 
 /// Waits until `clock` has reached `at`.
 ///
-/// The future is never ready early. If it is woken too early, it arms its alarm again.
-/// [`Time::NEVER`] is never reached.
+/// The future is never ready before that time: if the clock wakes it too early, it arms a new
+/// alarm. No clock reaches [`Time::NEVER`].
 ///
 /// # Cancel safety
 ///
-/// A future that is dropped disarms its alarm, and has no other effect.
+/// Dropping the future disarms its alarm, and has no other effect.
 ///
 /// # Examples
 ///
@@ -31,7 +31,7 @@ pub fn sleep_until<C: Clock + ?Sized>(clock: &C, at: Time) -> Sleep<'_, C> {
     Sleep { clock, at, alarm: Alarm::none() }
 }
 
-/// A future that is ready once a clock has reached a given time: see [`sleep_until`].
+/// A future that is ready when a clock has reached a given time. [`sleep_until`] creates it.
 #[must_use = "a future does nothing unless it is polled"]
 pub struct Sleep<'a, C: Clock + ?Sized> {
     clock: &'a C,
@@ -40,7 +40,7 @@ pub struct Sleep<'a, C: Clock + ?Sized> {
 }
 
 impl<C: Clock + ?Sized> Sleep<'_, C> {
-    /// Makes the future wait for `at`, and disarms the alarm for the previous time.
+    /// Makes the future wait until `at` instead, and disarms the alarm for the previous time.
     // Only the loops of `wait` need this method, so it is hidden.
     #[doc(hidden)]
     pub fn reset(&mut self, at: Time) {
@@ -57,8 +57,8 @@ impl<C: Clock + ?Sized> Future for Sleep<'_, C> {
             self.alarm = Alarm::none();
             return Poll::Ready(());
         }
-        // A poll cannot determine whether the alarm caused the wake, so each poll that is too early arms again. The old
-        // alarm is dropped first, so that there are never two alarms.
+        // A poll cannot know if the alarm has caused it, so each poll that is too early arms a new
+        // alarm. The old alarm is dropped first, so that there are never two.
         self.alarm = Alarm::none();
         self.alarm = self.clock.arm(self.at, cx.waker());
         Poll::Pending

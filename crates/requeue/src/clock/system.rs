@@ -1,4 +1,4 @@
-//! The machine's clock, and the one thread that wakes its alarms.
+//! The clock of the machine, and the one thread that wakes the wakers of its alarms.
 
 use std::sync::{Condvar, LazyLock, Mutex, MutexGuard, PoisonError};
 use std::task::Waker;
@@ -10,15 +10,19 @@ use super::{Alarm, Clock};
 use crate::Time;
 use crate::sync::quietly;
 
-/// The machine's monotonic clock.
+/// The monotonic clock of the machine.
 ///
-/// The times count from a moment soon after the start of the process. This moment is time 1 (in nanoseconds), so
-/// [`Time::ZERO`] is before any time that this clock returns. All `SystemClock`s return the same time.
+/// At the first use of the clock in a process, its time is 1 ns. [`Time::ZERO`] is therefore before any
+/// time that this clock returns. All `SystemClock`s
+/// return the same time.
 ///
-/// Alarms are kept by **one thread for the whole process**, called `requeue-timer`. The thread starts when the first
-/// alarm is armed whose time has not come yet, uses absolute deadlines, and never stops. The thread sleeps for at most
-/// an hour at a time, so that it notices a suspension of the machine. The thread survives wakers that panic. Wakers run
-/// on this thread, so they must be quick. If the system refuses to start the thread, alarms go off immediately. A
+/// **One thread for the whole process**, called `requeue-timer`, wakes the wakers of all alarms.
+/// The first alarm whose time has not yet come starts this thread, and the thread never stops. It
+/// uses absolute deadlines. It sleeps for at most an hour at a time, so that it notices a
+/// suspension of the machine.
+///
+/// Wakers run on this thread, so they must be quick. The thread survives a waker that panics. If
+/// the operating system refuses to start the thread, each alarm wakes its waker immediately. A
 /// waiting caller then polls the clock continuously, but is not forgotten.
 ///
 /// # Examples
@@ -67,8 +71,8 @@ struct Disarm(Key);
 
 impl Drop for Disarm {
     fn drop(&mut self) {
-        // The lock is released at the end of the first statement, because the drop of a waker may
-        // arm or disarm an alarm.
+        // The lock is released at the end of this statement. Dropping the waker afterwards may arm
+        // or disarm an alarm.
         let waker = TIMER.lock().timers.remove(self.0);
         drop(waker);
     }
@@ -81,7 +85,7 @@ static TIMER: TimerThread = TimerThread {
 
 struct TimerThread {
     state: Mutex<State>,
-    /// Notified when an alarm is armed that precedes all other alarms.
+    /// Notified when an alarm is armed that is earlier than all other alarms.
     earlier: Condvar,
 }
 
@@ -91,17 +95,17 @@ struct State {
 }
 
 impl TimerThread {
-    /// The longest sleep of the thread. It is limited because the monotonic clock of a suspended
-    /// machine may stand still.
+    /// The longest sleep of the thread. It is limited, because the monotonic clock may stand still
+    /// while the machine is suspended.
     const LONGEST_PARK: Duration = Duration::from_secs(3600);
-    /// The number of wakers that are removed under one hold of the lock.
+    /// The maximum number of wakers that the thread removes before it releases the lock.
     const BATCH: usize = 64;
 
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Arms the alarm. Returns the waker if there is no thread to wake it.
+    /// Arms an alarm. Returns the waker if the thread could not be started.
     fn arm_timer(&'static self, at: Time, waker: Waker) -> Result<Key, Waker> {
         let mut state = self.lock();
         if !state.started {
@@ -114,8 +118,8 @@ impl TimerThread {
         let key = state.timers.insert(at, waker);
         let is_first = state.timers.first_deadline() == Some(key);
         drop(state);
-        // Without a notification, the thread would sleep until the deadline that was the earliest
-        // before this alarm.
+        // Without this notification, the thread would sleep until the deadline that was the
+        // earliest before.
         if is_first {
             self.earlier.notify_one();
         }

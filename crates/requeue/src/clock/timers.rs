@@ -1,16 +1,16 @@
-//! Wakers in the order of their deadlines, for the system's clock and the fake clock.
+//! A set of wakers, sorted by their deadlines. The system's clock and the fake clock use it.
 
 use std::collections::BTreeMap;
 use std::task::Waker;
 
 use crate::Time;
 
-/// A deadline, and a sequence number, by which alarms with equal deadlines keep the order in which
-/// they were armed.
+/// A deadline and a sequence number. Alarms with equal deadlines are in the order in which they
+/// were armed.
 pub(super) type Key = (Time, u64);
 
-/// Armed wakers. Methods that remove a waker return it, so that the caller can drop or wake it
-/// outside the lock that guards this value.
+/// The wakers of armed alarms. A method that removes a waker returns it. The caller then drops or
+/// wakes it outside the lock that guards this value.
 pub(super) struct Timers {
     armed: BTreeMap<Key, Waker>,
     next: u64,

@@ -1,4 +1,4 @@
-//! The clock of a tokio runtime, whose timer driver wakes the alarms.
+//! The clock of a tokio runtime. The timer driver of the runtime wakes the wakers of its alarms.
 
 use std::fmt;
 use std::future::Future;
@@ -16,22 +16,26 @@ use super::{Alarm, Clock, SystemClock};
 use crate::Time;
 use crate::sync::{quietly, waker_fn};
 
-/// The clock of a tokio runtime, for tests that pause or advance its time.
+/// The clock of a tokio runtime, for tests that pause or advance the time of the runtime.
 ///
-/// A queue uses this clock only if [`Builder::clock`](crate::Builder::clock) sets it, even if the queue is built in a
-/// runtime. If the time of the runtime is paused or advanced, so is the time of the clock. The clock holds a handle of
-/// its runtime, so any thread can use it, including a thread of another runtime. The times of the clock count from its
-/// creation, which is time 1 (in nanoseconds). Clones return the same time. Clocks that were created separately do not.
+/// A queue uses this clock only if [`Builder::clock`](crate::Builder::clock) sets it, even if the
+/// queue is built in a runtime. When the time of the runtime is paused or advanced, so is the time
+/// of this clock. The clock owns a handle of its runtime, so any thread can use it, even a thread
+/// of another runtime. Its time begins at 1 ns when the clock is created. Clones
+/// return the same time. Clocks that were created separately do not.
 ///
-/// Alarms are entries of the runtime's timer driver, which wakes the waker itself. **No task is spawned**, and an alarm
-/// goes off without being polled. Like all of tokio's timers, alarms have a resolution of one millisecond and never go
-/// off early. Alarms go off only while the runtime runs. A current-thread runtime runs only inside `block_on`.
+/// Each alarm is an entry of the runtime's timer driver, which wakes the waker itself. **No task is
+/// spawned**, and an alarm needs no polling. Like all timers of tokio, alarms have a resolution of
+/// one millisecond, and are never early. They wake their wakers only while the runtime runs. A
+/// current-thread runtime runs only inside `block_on`.
 ///
-/// If there is no timer driver, because the runtime has shut down or was built without one, the thread of
-/// [`SystemClock`] wakes the wakers, so waiting callers are not forgotten. If the time was paused when its runtime shut
-/// down, the time no longer changes. Alarms that were armed at that moment detect the shutdown without a panic.
-/// Otherwise, the first alarm detects the shutdown by a panic in tokio, which is caught. Only the message of the panic
-/// hook is visible.
+/// A runtime has no timer driver if it was built without one, or if it has shut down. The thread of
+/// [`SystemClock`] then wakes the wakers, so waiting callers are not forgotten. If the time was
+/// paused when the runtime shut down, the time no longer changes.
+///
+/// The clock must detect a shutdown. If an alarm is armed when the runtime shuts down, its waker is
+/// woken early, which shows the shutdown. Otherwise, the next call of [`arm`](Clock::arm) causes a
+/// panic in tokio. The clock catches this panic, and only the message of the panic hook is visible.
 ///
 /// # Examples
 ///
@@ -46,7 +50,7 @@ use crate::sync::{quietly, waker_fn};
 /// sleep_until(&clock, start + Duration::from_secs(3600)).await;
 /// assert!(clock.now().since(start) >= Duration::from_secs(3600));
 ///
-/// // A queue whose time the test pauses:
+/// // A queue that uses the time that the test pauses:
 /// let queue = requeue::Queue::builder().clock(clock).build().expect("the settings are valid");
 /// queue.add_after("a", Duration::from_secs(3600));
 /// assert_eq!(queue.get().await.as_deref(), Some(&"a"));
@@ -58,16 +62,16 @@ pub struct TokioClock(Arc<Shared>);
 struct Shared {
     handle: Handle,
     origin: Instant,
-    /// True if the timer driver has permanently shut down.
+    /// True if the runtime has no timer driver, or the driver has shut down.
     driverless: AtomicBool,
 }
 
 impl TokioClock {
-    /// The longest time ahead for which an alarm is armed. A caller that waits longer is woken, and
-    /// arms again.
+    /// The longest time ahead for which an alarm is armed. A caller with a later deadline is woken
+    /// at that time, and arms a new alarm.
     const FARTHEST: Duration = Duration::from_secs(3600);
 
-    /// Returns the clock of the runtime that `handle` belongs to.
+    /// Creates a clock of the runtime to which `handle` belongs.
     ///
     /// # Examples
     ///
@@ -85,7 +89,7 @@ impl TokioClock {
         Self(Arc::new(Shared { handle, origin, driverless: AtomicBool::new(false) }))
     }
 
-    /// Returns the clock of the current runtime.
+    /// Creates a clock of the current runtime.
     ///
     /// # Panics
     ///
@@ -124,8 +128,8 @@ impl Clock for TokioClock {
             return Alarm::none();
         }
         let at = at.min(now + Self::FARTHEST);
-        // A relaxed load suffices, because the flag only saves a panic. With an old value, arming
-        // panics, and the panic is caught.
+        // A relaxed load is sufficient, because the flag only avoids a panic. If the load returns
+        // an old value, `arm_driver` panics, and the panic is caught.
         if !self.0.driverless.load(Ordering::Relaxed) {
             match quietly(|| self.arm_driver(at, waker)) {
                 Some(alarm) => return alarm,
@@ -137,12 +141,13 @@ impl Clock for TokioClock {
 }
 
 impl TokioClock {
-    /// Arms a timer of the runtime. Panics if there is no timer driver, or if the driver has shut
-    /// down.
+    /// Arms a timer of the runtime. Panics if the runtime has no timer driver, or if the driver has
+    /// shut down.
     fn arm_driver(&self, at: Time, waker: &Waker) -> Alarm {
         let (clock, relayed) = (Arc::clone(&self.0), waker.clone());
-        // A driver that shuts down fires all of its timers, and panics if it is asked for a new timer. Before that, its
-        // timers never fire early. An early wake therefore shows that the driver has shut down.
+        // A driver that shuts down wakes all its timers, and panics if it must create a new one.
+        // Before a shutdown, its timers are never early. An early wake therefore shows that the
+        // driver has shut down.
         let relay = waker_fn(move || {
             if clock.current_time() < at {
                 clock.driverless.store(true, Ordering::Relaxed);
@@ -152,8 +157,8 @@ impl TokioClock {
         let _context = self.0.handle.enter();
         let deadline = self.0.origin + at.since(Shared::START);
         let mut sleep = Box::pin(tokio::time::sleep_until(deadline));
-        // Arming is not work of the calling task, so it must not use the task's budget. Otherwise,
-        // a task that has used up its budget could not arm a timer.
+        // Arming an alarm is not work of the calling task, so it must not use the cooperative
+        // budget of this task. A task that has used up its budget could otherwise not arm an alarm.
         let polled = pin!(coop::unconstrained(sleep.as_mut()));
         if polled.poll(&mut Context::from_waker(&relay)).is_ready() {
             waker.wake_by_ref();
@@ -164,7 +169,7 @@ impl TokioClock {
 }
 
 impl Shared {
-    /// The clock's time when it is created.
+    /// The time of the clock when it is created.
     const START: Time = Time::from_nanos(1);
 
     fn current_time(&self) -> Time {
@@ -172,9 +177,9 @@ impl Shared {
     }
 }
 
-/// Reads the runtime's own time, which may be paused.
+/// Returns the time of the runtime, which may be paused.
 fn instant_of(handle: &Handle) -> Instant {
-    // On a thread whose thread-locals have been destroyed, entering a runtime panics.
+    // Entering a runtime panics on a thread whose thread-local values were already destroyed.
     let asked = quietly(|| {
         let _context = handle.enter();
         Instant::now()

@@ -1,4 +1,5 @@
-//! A clock that reads the processor's counter. [`SystemClock`]'s thread wakes its alarms.
+//! A clock that reads the counter of the processor. The thread of [`SystemClock`] wakes the wakers
+//! of its alarms.
 
 use std::sync::LazyLock;
 use std::task::Waker;
@@ -7,33 +8,38 @@ use std::time::Duration;
 use super::{Alarm, Clock, SystemClock};
 use crate::Time;
 
-/// The processor's time-stamp counter, which is read without a system call.
+/// A clock that reads the time-stamp counter of the processor, without a system call.
 ///
-/// Reading the counter takes less than half the time of reading [`SystemClock`]. A queue with metrics reads the clock
-/// in each operation, so reading the clock is a considerable part of the operation's cost. A queue with neither metrics
-/// nor delays reads the clock so rarely that this clock saves no noticeable time.
+/// Reading this clock takes less than half the time of reading [`SystemClock`]. A queue with
+/// metrics reads the clock in each operation, so the clock is a considerable part of the cost of an
+/// operation. A queue with neither metrics nor delays reads the clock so rarely that this clock
+/// saves no noticeable time.
 ///
-/// **Accuracy.** The first [`TscClock::new`] measures the counter's rate once, by the system's clock. The error of this
-/// measurement is permanent. It was 1 to 15 parts per million on the tested machines, which is up to 55 ms per hour.
-/// NTP corrects the system's clock, but does not correct this error. Measured by the system's clock, delays are longer
-/// or shorter by that error. Measured by this clock, no wait is too short, because a caller that is woken early reads
-/// the clock, and continues to wait.
+/// **Accuracy.** The first [`TscClock::new`] measures the rate of the counter once, by the system's
+/// clock. The error of this measurement is permanent. It was 1 to 15 parts per million on the
+/// tested machines, which is up to 55 ms per hour. NTP corrects the system's clock, but not this
+/// error. Measured by the system's clock, delays are longer or shorter by that error. Measured by
+/// this clock, no delay is too short: a caller that is woken early reads this clock, and continues
+/// to wait.
 ///
-/// **Between threads.** All clocks of this type count from the same moment soon after the start of the process. This
-/// moment is time 1 (in nanoseconds). In each thread, time never goes back. The times that two threads read at the same
-/// time can differ by some tens of nanoseconds, because a processor may read its counter a few instructions ahead.
+/// **Between threads.** All clocks of this type return the same time, which is 1 ns at the
+/// first call of [`TscClock::new`] in the process. Within a thread, time never goes back. Two
+/// threads that read the clock simultaneously can get times that differ by some tens of
+/// nanoseconds, because a processor may read its counter a few instructions early.
 ///
-/// **Platforms.** The clock uses the counter on `x86_64` with an invariant counter, whose rate does not depend on the
-/// processor's frequency, and on `aarch64` (except iOS). On other platforms, it reads the system's monotonic clock, at
-/// the cost of that clock. The clock trusts the processor's description of its counter. If the kernel has found that
-/// the counters of several processors differ, choose [`SystemClock`]. On Linux, the kernel has found such a difference
-/// if `/sys/devices/system/clocksource/clocksource0/available_clocksource` does not list `tsc`.
+/// **Platforms.** On `x86_64`, the clock uses the counter if it is invariant: its rate does not
+/// depend on the frequency of the processor. On `aarch64` (except iOS), it always uses the counter.
+/// On other platforms, it reads the system's monotonic clock, at the cost of that clock. The clock
+/// trusts what the processor says about its counter. If the kernel has found that the counters of
+/// several processors differ, use [`SystemClock`]. On Linux, this is the case if
+/// `/sys/devices/system/clocksource/clocksource0/available_clocksource` does not list `tsc`.
 ///
-/// **Suspend.** While a machine is suspended, the counter may stand still, continue, or restart from zero. A clock that
-/// goes back makes callers wait longer. Use this clock only on servers. Do not use it in virtual machines that migrate
-/// to hosts with another rate, unless their counter is scaled.
+/// **Suspend.** While a machine is suspended, the counter may stand still, continue, or restart
+/// from zero. If the clock goes back, callers wait for longer. Use this clock only on servers. Do
+/// not use it in virtual machines that migrate to hosts with a counter of a different rate, unless
+/// the hosts scale the counter.
 ///
-/// The thread of [`SystemClock`] wakes its alarms, at most an hour ahead.
+/// The thread of [`SystemClock`] wakes the wakers of this clock, at most an hour ahead.
 ///
 /// # Examples
 ///
@@ -48,18 +54,19 @@ use crate::Time;
 #[derive(Clone, Debug)]
 pub struct TscClock {
     counter: quanta::Clock,
-    /// The value of the counter at time 1.
+    /// The value of the counter when the time of this clock is 1 ns.
     origin: u64,
 }
 
 impl TscClock {
-    /// The longest time ahead for which an alarm is armed, because the two clocks drift apart.
+    /// The longest time ahead for which an alarm is armed. It is limited, because this clock and
+    /// `SystemClock` drift apart.
     const FARTHEST: Duration = Duration::from_secs(3600);
 
-    /// Returns the clock.
+    /// Returns the clock. All calls in a process return the same clock.
     ///
-    /// The first call in a process measures the counter's rate, which takes about 1 ms of processor
-    /// time, and at most 200 ms.
+    /// The first call in a process measures the rate of the counter. This takes about 1 ms of
+    /// processor time, and at most 200 ms.
     #[must_use]
     pub fn new() -> Self {
         static FIRST: LazyLock<TscClock> = LazyLock::new(|| {
@@ -79,7 +86,8 @@ impl Default for TscClock {
 
 impl Clock for TscClock {
     fn now(&self) -> Time {
-        // The difference is zero if this processor's counter is slightly behind the counter of the origin.
+        // The difference is zero if the counter of this processor is slightly behind the counter
+        // that was read first.
         let nanos = self.counter.delta_as_nanos(self.origin, self.counter.raw());
         Time::from_nanos(nanos.saturating_add(1))
     }
@@ -88,7 +96,7 @@ impl Clock for TscClock {
         if at == Time::NEVER {
             return Alarm::none();
         }
-        // `left` is zero if `at` has come. The alarm then goes off immediately.
+        // `left` is zero if `at` has already come. The alarm then wakes its waker immediately.
         let left = at.since(self.now()).min(Self::FARTHEST);
         SystemClock.arm(SystemClock.now() + left, waker)
     }

@@ -1,17 +1,17 @@
 //! Metrics of queues.
 //!
-//! A backend can use either of two interfaces, or both:
+//! A metrics backend can use one of two interfaces, or both:
 //!
-//! - A backend that is *scraped* reads the queue at the time of the scrape, in constant time, with
-//!   [`Queue::sample`](crate::Queue::sample). Between two scrapes, no thread updates a gauge.
-//! - A backend that needs *every event* supplies [hooks](QueueMetrics) through a
+//! - A backend that is *scraped* calls [`Queue::sample`](crate::Queue::sample) at each scrape. The
+//!   call takes constant time. Between two scrapes, no thread updates a gauge.
+//! - A backend that needs *every event* implements [hooks](QueueMetrics) and passes them through a
 //!   [`MetricsProvider`].
 #![cfg_attr(
     feature = "prometheus",
     doc = "\nFor [`prometheus_client`], [`Metrics`] does all of this."
 )]
 //!
-//! No metrics are global. Each queue is built with separate metrics.
+//! There are no global metrics: each queue reports to the metrics with which it was built.
 
 #[cfg(feature = "prometheus")]
 mod prometheus;
@@ -26,17 +26,18 @@ pub use self::sample::{AtGroupLimit, Fleet, Sample, Scrape, Times};
 
 /// Receives the events of a queue with keys of type `K`.
 ///
-/// A queue calls these hooks before the operation returns, and after it has released its lock. The hooks are for
-/// backends that need every event, like client-go's `MetricsProvider`. A backend that is scraped does not need them.
-/// The default implementation of each hook does nothing. A hook may use the queue. The queue catches and discards
-/// panics of hooks.
+/// The hooks are for backends that need every event, like client-go's `MetricsProvider`. A backend
+/// that is scraped does not need them. The queue calls a hook before the operation returns, and
+/// after it has released its lock. A hook may therefore use the queue. The default implementation
+/// of each hook does nothing. The queue catches and discards a panic of a hook.
 ///
-/// [`get`](Self::get) and [`done`](Self::done) receive the key, for example to measure per
-/// namespace. The other hooks receive no key, because the queue would have to clone it under its
-/// lock. The caller of the operation learns of such an event from the result.
+/// [`get`](Self::get) and [`done`](Self::done) receive the key, for example to measure each
+/// namespace separately. The other hooks receive no key, because the queue would have to clone it
+/// under its lock. The caller of the operation knows the key, and gets the event as the result of
+/// the operation.
 ///
-/// Hooks of operations on different threads run in any order. A gauge of the depth that the hooks
-/// increment and decrement is correct whenever no operation is in progress.
+/// If operations run on different threads, their hooks run in any order. A gauge of the depth that
+/// the hooks increment and decrement is correct whenever no operation is in progress.
 ///
 /// # Examples
 ///
@@ -73,14 +74,15 @@ pub use self::sample::{AtGroupLimit, Fleet, Sample, Scrape, Times};
 /// # Ok::<(), requeue::BuildError>(())
 /// ```
 pub trait QueueMetrics<K>: Send + Sync {
-    /// Reports that a key became ready, or was added while in flight (`workqueue_adds_total`).
+    /// Reports that a key became ready, or was added while it was in flight
+    /// (`workqueue_adds_total`).
     ///
-    /// The depth grows by one. A delayed add counts when it is due. The hook is called by the first
-    /// operation that notices the due key. If no operation does, the clock's alarm calls the hook,
-    /// on the thread that drives the clock.
+    /// The depth grows by one. For a delayed add, the first operation that notices the due key
+    /// calls the hook. If no operation does, the alarm of the clock calls it, on the thread that
+    /// drives the clock.
     fn add(&self) {}
 
-    /// Reports that `key` was delivered, with the time `queued` since its add
+    /// Reports that `key` was delivered. `queued` is the time since the key became ready
     /// (`workqueue_queue_duration_seconds`).
     ///
     /// The depth shrinks by one.
@@ -88,25 +90,27 @@ pub trait QueueMetrics<K>: Send + Sync {
         let _ = (key, queued);
     }
 
-    /// Reports that the delivery of `key` was completed after the time `worked` in flight
-    /// (`workqueue_work_duration_seconds`).
+    /// Reports that the delivery of `key` was completed. `worked` is the time for which the key was
+    /// in flight (`workqueue_work_duration_seconds`).
     fn done(&self, key: &K, worked: Duration) {
         let _ = (key, worked);
     }
 
-    /// Reports a delayed add, of any delay (`workqueue_retries_total`). Debounced adds are not
-    /// reported.
+    /// Reports an add with a delay, even a delay of zero (`workqueue_retries_total`). Debounced
+    /// adds are not reported.
     fn retry(&self) {}
 
-    /// Reports that an add will not lead to a separate delivery.
+    /// Reports that a key that was ready or dirty will not be delivered for its add.
     ///
-    /// The depth shrinks by one. The key was cancelled, was dropped by a shutdown, or failed while dirty under
-    /// [`ReaddPolicy::Hold`](crate::ReaddPolicy::Hold). In the last case, one later run serves the retry and the add.
+    /// The depth shrinks by one. There are three causes: the key was cancelled, a shutdown has
+    /// dropped it, or it failed while it was dirty under
+    /// [`ReaddPolicy::Hold`](crate::ReaddPolicy::Hold). In the last case, one later run serves both
+    /// the retry and the add.
     fn withdraw(&self) {}
 }
 
-/// Creates the [`QueueMetrics`] of each queue that is built with this provider.
+/// Creates the [`QueueMetrics`] for each queue that is built with this provider.
 pub trait MetricsProvider<K>: Send + Sync {
-    /// Returns the hooks of the queue with this name.
+    /// Returns the hooks for the queue called `name`.
     fn queue(&self, name: &str) -> Arc<dyn QueueMetrics<K>>;
 }

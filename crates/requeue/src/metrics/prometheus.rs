@@ -1,4 +1,4 @@
-//! The collector for `prometheus-client`. The collector reads the queues only when the registry is encoded.
+//! The collector for `prometheus-client`. It reads the queues only while the registry is encoded.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
@@ -19,11 +19,12 @@ use crate::ranked_mutex::{Rank, RankedMutex};
 use crate::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak, drop_quietly};
 use crate::{BuildError, Key};
 
-/// The queues of a Prometheus registry.
+/// The queues that a Prometheus registry shows.
 ///
-/// Create one collector for each registry, and pass it to each [`Builder::metrics`](crate::Builder::metrics). The
-/// queues are read only when the registry is encoded. The series of a queue disappear when its last handle and its last
-/// item are dropped. The name of the queue can then be used again.
+/// Create one collector for each registry, and pass it to each
+/// [`Builder::metrics`](crate::Builder::metrics). The collector reads the queues only while the
+/// registry is encoded. When the last handle and the last item of a queue are dropped, the series
+/// of this queue disappear. Another queue can then use its name.
 ///
 /// # Examples
 ///
@@ -47,28 +48,29 @@ use crate::{BuildError, Key};
 ///
 /// # Serving metrics
 ///
-/// [`text::encode`](prometheus_client::encoding::text::encode) writes OpenMetrics text. Serve it with the header
-/// `Content-Type: application/openmetrics-text; version=1.0.0; charset=utf-8`, to clients whose `Accept` header names
-/// that type. The encoded text is not valid `text/plain`. OpenMetrics names families of counters without the `_total`
-/// suffix of their samples, so a client of `text/plain` would find neither the type nor the help text of these
-/// families. The `/metrics` endpoint of requeue-http writes both formats.
+/// [`text::encode`](prometheus_client::encoding::text::encode) writes text in the OpenMetrics
+/// format. Serve it with the header `Content-Type: application/openmetrics-text; version=1.0.0;
+/// charset=utf-8`, to clients whose `Accept` header contains this type. The text is not valid as
+/// `text/plain`: in OpenMetrics, the name of a counter family lacks the suffix `_total` of its
+/// samples. A client that expects `text/plain` would find neither the type nor the help text of
+/// counters. The `/metrics` endpoint of requeue-http serves both formats.
 ///
 /// # Series
 ///
-/// All series have the label `name`, which is the queue's name. The first seven families come from client-go, with the
-/// names, help texts and buckets of Kubernetes. Dashboards and alerts for Kubernetes therefore work unchanged. A prefix
-/// or labels of the registry are added to these names.
+/// All series have the label `name`, which is the name of the queue. The first seven families come
+/// from client-go, and have the names, help texts and buckets of Kubernetes. Dashboards and alerts
+/// for Kubernetes therefore work unchanged. If the registry has a prefix or labels, they are added.
 ///
 /// | series | type | meaning |
 /// |---|---|---|
 /// | `workqueue_depth` | gauge | ready and dirty keys |
-/// | `workqueue_adds_total` | counter | keys that became ready or dirty, as in client-go: [`Totals::enqueued`](crate::Totals::enqueued) |
+/// | `workqueue_adds_total` | counter | how often a key became ready or dirty, as in client-go: [`Totals::enqueued`](crate::Totals::enqueued) |
 /// | `workqueue_queue_duration_seconds` | histogram | time from becoming ready to the delivery |
 /// | `workqueue_work_duration_seconds` | histogram | time in flight |
-/// | `workqueue_unfinished_work_seconds` | gauge | sum of the times for which the keys in flight have been in flight |
+/// | `workqueue_unfinished_work_seconds` | gauge | sum of the times for which the present keys in flight have been in flight |
 /// | `workqueue_longest_running_processor_seconds` | gauge | the longest time for which a key in flight has been in flight |
-/// | `workqueue_retries_total` | counter | delayed adds, of any delay, without debounced adds |
-/// | `workqueue_paused` | gauge | 1 if deliveries are paused, and otherwise 0 |
+/// | `workqueue_retries_total` | counter | delayed adds, even with a delay of zero, without debounced adds |
+/// | `workqueue_paused` | gauge | 1 if the queue is paused, and otherwise 0 |
 /// | `workqueue_waiting` | gauge | keys that wait for a due time |
 /// | `workqueue_backing_off` | gauge | waiting keys that back off; only of queues in memory |
 /// | `workqueue_in_flight` | gauge | keys in flight |
@@ -78,32 +80,33 @@ use crate::{BuildError, Key};
 /// | `workqueue_coalesced_total` | counter | adds that became part of a run that was already pending |
 /// | `workqueue_paced_total` | counter | runs that the pace delayed |
 /// | `workqueue_failures_total` | counter | attempts that failed, including the last attempt of a key that was given up |
-/// | `workqueue_consecutive_failures` | histogram | the consecutive failures of the key, at each failed attempt |
+/// | `workqueue_consecutive_failures` | histogram | the consecutive failures of the key, observed at each failed attempt |
 /// | `workqueue_given_up_total` | counter | keys given up, for example after too many failures |
 /// | `workqueue_panics_total` | counter | attempts that panicked |
 /// | `workqueue_parked` | gauge | parked keys; only of queues in a store |
-/// | `workqueue_counts_age_seconds` | gauge | time since the store counted its keys; only of queues in a store |
-/// | `workqueue_fleet_adds_total`, `_coalesced_total`, `_starts_total`, `_successes_total`, `_failures_total`, `_given_up_total` | counter | the work of all processes; only of queues in a store, like the following series |
+/// | `workqueue_counts_age_seconds` | gauge | time since the store last counted its keys; only of queues in a store |
+/// | `workqueue_fleet_adds_total`, `_coalesced_total`, `_starts_total`, `_successes_total`, `_failures_total`, `_given_up_total` | counter | the adds, deliveries and results of all processes; only of queues in a store, like the following series |
 /// | `workqueue_fleet_queue_duration_seconds`, `_work_duration_seconds` | histogram | the times of all processes |
-/// | `workqueue_fleet_workers` | gauge | the workers that are alive |
+/// | `workqueue_fleet_workers` | gauge | workers that are alive, in all processes |
 /// | `workqueue_fleet_longest_running_seconds` | gauge | the longest time in flight, among the first 256 keys in flight |
 #[derive(Clone, Debug)]
 pub struct Metrics {
     queues: Arc<Queues>,
 }
 
-/// The upper bounds of the histograms' buckets.
+/// The upper bounds of the buckets of histograms.
 ///
-/// The bounds are the same numbers as in Kubernetes, so the buckets of programs in Go and in Rust can be added. Some
-/// bounds are written differently (`0.000001` for `1e-06`). Prometheus parses the bounds as numbers, and since version
-/// 3.0 stores all bounds in one form.
+/// The bounds are the numbers that Kubernetes uses, so the buckets of programs in Go and in Rust
+/// can be added. Some bounds are written differently (`0.000001` for `1e-06`). Prometheus parses
+/// bounds as numbers, and version 3.0 and later store them in one form.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Hash)]
 #[non_exhaustive]
 pub enum Buckets {
-    /// Kubernetes' ten bounds, from 10 ns to 10 s. Longer durations count only in `+Inf`.
+    /// The ten bounds of Kubernetes, from 10 ns to 10 s. Longer durations are only in the bucket
+    /// `+Inf`.
     #[default]
     Kubernetes,
-    /// Kubernetes' bounds, and two more bounds, 100 s and 1000 s, for runs that take minutes.
+    /// The bounds of Kubernetes and two larger ones, 100 s and 1000 s, for runs that take minutes.
     Long,
 }
 
@@ -117,15 +120,15 @@ impl Buckets {
 }
 
 impl Metrics {
-    /// Registers a collector in `registry`, with Kubernetes' buckets.
+    /// Registers a collector in `registry`, with the buckets of Kubernetes.
     ///
-    /// Call this function once for each registry, because two collectors would both write the
-    /// headers of all families.
+    /// Call this function only once for each registry. Two collectors would both write the headers
+    /// of all families.
     pub fn register(registry: &mut Registry) -> Self {
         Self::register_with(registry, Buckets::default())
     }
 
-    /// Registers a collector as [`register`](Self::register) does, with other buckets.
+    /// Registers a collector as [`register`](Self::register) does, with the given buckets.
     ///
     /// # Examples
     ///
@@ -147,14 +150,14 @@ impl Metrics {
         Self { queues }
     }
 
-    /// Shows a queue under a name until the queue is dropped.
+    /// Shows a queue as `name` until the queue is dropped.
     ///
-    /// [`Builder::metrics`](crate::Builder::metrics) calls this method for queues of this crate.
+    /// For a queue of this crate, [`Builder::metrics`](crate::Builder::metrics) does this.
     ///
     /// # Errors
     ///
     /// - [`BuildError::Unnamed`]: the name is empty.
-    /// - [`BuildError::DuplicateName`]: a live queue is shown under this name.
+    /// - [`BuildError::DuplicateName`]: the collector already shows a live queue with this name.
     ///
     /// # Examples
     ///
@@ -183,7 +186,7 @@ impl Metrics {
     /// assert!(body.contains("\nworkqueue_depth{name=\"mail\"} 3\n"));
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    // The method is hidden, because only requeue-store has queues outside this crate.
+    // This method is hidden, because only requeue-store has queues of another type.
     #[doc(hidden)]
     pub fn add<Q: Scrape + 'static>(&self, name: &str, queue: &Arc<Q>) -> Result<(), BuildError> {
         self.add_as(&name.into(), queue)
@@ -201,7 +204,8 @@ impl Metrics {
         if self.queues.add_queue(name, &queue) {
             return Ok(());
         }
-        // A scrape in progress may hold the last reference to the other queue.
+        // A scrape in progress may own the last reference to the other queue. When the scrape has
+        // ended, the name is free.
         drop(self.queues.scraping.lock(Some(Rank::Scrape)));
         let added = self.queues.add_queue(name, &queue);
         added.then_some(()).ok_or_else(|| BuildError::DuplicateName(name.to_string()))
@@ -214,19 +218,20 @@ impl<K: Key> Scrape for Shared<K> {
     }
 }
 
-/// The collector.
+/// The collector that is registered, and that all `Metrics` of the registry share.
 struct Queues {
     buckets: Buckets,
     by_name: Mutex<ByName>,
-    /// A scrape holds this lock while it holds references to queues. This lock is separate from `by_name`, because
-    /// dropping the last reference to a queue runs user code, which may call this collector.
+    /// A scrape holds this lock while it owns references to queues. It cannot use the lock of
+    /// `by_name`: dropping the last reference to a queue runs user code, which may call this
+    /// collector.
     scraping: RankedMutex<()>,
 }
 
 struct ByName {
     queues: BTreeMap<Arc<str>, Weak<dyn Scrape>>,
-    /// When the list has this number of entries, dead entries are removed, if no scrape has removed
-    /// them.
+    /// When the map has this number of entries, the next new queue removes the entries of dropped
+    /// queues, in case no scrape does.
     sweep_at: usize,
 }
 
@@ -237,7 +242,7 @@ impl Queues {
         self.by_name.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Adds a queue. Returns `false` if a live queue has that name.
+    /// Adds a queue. Returns `false` if a live queue already has this name.
     fn add_queue(&self, name: &Arc<str>, queue: &Arc<dyn Scrape>) -> bool {
         let mut by_name = self.by_name();
         if by_name.queues.len() >= by_name.sweep_at {
@@ -257,7 +262,8 @@ impl Queues {
         let scraping = self.scraping.lock(Some(Rank::Scrape));
         let mut queues = Vec::new();
         self.by_name().queues.retain(|name, queue| {
-            // No queue is dropped under this lock: the last drop of a queue runs user code.
+            // No queue may be dropped under this lock, because dropping the last reference to a
+            // queue runs user code.
             let queue = queue.upgrade().map(|queue| queues.push((Arc::clone(name), queue)));
             queue.is_some()
         });
@@ -299,22 +305,22 @@ impl Collector for Queues {
     }
 }
 
-/// The name, the help text and the value of a family of metrics. The name contains the unit, but no `_total` suffix of
-/// counters.
+/// A family of metrics: its name, its help text and its value. The name includes the unit, but not
+/// the suffix `_total` of counters.
 type Family = (&'static str, &'static str, Value<Sample>);
 
-/// The function that reads the value of a family from a sample, by the kind of the value.
-// The item is hidden, because only the metrics of requeue-kube need it for other samples.
+/// The function that reads the value of a family from a sample. Each variant is one kind of value.
+// The type is hidden, because only requeue-kube needs it, for its own families of metrics.
 #[doc(hidden)]
 #[derive(Debug)]
 pub enum Value<S> {
     Count(fn(&S) -> u64),
-    /// A number of keys, or `None` for a queue that does not count such keys.
+    /// A number of keys. `None` means that the queue does not count such keys.
     Keys(fn(&S) -> Option<usize>),
-    /// An age, or `None` for a queue that does not measure it.
+    /// An age. `None` means that the queue does not measure it.
     Age(fn(&S) -> Option<Duration>),
     Times(fn(&S) -> &Histogram),
-    /// A count of all processes, or `None` for a queue that only one process uses.
+    /// A counter over all processes. `None` means that only one process uses the queue.
     FleetCount(fn(&S) -> Option<u64>),
     FleetTimes(fn(&S) -> Option<&Histogram>),
     Failures(fn(&S) -> &ConsecutiveFailures),
@@ -379,7 +385,8 @@ fn encode_failures(failures: &ConsecutiveFailures, mut to: MetricEncoder<'_>) ->
 }
 
 const FAMILIES: [Family; 32] = [
-    // The text is the same as in Kubernetes' component-base, without its prefix about stability.
+    // The help texts are those of Kubernetes' component-base, without the prefix about their
+    // stability.
     ("workqueue_depth", "Current depth of workqueue", Keys(|of| Some(of.depth))),
     ("workqueue_adds", "Total number of adds handled by workqueue", Count(|of| of.totals.enqueued)),
     (
@@ -409,7 +416,7 @@ const FAMILIES: [Family; 32] = [
         "Total number of retries handled by workqueue",
         Count(|of| of.totals.retries),
     ),
-    // Metrics that client-go does not have.
+    // The following metrics do not exist in client-go.
     (
         "workqueue_paused",
         "Whether deliveries are paused: 1 if they are, and otherwise 0",

@@ -1,4 +1,4 @@
-//! Adds keys: one, or many under one hold of the lock.
+//! The adds of keys: one key, or many keys under one acquisition of the lock.
 
 use std::borrow::Borrow;
 use std::hash::{BuildHasher, Hash};
@@ -13,12 +13,12 @@ use crate::Key;
 use crate::ranked_mutex::RankedGuard;
 use crate::sync::{Arc, drop_quietly};
 
-/// The number of keys by which prefetching is ahead of the adds. It is about the number of memory reads that a
-/// processor can have in progress at the same time.
+/// The number of keys by which prefetching is ahead of the adds. A processor can wait for about
+/// this number of memory reads at the same time.
 const AHEAD: usize = 8;
 
 impl<K: Key, S: BuildHasher> Queue<K, S> {
-    /// Adds `key`. The key is delivered once, regardless of the number of adds before its delivery.
+    /// Adds `key`. However often the key is added before its delivery, it is delivered once.
     ///
     /// This is client-go's `Add`.
     ///
@@ -38,7 +38,7 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
         self.add_at(key, hash, Add::now(), None, None)
     }
 
-    /// Adds `key`, and makes an owned key only if the queue has no record of the key.
+    /// Adds `key`. Converts it to an owned key only if the queue has no record of it.
     ///
     /// # Examples
     ///
@@ -57,10 +57,10 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
         self.add_ref_with(key, Add::now(), Q::to_owned)
     }
 
-    /// Adds `key` with all options of an [`Add`], and calls `own` to make an owned key if the queue has no record of
-    /// the key.
+    /// Adds `key` with the options of an [`Add`]. Calls `own` to create an owned key if the queue
+    /// has no record of the key.
     ///
-    /// This method is [`add_ref`](Self::add_ref) for keys without `ToOwned`, such as `Arc<str>`.
+    /// This is [`add_ref`](Self::add_ref) for keys without `ToOwned`, such as `Arc<str>`.
     ///
     /// # Examples
     ///
@@ -89,17 +89,18 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
         }
         let locked = self.shared.lock_for(Operation::Add(&add), None);
         let Ok((mut state, now)) = locked else { return Added::Refused };
-        // `own` is user code, so it is not called under the lock.
+        // `own` is user code, so it must not run under the lock.
         let known = state.core.add_known(key, hash, &add, now);
         self.shared.release_lock(state);
-        // Another thread may add the key between the two calls. This add then becomes part of the same run.
+        // Another thread may have added the key in the meantime. This add then becomes part of the
+        // same run.
         known.unwrap_or_else(|| self.add_with(own(key), add))
     }
 
-    /// Adds `key` after `delay`. With a delay of zero, the key is due now.
+    /// Adds `key` after `delay`. If the delay is zero, the run is due now.
     ///
-    /// This is client-go's `AddAfter`, and never blocks. Delays saturate at about 584 years; a key
-    /// with a delay of [`Duration::MAX`] is never due.
+    /// This is client-go's `AddAfter`. It never blocks. A delay of more than about 584 years is
+    /// shortened to this length. With a delay of [`Duration::MAX`], the key is never due.
     ///
     /// # Examples
     ///
@@ -119,15 +120,15 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
         self.add_with(key, Add::after(delay))
     }
 
-    /// Counts a failure of `key`, and adds it after the delay that the limiter computes.
+    /// Counts a failure of `key`, and adds the key after the delay that the limiter computes.
     ///
-    /// This is client-go's `AddRateLimited`, for callers that do not have the key's [`Item`](crate::Item).
-    /// [`Item::retry`](crate::Item::retry) counts a failure in the same way, and completes the delivery. Under
-    /// [`ReaddPolicy::Hold`](crate::ReaddPolicy::Hold), the default, every pending run of the key then waits for that
-    /// delay, even if the key is still in flight.
+    /// This is client-go's `AddRateLimited`, for callers that do not have the [`Item`](crate::Item)
+    /// of the key. [`Item::retry`](crate::Item::retry) counts a failure in the same way, and also
+    /// completes the delivery. Under [`ReaddPolicy::Hold`](crate::ReaddPolicy::Hold), the default,
+    /// every pending run of the key then waits for this delay, even if the key is still in flight.
     pub fn add_rate_limited(&self, key: K) -> Added {
-        // The queue is asked before the limiter, because the limiter would remember a key that the
-        // queue refuses.
+        // The queue is asked first. Otherwise, the limiter would store a key that the queue
+        // refuses.
         let hash = self.hash_key(&key);
         {
             let Ok(state) = self.shared.lock() else { return Added::Refused };
@@ -135,16 +136,17 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
                 drop(state);
                 return self.shared.record_refusal(hash);
             }
-            // The memory is fetched while the limiter reads its table.
+            // The processor loads this memory while the limiter reads its table.
             state.core.prefetch(hash);
         }
         let now = self.shared.clock.now();
         let delay = self.shared.limiter.next_delay(&key, now);
-        // The limiter and the queue use the same time, so that they compute the same due time.
+        // The queue gets the same time as the limiter, so that both compute the same due time.
         self.add_at(key, hash, Add::after(delay).failed(), None, Some(now))
     }
 
-    /// Adds `key` with all options of an [`Add`]: delay, debounce, merge rule, priority, flags, reason.
+    /// Adds `key` with the options of an [`Add`]: delay, debounce, merge rule, priority, flags and
+    /// reason.
     ///
     /// # Examples
     ///
@@ -154,7 +156,7 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
     ///
     /// let queue = Queue::new();
     /// queue.add_with("urgent", Add::now().priority(10).flags(0b10));
-    /// // 300 ms after the last of its adds, and 3 s after the first at the latest.
+    /// // The run is due 300 ms after the last of its adds, and at most 3 s after the first.
     /// let debounced = Add::debounce(Duration::from_millis(300)).at_most(Duration::from_secs(3));
     /// queue.add_with("typing", debounced);
     /// assert_eq!(queue.try_get().unwrap().flags(), 0b10);
@@ -164,10 +166,11 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
         self.add_at(key, hash, add, None, None)
     }
 
-    /// Adds `key`, and notes the cause of the add, such as the object of an event.
+    /// Adds `key`, and stores the cause of the add, such as the object of an event.
     ///
-    /// The run lists the [reasons](crate::Item::reasons) of its adds, each with its first and its last cause. An add
-    /// without a [reason](Add::reason) gets the [caller's location](crate::caller_reason). A cause is cut after 320 bytes.
+    /// The run has a list of the [reasons](crate::Item::reasons) of its adds, with the first and
+    /// the last cause of each reason. If the add has no [reason](Add::reason), its reason is the
+    /// [caller's location](crate::caller_reason). A cause is cut after 320 bytes.
     ///
     /// # Examples
     ///
@@ -211,7 +214,7 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
         self.add_then(key, hash, add, cause, now, |_, _| {})
     }
 
-    /// Adds a key, and calls `then` under the lock.
+    /// Adds a key, and then calls `then` under the lock.
     #[inline(always)]
     fn add_then(
         &self,
@@ -245,9 +248,9 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
         added
     }
 
-    /// Adds all `keys` in order, and returns the number of adds that were accepted.
+    /// Adds all `keys` in order. Returns the number of adds that the queue has accepted.
     ///
-    /// The call takes the lock once per 256 keys.
+    /// The call acquires the lock once per 256 keys.
     ///
     /// # Examples
     ///
@@ -266,8 +269,8 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
         }
         let mut count = 0;
         loop {
-            // The iterator, the hasher and the group function are user code, so they run outside
-            // the lock.
+            // The iterator, the hasher and the function for groups are user code, so they run
+            // without the lock.
             let slice = keys.by_ref().take(LOCK_BATCH).map(|key| {
                 let (hash, group) = (self.hash_key(&key), self.group_of_key(&key));
                 (key, hash, group)
@@ -283,7 +286,7 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
 }
 
 impl<K: Key> Shared<K> {
-    /// Records that the retry of a key with this hash was refused.
+    /// Records that the queue has refused the retry of a key with this hash.
     #[cold]
     #[inline(never)]
     fn record_refusal(&self, hash: u64) -> Added {
@@ -294,9 +297,9 @@ impl<K: Key> Shared<K> {
     }
 }
 
-/// Keys that are being added. If the `eq` of a key panics, the lock is released as after a normal
-/// return, so that getters are woken for the keys that were added before. The other keys are
-/// dropped outside the lock.
+/// A batch of keys that are being added. If the `eq` of a key panics, the drop of the batch
+/// releases the lock as after a normal return. Getters are then woken for the keys that were
+/// already added. The drop also drops the other keys outside the lock.
 struct BatchAdd<'q, K: Key> {
     shared: &'q Shared<K>,
     keys: IntoIter<(K, u64, GroupId)>,
@@ -305,12 +308,13 @@ struct BatchAdd<'q, K: Key> {
 }
 
 impl<'q, K: Key> BatchAdd<'q, K> {
-    /// Creates a batch of keys with their hashes and groups.
+    /// Creates a batch from keys with their hashes and groups.
     fn new(shared: &'q Shared<K>, keys: Vec<(K, u64, GroupId)>) -> Self {
         Self { shared, keys: keys.into_iter(), unused: Vec::new(), state: None }
     }
 
-    /// Returns the number of adds that were accepted, or `None` if the lock was refused.
+    /// Adds the keys of the batch. Returns the number of adds that the queue has accepted, or
+    /// `None` if the lock could not be acquired.
     fn add_all(&mut self) -> Option<usize> {
         let (state, now) = self.shared.lock_for(Operation::Add(&Add::now()), None).ok()?;
         let core = &mut self.state.insert(state).core;

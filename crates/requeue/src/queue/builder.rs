@@ -1,4 +1,4 @@
-//! The configuration of a new queue, checked when it is built.
+//! The builder of a queue, which checks the settings.
 
 use std::fmt;
 use std::hash::BuildHasher;
@@ -17,8 +17,8 @@ use crate::clock::{Clock, SystemClock};
 use crate::metrics::MetricsProvider;
 use crate::sync::{Arc, drop_quietly, quietly};
 
-/// The memory for the events of a queue with traces, in bytes, unless it is set. The causes of waits are searched in the last
-/// 1,024 events.
+/// The memory for the events of a queue with traces, in bytes, unless the user sets it. The causes
+/// of a wait are searched in the last 1,024 places of the recorder, which take half of this memory.
 #[cfg(feature = "opentelemetry")]
 const TRACED_EVENTS: usize = 64 << 10;
 
@@ -26,8 +26,8 @@ pub(super) type GroupOf<K> = Arc<dyn Fn(&K) -> GroupId + Send + Sync>;
 
 /// Builds a [`Queue`].
 ///
-/// The defaults are: first in, first out; [`ReaddPolicy::Hold`]; a [`backoff`](Self::backoff) from 1 s
-/// to 5 min; [`SystemClock`]; and no metrics. No Cargo feature changes a default.
+/// The defaults are: first in, first out; [`ReaddPolicy::Hold`]; a [`backoff`](Self::backoff) from
+/// 1 s to 5 min; [`SystemClock`]; and no metrics. No Cargo feature changes a default.
 ///
 /// # Examples
 ///
@@ -54,13 +54,13 @@ pub struct Builder<K: Key, S = RandomState> {
 struct Settings<K: Key> {
     name: Option<Arc<str>>,
     config: Config<K>,
-    /// The memory for events, in bytes. `None` if it is not set.
+    /// The memory for events, in bytes, or `None` if the user has not set it.
     recording: Option<usize>,
     group_of: Option<GroupOf<K>>,
     limiter: Option<Box<dyn RateLimiter<K>>>,
-    /// The base and the maximum delay of the default limiter.
+    /// The first and the maximum delay of the default limiter.
     backoff: (Duration, Duration),
-    /// Creates the default limiter with these delays.
+    /// Creates the default limiter from these two delays.
     default_limiter: fn(Duration, Duration) -> Box<dyn RateLimiter<K>>,
     clock: Option<Arc<dyn Clock>>,
     provider: Option<Arc<dyn MetricsProvider<K>>>,
@@ -74,14 +74,14 @@ struct Settings<K: Key> {
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum BuildError {
-    /// The group limit is zero, so no key could ever be delivered.
+    /// The group limit is zero, so the queue could never deliver a key.
     ZeroGroupLimit,
-    /// `oldest_every` of [`Order::Priority`] is 0, which has no meaning. The value 1 means first
-    /// in, first out.
+    /// `oldest_every` of [`Order::Priority`] is 0, which has no meaning. For first in, first out,
+    /// use 1.
     ZeroOldestEvery,
-    /// The pace permits no run or more than [`Pace::MAX_RUNS`] runs, or its window is zero.
+    /// The pace permits no run, permits more than [`Pace::MAX_RUNS`] runs, or has a window of zero.
     InvalidPace(Pace),
-    /// A live queue with this name reports to the same metrics.
+    /// Another live queue with this name reports to the same metrics.
     DuplicateName(String),
     /// The queue has metrics, but no name.
     Unnamed,
@@ -137,7 +137,7 @@ impl<K: Key> Builder<K> {
         Self { settings, hasher: RandomState::default() }
     }
 
-    /// Builds a queue whose settings are known to be valid.
+    /// Builds a queue whose settings are the defaults, which are valid.
     pub(super) fn build_valid(self) -> Queue<K> {
         match self.build() {
             Ok(queue) => queue,
@@ -145,7 +145,7 @@ impl<K: Key> Builder<K> {
         }
     }
 
-    /// Creates a builder of a queue that treats re-adds and failures as client-go does, with
+    /// Creates a builder for a queue that handles re-adds and failures as client-go does. It has
     /// [`ReaddPolicy::KeepBoth`] and the limiter [`default_controller`].
     ///
     /// All other defaults are those of [`Queue::builder`]. The page "From client-go" lists the
@@ -162,7 +162,7 @@ impl<K: Key> Builder<K> {
     /// queue.add_after("a", Duration::from_secs(10));
     /// queue.add("a");
     /// queue.try_get().expect("the add runs now").succeed();
-    /// assert_eq!(queue.waiting(), 1); // and the delayed add runs later
+    /// assert_eq!(queue.waiting(), 1); // the delayed add still waits
     /// # Ok::<(), requeue::BuildError>(())
     /// ```
     pub fn client_go() -> Self {
@@ -171,14 +171,14 @@ impl<K: Key> Builder<K> {
 }
 
 impl<K: Key, S: BuildHasher> Builder<K, S> {
-    /// Sets the name of the queue in metrics.
+    /// Sets the name that the queue has in metrics.
     pub fn name(mut self, name: impl Into<Arc<str>>) -> Self {
         self.settings.name = Some(name.into());
         self
     }
 
-    /// Sets the re-add policy: the effect of an add on a key that already waits, or that backs off
-    /// after a failure.
+    /// Sets the re-add policy. It decides the effect of an add on a key that already waits, or that
+    /// backs off after a failure.
     ///
     /// The default is [`ReaddPolicy::Hold`].
     pub fn readd_policy(mut self, policy: ReaddPolicy) -> Self {
@@ -188,9 +188,9 @@ impl<K: Key, S: BuildHasher> Builder<K, S> {
 
     /// Sets the effect of an add on a key in flight.
     ///
-    /// The default is [`InFlightPolicy::After`]. With [`InFlightPolicy::Restart`], the queue reads the clock at each
-    /// operation. A pause does not change the effect: an add cancels the run in flight, and the key runs again when the
-    /// queue is resumed.
+    /// The default is [`InFlightPolicy::After`]. With [`InFlightPolicy::Restart`], the queue reads
+    /// the clock in each operation. An add cancels the run in flight even if the queue is paused.
+    /// The key then runs again when the queue is resumed.
     ///
     /// # Examples
     ///
@@ -209,24 +209,26 @@ impl<K: Key, S: BuildHasher> Builder<K, S> {
         self
     }
 
-    /// Limits how often one key runs, including after successes. The default is no limit.
+    /// Limits how often one key runs, even if its runs succeed. By default, there is no limit.
     ///
-    /// In every window of the length [`per`](Pace::per), at most [`runs`](Pace::runs) deliveries of one key start. An
-    /// add that would exceed the pace makes the key wait until the pace permits its run. Later adds become part of that
-    /// run, so no add is dropped. Other keys do not wait.
+    /// In every window of the length [`per`](Pace::per), at most [`runs`](Pace::runs) deliveries of
+    /// one key start. If an add would exceed the pace, the key waits until the pace permits its
+    /// run. Later adds become part of that run, so no add is dropped. Other keys do not wait.
     ///
-    /// A [limiter](Self::limiter) delays a key that fails; a pace also delays a key that succeeds, for example if a
-    /// controller's own writes trigger the key again. A released delivery does not count. Under
-    /// [`ReaddPolicy::KeepBoth`], a run that the pace delays and the run of a delayed add become one run.
+    /// A [limiter](Self::limiter) delays only a key that fails. A pace also delays a key that
+    /// succeeds, for example if the writes of a controller trigger its own key again. A released
+    /// delivery is not included. Under [`ReaddPolicy::KeepBoth`], a run that the pace delays and
+    /// the run of a delayed add become one run.
     ///
-    /// The queue then keeps a copy of each key that ran within the last window, with the times of its starts, and every
-    /// operation reads the clock. Copies are removed after their window, at later deliveries, up to four copies at each
-    /// delivery. A queue without deliveries therefore keeps its copies.
+    /// For each key that ran within the last window, the queue stores a copy of the key and the
+    /// times of its starts. Every operation reads the clock. Each delivery checks up to four of the
+    /// copies, and removes those whose window is over. A queue without deliveries therefore keeps
+    /// its copies.
     ///
-    /// The time of a start is the time at which the delivering call read the clock. The call reads the clock before it
-    /// acquires the queue's lock. The interval between two starts can therefore be shorter than the pace permits, by
-    /// the time for which the call waited for the lock. [`Item::count_start`](crate::Item::count_start) sets a later
-    /// time.
+    /// The start of a run is the time that the delivering call has read from the clock. The call
+    /// reads the clock before it acquires the lock of the queue. The interval between two starts
+    /// can therefore be too short by the time for which the call waited for the lock.
+    /// [`Item::count_start`](crate::Item::count_start) sets a later time.
     ///
     /// # Examples
     ///
@@ -266,8 +268,9 @@ impl<K: Key, S: BuildHasher> Builder<K, S> {
 
     /// Sets the function that returns the group of a key, for example its namespace or tenant.
     ///
-    /// [`fair`](Self::fair), [`group_limit`](Self::group_limit) and [`Queue::group`] use the group. The function is
-    /// called at each add, outside the lock. A queue with groups needs 40 more bytes for each key.
+    /// [`fair`](Self::fair), [`group_limit`](Self::group_limit) and [`Queue::group`] use the group.
+    /// The queue calls the function at each add, without its lock. Groups need 40 more bytes for
+    /// each key.
     ///
     /// # Examples
     ///
@@ -288,9 +291,9 @@ impl<K: Key, S: BuildHasher> Builder<K, S> {
         self
     }
 
-    /// Makes the groups with ready keys take turns, within each priority.
+    /// Makes the groups with ready keys of the same priority take turns.
     ///
-    /// In each turn, a group gets as many deliveries as its weight.
+    /// The weight of a group is the number of deliveries that it gets in each turn.
     pub fn fair(mut self) -> Self {
         self.settings.config.fair = true;
         self
@@ -298,20 +301,21 @@ impl<K: Key, S: BuildHasher> Builder<K, S> {
 
     /// Limits the number of keys of one group that are in flight at the same time.
     ///
-    /// The minimum is 1, and the default is no limit.
+    /// The minimum is 1. By default, there is no limit.
     pub fn group_limit(mut self, limit: u32) -> Self {
         self.settings.config.group_limit = Some(limit);
         self
     }
 
-    /// Sets the delays of the default limiter: `base` after the first failure of a key, doubled with each further
-    /// failure up to `max`, with jitter.
+    /// Sets the delays of the default limiter. The delay is `base` after the first failure of a
+    /// key, and doubles with each further failure, up to `max`. Jitter is applied to each delay.
     ///
-    /// The default is 1 s and 5 min, so that a service that the handler needs can restart during ten retries. Choose a
-    /// shorter `base` if most failures are conflicts that the next attempt resolves. Then also permit more
-    /// [retries](crate::workers::ThreadWorkers::max_retries). [`BackoffLimiter::new`] describes the ranges.
+    /// The default is 1 s and 5 min. A service on which the handler depends can then restart during
+    /// ten retries. Choose a shorter `base` if most failures are conflicts that the next attempt
+    /// resolves. Then also permit more [retries](crate::workers::ThreadWorkers::max_retries).
+    /// [`BackoffLimiter::new`] describes the ranges.
     ///
-    /// A limiter that is set with [`limiter`](Self::limiter) takes precedence.
+    /// If [`limiter`](Self::limiter) is also called, this setting has no effect.
     ///
     /// # Examples
     ///
@@ -338,73 +342,75 @@ impl<K: Key, S: BuildHasher> Builder<K, S> {
         self
     }
 
-    /// Sets the clock. The default is [`SystemClock`], with and without a tokio runtime.
+    /// Sets the clock. The default is [`SystemClock`], inside and outside a tokio runtime.
     ///
-    /// Use [`FakeClock`](crate::clock::FakeClock) in a test that advances the time, and `TokioClock` in a test that
-    /// pauses or advances the time of a tokio runtime.
+    /// In a test that advances the time, use [`FakeClock`](crate::clock::FakeClock). In a test that
+    /// pauses or advances the time of a tokio runtime, use `TokioClock`.
     pub fn clock(mut self, clock: impl Clock) -> Self {
         self.settings.clock = Some(Arc::new(clock));
         self
     }
 
-    /// Keeps the times at which keys became ready or were delivered, and histograms of how long
-    /// keys were ready and in flight.
+    /// Makes the queue track times: when keys became ready and were delivered. The queue then has
+    /// histograms of how long keys were ready and in flight.
     ///
-    /// Each operation then reads the clock. A queue with metrics always keeps these times.
+    /// Each operation then reads the clock. A queue with metrics always tracks times.
     pub fn track_times(mut self) -> Self {
         self.settings.config.track = true;
         self
     }
 
-    /// Records the last transitions of keys in up to `bytes` of memory, for [`Queue::history`] and [`Queue::recording`].
+    /// Makes the queue record its last events in up to `bytes` bytes of memory, for
+    /// [`Queue::history`] and [`Queue::recording`].
     ///
-    /// Most events need 32 bytes, and the others need 64 bytes. With less than 256 bytes, nothing is recorded. If the
-    /// memory is full, the oldest events are dropped. With a recording, each operation reads the clock. By default,
-    /// nothing is recorded.
+    /// Most events take 32 bytes, and the others take 64 bytes. If `bytes` is below 256, the queue
+    /// records nothing. When the memory is full, new events overwrite the oldest ones. Each
+    /// operation then reads the clock. By default, the queue records nothing.
     pub fn record_events(mut self, bytes: usize) -> Self {
         self.settings.recording = Some(bytes);
         self
     }
 
-    /// Reports every event to a custom metrics backend. The queue must have a name.
+    /// Reports every event to the hooks of a metrics backend. The queue must have a name.
     pub fn metrics_provider(mut self, provider: Arc<dyn MetricsProvider<K>>) -> Self {
         self.settings.provider = Some(provider);
         self
     }
 
-    /// Registers the queue in a Prometheus registry under its name, which must be unique among the
-    /// live queues of the registry.
+    /// Shows the queue in a Prometheus registry under its name. No other live queue of the registry
+    /// may have the same name.
     #[cfg(feature = "prometheus")]
     pub fn metrics(mut self, metrics: &crate::metrics::Metrics) -> Self {
         self.settings.metrics = Some(metrics.clone());
         self
     }
 
-    /// Creates spans of OpenTelemetry for the waits and runs of keys: see [`trace`](crate::trace).
+    /// Creates OpenTelemetry spans for the waits and runs of keys: see [`trace`](crate::trace).
     ///
-    /// The queue keeps the trace contexts of up to nine adds of each pending run, in addition to the key's record. The
-    /// queue also [keeps times](Self::track_times), and [records events](Self::record_events), in 64 KiB if that memory is not set: they
-    /// show why a ready key waited. By default, there are no spans.
+    /// For each pending run, the queue stores the trace contexts of up to nine adds, in addition to
+    /// the record of the key. The queue also [tracks times](Self::track_times) and [records
+    /// events](Self::record_events), because they show why a ready key waited. The events take 64
+    /// KiB unless another size is set. By default, the queue creates no spans.
     #[cfg(feature = "opentelemetry")]
     pub fn traces(mut self) -> Self {
         self.settings.traces = true;
         self.track_times()
     }
 
-    /// Hashes keys with `hasher`.
+    /// Sets the hasher of keys.
     ///
-    /// The default is foldhash, which is fast and has a random seed for each queue, so an attacker
-    /// cannot prepare colliding keys in advance.
+    /// The default is foldhash, which is fast. Each queue has a random seed, so an attacker cannot
+    /// prepare keys with equal hashes in advance.
     ///
-    /// foldhash does not keep its seed secret from an attacker who chooses keys and learns something about their
-    /// hashes. An attacker can learn about hashes from timing, and from [snapshots](Queue::snapshot) and their
-    /// [cursors](crate::Cursor), whose order is the order of the hashes. The queue compares a key with all other keys
-    /// that have the same hash. Adding 32,000 such keys takes seconds, and the time grows with the square of the number
-    /// of keys.
+    /// foldhash does not hide its seed from an attacker who chooses keys and learns something about
+    /// their hashes. Timing reveals something about hashes. So do [snapshots](Queue::snapshot) and
+    /// their [cursors](crate::Cursor), which are in the order of the hashes. The queue compares a
+    /// key with all other keys that have the same hash. Adding 32,000 keys with the same hash takes
+    /// seconds, and the time grows with the square of the number of keys.
     ///
-    /// Choose [`std::hash::RandomState`], which is SipHash, if keys come from people or programs that you do not trust.
-    /// The default limiter then also uses SipHash. A custom [`limiter`](Self::limiter) hashes keys with a separate
-    /// hasher: see [`BackoffLimiter::with_hasher`].
+    /// If keys come from people or programs that you do not trust, use [`std::hash::RandomState`],
+    /// which is SipHash. The default limiter then also uses SipHash. A [`limiter`](Self::limiter)
+    /// that you set has a separate hasher: see [`BackoffLimiter::with_hasher`].
     ///
     /// # Examples
     ///
@@ -419,8 +425,8 @@ impl<K: Key, S: BuildHasher> Builder<K, S> {
     /// ```
     pub fn hasher<T: BuildHasher>(self, hasher: T) -> Builder<K, T> {
         let mut settings = self.settings;
-        // The user may have replaced the default hasher because it is not safe enough, so the
-        // default limiter must not use it.
+        // The user may have replaced the default hasher because it is not safe enough. The default
+        // limiter must then not use it either.
         settings.default_limiter = |base, max| {
             let hasher = std::hash::RandomState::new();
             Box::new(BackoffLimiter::with_hasher(base, max, hasher))
@@ -434,10 +440,11 @@ impl<K: Key, S: BuildHasher> Builder<K, S> {
     ///
     /// - [`BuildError::ZeroGroupLimit`]: the [group limit](Self::group_limit) is 0.
     /// - [`BuildError::ZeroOldestEvery`]: `oldest_every` of [`Order::Priority`] is 0.
-    /// - [`BuildError::InvalidPace`]: the [pace](Self::pace) permits no run or more than
-    ///   [`Pace::MAX_RUNS`] runs, or its window is zero.
+    /// - [`BuildError::InvalidPace`]: the [pace](Self::pace) permits no run, permits more than
+    ///   [`Pace::MAX_RUNS`] runs, or has a window of zero.
     /// - [`BuildError::Unnamed`]: the queue has metrics, but no name or an empty name.
-    /// - [`BuildError::DuplicateName`]: a live queue with this name reports to the same metrics.
+    /// - [`BuildError::DuplicateName`]: another live queue with this name reports to the same
+    ///   metrics.
     pub fn build(self) -> Result<Queue<K, S>, BuildError> {
         let settings = self.settings;
         let mut config = settings.config;
@@ -498,7 +505,8 @@ impl<K: Key, S> fmt::Debug for Builder<K, S> {
     }
 }
 
-/// Wraps a custom order, and does not call it again after a panic. The keys of the order are then delivered by age.
+/// Wraps a custom order. After a panic of the order, it no longer calls the order, and the queue
+/// delivers the keys by age.
 struct Fused<K> {
     order: Option<Box<dyn CustomOrder<K>>>,
     broken: bool,
@@ -518,7 +526,8 @@ impl<K> Fused<K> {
 impl<K> CustomOrder<K> for Fused<K> {
     fn push(&mut self, key: K) {
         if self.broken {
-            // The queue delivers the key by age. This copy of the key is dropped here, under the lock.
+            // The queue delivers the key by age. Only this copy of the key is dropped, under the
+            // lock.
             return drop_quietly(key);
         }
         self.held += 1;
@@ -542,8 +551,8 @@ impl<K> CustomOrder<K> for Fused<K> {
 
 impl<K> Drop for Fused<K> {
     fn drop(&mut self) {
-        // Each remaining key of the order is dropped separately. If two keys panicked while one collection was dropped,
-        // the process would abort.
+        // Each remaining key is dropped separately. If two keys panicked while one collection was
+        // dropped, the process would abort.
         if std::mem::needs_drop::<K>() {
             while self.held > 0
                 && let Some(key) = self.pop()

@@ -1,4 +1,4 @@
-//! Cancels runs in flight, and waits for cancellations.
+//! The cancellation of runs in flight, and the future that waits for it.
 
 use std::borrow::Borrow;
 use std::future::Future;
@@ -17,16 +17,17 @@ use crate::ranked_mutex::RankedGuard;
 use crate::sync::{Arc, Weak, drop_quietly, waker_fn};
 
 impl<K: Key, S: BuildHasher> Queue<K, S> {
-    /// Cancels the run in flight of `key`. The result states whether there was such a run.
+    /// Cancels the run in flight of `key`. The result says if there was such a run.
     ///
-    /// The [`Item`](super::Item) of the run is notified, and [workers](crate::workers) cancel the context of their
-    /// handler with [`CancelReason::Cancelled`]. The key stays in flight until the delivery is completed. A run that
-    /// stops with [`Completion::Cancelled`](crate::Completion::Cancelled) counts neither as a success nor as a failure.
-    /// The same applies to a cancelled run whose item is dropped or whose handler panics. Any other completion has its
-    /// usual effect.
+    /// The [`Item`](super::Item) of the run is notified. [Workers](crate::workers) then cancel the
+    /// context of their handler with [`CancelReason::Cancelled`]. The key stays in flight until its
+    /// worker completes the delivery. If the worker uses
+    /// [`Completion::Cancelled`](crate::Completion::Cancelled), the run counts neither as a success
+    /// nor as a failure. The same applies if the item of a cancelled run is dropped, or if its
+    /// handler panics. Any other completion has its usual effect.
     ///
-    /// The call affects neither pending runs of the key nor its failures. To stop all work on a key, also call
-    /// [`cancel`](Self::cancel), which removes its pending runs.
+    /// The call does not change pending runs of the key or its failures. To stop all work on a key,
+    /// also call [`cancel`](Self::cancel), which removes its pending runs.
     ///
     /// # Examples
     ///
@@ -49,7 +50,8 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
         Q: Hash + Eq + ?Sized,
     {
         let hash = self.hash_key(key);
-        // Due keys become ready first, because a delayed add that becomes due may restart the run.
+        // Due keys become ready first, because a delayed add that is due may itself restart the
+        // run.
         let Some((mut state, _)) = self.shared.lock_settled() else {
             return CancelledRun::NotInFlight;
         };
@@ -65,7 +67,8 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
 }
 
 impl<K: Key> Shared<K> {
-    /// Returns the reason for the cancellation if the delivery was cancelled and has not been completed.
+    /// Returns why the run of this delivery was cancelled. Returns `None` if it was not cancelled,
+    /// or if the delivery was completed.
     pub(super) fn cancel_reason(&self, ticket: &core::Ticket) -> Option<CancelReason> {
         let state = self.lock_after_restarts()?;
         let reason = state.core.cancel_reason(ticket);
@@ -73,8 +76,8 @@ impl<K: Key> Shared<K> {
         reason
     }
 
-    /// Returns the reason for the cancellation if the delivery was cancelled. After this call, the delivery can no
-    /// longer be cancelled.
+    /// Prevents any later cancellation of the run of this delivery. Returns why the run was
+    /// cancelled, if it was.
     pub(super) fn seal_run(&self, ticket: &core::Ticket) -> Option<CancelReason> {
         let mut state = self.lock_after_restarts()?;
         let reason = state.core.seal(ticket);
@@ -82,19 +85,19 @@ impl<K: Key> Shared<K> {
         reason
     }
 
-    /// Acquires the lock. If adds restart runs, it first makes due keys ready.
+    /// Acquires the lock. In a queue where adds restart runs, first makes due keys ready.
     fn lock_after_restarts(&self) -> Option<RankedGuard<'_, State<K>>> {
         if self.facts.restarts { Some(self.lock_settled()?.0) } else { self.lock().ok() }
     }
 }
 
-/// Waits until a delivery is cancelled. After the completion of the delivery, the future never becomes ready. The
-/// future does not keep the queue alive.
+/// A future that waits until a delivery is cancelled. If the delivery is completed first, the
+/// future never becomes ready. The future does not keep the queue alive.
 #[must_use = "it has no effect once it is dropped"]
 pub(crate) struct Cancellation<K: Key> {
     shared: Weak<Shared<K>>,
     ticket: core::Ticket,
-    /// The future's number in the list of futures, and its entry.
+    /// The number and the entry of the future in the list of futures, while it waits.
     listed: Option<(u64, Arc<Watcher>)>,
 }
 
@@ -103,8 +106,8 @@ impl<K: Key> Cancellation<K> {
         Self { shared, ticket, listed: None }
     }
 
-    /// Calls `f` when the delivery is cancelled, on the thread that cancels it, unless the returned value is dropped
-    /// earlier.
+    /// Calls `f` when the delivery is cancelled, on the thread that cancels it. If the returned
+    /// value is dropped before, `f` is not called.
     pub(super) fn call_on_cancel(
         mut self,
         f: impl Fn(CancelReason) + Send + Sync + 'static,
@@ -122,7 +125,7 @@ impl<K: Key> Cancellation<K> {
         self
     }
 
-    /// Removes the future from the list.
+    /// Removes the future from the list of futures.
     fn leave_watchers(&mut self) {
         let Some((number, watcher)) = self.listed.take() else { return };
         if let Some(shared) = self.shared.upgrade()
@@ -134,7 +137,7 @@ impl<K: Key> Cancellation<K> {
     }
 }
 
-/// No field is pinned.
+/// The future does not pin any of its fields.
 impl<K: Key> Unpin for Cancellation<K> {}
 
 impl<K: Key> Future for Cancellation<K> {
@@ -142,8 +145,8 @@ impl<K: Key> Future for Cancellation<K> {
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<CancelReason> {
         let this = self.get_mut();
-        // A run is polled often, and cancelled rarely. Polls before a cancellation therefore
-        // acquire no lock.
+        // The future is polled often, and a run is rarely cancelled. A poll with the same waker
+        // therefore does not acquire the lock.
         if this.listed.as_ref().is_some_and(|(_, watcher)| watcher.will_wake(cx.waker())) {
             return Poll::Pending;
         }

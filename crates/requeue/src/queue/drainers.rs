@@ -1,22 +1,22 @@
-//! The list of waiting drains: drains of the queue and drains of groups.
+//! The futures and threads that wait for a drain of the queue or of a group.
 
 use std::task::Waker;
 
 use requeue_core::{self as core, GroupId};
 
-/// The list of the waiting drains of a queue. The queue's lock guards the list. The list is allocated with the first
-/// drain.
+/// The list of all waiting drains of a queue. The lock of the queue guards it. It is allocated by
+/// the first drain.
 #[derive(Default)]
 pub(super) struct Drainers(Option<Box<List>>);
 
 #[derive(Default)]
 struct List {
     listed: Vec<Drainer>,
-    /// The number that was assigned to the last listed drain.
+    /// The number of the drain that was listed last.
     last: u64,
 }
 
-/// The condition that a drain waits for.
+/// The condition for which a drain waits.
 #[derive(Clone, Copy)]
 pub(super) enum Until {
     /// No key is ready or in flight.
@@ -37,11 +37,11 @@ impl Until {
     }
 }
 
-/// A waiting drain.
+/// One waiting drain.
 struct Drainer {
     number: u64,
     until: Until,
-    /// True once the drain has completed. Later deliveries do not change the value.
+    /// True if the condition has been met. Later deliveries do not change this value.
     finished: bool,
     waker: Option<Waker>,
 }
@@ -56,7 +56,7 @@ impl Drainers {
         self.0.iter_mut().flat_map(|list| &mut list.listed)
     }
 
-    /// Marks the drains that have just completed, and returns their wakers.
+    /// Marks the drains whose condition is met now. Returns their wakers.
     pub(super) fn finish_reached<K: Eq + Clone>(
         &mut self,
         core: &core::Queue<K>,
@@ -72,7 +72,7 @@ impl Drainers {
         self.iter_drainers().filter_map(|drainer| drainer.waker.take())
     }
 
-    /// Returns true if the drain has completed since it was listed.
+    /// Returns true if the condition of this drain has been met since the drain was listed.
     pub(super) fn has_finished(&self, number: Option<u64>) -> bool {
         self.0
             .iter()
@@ -80,8 +80,8 @@ impl Drainers {
             .any(|drainer| Some(drainer.number) == number && drainer.finished)
     }
 
-    /// Lists a drain, or replaces its waker. Returns a waker that is no longer needed, to be
-    /// dropped outside the lock.
+    /// Adds a drain to the list, or replaces its waker. Returns the old waker, which the caller
+    /// drops outside the lock.
     pub(super) fn list_drain(
         &mut self,
         number: &mut Option<u64>,
@@ -101,7 +101,8 @@ impl Drainers {
         None
     }
 
-    /// Removes a drain that no longer waits. Returns the drain's waker, to be dropped outside the lock.
+    /// Removes a drain that no longer waits. Returns its waker, which the caller drops outside the
+    /// lock.
     pub(super) fn remove_drain(&mut self, number: u64) -> Option<Waker> {
         let list = self.0.as_mut()?;
         let at = list.listed.iter().position(|drainer| drainer.number == number)?;

@@ -1,7 +1,7 @@
-//! Keeps the keys whose pending run was dropped by a shutdown, until `take_dropped` or a drain
-//! returns them.
+//! The keys whose pending runs a shutdown has dropped. They are stored until `take_dropped` or a
+//! drain returns them.
 
-/// A list in pieces. It grows under the queue's lock, and therefore never copies its contents.
+/// A list in pieces. It grows under the lock of the queue, so it must not copy its contents.
 pub(super) struct DroppedKeys<K> {
     pieces: Vec<Vec<K>>,
 }

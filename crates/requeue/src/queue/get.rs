@@ -1,6 +1,7 @@
-//! Taking keys: without waiting, in a task, or on a thread, and after a completion under the same lock.
+//! The calls and futures that take keys: without waiting, in a task, on a thread, or together with
+//! a completion.
 //!
-//! This file contains the calls and futures of the public API. The algorithm is in `getter.rs`.
+//! This file contains the public API. The algorithm is in `getter.rs`.
 
 use std::future::Future;
 use std::hash::BuildHasher;
@@ -46,17 +47,18 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
         Some(Item::new_borrowed(&self.shared, taken?))
     }
 
-    /// Waits for a key. Returns `None` when the queue was closed or shut down and has no more keys.
+    /// Waits for a key. Returns `None` if the queue is closed or shut down and has no more keys.
     ///
-    /// The result is a future. [`Get::blocking`] waits on a thread instead, without a runtime.
+    /// The result is a future. [`Get::blocking`] blocks the thread instead, and needs no runtime.
     ///
-    /// Each key uses a unit of tokio's cooperative budget, so a loop over a full queue lets other
-    /// tasks run.
+    /// In a task of tokio, each key uses one unit of the cooperative budget, so a loop over a full
+    /// queue lets other tasks run.
     ///
     /// # Cancel safety
     ///
-    /// A future that is dropped has taken no key, and passes its wake to the next getter. A future that is woken but
-    /// not polled also takes no key. Every two such futures delay the next waiting task by 5 to 10 ms.
+    /// If the future is dropped, it has taken no key. If it was woken, it wakes the next getter
+    /// instead. A future that was woken and is not polled takes no key either. Each pair of such
+    /// futures delays the next waiting task by 5 to 10 ms.
     ///
     /// # Examples
     ///
@@ -77,14 +79,14 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
         Get { inner: Getter::new(self) }
     }
 
-    /// Waits for a key, then takes further ready keys, up to `max` keys in total.
+    /// Waits for a key, and then takes further ready keys, up to `max` keys in total.
     ///
-    /// The result is empty if the queue was closed or shut down and has no more keys, or if `max`
-    /// is 0. [`GetMany::now`] takes keys without waiting.
+    /// The result is empty if `max` is 0, or if the queue is closed or shut down and has no more
+    /// keys. [`GetMany::now`] takes keys without waiting.
     ///
     /// # Cancel safety
     ///
-    /// The same as for [`get`](Self::get).
+    /// As for [`get`](Self::get).
     ///
     /// # Examples
     ///
@@ -101,15 +103,17 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
         GetMany { inner: Getter::new(self), max }
     }
 
-    /// Calls [`Item::succeed`] and then [`get`](Self::get), in most cases under one hold of the
-    /// lock and with one reading of the clock.
+    /// Completes a delivery with [`Item::succeed`], and then waits for a key like
+    /// [`get`](Self::get). In most cases, both happen under one acquisition of the lock and with
+    /// one reading of the clock.
     ///
-    /// The delivery is completed when the future is first polled, or dropped. The delivery of another queue's item is
-    /// completed in that queue. [`succeed_and_try_get`](Self::succeed_and_try_get) takes the next key without a task.
+    /// The delivery is completed when the future is first polled, or when it is dropped. If the
+    /// item belongs to another queue, its delivery is completed in that queue.
+    /// [`succeed_and_try_get`](Self::succeed_and_try_get) does not wait.
     ///
     /// # Cancel safety
     ///
-    /// A future that is dropped has completed the delivery with success, and has taken no key.
+    /// If the future is dropped, it has completed the delivery as a success, and has taken no key.
     ///
     /// # Examples
     ///
@@ -132,10 +136,11 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
         SucceedAndGet { item: Some(item), get: self.get() }
     }
 
-    /// Completes a delivery with [`succeed`](Item::succeed), and takes the next ready key without waiting, in most cases
-    /// under one hold of the lock.
+    /// Completes a delivery with [`succeed`](Item::succeed), and takes the next key if one is
+    /// ready. In most cases, both happen under one acquisition of the lock.
     ///
-    /// On a thread, `queue.succeed_and_try_get(item).or_else(|| queue.get().blocking())` waits for the next key.
+    /// On a thread, `queue.succeed_and_try_get(item).or_else(|| queue.get().blocking())` waits for
+    /// the next key.
     ///
     /// # Examples
     ///
@@ -152,7 +157,7 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
     /// }
     /// assert_eq!((keys, queue.states().total()), (vec!["a", "b"], 0));
     /// ```
-    // This function is not a method of `SucceedAndGet`, because the future would copy the item twice.
+    // This is not a method of `SucceedAndGet`, because that future would copy the item twice.
     #[must_use = "an item that is dropped unfinished counts as failed"]
     #[inline]
     pub fn succeed_and_try_get(&self, item: Item<'_, K>) -> Option<Item<'_, K>> {
@@ -163,10 +168,10 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
     }
 }
 
-/// Waits for a key: see [`Queue::get`].
+/// A future that waits for a key. [`Queue::get`] creates it.
 ///
-/// The methods set the way in which the call waits. [`Item::into_owned`] gives an item that can be sent to other tasks
-/// and threads.
+/// Its methods change how it waits. [`Item::into_owned`] converts the item so that it can be sent
+/// to other tasks and threads.
 ///
 /// # Examples
 ///
@@ -190,7 +195,7 @@ impl<'q, K: Key, S: BuildHasher> Future for Get<'q, K, S> {
     #[inline]
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let shared = self.shared_state();
-        // A getter that was woken holds a wake, which the slow path returns.
+        // A getter that has waited may have been woken. Only the slow path hands this wake back.
         if self.inner.is_waiting() {
             return self.poll_again(cx);
         }
@@ -202,35 +207,36 @@ impl<'q, K: Key, S: BuildHasher> Future for Get<'q, K, S> {
             return Poll::Ready(Some(Item::new_borrowed(shared, delivery)));
         }
         #[cfg(feature = "tokio")]
-        // The slow path itself asks for this unit of the budget.
+        // The slow path itself takes this unit of the budget.
         drop(budget);
         self.poll_again(cx)
     }
 }
 
 impl<'q, K: Key, S: BuildHasher> Get<'q, K, S> {
-    /// Sets the longest time to wait, from this call on, by the queue's clock. The result is `None` if no key comes in
-    /// this time.
+    /// Sets the longest time to wait, measured from this call by the clock of the queue. If no key
+    /// comes in this time, the result is `None`.
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.inner.deadline = Some(self.inner.queue.now() + timeout);
         self
     }
 
-    /// Makes `None` final. It then means that no key is ready, and that no key in flight will
-    /// become ready again.
+    /// Makes the result `None` final. It then means that no key is ready, and that no key in flight
+    /// will become ready again.
     ///
-    /// After `shut_down`, `get` returns `None` as soon as no key is ready, as in client-go. A later call may return a
-    /// key that was dirty while in flight. A loop that must also process such keys calls this method, as `Workers` do.
+    /// Without this method, `get` returns `None` after `shut_down` as soon as no key is ready, as
+    /// in client-go. A later call may still return a key that was dirty while it was in flight. A
+    /// loop that must process such keys calls this method, as `Workers` do.
     pub fn until_final(mut self) -> Self {
         self.inner.wait_until_final();
         self
     }
 
-    /// Waits for the key, and blocks this thread. The call needs no runtime.
+    /// Blocks this thread until there is a key. The call needs no runtime.
     ///
-    /// Like every method named `blocking`, this method blocks the thread while it waits. In async code, await the
-    /// future, or call this method in `tokio::task::spawn_blocking`. On a runtime with one thread, this method blocks
-    /// all tasks, including the task that would add a key. To find such calls in tests, wrap them in
+    /// In async code, await the future instead, or call this method in
+    /// `tokio::task::spawn_blocking`. On a runtime with one thread, this method blocks all tasks,
+    /// even the task that would add a key. To find such calls in tests, wrap them in
     /// `tokio::task::block_in_place`, which panics on a runtime with one thread.
     ///
     /// # Examples
@@ -254,7 +260,7 @@ impl<'q, K: Key, S: BuildHasher> Get<'q, K, S> {
     #[inline(always)]
     pub fn blocking(self) -> Option<Item<'q, K>> {
         let shared = self.shared_state();
-        // A future that has begun to wait may hold a wake, which only the slow path returns.
+        // A future that has waited may have been woken. Only the slow path hands this wake back.
         if !self.inner.is_waiting()
             && let Some(Some(taken)) = shared.take_fast()
         {
@@ -281,7 +287,7 @@ impl<'q, K: Key, S: BuildHasher> Get<'q, K, S> {
     }
 }
 
-/// Waits for keys: see [`Queue::get_many`].
+/// A future that waits for several keys. [`Queue::get_many`] creates it.
 #[must_use = "a future does nothing unless it is polled"]
 pub struct GetMany<'q, K: Key, S: BuildHasher = foldhash::fast::RandomState> {
     inner: Getter<'q, K, S>,
@@ -301,13 +307,14 @@ impl<'q, K: Key, S: BuildHasher> Future for GetMany<'q, K, S> {
 }
 
 impl<'q, K: Key, S: BuildHasher> GetMany<'q, K, S> {
-    /// Takes up to `max` ready keys, without waiting.
+    /// Takes up to `max` ready keys without waiting.
     #[must_use = "an item that is dropped unfinished counts as failed"]
     pub fn now(self) -> Vec<Item<'q, K>> {
         self.inner.queue.take_more(Vec::new(), self.max)
     }
 
-    /// Waits for the first key, and blocks this thread, as [`Get::blocking`] does.
+    /// Blocks this thread until there is a key, like [`Get::blocking`], and then takes further
+    /// ready keys.
     #[must_use = "an item that is dropped unfinished counts as failed"]
     pub fn blocking(self) -> Vec<Item<'q, K>> {
         if self.max == 0 {
@@ -318,7 +325,7 @@ impl<'q, K: Key, S: BuildHasher> GetMany<'q, K, S> {
     }
 }
 
-/// Takes more keys after `first`, up to `max` keys in total.
+/// Takes further ready keys after `first`, up to `max` keys in total.
 fn take_rest<K: Key, S: BuildHasher>(
     queue: &Queue<K, S>,
     first: Option<Delivery<K>>,
@@ -328,14 +335,15 @@ fn take_rest<K: Key, S: BuildHasher>(
     first.map_or_else(Vec::new, |first| queue.take_more(vec![first], max))
 }
 
-/// Completes a delivery and waits for the next key: see [`Queue::succeed_and_get`].
+/// A future that completes a delivery and then waits for the next key. [`Queue::succeed_and_get`]
+/// creates it.
 #[must_use = "the delivery is completed when this is polled or dropped"]
 pub struct SucceedAndGet<'q, K: Key, S: BuildHasher = foldhash::fast::RandomState> {
     item: Option<Item<'q, K>>,
     get: Get<'q, K, S>,
 }
 
-/// No field is pinned.
+/// The future does not pin any of its fields.
 impl<K: Key, S: BuildHasher> Unpin for SucceedAndGet<'_, K, S> {}
 
 impl<'q, K: Key, S: BuildHasher> Future for SucceedAndGet<'q, K, S> {
@@ -345,7 +353,7 @@ impl<'q, K: Key, S: BuildHasher> Future for SucceedAndGet<'q, K, S> {
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         if let Some(item) = self.item.take() {
             let shared: &'q Shared<K> = self.get.shared_state();
-            // A task without budget takes no key, but completes its delivery.
+            // A task that has used up its budget takes no key, but still completes its delivery.
             #[cfg(feature = "tokio")]
             let Poll::Ready(budget) = tokio::task::coop::poll_proceed(cx) else {
                 item.succeed();
@@ -365,8 +373,8 @@ impl<K: Key, S: BuildHasher> Drop for SucceedAndGet<'_, K, S> {
     #[inline]
     fn drop(&mut self) {
         if let Some(item) = self.item.take() {
-            // This code may run while unwinding. If `succeed` panics, the drop of the item counts
-            // as a failure.
+            // This code may run during a panic. If `succeed` panics, the drop of the item completes
+            // the delivery as a failure.
             quietly(|| item.succeed());
         }
     }

@@ -1,10 +1,10 @@
-//! Takes keys, and waits for them. The calls of the public API are in `get.rs`.
+//! The algorithm that takes keys and waits for them. The public API is in `get.rs`.
 //!
-//! In the order of this file: one key without waiting, many keys in one call, a key after a
-//! completion, a getter that waits, and a thread that parks.
+//! This file contains, in this order: taking one key without waiting, taking many keys in one call,
+//! taking a key after a completion, a getter that waits, and a thread that parks.
 //!
-//! A getter that finds no key joins the list of waiters under the same hold of the lock, so it misses no key that
-//! becomes ready later. The getter checks again when its task is polled or its thread is woken.
+//! A getter that finds no key joins the list of waiters before it releases the lock, so it misses
+//! no key that becomes ready later. It checks again when its task is polled or its thread is woken.
 
 use std::future::Future;
 use std::hash::BuildHasher;
@@ -28,16 +28,17 @@ use crate::{Completion, Key};
 
 // --- A key without waiting ------------------------------------------------------------------------------
 
-/// The lock, and the key that was taken under it.
+/// The lock guard, and the key that was taken under the lock.
 type Taken<'a, K> = (RankedGuard<'a, State<K>>, Option<Delivery<K>>);
 
 impl<K: Key> Shared<K> {
-    /// Takes the next key in the common case, in which no user code runs and the clock is read
-    /// before the lock is taken. The inner value is final. The outer `None` means that the caller
-    /// must call [`take`](Queue::take).
+    /// Takes the next key in the common case: no user code runs, and the clock is read before the
+    /// lock is acquired. The inner `Option` is the result. The outer `None` means that the caller
+    /// must use the general path.
     ///
-    /// The two functions do not share the memory of their results. A processor that writes a key,
-    /// and immediately reads it in larger pieces, must wait until the write is done.
+    /// The fast path and the general path do not share the memory of their results. If a processor
+    /// writes a key in small pieces and immediately reads it in larger ones, the read must wait for
+    /// the writes.
     #[inline(always)]
     pub(super) fn take_fast(&self) -> Option<Option<Delivery<K>>> {
         if !self.facts.has_fast_gets {
@@ -47,7 +48,7 @@ impl<K: Key> Shared<K> {
         let mut state = self.lock().ok()?;
         let now = state.time_for(Operation::Get, read)?;
         let taken = state.core.get(now);
-        // The number of due keys may exceed the number that one call makes ready.
+        // More keys may be due than one call makes ready.
         if read.is_some() && taken.is_none() {
             return None;
         }
@@ -57,7 +58,7 @@ impl<K: Key> Shared<K> {
 }
 
 impl<K: Key, S: BuildHasher> Queue<K, S> {
-    /// Takes the next ready key, if any, and returns it with the lock.
+    /// Takes the next ready key, if any. Returns it together with the lock guard.
     pub(super) fn lock_and_take(&self) -> Result<Taken<'_, K>, Reentered> {
         let shared = &self.shared;
         let (mut state, mut now) = shared.lock_for(Operation::Get, None)?;
@@ -65,7 +66,7 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
             let mut keys = Vec::new();
             state.core.sweep_pace(now, &mut keys);
             if !keys.is_empty() && std::mem::needs_drop::<K>() {
-                // Keys are dropped outside the lock.
+                // The keys are dropped outside the lock.
                 drop(state);
                 keys.into_iter().for_each(drop_quietly);
                 state = shared.lock()?;
@@ -85,7 +86,8 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
             } else {
                 state.core.get(now)
             };
-            // More keys were due than one call makes ready, and none of the ready keys could be delivered.
+            // More keys were due than one call makes ready, and none of the ready keys could be
+            // delivered.
             let more_due =
                 || !state.core.is_paused() && state.core.next_due().is_some_and(|due| due <= now);
             if taken.is_some() || !(again || more_due()) {
@@ -101,8 +103,8 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
 // --- Many keys in one call --------------------------------------------------------------------------
 
 impl<K: Key> Shared<K> {
-    /// Takes up to `max` keys under one hold of the lock, like `take_fast`. Returns `false`, and
-    /// takes no key, if the caller must call [`take`](Queue::take).
+    /// Takes up to `max` keys under one acquisition of the lock, like `take_fast`. Returns `false`
+    /// without taking a key if the caller must use the general path.
     fn take_many_fast<'q>(&'q self, items: &mut Vec<Item<'q, K>>, max: usize) -> bool {
         if !self.facts.has_fast_gets || self.hooks.is_some() {
             return false;
@@ -121,10 +123,10 @@ impl<K: Key> Shared<K> {
 }
 
 impl<K: Key, S: BuildHasher> Queue<K, S> {
-    /// Takes ready keys until there are `max` items, or no more ready keys.
+    /// Takes ready keys until there are `max` items, or until no key is ready.
     pub(super) fn take_more<'q>(&'q self, items: Vec<Item<'q, K>>, max: usize) -> Vec<Item<'q, K>> {
         let mut taken = TakenBatch { shared: &self.shared, items, deliveries: Vec::new() };
-        // The capacity is limited, so that a large `max` allocates no memory for keys that may not
+        // The capacity is limited. A large `max` then allocates no memory for keys that may not
         // exist.
         taken.items.reserve(max.saturating_sub(taken.items.len()).min(32));
         while taken.items.len() < max {
@@ -155,12 +157,12 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
 }
 
 /// Deliveries that are being taken under the lock. If the `clone` of a key panics, the lock is
-/// released first, and then these deliveries are released.
+/// released, and the drop of this value releases these deliveries.
 struct TakenBatch<'q, K: Key> {
     shared: &'q Shared<K>,
     items: Vec<Item<'q, K>>,
-    /// Deliveries of a queue with hooks. The hooks are notified outside the lock, when the
-    /// deliveries become items.
+    /// The deliveries of a queue with hooks. They become items outside the lock, because this calls
+    /// the hooks.
     deliveries: Vec<Delivery<K>>,
 }
 
@@ -177,19 +179,19 @@ impl<K: Key> Drop for TakenBatch<'_, K> {
 // --- A key after a completion -------------------------------------------------------------------
 
 impl<K: Key> Shared<K> {
-    /// Completes the delivery as `succeed` does, and takes the next key if both have a fast path.
-    /// `None` means that the caller must look for a key.
+    /// Completes a delivery as `succeed` does. Also takes the next key if the fast path applies.
+    /// `None` means that the caller must look for a key itself.
     #[inline(always)]
     pub(super) fn succeed_and_take(&self, mut item: Item<'_, K>) -> Option<Delivery<K>> {
         if !item.is_of(self) || !self.facts.has_fast_gets {
             item.succeed();
             return None;
         }
-        // The limiter is called before the queue is locked, because the limiter's lock has the
-        // lower rank.
+        // The limiter is called before the queue is locked, because the lock of the limiter must be
+        // acquired first.
         self.limiter.forget_key(&item);
-        // This value is declared before the guard, so it is dropped after the lock is released, even if the `clone` of
-        // a key panics under the lock.
+        // This value is declared before the guard, so it is dropped after the lock is released,
+        // even if the `clone` of a key panics under the lock.
         let mut completed = Completed::new();
         let how = Finish::Succeed;
         let locked = self.lock_for(Operation::Finish(&item.ticket, &how), None);
@@ -202,8 +204,9 @@ impl<K: Key> Shared<K> {
         };
         let (unused, worked) = state.keep_dropped(finished);
         completed.take_contents(&mut item, unused);
-        // The completion may have needed a time that `get` does not need, so `time_for` decides again. With a drain, no
-        // next key is taken here, because the drain must notice that no key is in flight.
+        // The completion may have needed the time although `get` does not, so `time_for` decides
+        // again. If a drain waits, no key is taken here, because the drain must notice that no key
+        // is in flight.
         let next = state.time_for(Operation::Get, self.facts.always_needs_now.then_some(now));
         let taken = match next.filter(|_| state.drainers.is_empty()) {
             Some(now) => state.core.get(now),
@@ -220,54 +223,55 @@ impl<K: Key> Shared<K> {
 
 // --- A getter that waits ------------------------------------------------------------------------
 
-/// Takes a key, and waits while none is ready.
+/// A future that takes a key, and waits while none is ready.
 pub(super) struct Getter<'q, K: Key, S: BuildHasher> {
     pub(super) queue: &'q Queue<K, S>,
     place: Option<Place>,
     kind: Kind,
-    /// True if the getter waits until `None` is final.
+    /// True if the getter returns `None` only when this result is final.
     until_final: bool,
     pub(super) deadline: Option<Time>,
-    /// The alarm for the deadline, if the deadline is not kept by a parked thread.
+    /// The alarm for the deadline. It is not needed if a parked thread wakes itself at the
+    /// deadline.
     alarm: Option<Alarm>,
 }
 
-/// The way to wait for the next check.
+/// How to wait before the next check.
 enum Pause {
     /// The thread spins.
     Spin,
-    /// The getter is listed and will be woken. A thread must not sleep beyond this time.
+    /// The getter is in the list and will be woken. A thread must not sleep beyond this time.
     Until(Time),
 }
 
 impl<'q, K: Key, S: BuildHasher> Getter<'q, K, S> {
-    /// Returns the getter of a task, which returns `None` as client-go's does.
+    /// Creates the getter of a task. It returns `None` in the same cases as client-go's `Get`.
     #[inline]
     pub(super) const fn new(queue: &'q Queue<K, S>) -> Self {
         let (kind, until_final) = (Kind::Task, false);
         Self { queue, place: None, kind, until_final, deadline: None, alarm: None }
     }
 
-    /// Returns true if the getter has begun to wait.
+    /// Returns true if the getter is in the list of waiters.
     pub(super) const fn is_waiting(&self) -> bool {
         self.place.is_some()
     }
 
-    /// Makes the getter wait until `None` is final.
+    /// Makes the getter return `None` only when this result is final.
     pub(super) fn wait_until_final(&mut self) {
-        // The list of waiters has a copy of the flag.
+        // The list of waiters has a copy of this flag, so the getter must leave the list first.
         self.leave_waiters();
         self.until_final = true;
     }
 
     /// Blocks this thread until there is a result.
     pub(super) fn block_thread(mut self) -> Option<Delivery<K>> {
-        // A future that has begun to wait is listed as a task.
+        // A future that has waited is in the list as a task, not as a thread.
         self.leave_waiters();
         self.kind = Kind::Thread;
         let shared = &self.queue.shared;
-        // All waits of a thread share one waker, so that a getter that is already listed is
-        // recognized.
+        // All getters of a thread use the same waker, so that a getter that is already in the list
+        // is recognized.
         THREAD.with(|waker| {
             loop {
                 match self.check_or_wait(waker) {
@@ -279,8 +283,8 @@ impl<'q, K: Key, S: BuildHasher> Getter<'q, K, S> {
         })
     }
 
-    /// Returns the result, or the way to wait for it. `None` means that the queue has no more keys,
-    /// or that the deadline has passed.
+    /// Returns the result, or how to wait for it. The result `None` means that the queue has no
+    /// more keys, or that the deadline has passed.
     fn check_or_wait(&mut self, waker: &Waker) -> Result<Option<Delivery<K>>, Pause> {
         let until = match self.take_or_join(waker) {
             Err(Pause::Until(until)) => until,
@@ -295,8 +299,8 @@ impl<'q, K: Key, S: BuildHasher> Getter<'q, K, S> {
             }
             Some(deadline) => {
                 let keeps_deadline = shared.facts.is_real_time && self.kind == Kind::Thread;
-                // Each check arms the alarm again, because an alarm may go off early, and because it wakes only the
-                // waker with which it was armed.
+                // Each check arms a new alarm: an alarm may be early, and it wakes only the waker
+                // with which it was armed.
                 if !keeps_deadline {
                     self.alarm = quietly(|| shared.clock.arm(deadline, waker));
                 }
@@ -305,16 +309,17 @@ impl<'q, K: Key, S: BuildHasher> Getter<'q, K, S> {
         }
     }
 
-    /// Takes a key, or returns `None` if the queue has no key and will have no key. Otherwise, joins the list of
-    /// waiters.
+    /// Takes a key. Returns `None` if the queue will have no more keys. Otherwise, joins the list
+    /// of waiters.
     fn take_or_join(&mut self, waker: &Waker) -> Result<Option<Delivery<K>>, Pause> {
         let shared = &self.queue.shared;
-        // A waker's `clone` is user code. The `clone` runs outside the lock, and only if no key is ready.
+        // The `clone` of a waker is user code. It runs without the lock, and only if no key is
+        // ready.
         let mut fresh = None;
         let (mut state, old) = loop {
             let Ok((mut state, taken)) = self.queue.lock_and_take() else {
-                // The caller is user code of a key, which runs under the lock. A wait for a key could then last
-                // forever.
+                // The caller is the code of a key, such as its `clone`, which runs under the lock.
+                // If it waited for a key, it could wait forever.
                 return Ok(None);
             };
             let core = &state.core;
@@ -351,7 +356,7 @@ impl<'q, K: Key, S: BuildHasher> Getter<'q, K, S> {
         Err(Pause::Until(if leads { due } else { Time::NEVER }))
     }
 
-    /// Leaves the list of waiters.
+    /// Removes the getter from the list of waiters.
     fn leave_waiters(&mut self) {
         if self.place.is_none() {
             return;
@@ -368,7 +373,7 @@ impl<K: Key, S: BuildHasher> Future for Getter<'_, K, S> {
     type Output = Option<Delivery<K>>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        // A task without budget takes no key, so that other tasks run.
+        // A task that has used up its budget takes no key, so that other tasks run.
         #[cfg(feature = "tokio")]
         let budget = std::task::ready!(tokio::task::coop::poll_proceed(cx));
         match self.check_or_wait(cx.waker()) {
@@ -393,17 +398,17 @@ impl<K: Key, S: BuildHasher> Drop for Getter<'_, K, S> {
 
 // --- A thread that parks ------------------------------------------------------------------------
 
-/// The interval at which a parked thread checks again if the queue's clock does not follow real
-/// time.
+/// The interval at which a parked thread checks again, if the clock of the queue does not follow
+/// real time.
 const CHECK_INTERVAL: Duration = Duration::from_millis(10);
 
 impl<K: Key> Shared<K> {
-    /// Waits for a key, for less time than parking and waking a thread takes. If a worker asks for
-    /// a key just before an add, the add then does not have to wake a thread. Waking a thread is
-    /// the most expensive part of an add.
+    /// Waits for a key without parking, for less time than parking and waking a thread takes. If a
+    /// key is added just after a worker has asked for one, the add then does not have to wake a
+    /// thread. Waking a thread would be the most expensive part of the add.
     fn spin_briefly(&self) {
         for _ in 0..SPINS {
-            // The flag is only a hint, because after the spin the thread checks under the lock.
+            // The flag is only a hint: after the spin, the thread checks again under the lock.
             if self.go.load(Ordering::Relaxed) {
                 return;
             }
@@ -416,19 +421,20 @@ impl<K: Key> Shared<K> {
         if until == Time::NEVER {
             return park();
         }
-        // Without the limit, the thread would sleep too long after a step of the clock or a suspension of the machine.
+        // The sleep is limited. Otherwise, the thread would sleep for too long after a step of the
+        // clock or a suspension of the machine.
         let left = until.since(self.clock.now()).min(Duration::from_secs(3600));
         if self.facts.is_real_time {
             park_timeout(left);
         } else {
-            // If the clock does not follow the machine's time, the alarm wakes this thread. The alarm's runtime may not
-            // be running, so the thread also checks at intervals.
+            // If the clock does not follow real time, its alarm wakes this thread. The runtime that
+            // drives the alarm may not be running, so the thread also checks at intervals.
             park_warily(left.max(CHECK_INTERVAL));
         }
     }
 }
 thread_local! {
-    /// The waker of this thread.
+    /// The waker that unparks this thread.
     pub(super) static THREAD: Waker = {
         let thread = current();
         waker_fn(move || thread.unpark())

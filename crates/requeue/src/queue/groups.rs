@@ -1,4 +1,4 @@
-//! Pausing, cancelling and counting the keys of one group, and waiting for its runs.
+//! Operations on one group: pause, cancel and count its keys, and wait for its runs.
 
 use std::fmt;
 use std::future::Future;
@@ -16,8 +16,8 @@ use super::waiters::Wakes;
 use crate::Key;
 use crate::sync::{Arc, drop_quietly};
 
-/// The error of a queue that was built without [`Builder::group_by`](crate::Builder::group_by), and
-/// therefore has no groups.
+/// The queue has no groups, because it was built without
+/// [`Builder::group_by`](crate::Builder::group_by).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct NoGroups;
 
@@ -30,10 +30,10 @@ impl fmt::Display for NoGroups {
 impl std::error::Error for NoGroups {}
 
 impl<K: Key, S: BuildHasher> Queue<K, S> {
-    /// Returns the operations on the keys of one group: pause, cancel, count, and wait for its runs.
+    /// Returns a handle with the operations on one group: pause, cancel, count, and wait for its
+    /// runs.
     ///
-    /// The group does not need to have keys, and its weight does not matter. Other groups are not
-    /// affected.
+    /// The group need not have keys. The weight of `group` has no effect.
     ///
     /// # Errors
     ///
@@ -66,7 +66,7 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
     /// Cancels the pending runs of all keys of several groups, as [`GroupHandle::cancel`] does for
     /// one group. Returns the number of keys that had a pending run.
     ///
-    /// The call examines every key of the queue one time, for any number of groups.
+    /// The call examines every key of the queue once, however many groups there are.
     ///
     /// # Errors
     ///
@@ -84,7 +84,7 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
     /// assert_eq!(queue.len(), 1);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    // The method is hidden, because only requeue-kube, whose shards are groups, needs it.
+    // This method is hidden, because only requeue-kube needs it: its shards are groups.
     #[doc(hidden)]
     pub fn cancel_groups(
         &self,
@@ -117,7 +117,7 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
     }
 }
 
-/// The operations on the keys of one group: see [`Queue::group`].
+/// A handle with the operations on one group: see [`Queue::group`].
 #[must_use = "a handle does nothing until one of its methods is called"]
 pub struct GroupHandle<'q, K: Key, S = foldhash::fast::RandomState> {
     queue: &'q Queue<K, S>,
@@ -125,13 +125,13 @@ pub struct GroupHandle<'q, K: Key, S = foldhash::fast::RandomState> {
 }
 
 impl<K: Key, S: BuildHasher> GroupHandle<'_, K, S> {
-    /// Stops the deliveries of the group. All other operations continue: keys of the group are added, coalesce, become
-    /// ready, and are completed.
+    /// Pauses the group: no key of the group is delivered. All other operations continue: keys of
+    /// the group are added, coalesce, become ready, and are completed.
     ///
-    /// The queue remembers the pause while the group has no keys, which needs about 200 bytes until
-    /// [`resume`](Self::resume). The time of the call does not depend on the number of keys.
+    /// The queue remembers the pause even while the group has no keys. This takes about 200 bytes
+    /// until [`resume`](Self::resume). The time of the call does not depend on the number of keys.
     ///
-    /// The call has no effect once the queue is shut down. A shutdown drops the ready keys of paused groups.
+    /// After a shutdown, the call has no effect. A shutdown drops the ready keys of paused groups.
     ///
     /// # Examples
     ///
@@ -157,12 +157,13 @@ impl<K: Key, S: BuildHasher> GroupHandle<'_, K, S> {
         self.queue.shared.release_lock(state);
     }
 
-    /// Starts the deliveries of the group again.
+    /// Resumes the group: its keys are delivered again.
     ///
-    /// The group's keys keep their age. In a fair order, the group returns at the end of the round. The keys that a
-    /// custom order has returned during the pause are pushed to it again.
+    /// The keys of the group keep their age. In a fair order, the group takes its turn after the
+    /// other groups. The keys that a custom order returned while the group was paused are pushed to
+    /// that order again.
     pub fn resume(&self) {
-        // Due keys become ready first, because their groups take turns before this group.
+        // Due keys become ready first, because their groups are ahead of this group in the turns.
         let Some((mut state, _)) = self.queue.shared.lock_settled() else { return };
         state.core.resume_group(self.group);
         loop {
@@ -172,7 +173,7 @@ impl<K: Key, S: BuildHasher> GroupHandle<'_, K, S> {
             match more {
                 Ok(true) => {}
                 Ok(false) => return,
-                // The `clone` of a key has panicked. The key is then delivered by age.
+                // The `clone` of a key has panicked. The queue delivers that key by age.
                 Err(panic) => resume_unwind(panic),
             }
             let Ok(next) = self.queue.shared.lock() else { return };
@@ -180,20 +181,20 @@ impl<K: Key, S: BuildHasher> GroupHandle<'_, K, S> {
         }
     }
 
-    /// Returns true if the deliveries of the group are stopped.
+    /// Returns true if the group is paused.
     #[must_use]
     pub fn is_paused(&self) -> bool {
         self.queue.shared.lock().is_ok_and(|state| state.core.is_group_paused(self.group))
     }
 
-    /// Cancels the pending runs of all keys of the group and clears their failures, as
+    /// Cancels the pending runs of all keys of the group and forgets their failures, as
     /// [`Queue::cancel`] does for one key. Returns the number of keys that had a pending run.
     ///
-    /// Runs in flight continue. [`cancel_running`](Self::cancel_running) cancels them. Keys that are added during the
-    /// call may keep their pending runs.
+    /// Runs in flight continue. [`cancel_running`](Self::cancel_running) cancels them. If a key is
+    /// added during the call, its run may stay pending.
     ///
-    /// The call examines every key of the queue, 256 under one hold of the lock, so its cost grows with the size of the
-    /// queue.
+    /// The call examines every key of the queue, up to 256 under one acquisition of the lock. Its
+    /// cost therefore grows with the size of the queue.
     ///
     /// # Examples
     ///
@@ -210,12 +211,13 @@ impl<K: Key, S: BuildHasher> GroupHandle<'_, K, S> {
         self.queue.cancel_of_groups(|group| group.id() == self.group.id())
     }
 
-    /// Cancels the runs in flight of all keys of the group, as [`Queue::cancel_running`] does for one
-    /// key. Returns the number of runs that this call has cancelled.
+    /// Cancels the runs in flight of all keys of the group, as [`Queue::cancel_running`] does for
+    /// one key. Returns the number of runs that this call has cancelled.
     ///
-    /// The keys stay in flight until their deliveries are completed. [`none_in_flight`](Self::none_in_flight) waits for
-    /// these completions. A run that starts during the call may continue, unless the group is [paused](Self::pause).
-    /// The call takes as long as [`cancel`](Self::cancel).
+    /// The keys stay in flight until their workers complete the deliveries.
+    /// [`none_in_flight`](Self::none_in_flight) waits for these completions. If a run starts during
+    /// the call, it may continue, unless the group is [paused](Self::pause). The call takes as long
+    /// as [`cancel`](Self::cancel).
     ///
     /// # Examples
     ///
@@ -242,9 +244,9 @@ impl<K: Key, S: BuildHasher> GroupHandle<'_, K, S> {
         })
     }
 
-    /// Returns the number of keys of the group in each state, all read at the same time.
+    /// Returns the number of keys of the group in each state, all read at the same moment.
     ///
-    /// The time of the call does not depend on the number of keys.
+    /// The time of the call does not depend on the number of keys in the group.
     ///
     /// # Examples
     ///
@@ -270,12 +272,12 @@ impl<K: Key, S: BuildHasher> GroupHandle<'_, K, S> {
 
     /// Waits until no key of the group is in flight.
     ///
-    /// The future is ready at the first such moment, even if another key of the group is delivered immediately.
-    /// [Pause](Self::pause) the group first, so that no delivery follows.
+    /// The future is ready at the first such moment, even if another key of the group is delivered
+    /// directly afterwards. To prevent later deliveries, [pause](Self::pause) the group first.
     ///
     /// # Cancel safety
     ///
-    /// A future that is dropped stops waiting, and has no other effect.
+    /// Dropping the future has no other effect than to stop waiting.
     ///
     /// # Examples
     ///
@@ -314,16 +316,16 @@ impl<K: Key, S> fmt::Debug for GroupHandle<'_, K, S> {
     }
 }
 
-/// Waits until no key of a group is in flight: see [`GroupHandle::none_in_flight`].
+/// A future that waits until no key of a group is in flight: see [`GroupHandle::none_in_flight`].
 #[must_use = "a future does nothing unless it is polled"]
 struct NoneInFlight<K: Key> {
     shared: Arc<Shared<K>>,
     group: GroupId,
-    /// The future's number in the list of drains, once the future waits.
+    /// The number of the future in the list of drains, while it waits.
     number: Option<u64>,
 }
 
-/// No field is pinned.
+/// The future does not pin any of its fields.
 impl<K: Key> Unpin for NoneInFlight<K> {}
 
 impl<K: Key> Future for NoneInFlight<K> {

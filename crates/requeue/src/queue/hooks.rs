@@ -1,29 +1,29 @@
-//! The events that metrics hooks receive without a key. The events are counted under the lock, and reported after its
-//! release.
+//! The events that metrics hooks receive without a key. They are counted under the lock, and
+//! reported after it is released.
 
 use requeue_core as core;
 
 use crate::metrics::QueueMetrics;
 use crate::sync::quietly;
 
-/// Numbers of events: in total, or since the last report.
+/// The numbers of three kinds of events, since the queue was created or since the last report.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Events {
-    /// Keys that became ready or dirty, as `QueueMetrics::add` counts them.
+    /// How often a key became ready or dirty, for `QueueMetrics::add`.
     adds: u64,
     retries: u64,
     withdrawn: u64,
 }
 
 impl Events {
-    /// Returns the number of all events of a queue so far.
+    /// Returns the numbers of events since the queue was created.
     pub(super) fn read_totals<K: Eq + Clone>(core: &core::Queue<K>) -> Self {
         let counts = core.totals();
         Self {
             adds: counts.enqueued,
             retries: counts.retries,
-            // The number of withdrawn keys follows from the other counts, because an added key is
-            // still in the queue, was delivered, or was withdrawn.
+            // A key that became ready or dirty is still so, was delivered, or was withdrawn. The
+            // number of withdrawn keys therefore follows from the other numbers.
             withdrawn: counts
                 .enqueued
                 .saturating_sub(counts.deliveries)
@@ -31,7 +31,7 @@ impl Events {
         }
     }
 
-    /// Returns the number of events since `reported`.
+    /// Returns the numbers of events since the report that `reported` describes.
     pub(super) const fn events_since(self, reported: Self) -> Self {
         Self {
             adds: self.adds.saturating_sub(reported.adds),
@@ -40,7 +40,7 @@ impl Events {
         }
     }
 
-    /// Calls the hooks, once for each event. The lock must not be held.
+    /// Calls a hook for each event. The caller must not hold the lock.
     #[inline(always)]
     pub(super) fn call_hooks<K>(self, hooks: &dyn QueueMetrics<K>) {
         call_times(self.retries, || hooks.retry());

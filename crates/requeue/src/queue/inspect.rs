@@ -1,6 +1,6 @@
-//! Reading the state of a queue: counts, ages, snapshots and single keys.
+//! Reading the state of a queue: numbers of keys, ages, snapshots and single keys.
 //!
-//! A reader first makes due keys ready, so that it never shows a due key as waiting.
+//! Each method first makes due keys ready, so that it never reports a due key as waiting.
 
 use std::borrow::Borrow;
 use std::collections::{BTreeSet, HashSet};
@@ -22,19 +22,20 @@ use crate::sync::{Ordering, drop_quietly, quietly};
 
 #[expect(clippy::len_without_is_empty, reason = "a queue without ready keys may have others")]
 impl<K: Key, S: BuildHasher> Queue<K, S> {
-    /// Returns the number of ready keys, as client-go's `Len` does.
+    /// Returns the number of ready keys, like client-go's `Len`.
     ///
-    /// Throttled keys count. Waiting keys and keys in flight, even if dirty, do not count: see
-    /// [`states`](Self::states). Due keys are made ready first.
+    /// Throttled keys are included. Waiting keys and keys in flight are not, even if they are
+    /// dirty: see [`states`](Self::states).
     #[must_use]
     pub fn len(&self) -> usize {
         self.shared.read_settled(core::Queue::len)
     }
 
-    /// Returns the number of ready and dirty keys by priority, in ascending order.
+    /// Returns the number of ready and dirty keys of each priority, in ascending order of priority.
     ///
-    /// Priorities without keys are left out, and at most `limit` entries are returned. The time of the call depends
-    /// only on the number of priorities. The result is empty unless [times are kept](super::Builder::track_times).
+    /// Priorities without such keys are omitted, and the result has at most `limit` entries. The
+    /// time of the call depends only on the number of priorities. The result is empty unless the
+    /// queue [tracks times](super::Builder::track_times).
     ///
     /// # Examples
     ///
@@ -57,17 +58,17 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
         })
     }
 
-    /// Returns the number of keys with a delayed add.
+    /// Returns the number of keys with a due time, including keys that are also ready or in flight.
     #[must_use]
     pub fn waiting(&self) -> usize {
         self.shared.read_settled(core::Queue::waiting)
     }
 
-    /// Returns the time at which the next waiting key becomes ready, by the queue's
-    /// [clock](super::Builder::clock).
+    /// Returns the time at which the next waiting key becomes ready, by the
+    /// [clock](super::Builder::clock) of the queue.
     ///
-    /// Returns `None` if no key waits, or if no waiting key will ever be due. A key that is already
-    /// due is ready, and does not count.
+    /// Returns `None` if no key waits, or if no waiting key will ever be due. A key whose due time
+    /// has come is ready, and no longer waits.
     ///
     /// # Examples
     ///
@@ -87,10 +88,10 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
         self.shared.read_settled(core::Queue::next_due)
     }
 
-    /// Returns the number of keys in each state, all read at the same time.
+    /// Returns the number of keys in each state, all read at the same moment.
     ///
-    /// Unlike the other counts, these counts do not overlap. A key that is ready or in flight and
-    /// also has a due time counts only as ready or in flight.
+    /// Unlike the results of the other methods, these numbers do not overlap. If a key is ready or
+    /// in flight and also has a due time, it is not included in the waiting keys.
     ///
     /// # Examples
     ///
@@ -113,8 +114,8 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
         self.shared.read_settled(core::Queue::states)
     }
 
-    /// Returns the number of keys with a record: keys that are ready, waiting or in flight, and keys whose failures are
-    /// remembered.
+    /// Returns the number of keys with a record. These keys are ready, waiting or in flight, or
+    /// have failures that the queue remembers.
     ///
     /// A walk with [`snapshot`](Self::snapshot) returns this number of entries.
     // Only tests and the program need this method, so it is hidden.
@@ -124,9 +125,10 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
         self.shared.lock().map_or(0, |state| state.core.records())
     }
 
-    /// Returns the values that metrics show, all read at one moment.
+    /// Returns the values that metrics show, all read at the same moment.
     ///
-    /// The [times](Sample::times) are zero unless [times are kept](super::Builder::track_times).
+    /// The [times](Sample::times) are zero unless the queue [tracks
+    /// times](super::Builder::track_times).
     ///
     /// # Examples
     ///
@@ -159,13 +161,14 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
         self.shared.read_sample().unwrap_or_default()
     }
 
-    /// Returns the queue's counters since it was built.
+    /// Returns the counters of the queue since it was built.
     #[must_use]
     pub fn totals(&self) -> Totals {
         self.shared.lock().map_or_else(|_| Totals::default(), |state| state.core.totals())
     }
 
-    /// Returns the number of consecutive failures of `key`. The attempt of the key's next item is this number plus 1.
+    /// Returns the number of consecutive failures of `key`. The next item of the key has the
+    /// attempt number that is one higher.
     #[must_use]
     pub fn failures<Q>(&self, key: &Q) -> u32
     where
@@ -176,11 +179,11 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
         self.shared.lock().map_or(0, |state| state.core.failures(key, hash))
     }
 
-    /// Returns a page of the queue's keys from `cursor` on.
+    /// Returns a page with keys of the queue, from `cursor` on.
     ///
-    /// The page has about `limit` keys (at least one, and at most 256 under one hold of the lock). A key that has a
-    /// state during the whole walk is on exactly one of its pages, even if the queue changes during the walk. The order
-    /// of the keys has no meaning.
+    /// The page has about `limit` keys, and at least one if any is left. The call acquires the lock
+    /// once per 256 keys. If a key has a state during a whole walk, it is on exactly one page, even
+    /// if the queue changes. The order of the keys has no meaning.
     ///
     /// # Examples
     ///
@@ -215,10 +218,10 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
         Page { entries, next }
     }
 
-    /// Returns the keys in flight, starting with the oldest delivery.
+    /// Returns the keys in flight, in the order of their deliveries.
     ///
-    /// The call skips the first `skip` keys, and returns at most `limit` keys, but never more than 256. Returns `None`
-    /// unless [times are kept](super::Builder::track_times).
+    /// The call skips the first `skip` keys, and returns at most `limit` keys, but never more than
+    /// 256. Returns `None` unless the queue [tracks times](super::Builder::track_times).
     ///
     /// # Examples
     ///
@@ -254,8 +257,8 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
         self.shared.read_settled(|core| core.look_up(key, hash))
     }
 
-    /// Returns the reasons of the run of `key` that is in flight. If the key is not in flight, returns the reasons of its
-    /// pending run.
+    /// If `key` is in flight, returns the reasons of this run. Otherwise, returns the reasons of
+    /// its pending run.
     ///
     /// # Examples
     ///
@@ -279,12 +282,13 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
         })
     }
 
-    /// Returns the recorded transitions of `key`, of its group and of the queue, the oldest first.
+    /// Returns the recorded events of `key`, of its group and of the queue, the oldest first.
     ///
-    /// The result is empty unless events are [recorded](super::Builder::record_events). If the recording is full, the
-    /// oldest events have been dropped. The events of one operation have the same time, and the operation precedes its
-    /// consequences. Two keys whose hashes agree in 32 bits share one history. The call examines the whole recording in
-    /// steps, and releases the lock between them.
+    /// The result is empty unless the queue [records events](super::Builder::record_events). When
+    /// the memory for events is full, the oldest events are missing. All events of one operation
+    /// have the same time. The event of the operation comes first, followed by the events that it
+    /// caused. If the hashes of two keys are equal in 32 bits, the result contains the events of
+    /// both. The call reads the recording in steps, and releases the lock between them.
     ///
     /// # Examples
     ///
@@ -316,8 +320,8 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
         self.recorded_history(key).map_or_else(Vec::new, |(events, _)| events)
     }
 
-    /// Returns the [`history`](Self::history), and the time of the oldest recorded event of any key if older events were
-    /// dropped. Returns `None` if events are not recorded.
+    /// Returns the [`history`](Self::history). If older events were overwritten, also returns the
+    /// time of the oldest recorded event of any key. Returns `None` if the queue records no events.
     // Only the dashboard of requeue-http needs this method, so it is hidden.
     #[doc(hidden)]
     #[must_use]
@@ -327,12 +331,14 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
         Some(self.shared.read_events(|core| core.walk_events_of(hash, group))?.into_events())
     }
 
-    /// Returns the recorded events of all keys with the settings of the queue, to save them for `requeue replay`.
-    /// Returns `None` unless events are [recorded](super::Builder::record_events).
+    /// Returns the recorded events of all keys and the settings of the queue. A program saves them
+    /// as text for `requeue replay`. Returns `None` unless the queue [records
+    /// events](super::Builder::record_events).
     ///
-    /// A recording contains the hashes of keys instead of the keys. The seed of the hashes is random, unless the queue
-    /// has another [hasher](super::Builder::hasher). The numbers of groups are recorded unchanged: see
-    /// [`Recording::anonymized`]. The call copies the events in steps, and releases the lock between them.
+    /// A recording contains the hashes of keys instead of the keys. The seed of the hashes is
+    /// random, unless the queue has another [hasher](super::Builder::hasher). The numbers of groups
+    /// are unchanged: see [`Recording::anonymized`]. The call copies the events in steps, and
+    /// releases the lock between them.
     ///
     /// # Examples
     ///
@@ -359,8 +365,8 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
         Some(recording)
     }
 
-    /// Like [`recording`](Self::recording), with the names of the keys that the queue still has. `name` returns the
-    /// name of a key. The recorded keys that the queue no longer has get no names.
+    /// Like [`recording`](Self::recording), and also contains the names of the keys that the queue
+    /// still has. `name` returns the name of a key. Keys that the queue no longer has get no names.
     // Only tests of the program need this method, so it is hidden.
     #[doc(hidden)]
     #[must_use]
@@ -368,8 +374,8 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
         self.recording_with_names_of([], name)
     }
 
-    /// Like [`recording_with_names`](Self::recording_with_names), also with the names of `others`, which the queue may no
-    /// longer have.
+    /// Like [`recording_with_names`](Self::recording_with_names), and also contains the names of
+    /// the keys `others`, which the queue may no longer have.
     // Only requeue-http needs this method, so it is hidden.
     #[doc(hidden)]
     #[must_use]
@@ -382,7 +388,7 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
         let subjects: HashSet<_> = recording.events().iter().map(|event| event.subject()).collect();
         let mut insert_name = |key: &K| {
             let hash = self.hash_key(key);
-            // A queue can have many more keys than the recording.
+            // Only keys of the recording get names, because a queue can have many more keys.
             if subjects.contains(&Subject::key(hash)) {
                 recording.insert_name(hash, &name(key));
             }
@@ -397,7 +403,7 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
         Some(recording)
     }
 
-    /// Returns the subject of the events of `key`.
+    /// Returns the subject that the recorded events of `key` have.
     #[doc(hidden)]
     #[must_use]
     pub fn subject_of(&self, key: &K) -> Subject {
@@ -434,9 +440,10 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
         }
     }
 
-    /// Makes the due keys ready, and walks through all records. Keys that become due may restart runs, and no longer
-    /// wait for debounced adds. `step` performs one step of the walk, releases the lock, and returns the number of keys
-    /// that it has changed. Returns the total number of changed keys.
+    /// Makes the due keys ready, and walks through all records. The due keys are first, because
+    /// they may restart runs, and no longer wait for debounced adds. `step` performs one step of
+    /// the walk, releases the lock, and returns the number of keys that it has changed. Returns the
+    /// sum of these numbers.
     pub(super) fn walk_records(
         &self,
         mut step: impl FnMut(RankedGuard<'_, State<K>>, &mut Walk) -> usize,
@@ -454,8 +461,8 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
 }
 
 impl<K: Key> Shared<K> {
-    /// Makes all due keys ready in batches, and releases the lock between two batches. Returns the
-    /// guard of the lock after the last batch, and the time of that batch.
+    /// Makes all due keys ready, in batches, and releases the lock between two batches. Returns the
+    /// lock guard after the last batch, and the time of that batch.
     pub(super) fn lock_settled(&self) -> Option<(RankedGuard<'_, State<K>>, Time)> {
         loop {
             let (mut state, now) = self.lock_for(Operation::Promote, None).ok()?;
@@ -467,8 +474,8 @@ impl<K: Key> Shared<K> {
         }
     }
 
-    /// Makes all due keys ready, and calls `read`. Returns the default value if the code of a key calls this method
-    /// under the lock.
+    /// Makes all due keys ready, and calls `read`. If the code of a key calls this method under the
+    /// lock, returns the default value.
     pub(super) fn read_settled<R: Default>(&self, read: impl FnOnce(&core::Queue<K>) -> R) -> R {
         self.lock_settled().map_or_else(R::default, |(state, _)| {
             let result = read(&state.core);
@@ -477,7 +484,8 @@ impl<K: Key> Shared<K> {
         })
     }
 
-    /// Reads recorded events in steps, and releases the lock in between. Returns `None` if events are not recorded.
+    /// Reads the recorded events in steps, and releases the lock between them. Returns `None` if
+    /// the queue records no events.
     fn read_events(
         &self,
         begin: impl FnOnce(&core::Queue<K>) -> Option<EventWalk>,
@@ -490,12 +498,12 @@ impl<K: Key> Shared<K> {
         Some(walk)
     }
 
-    /// Reads all values under one hold of the lock, in constant time, after all due keys were made ready in batches.
-    /// This is no extra work, because the next operation would otherwise make these keys ready. Returns `None` if the
-    /// code of a key calls this method under the lock.
+    /// Reads all values under one acquisition of the lock, in constant time. Before that, makes all
+    /// due keys ready in batches. This is no additional work, because the next operation would
+    /// otherwise do it. Returns `None` if the code of a key calls this method under the lock.
     pub(crate) fn read_sample(&self) -> Option<Sample> {
-        // For a custom order, keys are cloned here. If a `clone` panics, the panic must not reach
-        // the scrape. The due keys are then not made ready.
+        // With a custom order, making keys ready clones them. If a `clone` panics, the panic must
+        // not reach the scrape, and the due keys are not made ready.
         let settled = quietly(|| self.lock_settled()).flatten();
         let (state, now) = settled.or_else(|| {
             let now = self.clock.now();

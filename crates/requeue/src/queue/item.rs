@@ -1,7 +1,7 @@
-//! A key in flight, and the completion of its delivery.
+//! A delivered key, and the completion of its delivery.
 //!
-//! Each delivery is completed exactly once: by a method that takes the item, or by the item's drop. A detached delivery
-//! is completed by its ticket or key.
+//! Each delivery is completed exactly once: by a method that consumes the item, or by the drop of
+//! the item. The delivery of a detached item is completed by its ticket or its key.
 
 use std::fmt;
 use std::future::Future;
@@ -37,13 +37,14 @@ impl<K: Key> Deref for Owner<'_, K> {
     }
 }
 
-/// A key in flight. No other worker gets the key until its completion.
+/// A delivered key. No other worker gets the key until the delivery is completed.
 ///
 /// A worker completes the delivery with [`succeed`](Self::succeed), with [`retry`](Self::retry), or
-/// with [`complete`](Self::complete) and any other [`Completion`]. **An item that is dropped before
-/// its completion has failed** and is retried with backoff, so that no key is lost when a worker
-/// panics, is dropped or returns early. The exception is a run that was
-/// [cancelled](Self::cancelled): its item is completed with [`Completion::Cancelled`].
+/// with [`complete`](Self::complete) and any other [`Completion`]. **If an item is dropped before
+/// that, its run has failed**, and the key is retried with a backoff. No key is therefore lost when
+/// a worker panics, is dropped or returns early. There is one exception: if the run was
+/// [cancelled](Self::cancelled), dropping the item completes the delivery with
+/// [`Completion::Cancelled`].
 ///
 /// # Examples
 ///
@@ -82,7 +83,7 @@ impl<'q, K: Key> Item<'q, K> {
     #[inline]
     fn new(owner: Owner<'q, K>, delivery: Delivery<K>) -> Self {
         if let (Some(hooks), Some(queued)) = (&owner.hooks, delivery.queued) {
-            // If a hook panics, the delivery must not be lost.
+            // A panic of a hook must not lose the delivery, so it is caught.
             quietly(|| hooks.get(&delivery.key, queued));
         }
         Self {
@@ -95,38 +96,40 @@ impl<'q, K: Key> Item<'q, K> {
         }
     }
 
-    /// Returns the key. The item also dereferences to the key.
+    /// Returns the key. An item also dereferences to its key.
     #[must_use]
     pub fn key(&self) -> &K {
         match &self.live {
             Some((_, key)) => key,
-            // Only the item's drop, and the methods that take the item by value, remove its
-            // contents.
+            // The contents are removed only when the item is dropped, or by methods that consume
+            // it.
             None => unreachable!("a completed item is not accessible"),
         }
     }
 
-    /// Returns the attempt of this run: 1, plus the number of consecutive failures before this run.
+    /// Returns the number of this attempt: one more than the number of consecutive failures before
+    /// this run.
     #[must_use]
     pub const fn attempt(&self) -> u32 {
         self.failures.saturating_add(1)
     }
 
-    /// Returns the number of adds that this run serves, which is at least 1.
+    /// Returns the number of adds that this run serves. It is at least 1.
     #[must_use]
     pub const fn adds(&self) -> u32 {
         self.asked.adds
     }
 
-    /// Returns the flags of the adds that this run serves, combined by bitwise or.
+    /// Returns the flags of all adds that this run serves, or-ed.
     #[must_use]
     pub const fn flags(&self) -> u32 {
         self.asked.flags
     }
 
-    /// Returns the reasons of these adds: why the key runs. A run that is retried also has the reasons of the failed run.
+    /// Returns the reasons of the adds that this run serves. A retry also has the reasons of the
+    /// failed run.
     ///
-    /// The call takes the queue's lock if an add of the queue had a reason.
+    /// If an add of the queue has ever had a reason, the call acquires the lock of the queue.
     ///
     /// # Examples
     ///
@@ -150,11 +153,11 @@ impl<'q, K: Key> Item<'q, K> {
         self.asked.priority
     }
 
-    /// Returns how long the key was ready before this delivery, or `None` unless [times are
-    /// kept](super::Builder::track_times).
+    /// Returns the time for which the key was ready before this delivery. Returns `None` unless the
+    /// queue [tracks times](super::Builder::track_times).
     ///
-    /// The time before the key was due does not count. If times are kept, the call acquires the
-    /// queue's lock.
+    /// The time before the key became due is not included. If the queue tracks times, the call
+    /// acquires its lock.
     ///
     /// # Examples
     ///
@@ -176,16 +179,18 @@ impl<'q, K: Key> Item<'q, K> {
     #[must_use]
     pub fn queued(&self) -> Option<Duration> {
         let (owner, _) = self.live.as_ref()?;
-        // Only a queue whose operations all need the time knows when a key became ready.
+        // A queue that tracks times needs the time in every operation, so this queue does not track
+        // times.
         if !owner.facts.always_needs_now {
             return None;
         }
         owner.lock().ok()?.core.queued(&self.ticket)
     }
 
-    /// Sets the priority of the key's next run, if the completion of this delivery causes a run.
+    /// Sets the priority of the next run of the key, if the completion of this delivery causes a
+    /// run.
     ///
-    /// The default is the priority of this run.
+    /// By default, that run has the priority of this run.
     ///
     /// # Examples
     ///
@@ -204,16 +209,17 @@ impl<'q, K: Key> Item<'q, K> {
         self.asked.priority = priority;
     }
 
-    /// Returns the fencing token of this delivery, which no other delivery of the queue has.
+    /// Returns the fencing token of this delivery. No other delivery of the queue has the same
+    /// token.
     #[must_use]
     pub const fn fencing_token(&self) -> u64 {
         self.ticket.epoch()
     }
 
-    /// Returns the reason why the run was cancelled, or `None` if the run was not cancelled.
+    /// Returns why the run was cancelled, or `None` if it was not cancelled.
     ///
-    /// [`Queue::cancel_running`](super::Queue::cancel_running) cancels runs, and so does an add that
-    /// [restarts](crate::InFlightPolicy::Restart) them.
+    /// [`Queue::cancel_running`](super::Queue::cancel_running) cancels runs. An add also does, in a
+    /// queue that [restarts](crate::InFlightPolicy::Restart) runs.
     #[must_use]
     pub fn cancel_reason(&self) -> Option<CancelReason> {
         self.live.as_ref().and_then(|(owner, _)| owner.cancel_reason(&self.ticket))
@@ -221,12 +227,14 @@ impl<'q, K: Key> Item<'q, K> {
 
     /// Waits until the run is cancelled, and returns the reason.
     ///
-    /// The future does not borrow the item, so another task can await the future. The future does not keep the queue
-    /// alive. Once the delivery is completed, or the queue is dropped, the future is never ready.
+    /// The future does not borrow the item, so another task can await it. It does not keep the
+    /// queue alive. If the delivery is completed or the queue is dropped, the future never becomes
+    /// ready.
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future has no effect. A later call notices an earlier cancellation.
+    /// Dropping the future has no effect. If the run is cancelled in the meantime, a later call
+    /// still returns the reason.
     ///
     /// # Examples
     ///
@@ -252,8 +260,8 @@ impl<'q, K: Key> Item<'q, K> {
         self.new_cancellation()
     }
 
-    /// Calls `f` when the run is cancelled, on the thread that cancels it, unless the returned value is dropped
-    /// earlier.
+    /// Calls `f` when the run is cancelled, on the thread that cancels it. If the returned value is
+    /// dropped before, `f` is not called.
     pub(crate) fn on_cancel(
         &self,
         f: impl Fn(CancelReason) + Send + Sync + 'static,
@@ -267,10 +275,11 @@ impl<'q, K: Key> Item<'q, K> {
         Cancellation::new(queue, self.ticket)
     }
 
-    /// Does not count this run toward the queue's [pace](crate::Builder::pace), for a worker that finds no work for the
-    /// key.
+    /// Excludes this run from the [pace](crate::Builder::pace) of the queue. A worker calls this
+    /// method if it finds no work for the key.
     ///
-    /// The call has no effect in a queue without a pace. [`count_start`](Self::count_start) reverses it.
+    /// In a queue without a pace, the call has no effect. [`count_start`](Self::count_start)
+    /// reverses it.
     ///
     /// # Examples
     ///
@@ -289,7 +298,7 @@ impl<'q, K: Key> Item<'q, K> {
     /// assert!(queue.try_get().is_some());
     /// # Ok::<(), requeue::BuildError>(())
     /// ```
-    // The method is hidden, because only the program `requeue` needs it. The program may find that
+    // This method is hidden, because only the program `requeue` needs it: the program may find that
     // it does not have to start a run.
     #[doc(hidden)]
     pub fn uncount_start(&self) {
@@ -300,10 +309,11 @@ impl<'q, K: Key> Item<'q, K> {
         }
     }
 
-    /// Makes this run count toward the queue's [pace](crate::Builder::pace) from now on instead of from its delivery,
-    /// for a worker that begins the run some time after the delivery.
+    /// Makes this run count toward the [pace](crate::Builder::pace) of the queue from now on,
+    /// instead of from its delivery. A worker calls this method if it starts the run some time
+    /// after the delivery.
     ///
-    /// The call has no effect in a queue without a pace.
+    /// In a queue without a pace, the call has no effect.
     // Only the program `requeue` needs this method, so it is hidden.
     #[doc(hidden)]
     pub fn count_start(&self) {
@@ -336,31 +346,32 @@ impl<'q, K: Key> Item<'q, K> {
         self.complete_with(completion);
     }
 
-    /// Completes the delivery with [`Completion::Succeed`]: the run succeeded, and the key's
-    /// failures are forgotten.
+    /// Completes the delivery with [`Completion::Succeed`]: the run succeeded, and the failures of
+    /// the key are forgotten.
     #[inline]
     pub fn succeed(mut self) {
         self.complete_with(Completion::Succeed);
     }
 
-    /// Completes the delivery with [`Completion::Retry`]: the run failed, and is retried after the
-    /// backoff that the limiter computes.
+    /// Completes the delivery with [`Completion::Retry`]: the run failed, and the key is retried
+    /// after the backoff that the limiter computes.
     ///
-    /// [`Queue::look_up`](super::Queue::look_up) shows when the key is due.
+    /// [`Queue::look_up`](super::Queue::look_up) then returns the due time of the key.
     pub fn retry(mut self) {
         self.complete_with(Completion::Retry);
     }
 
-    /// Completes the delivery as client-go's `Done` does: the key's failures are unchanged.
+    /// Completes the delivery as client-go's `Done` does: the number of failures of the key does
+    /// not change.
     ///
-    /// This method is for code that was ported from client-go. Other code calls
+    /// This method is for code that comes from client-go. Other code calls
     /// [`succeed`](Self::succeed).
     pub fn done(mut self) {
         self.finish_with(Finish::Done);
     }
 
-    /// Completes each of `items` as [`succeed`](Self::succeed) does, and acquires the lock only one
-    /// time for many items.
+    /// Completes all `items` as [`succeed`](Self::succeed) does, and acquires the lock once per 256
+    /// items.
     ///
     /// # Examples
     ///
@@ -373,21 +384,21 @@ impl<'q, K: Key> Item<'q, K> {
     /// assert_eq!((queue.len(), queue.states().in_flight), (68, 0));
     /// ```
     pub fn succeed_all(items: impl IntoIterator<Item = Self>) {
-        // The iterator is user code, so it runs outside the lock.
+        // The iterator is user code, so it must not run under the lock.
         let mut items: Vec<Self> = items.into_iter().collect();
         if let Some(Some((Owner::Borrowed(shared), _))) = items.first().map(|item| &item.live) {
             let shared = *shared;
             items.chunks_mut(LOCK_BATCH).for_each(|slice| shared.succeed_all(slice));
         }
         for item in items {
-            // The item belongs to another queue, or owns its queue, so it is completed separately.
+            // This item belongs to another queue, or owns its queue, so it is completed separately.
             if item.live.is_some() {
                 item.succeed();
             }
         }
     }
 
-    /// Converts the item into an item that can be sent to other threads and tasks.
+    /// Converts the item so that it can be sent to other threads and tasks.
     ///
     /// The new item keeps the queue alive.
     ///
@@ -419,10 +430,11 @@ impl<'q, K: Key> Item<'q, K> {
         }
     }
 
-    /// Detaches the delivery from this guard, for code that carries keys across tasks or languages.
+    /// Detaches the delivery from this item, for code that passes keys between tasks or languages.
     ///
-    /// The key stays in flight until [`Queue::done`](super::Queue::done) is called with the key, or
-    /// [`Queue::done_ticket`](super::Queue::done_ticket) with the ticket.
+    /// The key stays in flight until a caller passes the key to
+    /// [`Queue::done`](super::Queue::done), or the ticket to
+    /// [`Queue::done_ticket`](super::Queue::done_ticket).
     pub fn into_parts(mut self) -> (K, Ticket) {
         match self.live.take() {
             Some((owner, key)) => {
@@ -432,33 +444,32 @@ impl<'q, K: Key> Item<'q, K> {
                 }
                 (key, ticket)
             }
-            // The item still has its contents here, as in `key`.
+            // No method has removed the contents of the item, as in `key`.
             None => unreachable!("a completed item is not accessible"),
         }
     }
 
-    /// Returns the queue, if the queue creates spans.
+    /// Returns the queue of the item, if it creates spans.
     #[cfg(feature = "opentelemetry")]
     pub(super) fn traced_queue(&self) -> Option<&Shared<K>> {
         self.live.as_ref().map(|(owner, _)| &**owner).filter(|shared| shared.traces.is_some())
     }
 
-    /// Returns true if the item belongs to this queue and has not been completed.
+    /// Returns true if the item belongs to this queue, and its delivery is not completed.
     #[inline]
     pub(super) fn is_of(&self, shared: &Shared<K>) -> bool {
         self.live.as_ref().is_some_and(|(owner, _)| std::ptr::eq(&**owner, shared))
     }
 
-    // This function is inlined, so that each caller contains only the instructions for its
-    // completion.
+    // This function is inlined, so that each caller contains only the code for its own completion.
     #[inline(always)]
     fn complete_with(&mut self, completion: Completion) {
         let Some((owner, key)) = &self.live else { return };
         let (how, now) = owner.resolve_completion(completion, key, self.asked, None);
         #[cfg(feature = "opentelemetry")]
         owner.pass_traces_on(key, &self.ticket, self.taken.take(), &how);
-        // If the `clone` of a key panics in this call, the state is unchanged, and the drop of the
-        // item completes the delivery.
+        // If the `clone` of a key panics in this call, the state is unchanged. The drop of the item
+        // then completes the delivery.
         owner.finish_delivery(&self.ticket, how, now, key);
         self.drop_contents();
     }
@@ -488,14 +499,15 @@ impl<K: Key> Drop for Item<'_, K> {
 }
 
 impl<K: Key> Item<'_, K> {
-    /// Completes the delivery of an item that was dropped before its completion: the run has
+    /// Completes the delivery of an item that was dropped before its completion. The run has
     /// failed, unless it was cancelled.
     #[cold]
     fn fail_dropped(&mut self) {
-        // This function may run while unwinding, so it must catch all panics of user code.
+        // This function may run during a panic, so it must catch every panic of user code.
         let Some((owner, key)) = &self.live else { return };
         let now = quietly(|| owner.clock.now()).unwrap_or_default();
-        // The limiter is called without the lock, and nothing may cancel the run during this call.
+        // The limiter is called without the lock. `seal_run` prevents a cancellation in the
+        // meantime.
         let is_cancelled = quietly(|| owner.seal_run(&self.ticket)).flatten().is_some();
         let completion = if is_cancelled { Completion::Cancelled } else { Completion::Retry };
         let (how, _) = owner.resolve_completion(completion, key, self.asked, Some(now));
@@ -508,7 +520,7 @@ impl<K: Key> Item<'_, K> {
     }
 }
 
-/// After a panic, the run has failed; no other state is affected.
+/// After a panic, the run has failed. No other state is affected.
 impl<K: Key> UnwindSafe for Item<'_, K> {}
 impl<K: Key> RefUnwindSafe for Item<'_, K> {}
 
@@ -532,21 +544,21 @@ impl<K: Key + fmt::Debug> fmt::Debug for Item<'_, K> {
 
 /// Identifies a delivery that was detached from its item.
 ///
-/// Dropping the ticket has no effect: the key stays in flight until `done_ticket` or `done` is
-/// called.
+/// Dropping the ticket has no effect: the key stays in flight until a caller calls `done_ticket` or
+/// `done`.
 #[derive(Clone, PartialEq, Eq, Debug, Hash)]
 #[must_use = "without its ticket, a delivery can only be completed by `Queue::done`"]
 pub struct Ticket {
     pub(super) ticket: core::Ticket,
-    /// The number of the queue. It is needed because deliveries of different queues can have equal epochs.
+    /// The number of the queue. Deliveries of different queues can have the same epoch.
     pub(super) queue: u64,
 }
 
-/// The contents of a completed item. The contents belong to the user, so they are dropped outside the lock, and a panic
-/// of their drop is discarded.
+/// The contents of a completed item. They are values of the user, so they are dropped outside the
+/// lock, and a panic of their `drop` is discarded.
 pub(super) struct Completed<'q, K: Key> {
     live: Option<(Owner<'q, K>, K)>,
-    /// The queue's copy of the key, if the queue no longer has a record of this key.
+    /// The key that the queue stored, if it no longer has a record of this key.
     unused: Option<K>,
 }
 
@@ -555,7 +567,7 @@ impl<'q, K: Key> Completed<'q, K> {
         Self { live: None, unused: None }
     }
 
-    /// Takes the contents of `item`, whose delivery is completed.
+    /// Moves the contents of `item`, whose delivery is completed, into this value.
     #[inline]
     pub(super) fn take_contents(&mut self, item: &mut Item<'q, K>, unused: Option<K>) {
         (self.live, self.unused) = (item.live.take(), unused);
@@ -576,8 +588,8 @@ impl<K: Key> Drop for Completed<'_, K> {
 }
 
 impl<K: Key> State<K> {
-    /// Keeps the key of a dropped run for `take_dropped`. If the run was not dropped, returns the
-    /// key, for the caller to drop. Also returns the time for which the key was in flight.
+    /// If the run of the key was dropped, stores the key for `take_dropped`. Otherwise, returns the
+    /// key, which the caller drops. Also returns the time for which the key was in flight.
     #[inline(always)]
     pub(super) fn keep_dropped(&mut self, finished: Finished<K>) -> (Option<K>, Option<Duration>) {
         let Finished { mut key, lost, worked, .. } = finished;
@@ -589,8 +601,8 @@ impl<K: Key> State<K> {
 }
 
 impl<K: Key> Shared<K> {
-    /// Returns the transition of the state machine for `completion`, and the time of the transition if the clock was
-    /// read. The method also updates the limiter and the counter of keys given up.
+    /// Converts `completion` into the form that the state machine uses. Also returns the time, if
+    /// the clock was read. Calls the limiter, and counts a key that is given up.
     #[inline(always)]
     fn resolve_completion(
         &self,
@@ -603,8 +615,8 @@ impl<K: Key> Shared<K> {
             Completion::Succeed => Finish::Succeed,
             Completion::RequeueAfter(delay) => Finish::RequeueAfter { delay, asked },
             Completion::Retry => {
-                // The limiter and the queue use the same time, so that they compute the same
-                // deadline.
+                // The queue gets the same time as the limiter, so that both compute the same due
+                // time.
                 let now = now.unwrap_or_else(|| self.clock.now());
                 let delay = self.limiter.next_delay(key, now);
                 return (Finish::RetryAfter { delay, asked }, Some(now));
@@ -624,11 +636,11 @@ impl<K: Key> Shared<K> {
         (how, now)
     }
 
-    /// Completes the deliveries of the items that borrow from this queue.
+    /// Completes the deliveries of those items that borrow from this queue.
     fn succeed_all(&self, items: &mut [Item<'_, K>]) {
         let is_ours = |item: &Item<'_, K>| matches!(&item.live, Some((Owner::Borrowed(of), _)) if std::ptr::eq(*of, self));
-        // The limiter is called before the queue is locked, because the limiter's lock has the
-        // lower rank.
+        // The limiter is called before the queue is locked, because the lock of the limiter must be
+        // acquired first.
         for item in items.iter().filter(|item| is_ours(item)) {
             self.limiter.forget_key(item);
         }
@@ -656,14 +668,15 @@ impl<K: Key> Shared<K> {
             drop_quietly(own);
             drop_quietly(unused);
         }
-        // The other completions call user code under the lock, or need the time.
+        // The remaining items are completed one by one: their completions call user code under the
+        // lock, or need the time.
         for item in items.iter_mut().filter(|item| is_ours(item)) {
             item.finish_with(Finish::Succeed);
         }
     }
 
-    /// Completes the delivery of `key`. Returns `false`, and has no effect, if the delivery was
-    /// completed before.
+    /// Completes the delivery of `key`. If it was already completed, returns `false` and changes
+    /// nothing.
     #[inline]
     pub(crate) fn finish_delivery(
         &self,
@@ -680,15 +693,17 @@ impl<K: Key> Shared<K> {
         self.release_finished(state, finished, Some(key))
     }
 
-    /// Completes a detached delivery as client-go's `Done` does. Returns `false`, and has no
-    /// effect, if the delivery was completed before.
+    /// Completes a detached delivery as client-go's `Done` does. If it was already completed,
+    /// returns `false` and changes nothing.
     pub(super) fn finish_detached(&self, ticket: &core::Ticket) -> bool {
         let how = Finish::Done;
-        // This value is declared before the guard of the lock, so that a panic releases the lock first.
+        // This value is declared before the lock guard, so that a panic releases the lock before it
+        // drops the value.
         let mut copy = None;
         let locked = self.lock_for(Operation::Finish(ticket, &how), None);
         let Ok((mut state, now)) = locked else { return false };
-        // After a shutdown, the run that would follow may be dropped.
+        // After a shutdown, the next run of the key may be dropped, and the limiter must then
+        // forget the key.
         let may_forget = state.core.ending() == Ending::ShutDown && self.limiter.may_forget();
         if self.hooks.is_some() || may_forget {
             copy = state.core.key_of(ticket).cloned();
@@ -700,7 +715,7 @@ impl<K: Key> Shared<K> {
         has_ended
     }
 
-    /// Completes a delivery for which `finish` failed because a key's `clone` panicked.
+    /// Completes a delivery after `finish` has failed, because the `clone` of a key panicked.
     #[cold]
     fn finish_without_copies(&self, ticket: &core::Ticket, how: Finish, now: Time, key: &K) {
         let Ok(mut state) = self.lock() else { return };
@@ -708,8 +723,8 @@ impl<K: Key> Shared<K> {
         self.release_finished(state, finished, Some(key));
     }
 
-    /// Releases the lock after a completion, and then drops and reports its results. Returns
-    /// `false` if the delivery was completed before.
+    /// Releases the lock after a completion. Then drops the keys that are no longer needed, and
+    /// calls the hooks. Returns `false` if the delivery was already completed.
     #[inline(always)]
     fn release_finished(
         &self,
@@ -718,7 +733,7 @@ impl<K: Key> Shared<K> {
         delivered: Option<&K>,
     ) -> bool {
         let Some(finished) = finished else {
-            // The call has made due keys ready, although the delivery was already complete.
+            // The call has made due keys ready, even if the delivery was already completed.
             self.release_lock(state);
             return false;
         };
@@ -726,7 +741,7 @@ impl<K: Key> Shared<K> {
         let (unused, worked) = state.keep_dropped(finished);
         self.release_lock(state);
         if is_dropped && let Some(key) = delivered {
-            // The record has forgotten the failures of the key, so the limiter must also forget them.
+            // The queue has forgotten the failures of the key, so the limiter must forget them too.
             self.limiter.forget_key(key);
         }
         if worked.is_some() {

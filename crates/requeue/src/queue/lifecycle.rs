@@ -1,6 +1,6 @@
-//! Pausing, closing, shutting down and draining a queue.
+//! Pause, close, shutdown and drain of a queue.
 //!
-//! A dropped key is reported exactly once: by the call that dropped it, by a drain, or by
+//! Each dropped key is reported once: by the call that dropped it, by a drain, or by
 //! `take_dropped`.
 
 use std::future::Future;
@@ -20,24 +20,24 @@ use crate::Key;
 use crate::clock::{Alarm, Clock};
 use crate::sync::{Arc, drop_quietly, quietly};
 
-/// The report of a drain.
+/// The result of a drain.
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct Drained<K> {
-    /// True if the drain completed: no key was in flight and none was ready. A drain with
-    /// [`in_flight_only`](Drain::in_flight_only) completes as soon as no key is in flight.
+    /// True if the drain was complete: no key was ready or in flight. With
+    /// [`in_flight_only`](Drain::in_flight_only), true if no key was in flight.
     pub finished: bool,
-    /// The number of keys that are still ready. These keys are delivered to getters that ask for them.
+    /// The number of keys that are still ready. They are still delivered to getters.
     pub ready: usize,
     /// The number of keys that are still in flight.
     pub in_flight: usize,
-    /// The keys whose pending run was dropped: keys that waited when the queue was shut down, and
-    /// keys that failed later.
+    /// The keys whose pending runs were dropped: the keys that waited when the queue was shut down,
+    /// and the keys that failed later.
     pub dropped: Vec<K>,
 }
 
 impl<K> Drained<K> {
-    /// Creates a report. The report is `finished` if no key is ready or in flight.
+    /// Creates a result. It is `finished` if no key is ready or in flight.
     // Only requeue-store needs this function, so it is hidden.
     #[doc(hidden)]
     #[must_use]
@@ -46,8 +46,8 @@ impl<K> Drained<K> {
     }
 }
 
-/// Dropped keys that have not reached a caller yet. If this value is dropped, `take_dropped`
-/// returns the keys.
+/// Dropped keys that were not yet returned to a caller. If this value is dropped, `take_dropped`
+/// returns them.
 struct Unreported<'q, K: Key> {
     shared: &'q Shared<K>,
     keys: Vec<K>,
@@ -55,7 +55,7 @@ struct Unreported<'q, K: Key> {
 
 impl<K: Key> Drop for Unreported<'_, K> {
     fn drop(&mut self) {
-        // If a drain is dropped, or a call panics, `take_dropped` returns its keys.
+        // A drain was dropped, or a call has panicked, before the keys were returned.
         if !self.keys.is_empty()
             && let Ok(mut state) = self.shared.lock()
         {
@@ -65,13 +65,12 @@ impl<K: Key> Drop for Unreported<'_, K> {
 }
 
 impl<K: Key, S: BuildHasher> Queue<K, S> {
-    /// Refuses new keys from now on. Known keys run until no key is left.
+    /// Refuses new keys from now on. Known keys still run until none is left.
     ///
-    /// Waiting keys are still delivered when they are due, and known keys are retried. `get`
+    /// Waiting keys are still delivered when they are due, and failed keys are retried. `get`
     /// returns `None` when no key is ready, waiting or in flight.
     ///
-    /// Call this method at the end of the input. It may be called several times, and from any
-    /// thread.
+    /// Call this method at the end of the input. It can be called repeatedly, and from any thread.
     ///
     /// # Examples
     ///
@@ -91,17 +90,18 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
         self.shared.release_lock(state);
     }
 
-    /// Ends the waits for further debounced adds. Returns the number of keys that have waited.
+    /// Ends the wait of each key that waits for further debounced adds. Returns the number of these
+    /// keys.
     ///
-    /// The pending runs of these keys are due now, or as soon as a backoff and the [pace](crate::Pace) permit them. The
-    /// runs serve the adds so far. The waits of other delayed adds do not change. Later
-    /// [debounced](crate::Add::debounce) adds wait again.
+    /// The pending runs of these keys are due now, or as soon as a backoff and the
+    /// [pace](crate::Pace) permit. Each run serves the adds that came before. The due times of
+    /// other delayed adds do not change. A later [debounced](crate::Add::debounce) add waits again.
     ///
-    /// Call this method when no more adds are expected: at the end of the input, or before a graceful shutdown, which
-    /// would drop the waiting keys. The keys become due in no particular order.
+    /// Call this method when no more adds are expected: at the end of the input, or before a
+    /// shutdown, which would drop the waiting keys. The keys become due in no particular order.
     ///
-    /// If a key was ever debounced, the call examines every key of the queue, 256 under one hold of the lock, so its
-    /// cost grows with the size of the queue.
+    /// If no key was ever debounced, the call examines no keys. Otherwise, it examines every key
+    /// of the queue, up to 256 under one acquisition of the lock.
     ///
     /// # Examples
     ///
@@ -129,12 +129,14 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
     ///
     /// Returns the dropped keys, in no particular order.
     ///
-    /// Ready keys are still delivered. After the last ready key, `get` returns `None`. This is client-go's `ShutDown`.
-    /// The queue and the limiter forget the failures of a dropped key. As in client-go, `None` is not final while a
-    /// dirty key is in flight. If the queue is paused, ready keys are also dropped. If a [group](Self::group) is
-    /// paused, the ready keys of the group are also dropped.
+    /// This is client-go's `ShutDown`. Ready keys are still delivered. After the last ready key,
+    /// `get` returns `None`. As in client-go, this result is not final while a dirty key is in
+    /// flight. If the queue is paused, its ready keys are also dropped. The same applies to the
+    /// ready keys of a paused [group](Self::group). The queue and the limiter forget the failures
+    /// of a dropped key.
     ///
-    /// The method may be called several times, and from any thread. Every earlier drain stops waiting.
+    /// This method can be called repeatedly, and from any thread. It ends the wait of every earlier
+    /// drain.
     ///
     /// # Examples
     ///
@@ -156,7 +158,7 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
 
     fn end_queue(&self, ends_drains: bool) -> Unreported<'_, K> {
         let mut dropped = Unreported { shared: &self.shared, keys: Vec::new() };
-        // Due keys count as ready, even if no operation has made them ready yet.
+        // Due keys are ready, even if no operation has noticed them, so they must not be dropped.
         let Some((state, _)) = self.shared.lock_settled() else { return dropped };
         let mut first = Some(state);
         loop {
@@ -184,8 +186,8 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
                 quietly(|| waker.wake());
             }
             match more {
-                // The `clone` of a key has panicked. All waiting getters and drains have already
-                // been woken.
+                // The `clone` of a key has panicked. All getters and drains that waited have
+                // already been woken.
                 Err(panic) => resume_unwind(panic),
                 Ok(more) if !more && !full => return dropped,
                 Ok(_) => {}
@@ -193,27 +195,29 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
         }
     }
 
-    /// Makes the limiter forget a key whose record forgot its failures, because its run was dropped.
-    /// A key in flight keeps its failures until its completion.
+    /// Makes the limiter forget a key whose run was dropped, if the queue has forgotten its
+    /// failures. If the key is in flight, it keeps its failures until its completion.
     fn forget_dropped(&self, key: &K) {
         if self.shared.limiter.may_forget() && quietly(|| self.failures(key)) == Some(0) {
             self.shared.limiter.forget_key(key);
         }
     }
 
-    /// Shuts the queue down as [`shut_down`](Self::shut_down) does, and returns a [`Drain`] that
+    /// Shuts the queue down as [`shut_down`](Self::shut_down) does. Returns a [`Drain`], which
     /// waits until no key is ready or in flight.
     ///
-    /// A later `shut_down` ends the wait.
+    /// A later call of `shut_down` ends the wait.
     ///
-    /// Await the drain in a task, or call [`blocking`](Drain::blocking) on a thread. By default the drain waits without
-    /// a limit; [`timeout`](Drain::timeout) sets a limit. With [`in_flight_only`](Drain::in_flight_only), the drain
-    /// waits only for keys in flight, as client-go's `ShutDownWithDrain` does.
+    /// Await the drain in a task, or call [`blocking`](Drain::blocking) on a thread. By default,
+    /// the time of the wait is not limited: see [`timeout`](Drain::timeout). With
+    /// [`in_flight_only`](Drain::in_flight_only), the drain waits only for the keys in flight, as
+    /// client-go's `ShutDownWithDrain` does.
     ///
     /// # Cancel safety
     ///
-    /// The queue is shut down by the call, before the future is polled. A future that is dropped
-    /// stops waiting, and leaves its report to [`take_dropped`](Self::take_dropped).
+    /// This call shuts the queue down, before the future is polled. Dropping the future stops the
+    /// wait. [`take_dropped`](Self::take_dropped) then returns the keys that the result would have
+    /// contained.
     ///
     /// # Examples
     ///
@@ -235,22 +239,22 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
         Drain::new(self)
     }
 
-    /// Returns true if the queue was shut down, as client-go's `ShuttingDown` does.
+    /// Returns true if the queue was shut down, like client-go's `ShuttingDown`.
     #[must_use]
     pub fn shutting_down(&self) -> bool {
         self.shared.lock().is_ok_and(|state| state.core.ending() == Ending::ShutDown)
     }
 
-    /// Returns true if new keys are refused, because the queue was [closed](Self::close) or shut
+    /// Returns true if the queue refuses new keys, because it was [closed](Self::close) or shut
     /// down.
     #[must_use]
     pub fn is_closed(&self) -> bool {
         self.shared.lock().is_ok_and(|state| state.core.ending() != Ending::Open)
     }
 
-    /// Returns the keys that were dropped since the queue was shut down: keys that failed or were requeued since then.
+    /// Returns the keys that were dropped after the shutdown, because they failed or were requeued.
     ///
-    /// Each key is returned once. The report of a drain already contains these keys.
+    /// Each key is returned once. If a drain has returned a key, this method does not.
     #[must_use = "each dropped key is returned only once"]
     pub fn take_dropped(&self) -> Vec<K> {
         let dropped = self
@@ -260,9 +264,10 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
         dropped.map(|dropped| dropped.into_keys().collect()).unwrap_or_default()
     }
 
-    /// Stops deliveries. All other operations continue: keys are added, become ready, and are completed.
+    /// Pauses the queue: no key is delivered. All other operations continue: keys are added, become
+    /// ready, and are completed.
     ///
-    /// The call has no effect once the queue is shut down.
+    /// After a shutdown, the call has no effect.
     ///
     /// # Examples
     ///
@@ -282,38 +287,38 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
         self.shared.release_lock(state);
     }
 
-    /// Starts deliveries again.
+    /// Resumes the queue: keys are delivered again. After a shutdown, the call has no effect.
     pub fn resume(&self) {
         let Ok(mut state) = self.shared.lock_to_change() else { return };
         state.core.resume();
         self.shared.release_lock(state);
     }
 
-    /// Returns true if deliveries are stopped.
+    /// Returns true if the queue is paused.
     #[must_use]
     pub fn is_paused(&self) -> bool {
         self.shared.lock().is_ok_and(|state| state.core.is_paused())
     }
 }
 
-/// Waits until a queue is drained: see [`Queue::shut_down_with_drain`].
+/// A future that waits until a queue is drained. [`Queue::shut_down_with_drain`] creates it.
 #[must_use = "a future does nothing unless it is polled, but the queue is shut down already"]
 pub struct Drain<'q, K: Key, S: BuildHasher = foldhash::fast::RandomState> {
     queue: &'q Queue<K, S>,
     dropped: Unreported<'q, K>,
     deadline: Option<Time>,
     alarm: Option<Alarm>,
-    /// The number of calls of `shut_down` before this drain.
+    /// The number of calls of `shut_down` before this drain was created.
     shut_downs: u64,
-    /// The drain's number in the list of waiting drains.
+    /// The number of this drain in the list of drains, while it waits.
     number: Option<u64>,
     until: Until,
 }
 
 impl<'q, K: Key, S: BuildHasher> Drain<'q, K, S> {
     fn new(queue: &'q Queue<K, S>) -> Self {
-        // The count is read before the shutdown, so that a `shut_down` of another thread during the
-        // shutdown ends this drain.
+        // The number is read before the shutdown. If another thread calls `shut_down` during this
+        // shutdown, it therefore ends this drain.
         let shut_downs = queue.shared.lock().map_or(0, |state| state.shut_downs);
         let dropped = queue.end_queue(false);
         Self {
@@ -327,20 +332,18 @@ impl<'q, K: Key, S: BuildHasher> Drain<'q, K, S> {
         }
     }
 
-    /// Limits the wait to `timeout` from now, by the queue's clock.
+    /// Limits the wait to `timeout` from now, measured by the clock of the queue.
     ///
-    /// After the timeout, the report contains the numbers of the keys that are still ready or in
-    /// flight.
+    /// After that time, the result contains the numbers of keys that are still ready or in flight.
     #[must_use = "a future does nothing unless it is polled, but the queue is shut down already"]
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.deadline = Some(self.queue.now() + timeout);
         self
     }
 
-    /// Waits only for the keys in flight, as client-go's `ShutDownWithDrain` does.
+    /// Makes the drain wait only for the keys in flight, as client-go's `ShutDownWithDrain` does.
     ///
-    /// Ready keys are still delivered to getters that ask for them, but the drain does not wait for
-    /// them.
+    /// Ready keys are still delivered to getters, but the drain does not wait for them.
     ///
     /// # Examples
     ///
@@ -362,7 +365,7 @@ impl<'q, K: Key, S: BuildHasher> Drain<'q, K, S> {
         self
     }
 
-    /// Blocks this thread until the drain completes or its timeout has passed.
+    /// Blocks this thread until the drain is complete, or its timeout has passed.
     pub fn blocking(mut self) -> Drained<K> {
         super::getter::THREAD.with(|waker| {
             loop {
@@ -377,7 +380,7 @@ impl<'q, K: Key, S: BuildHasher> Drain<'q, K, S> {
     fn check_drain(&mut self, waker: &Waker) -> Option<Drained<K>> {
         let shared: &Arc<Shared<K>> = &self.queue.shared;
         let over = self.deadline.is_some_and(|deadline| shared.clock.now() >= deadline);
-        // A waker's `clone` is user code, which runs without the lock.
+        // The `clone` of a waker is user code, so it runs before the lock is acquired.
         let waker_copy = waker.clone();
         let Ok(mut state) = shared.lock() else {
             return Some(self.report_drained(false, [0; 2], DroppedKeys::new()));
@@ -394,8 +397,8 @@ impl<'q, K: Key, S: BuildHasher> Drain<'q, K, S> {
         let old = state.drainers.list_drain(&mut self.number, self.until, waker_copy);
         drop(state);
         drop_quietly(old);
-        // Each poll arms the alarm again, because an alarm may go off early, and because it wakes
-        // only the waker with which it was armed.
+        // Each poll arms a new alarm: an alarm may be early, and it wakes only the waker with which
+        // it was armed.
         if let Some(deadline) = self.deadline {
             self.alarm = quietly(|| shared.clock.arm(deadline, waker));
         }
@@ -416,18 +419,18 @@ impl<'q, K: Key, S: BuildHasher> Drain<'q, K, S> {
 }
 
 impl<K: Key> Shared<K> {
-    /// Removes a drain from the list, if it is listed.
+    /// Removes a drain from the list of drains, if it is there.
     pub(super) fn stop_draining(&self, number: Option<u64>) {
         let Some(number) = number else { return };
         let Ok(mut state) = self.lock() else { return };
         let waker = state.drainers.remove_drain(number);
         drop(state);
-        // The waker is dropped without the lock, because its drop is user code.
+        // Dropping the waker is user code, so the lock is released first.
         drop_quietly(waker);
     }
 }
 
-/// No field is pinned: the keys are in a vector.
+/// The future does not pin any of its fields: the keys are in a vector.
 impl<K: Key, S: BuildHasher> Unpin for Drain<'_, K, S> {}
 
 impl<K: Key, S: BuildHasher> Future for Drain<'_, K, S> {

@@ -1,5 +1,4 @@
-//! The queue's rate limiter, guarded by a separate lock. This module catches all panics of the
-//! limiter.
+//! The limiter of a queue, with a separate lock. This module catches every panic of the limiter.
 
 use std::time::Duration;
 
@@ -9,17 +8,18 @@ use requeue_core::limiter::{Bucket, RateLimiter};
 use crate::ranked_mutex::{Rank, RankedMutex};
 use crate::sync::{AtomicBool, Ordering, quietly};
 
-/// A limiter that a separate lock guards. A limiter is user code, so its panics are caught here.
+/// A limiter behind a lock. A limiter is user code, so each method catches its panics.
 ///
-/// If the lock is refused, each method returns without a call of the limiter. The lock is refused
-/// if the limiter, or code that runs under a queue's lock, has called the queue.
+/// If the lock is refused, each method returns without calling the limiter. The lock is refused if
+/// the caller is the limiter itself, or code that runs under the lock of a queue.
 pub(crate) struct LockedLimiter<K> {
     limiter: RankedMutex<Box<dyn RateLimiter<K>>>,
-    /// The delay to use if the limiter panics or cannot be called.
+    /// The delay that is used if the limiter panics or its lock is refused.
     longest: Duration,
-    /// True if the limiter has nothing to forget. A success then does not have to acquire the limiter's lock. The flag
-    /// is written under the limiter's lock. A thread that may forget a failure has received the key after the failure
-    /// was counted. The thread therefore reads the value that was written with that count.
+    /// True if the limiter has no failures to forget. A success then need not acquire the lock of
+    /// the limiter. The flag is written under this lock. All failures of a key are counted before
+    /// the key is delivered again. A thread that completes the key therefore reads a value of the
+    /// flag that includes these failures.
     idle: AtomicBool,
 }
 
@@ -33,13 +33,13 @@ impl<K> LockedLimiter<K> {
 
     fn note_idle(&self, limiter: &dyn RateLimiter<K>) {
         let idle = quietly(|| limiter.is_idle()).unwrap_or(false);
-        // A relaxed store suffices. A thread that reads an old value runs at the same time as the failure that changed
-        // the value, and could have run before that failure.
+        // A relaxed store is sufficient. If a thread reads an old value, it runs concurrently with
+        // the failure that changed the value, and could just as well have run before it.
         self.idle.store(idle, Ordering::Relaxed);
     }
 
-    /// Counts a failure of `key`, and returns the delay of the key. If the limiter panics or cannot
-    /// be called, returns the limiter's longest delay.
+    /// Counts a failure of `key`, and returns its delay. If the limiter panics or its lock is
+    /// refused, returns the longest delay of the limiter.
     pub(crate) fn next_delay(&self, key: &K, now: Time) -> Duration {
         let Ok(mut limiter) = self.limiter.lock(Some(Rank::Limiter)) else { return self.longest };
         let delay = quietly(|| limiter.delay(key, now)).unwrap_or(self.longest);
@@ -47,7 +47,7 @@ impl<K> LockedLimiter<K> {
         delay
     }
 
-    /// Returns true if the limiter may have failures to forget.
+    /// Returns true if the limiter may have failures that it can forget.
     #[inline]
     pub(super) fn may_forget(&self) -> bool {
         !self.idle.load(Ordering::Relaxed)
@@ -76,8 +76,8 @@ impl<K> LockedLimiter<K> {
 
 impl<K> Drop for LockedLimiter<K> {
     fn drop(&mut self) {
-        // A panic in the limiter's drop must not reach the code that drops the queue. The limiter is therefore replaced
-        // with a limiter without memory.
+        // A panic while the limiter is dropped must not reach the code that drops the queue. The
+        // limiter is therefore replaced and dropped here.
         let limiter =
             std::mem::replace(self.limiter.get_mut(), Box::new(Bucket::new(f64::INFINITY, 0)));
         quietly(|| drop(limiter));
@@ -93,7 +93,7 @@ mod tests {
 
     use super::*;
 
-    /// Counts the calls of `forget`.
+    /// A limiter that counts the calls of `forget`.
     struct Counting(Arc<AtomicU32>, ExponentialFailure<u32>, bool);
 
     impl RateLimiter<u32> for Counting {

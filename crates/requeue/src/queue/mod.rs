@@ -1,7 +1,7 @@
-//! The queue, shared by threads and tasks.
+//! The queue, which threads and tasks share.
 //!
-//! All handles refer to one [`Shared`] value, whose lock guards the state machine of
-//! `requeue-core`. User code runs without that lock. The docs of [`Queue`] list the exceptions.
+//! All handles refer to one [`Shared`] value. Its lock guards the state machine of `requeue-core`.
+//! User code runs without this lock, with a few exceptions that the docs of [`Queue`] list.
 
 mod add;
 mod builder;
@@ -41,20 +41,21 @@ pub(crate) use self::shared::Shared;
 use crate::clock::Clock;
 use crate::sync::{Arc, drop_quietly};
 
-/// A type of keys: its values can be hashed, compared, cloned and sent.
+/// The requirements for the type of keys: values can be hashed, compared, cloned and sent.
 ///
-/// The trait is implemented for every such type. Each delivery clones its key one time, so use a type such as
-/// `Arc<str>` if a clone is expensive.
+/// The trait is implemented for every type that meets them. Each delivery clones the key once. If a
+/// clone is expensive, use a type such as `Arc<str>`.
 ///
-/// The hash of a key must not change while the queue has the key, because the queue would treat it
-/// as another key. Good hashes matter, because an operation compares its key with all other keys
-/// that have the same hash. If untrusted users choose the keys, the default hasher is not safe: see
-/// [`Builder::hasher`].
+/// The hash of a key must not change while the queue has the key, because the queue would not find
+/// the key again. Hashes should rarely be equal, because an operation compares its key with all
+/// other keys that have the same hash. If untrusted users choose the keys, replace the default
+/// hasher: see [`Builder::hasher`].
 pub trait Key: Hash + Eq + Clone + Send + 'static {}
 
 impl<T: Hash + Eq + Clone + Send + 'static> Key for T {}
 
-/// A work queue of keys. Handles are cheap to clone, and share one queue.
+/// A work queue of keys. A `Queue` is a handle: cloning it is cheap, and all clones share one
+/// queue.
 ///
 /// # Examples
 ///
@@ -69,7 +70,7 @@ impl<T: Hash + Eq + Clone + Send + 'static> Key for T {}
 /// let item = queue.try_get().expect("two keys are ready");
 /// assert_eq!((*item, item.adds()), ("a", 2));
 ///
-/// // It is added again while it is in flight.
+/// // The key is added again while it is in flight.
 /// assert_eq!(queue.add("a"), Added::Dirty);
 /// item.succeed();
 /// assert_eq!(queue.len(), 2);
@@ -77,24 +78,27 @@ impl<T: Hash + Eq + Clone + Send + 'static> Key for T {}
 ///
 /// # User code
 ///
-/// The queue calls a key's `eq` and `clone` under its lock. With a [custom order](crate::CustomOrder), it also calls
-/// the order and a key's `hash` under its lock. The queue calls the [limiter](crate::limiter::RateLimiter) under a
-/// separate lock. All other user code runs without a lock: wakers, metrics hooks, group functions, the clock, and the
-/// drop of keys.
+/// The queue calls the `eq` and `clone` of a key under its lock. With a [custom
+/// order](crate::CustomOrder), it also calls the order, and the `hash` of a key, under its lock. It
+/// calls the [limiter](crate::limiter::RateLimiter) under another lock. All other user code runs
+/// without a lock: wakers, metrics hooks, functions for groups, the clock, and the `drop` of keys.
 ///
 /// All user code may call any queue. Such calls never deadlock:
 ///
-/// - Code that runs without a lock may make any call, unless code that runs under a lock has called it.
-/// - A limiter may use any queue. While it runs, its thread calls no other limiter. A key that fails then waits for the
-///   [longest delay](crate::limiter::RateLimiter::longest_delay) of the limiter that was not called, and `forget` and
-///   `num_requeues` find no failures.
-/// - Calls from code that runs under a queue's lock are refused: adds return [`Added::Refused`](crate::Added::Refused),
-///   gets and counts find no keys, and an item that is completed in such a call stays in flight. The refusal applies to
-///   all queues whose keys or order run user code.
+/// - Code that runs without a lock may make any call, unless code that runs under a lock has called
+///   it.
+/// - A limiter may call any queue, but while it runs, no other limiter is called on its thread. If
+///   a key fails in such a call, it waits for the [longest
+///   delay](crate::limiter::RateLimiter::longest_delay) of the limiter that was not called.
+///   `forget` and `num_requeues` find no failures.
+/// - If code that runs under the lock of a queue calls a queue, the call is refused. Adds then
+///   return [`Added::Refused`](crate::Added::Refused), gets and counts find no keys, and an item
+///   that is completed stays in flight. The refusal applies to all queues whose keys or order run
+///   user code.
 ///
-/// If a key's `eq` or `clone` panics, the panic reaches the caller and the queue is unchanged.
-/// After a custom order has panicked, the queue delivers keys by age, and does not call the order
-/// again. The queue discards a panic of a limiter, a hook, or the drop of a key or waker.
+/// If the `eq` or `clone` of a key panics, the panic reaches the caller, and the queue is
+/// unchanged. If a custom order panics, the queue does not call it again, and delivers the keys by
+/// age. The queue discards a panic of a limiter, a hook, or the `drop` of a key or waker.
 pub struct Queue<K: Key, S = RandomState> {
     pub(crate) shared: Arc<Shared<K>>,
     hasher: Arc<S>,
@@ -108,7 +112,7 @@ impl<K: Key> Queue<K> {
         Self::builder().build_valid()
     }
 
-    /// Creates a queue that treats re-adds and failures as client-go does: see
+    /// Creates a queue that handles re-adds and failures as client-go does: see
     /// [`Builder::client_go`].
     #[must_use]
     pub fn client_go() -> Self {
@@ -127,7 +131,7 @@ impl<K: Key> Default for Queue<K> {
     }
 }
 
-/// A panic leaves the queue unchanged.
+/// After a panic, the queue is unchanged.
 impl<K: Key, S> UnwindSafe for Queue<K, S> {}
 impl<K: Key, S> RefUnwindSafe for Queue<K, S> {}
 
@@ -160,8 +164,8 @@ impl<K: Key, S> fmt::Debug for Queue<K, S> {
 impl<K: Key, S: BuildHasher> Queue<K, S> {
     // --- Removing and completing ----------------------------------------------------------------
 
-    /// Cancels the pending runs of `key`, clears its failures in the queue and in the limiter, and returns the
-    /// cancelled states.
+    /// Cancels the pending runs of `key`, and forgets its failures in the queue and in the limiter.
+    /// Returns the states that the key has lost.
     ///
     /// A run in flight continues. [`cancel_running`](Self::cancel_running) cancels it.
     ///
@@ -185,8 +189,8 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
         let locked = self.shared.lock_for(Operation::Promote, None);
         let Ok((mut state, now)) = locked else { return Cancelled::default() };
         state.core.promote(now, LOCK_BATCH);
-        // The limiter needs a reference to an owned key, which the record contains. If the key has no record, the
-        // limiter has no failures of this key to forget.
+        // The limiter needs a reference to an owned key, which the record contains. If the queue
+        // has no record of the key, the limiter has no failures of it.
         let forgets = self.shared.limiter.may_forget();
         let known = if forgets { state.core.look_up(key, hash) } else { None };
         let cancelled = state.core.cancel(key, hash);
@@ -204,14 +208,14 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
         cancelled
     }
 
-    /// Clears the failures of `key`, in its record and in the limiter.
+    /// Forgets the failures of `key`, in the queue and in the limiter.
     ///
-    /// This is client-go's `Forget`. [`Item::succeed`] also clears the failures, and completes the
+    /// This is client-go's `Forget`. [`Item::succeed`] also forgets the failures, and completes the
     /// delivery.
     pub fn forget(&self, key: &K) {
         let hash = self.hash_key(key);
         if self.shared.limiter.may_forget() {
-            // The memory is fetched while the limiter reads its own table.
+            // The processor loads this memory while the limiter reads its table.
             if let Ok(state) = self.shared.lock() {
                 state.core.prefetch(hash);
             }
@@ -223,8 +227,8 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
         drop_quietly(freed);
     }
 
-    /// Returns the number of failures of `key` that the limiter counts, as client-go's
-    /// `NumRequeues` does.
+    /// Returns the number of failures of `key` that the limiter has counted, like client-go's
+    /// `NumRequeues`.
     ///
     /// # Examples
     ///
@@ -241,10 +245,10 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
         self.shared.limiter.num_requeues(key)
     }
 
-    /// Completes the delivery of `key` as client-go's `Done` does, if [`Item::into_parts`] detached
-    /// it.
+    /// Completes the delivery of `key` as client-go's `Done` does, if [`Item::into_parts`] has
+    /// detached the delivery.
     ///
-    /// Returns `false`, and has no effect, if the key is not in flight or its item still exists.
+    /// If the key is not in flight, or its item still exists, returns `false` and changes nothing.
     ///
     /// # Examples
     ///
@@ -268,7 +272,7 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
         if let Some(ticket) = detached {
             return self.shared.finish_detached(&ticket);
         }
-        // Like every operation, this call makes due keys ready, up to the limit for one hold of the lock.
+        // Like every operation, this call makes due keys ready, up to the limit of one batch.
         if let Ok((mut state, now)) = self.shared.lock_for(Operation::Promote, None) {
             state.core.promote(now, LOCK_BATCH);
             self.shared.release_lock(state);
@@ -278,8 +282,8 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
 
     /// Completes the delivery of `ticket` as client-go's `Done` does.
     ///
-    /// Returns `false`, and has no effect, if the delivery was completed before or belongs to
-    /// another queue.
+    /// If the delivery was already completed, or belongs to another queue, returns `false` and
+    /// changes nothing.
     pub fn done_ticket(&self, ticket: Ticket) -> bool {
         ticket.queue == self.shared.number && self.shared.finish_detached(&ticket.ticket)
     }
@@ -296,13 +300,13 @@ impl<K: Key, S: BuildHasher> Queue<K, S> {
         self.group_of.as_ref().map_or_else(GroupId::default, |group_of| group_of(key))
     }
 
-    /// Returns the current time of the queue's clock.
+    /// Returns the current time of the clock of this queue.
     #[must_use]
     pub fn now(&self) -> Time {
         self.shared.clock.now()
     }
 
-    /// Returns the queue's name, if [`Builder::name`] set one.
+    /// Returns the name that [`Builder::name`] has set, if any.
     #[must_use]
     pub fn name(&self) -> Option<&str> {
         self.shared.name.as_deref()

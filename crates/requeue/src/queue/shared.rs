@@ -1,7 +1,6 @@
-//! The state that all handles share, its one lock, and the work that follows the release of the
-//! lock.
+//! The state that all handles share, its lock, and the work after the release of the lock.
 //!
-//! Wakers, hooks and the clock are user code, so they are called only after the release.
+//! Wakers, hooks and the clock are user code, so they are called only after the lock is released.
 
 use std::any::TypeId;
 use std::task::Waker;
@@ -25,7 +24,7 @@ use crate::sync::{
 #[cfg(feature = "opentelemetry")]
 use crate::trace::Traces;
 
-/// The maximum number of keys that are delivered, dropped or copied under one hold of the lock.
+/// The maximum number of keys that are delivered, dropped or copied before the lock is released.
 pub(super) const LOCK_BATCH: usize = 256;
 
 /// The state that the lock guards.
@@ -34,75 +33,80 @@ pub(crate) struct State<K> {
     pub(super) waiters: Waiters,
     pub(super) drainers: Drainers,
     pub(super) watchers: Watchers,
-    /// The number of calls of `shut_down`. Each call ends the waits of earlier drains.
+    /// The number of calls of `shut_down`. Each call ends the wait of the drains that were created
+    /// before.
     pub(super) shut_downs: u64,
-    /// Keys whose pending run was dropped after the shutdown, for example because they failed.
+    /// The keys whose pending runs were dropped after the shutdown, for example because they
+    /// failed.
     pub(super) dropped: DroppedKeys<K>,
     due_alarm: DueAlarm,
-    /// `Some` while the clock watches over a task that was woken and has not been polled.
+    /// Present while an alarm watches over a task that was woken and has not yet been polled.
     watch: Option<Box<Watch>>,
-    /// The current value of `Shared::hint`.
+    /// The last value that was written to `Shared::hint`.
     hint: bool,
-    /// The events that were reported to the hooks. Boxed, because few queues have hooks.
+    /// The events that the hooks have already received. It is in a box, because few queues have
+    /// hooks.
     reported: Option<Box<Events>>,
 }
 
 impl<K: Eq + Clone> State<K> {
-    /// Returns true if due keys must become ready without an operation: getters wait, or an add
-    /// that becomes due can restart a run.
+    /// Returns true if due keys must become ready without an operation. This is the case if getters
+    /// wait, or if a due add can restart a run.
     #[inline]
     fn needs_alarm(&self) -> bool {
         !self.waiters.is_empty() || watches_restarts(&self.core, &self.watchers)
     }
 
-    /// Returns the events since the last call. Other operations may have caused them, because an
-    /// operation on one key often makes other keys ready.
+    /// Returns the events since the last call. An operation on one key often makes other keys
+    /// ready, so the events need not be those of the present operation.
     fn unreported_events(&mut self) -> Events {
         let all = Events::read_totals(&self.core);
         all.events_since(std::mem::replace(&mut **self.reported.get_or_insert_default(), all))
     }
 }
 
-/// Returns true if a key that becomes due may wake one of `watchers`.
+/// Returns true if a key that becomes due can wake one of `watchers`.
 #[inline]
 fn watches_restarts<K: Eq + Clone>(core: &core::Queue<K>, watchers: &Watchers) -> bool {
     core.restarts() && !watchers.is_empty()
 }
 
-/// The alarm for the earliest due time.
+/// The alarm for the earliest due time of a key.
 struct DueAlarm {
     alarm: Alarm,
-    /// The time at which the alarm that is armed, or being armed, goes off.
+    /// The time of the alarm that is armed, or is being armed. [`Time::NEVER`] if there is none.
     armed: Time,
-    /// True while a thread arms the alarm. The thread does not hold the lock.
+    /// True while a thread arms the alarm, which it does without the lock.
     arming: bool,
-    /// True if the thread that arms the alarm must check once more.
+    /// True if this thread must check again when it has armed the alarm.
     arm_again: bool,
 }
 
-/// A wake that a task must use before the alarm goes off.
+/// A wake that a task has received. The task must be polled before the time of the alarm.
 struct Watch {
     wake: u64,
-    /// The alarm, or `None` while the alarm is being armed.
+    /// The alarm, or `None` while a thread arms it.
     alarm: Option<Alarm>,
-    /// True if the alarm has gone off while it was being armed.
+    /// True if the time of the alarm came while a thread was arming it.
     fired: bool,
 }
 
-/// The grace period in which a woken task must be polled, if other tasks wait for the same key.
+/// The time within which a woken task must be polled, if other tasks wait for the same key.
 const GRACE: Duration = Duration::from_millis(5);
 
 /// The state that all handles of a queue share.
 pub(crate) struct Shared<K: Key> {
-    /// Distinguishes the queues of a process.
+    /// Identifies the queue within the process.
     pub(super) number: u64,
     state: RankedMutex<State<K>>,
-    /// A hint: if true, an add needs the time, so its caller reads the clock before it acquires the lock.
+    /// True if an add needs the time. It is only a hint: the caller of an add then reads the clock
+    /// before it acquires the lock.
     hint: AtomicBool,
-    /// A hint: true if there is a key for the spinning thread.
+    /// True if there is a key for the spinning thread. It is only a hint.
     pub(super) go: AtomicBool,
-    /// True if an add had a reason. The flag is set before the lock for this add is acquired, so that a run sees it.
-    /// The type is not one of loom's primitives, because the lock orders the accesses.
+    /// True if an add has had a reason. It is set before that add acquires the lock, so that its
+    /// run reads the new value. It need not be a type of loom, because the lock orders the
+    /// accesses.
     has_reasons: std::sync::atomic::AtomicBool,
     pub(super) facts: Facts,
     pub(crate) clock: Arc<dyn Clock>,
@@ -110,36 +114,36 @@ pub(crate) struct Shared<K: Key> {
     pub(crate) hooks: Option<Arc<dyn QueueMetrics<K>>>,
     pub(crate) name: Option<Arc<str>>,
     pub(crate) tally: Tally,
-    /// The trace contexts of keys, in a queue with traces.
+    /// The trace contexts of keys, if the queue creates spans.
     #[cfg(feature = "opentelemetry")]
     pub(super) traces: Option<Box<Traces<K>>>,
-    /// A weak reference to this value. An upgrade returns `Some` while any value borrows from the queue, because a
-    /// handle keeps the queue alive.
+    /// A weak reference to this value. Its upgrade succeeds as long as anything borrows from the
+    /// queue, because a handle then exists.
     pub(super) this: Weak<Self>,
     timer: OnceLock<Waker>,
 }
 
-/// The facts about a queue that its settings decide.
+/// Properties of a queue that follow from its settings and never change.
 pub(super) struct Facts {
-    /// The rank of the lock, or `None` if no user code runs under it.
+    /// The rank of the lock. `None` if no user code runs under the lock.
     rank: Option<Rank>,
-    /// True if every operation needs the current time: times are kept, the queue has a pace, adds restart runs, or
-    /// events are recorded.
+    /// True if every operation needs the time: the queue tracks times, has a pace, restarts runs,
+    /// or records events.
     pub(super) always_needs_now: bool,
-    /// True if events are recorded.
+    /// True if the queue records events.
     is_recording: bool,
     /// True if an add restarts the run in flight of its key.
     pub(super) restarts: bool,
-    /// True if each release of the lock calls hooks or wakes restarted runs.
+    /// True if each release of the lock must call hooks, or wake the workers of restarted runs.
     has_news: bool,
     /// True if the fast paths of gets apply: the queue has no custom order and no pace.
     pub(super) has_fast_gets: bool,
-    /// True if a parked thread can keep a deadline of this clock. The value is read once, because the clock is user
-    /// code, and the value may be needed under the lock.
+    /// True if a parked thread can wake itself at a deadline, because the clock follows real time.
+    /// The value is stored, because the clock is user code, and the value is needed under the lock.
     pub(super) is_real_time: bool,
 }
 
-/// Counters that the state machine does not keep. No memory ordering depends on these counters.
+/// Counters that are not part of the state machine. No memory ordering depends on them.
 #[derive(Default)]
 pub(crate) struct Tally {
     pub(crate) given_up: AtomicU64,
@@ -160,8 +164,8 @@ impl<K: Key> Shared<K> {
         let has_fast_gets = !has_order && config.pace.is_none();
         let core = core::Queue::new(config);
         let restarts = core.restarts();
-        // An empty queue has no deadlines. If the check of deadlines nevertheless needs the time, every operation needs
-        // the time.
+        // An empty queue has no deadlines. If `promote` needs the time even in an empty queue,
+        // every operation needs the time.
         let always_needs_now = core.needs_now(Operation::Promote);
         let facts = Facts {
             rank,
@@ -189,7 +193,7 @@ impl<K: Key> Shared<K> {
             hint: always_needs_now,
             reported: None,
         };
-        // This counter is not one of loom's primitives, because no memory ordering depends on it.
+        // This counter need not be a type of loom, because no memory ordering depends on it.
         static NUMBER: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(0);
         Arc::new_cyclic(|this| Self {
             number: NUMBER.fetch_add(1, Ordering::Relaxed),
@@ -210,13 +214,14 @@ impl<K: Key> Shared<K> {
         })
     }
 
-    /// Notes that an add has a reason, before its lock is taken.
+    /// Stores that an add has a reason. The caller calls this function before it acquires the lock
+    /// for this add.
     #[cold]
     pub(super) fn expect_reasons(&self) {
         self.has_reasons.store(true, Ordering::Relaxed);
     }
 
-    /// Returns the reasons of the run of a delivery.
+    /// Returns the reasons of the run of this delivery.
     #[inline]
     pub(super) fn run_reasons(&self, ticket: &core::Ticket) -> Reasons {
         if !self.has_reasons.load(Ordering::Relaxed) {
@@ -234,8 +239,8 @@ impl<K: Key> Shared<K> {
 // --- Reading the clock --------------------------------------------------------------------------
 
 impl<K: Key> Shared<K> {
-    /// Acquires the lock. Also reads the clock if `operation` needs the time and the caller has not
-    /// read the clock. The clock is read without the lock, because it may be user code.
+    /// Acquires the lock. If `operation` needs the time and the caller has not read the clock, also
+    /// reads it. The clock is read without the lock, because it may be user code.
     #[inline(always)]
     pub(super) fn lock_for(
         &self,
@@ -247,14 +252,15 @@ impl<K: Key> Shared<K> {
         if let Some(now) = state.time_for(operation, now) {
             return Ok((state, now));
         }
-        // The clock is user code, so it is not called under the lock. While the lock is released, another thread may
-        // acquire it, as if this call had begun later.
+        // The clock is user code, so it must not be called under the lock. Another thread may
+        // acquire the lock in the meantime, as if this call had begun later.
         drop(state);
         let now = self.clock.now();
         Ok((self.lock()?, now))
     }
 
-    /// Acquires the lock for an operation that has no time. Only the recording needs the time.
+    /// Acquires the lock for an operation without a parameter `now`. Only the recorder needs the
+    /// time of such an operation.
     pub(super) fn lock_to_change(&self) -> Result<RankedGuard<'_, State<K>>, Reentered> {
         let now = self.facts.is_recording.then(|| self.clock.now());
         let mut state = self.lock()?;
@@ -264,8 +270,8 @@ impl<K: Key> Shared<K> {
         Ok(state)
     }
 
-    /// Reads the clock before the lock is taken, if `operation` needs or probably needs the time,
-    /// and the caller has not read the clock.
+    /// Reads the clock before the caller acquires the lock, if `operation` needs the time or is
+    /// likely to need it, and the caller has not read the clock.
     #[inline(always)]
     pub(super) fn now_before_lock(
         &self,
@@ -273,7 +279,7 @@ impl<K: Key> Shared<K> {
         now: Option<Time>,
     ) -> Option<Time> {
         let is_likely = match operation {
-            // The hint is also set if every operation needs the time.
+            // The hint is also true if every operation needs the time.
             Operation::Add(_) => self.hint.load(Ordering::Relaxed),
             _ => self.facts.always_needs_now,
         };
@@ -285,8 +291,9 @@ impl<K: Key> Shared<K> {
 }
 
 impl<K: Eq + Clone> State<K> {
-    /// Returns the time to pass to `operation`: `now` if the clock was read, or any time if `operation` does not need
-    /// the time. `None` means that the clock must be read, without the lock.
+    /// Returns the time to pass to `operation`. This is `now` if the clock was read, or any time if
+    /// `operation` does not need the time. `None` means that the caller must release the lock and
+    /// read the clock.
     #[inline(always)]
     pub(super) fn time_for(&self, operation: Operation<'_>, now: Option<Time>) -> Option<Time> {
         match now {
@@ -299,19 +306,19 @@ impl<K: Eq + Clone> State<K> {
 impl<K: Key> Shared<K> {
     // --- Release --------------------------------------------------------------------------------
 
-    /// Releases the lock, and then wakes getters, arms the alarm and calls the hooks, as the
-    /// changes under the lock require.
+    /// Releases the lock. Then wakes getters, arms the alarm and calls the hooks, as the changes
+    /// under the lock require.
     #[inline(always)]
     pub(crate) fn release_lock(&self, mut state: RankedGuard<'_, State<K>>) {
         let hint = state.core.needs_now(Operation::Promote);
         if state.hint != hint {
             state.hint = hint;
-            // A relaxed store suffices, because an old hint only costs time. An equal hint is not
-            // stored again, so that it stays in the caches of adding threads.
+            // A relaxed store is sufficient, because an old hint only costs time. The hint is not
+            // stored if it is unchanged, so that it stays in the caches of threads that add keys.
             self.hint.store(hint, Ordering::Relaxed);
         }
         if state.waiters.is_spinning() && state.core.eligible() > 0 {
-            // A relaxed store suffices, because the spinning thread then acquires the lock.
+            // A relaxed store is sufficient, because the spinning thread then acquires the lock.
             self.go.store(true, Ordering::Relaxed);
         }
         if state.waiters.is_empty() && state.drainers.is_empty() && !self.facts.has_news {
@@ -326,8 +333,8 @@ impl<K: Key> Shared<K> {
         if self.facts.restarts {
             return self.release_and_wake_restarted(state);
         }
-        // The events are counted under the lock and reported without it, because hooks are user
-        // code.
+        // The events are counted under the lock. The hooks are called without the lock, because
+        // they are user code.
         let events = self.hooks.as_ref().map(|hooks| (hooks, state.unreported_events()));
         if state.waiters.is_empty() && state.drainers.is_empty() {
             drop(state);
@@ -339,7 +346,7 @@ impl<K: Key> Shared<K> {
         }
     }
 
-    /// Like `release_and_notify`, in a queue in which adds restart runs.
+    /// Like `release_and_notify`, for a queue in which adds restart runs.
     #[cold]
     fn release_and_wake_restarted(&self, mut state: RankedGuard<'_, State<K>>) {
         let events = self.hooks.as_ref().map(|hooks| (hooks, state.unreported_events()));
@@ -376,12 +383,12 @@ impl<K: Key> Shared<K> {
             && let Some(due) = core.next_due()
         {
             waiters.keep_time(due).into_iter().for_each(|waker| wakes.push(waker));
-            // A parked thread can keep only deadlines of a clock that follows real time. Any other
-            // clock needs an alarm.
+            // A parked thread can wake itself at a deadline only if the clock follows real time.
+            // Otherwise, an alarm is needed.
             arm = due < due_alarm.armed && !(waiters.has_threads() && self.facts.is_real_time);
         }
-        // The lock is released first, because wakers and the clock are user code, which may call
-        // this queue.
+        // The lock is released first. Wakers and the clock are user code, which may call this
+        // queue.
         drop(state);
         wakes.wake_each();
         if arm {
@@ -394,12 +401,12 @@ impl<K: Key> Shared<K> {
 
     // --- Alarms ---------------------------------------------------------------------------------
 
-    /// Arms the alarm for the earliest due time, if getters wait for it and no thread keeps the
-    /// time.
+    /// Arms the alarm for the earliest due time, if getters wait and no thread will wake itself at
+    /// that time.
     ///
-    /// The clock arms the alarm outside the lock. If several threads want to arm an alarm, or if an alarm goes off
-    /// while it is being armed, one thread arms it and checks once more. If alarms repeatedly go off while they are
-    /// being armed, the waiting getters poll the clock instead of this thread.
+    /// The alarm is armed without the lock. If several threads want to arm it, or its time comes
+    /// while it is being armed, one thread arms it and then checks again. If the time has come in
+    /// all attempts, this thread wakes all getters, which then poll the clock themselves.
     fn arm_alarm(&self) {
         for _ in 0..8 {
             let Ok(mut state) = self.lock() else { return };
@@ -409,8 +416,8 @@ impl<K: Key> Shared<K> {
             }
             let due = state.core.next_due().filter(|&due| due < state.due_alarm.armed);
             let (Some(due), true) = (due, state.needs_alarm()) else { return };
-            // These values are set before the lock is released, so only one thread at a time arms
-            // the alarm.
+            // These values are set before the lock is released, so that only one thread at a time
+            // arms the alarm.
             state.due_alarm.armed = due;
             (state.due_alarm.arming, state.due_alarm.arm_again) = (true, false);
             drop(state);
@@ -418,7 +425,7 @@ impl<K: Key> Shared<K> {
             let Ok(mut state) = self.lock() else { return };
             state.due_alarm.arming = false;
             if alarm.is_none() {
-                // A clock that panics has armed no alarm. The next caller tries again.
+                // If the clock panics, no alarm is armed. The next caller tries again.
                 state.due_alarm.armed = Time::NEVER;
             }
             let old = std::mem::replace(&mut state.due_alarm.alarm, alarm.unwrap_or_default());
@@ -449,16 +456,16 @@ impl<K: Key> Shared<K> {
         })
     }
 
-    /// Handles the alarm, which may go off early. Makes due keys ready, on the thread that drives
-    /// the clock. A getter therefore gets its key even if no other getter is polled.
+    /// Called when the time of the alarm has come, or earlier. Makes due keys ready, on the thread
+    /// that drives the clock. A getter therefore gets its key even if no other getter is polled.
     fn promote_due(&self) {
         loop {
             let now = self.clock.now();
             let Ok(mut state) = self.lock() else { return };
-            // The alarm has gone off, so the next release of the lock may arm another alarm.
+            // This alarm is used up, so the next release of the lock may arm another one.
             state.due_alarm.armed = Time::NEVER;
             if !state.needs_alarm() {
-                // The next getter checks for due keys itself.
+                // No getter waits. The next getter makes due keys ready itself.
                 return;
             }
             state.core.promote(now, LOCK_BATCH);
@@ -470,8 +477,8 @@ impl<K: Key> Shared<K> {
         }
     }
 
-    /// Arms an alarm that watches over the tasks that hold the wakes up to `wake`. Only one such
-    /// alarm is armed at a time, so a busy queue arms at most one alarm per [`GRACE`].
+    /// Arms an alarm that watches over the tasks with the wakes up to number `wake`. Only one such
+    /// alarm is armed at a time. A busy queue therefore arms at most one alarm per [`GRACE`].
     #[cold]
     fn watch_tasks(&self, wake: u64) {
         let waker = self.alarm_waker(Self::wake_others);
@@ -483,7 +490,8 @@ impl<K: Key> Shared<K> {
                 watch.alarm = Some(alarm);
                 None
             }
-            // A clock that panics or wakes immediately cannot watch over tasks.
+            // A clock that panics, or that wakes immediately, cannot watch over tasks. All getters
+            // are woken instead.
             (Some(_), alarm) => {
                 state.watch = None;
                 state.waiters.wake_all(true, &mut wakes);
@@ -496,15 +504,15 @@ impl<K: Key> Shared<K> {
         drop_quietly(unused);
     }
 
-    /// Handles the end of the grace period of the watched tasks. If the tasks have not been polled,
+    /// Called when the grace period of the watched tasks has ended. If they have not been polled,
     /// wakes other tasks instead.
     fn wake_others(&self) {
         let Ok(mut state) = self.lock() else { return };
         if let Some(watch) = &mut state.watch
             && watch.alarm.is_none()
         {
-            // `watch_tasks` handles the alarm. Otherwise, the two methods could call each other
-            // recursively without end.
+            // `watch_tasks` is still arming this alarm, and handles it. Otherwise, the two methods
+            // could call each other without end.
             watch.fired = true;
             return;
         }
@@ -522,7 +530,7 @@ impl<K: Key> Drop for Shared<K> {
         if !std::mem::needs_drop::<K>() {
             return;
         }
-        // Each key is dropped separately, so that a key that panics does not prevent the drop of the next key. If two
+        // Each key is dropped separately, so that all keys are dropped even if one panics. If two
         // keys panicked while one collection was dropped, the process would abort.
         let state = self.state.get_mut();
         let core = std::mem::replace(&mut state.core, core::Queue::new(core::Config::default()));
@@ -531,8 +539,8 @@ impl<K: Key> Drop for Shared<K> {
     }
 }
 
-/// Returns true if keys of this type run no code that could call the queue while it is locked. This function knows the
-/// most common types of keys.
+/// Returns true if the code of this type of key certainly does not call a queue. The function knows
+/// only the most common types of keys.
 fn has_plain_code<K: 'static>() -> bool {
     fn is_one_of<K: 'static>(types: &[TypeId]) -> bool {
         types.contains(&TypeId::of::<K>())

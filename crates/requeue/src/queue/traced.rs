@@ -1,4 +1,5 @@
-//! The trace contexts of keys, and the spans of their waits and runs.
+//! The link between a queue and its trace contexts: from an add to the spans of the wait and the
+//! run.
 
 use std::borrow::Borrow;
 
@@ -12,14 +13,14 @@ use crate::trace::{Cause, Delivered, Origin, RunSpan, Taken};
 use crate::{CancelReason, Key};
 
 impl<K: Key> Shared<K> {
-    /// Returns the current context, if the queue has traces.
+    /// Returns the current trace context, if the queue creates spans and there is such a context.
     #[inline]
     pub(super) fn current_origin(&self) -> Option<Origin> {
         self.traces.as_ref().and_then(|_| Origin::current())
     }
 
-    /// Keeps the context of an add for the run that serves it. Returns the key if it is not needed. The caller drops it
-    /// without the lock.
+    /// Stores the context of an add, for the run that will serve it. Returns the key if it is not
+    /// stored. The caller drops it without the lock.
     pub(super) fn keep_origin(
         &self,
         state: &State<K>,
@@ -37,7 +38,7 @@ impl<K: Key> Shared<K> {
             _ if add.is_delayed() && !add.is_retry() => Some(Cause::Debounce),
             _ if add.is_delayed() => Some(Cause::Delay),
             _ if state.core.pace().is_some() => {
-                // The comparison of a key is user code.
+                // The `eq` of a key is user code, so its panics are caught.
                 let phase = quietly(|| state.core.phase(&key, hash)).flatten();
                 (phase == Some(Phase::Idle)).then_some(Cause::Pace)
             }
@@ -52,7 +53,7 @@ impl<K: Key> Shared<K> {
         Some(Box::new(taken))
     }
 
-    /// Keeps the contexts of a run for its retry. The key is still in flight.
+    /// Stores the contexts of a run for its next run. The key must still be in flight.
     #[inline]
     pub(super) fn pass_traces_on(
         &self,
@@ -76,7 +77,7 @@ impl<K: Key> Shared<K> {
         traces.pass_on(key.clone(), ticket, *taken, cause);
     }
 
-    /// Forgets the contexts of the key with this hash.
+    /// Removes the contexts of `key`, which has this hash.
     pub(super) fn forget_traces<Q>(&self, key: &Q, hash: u64)
     where
         K: Borrow<Q>,
@@ -89,10 +90,10 @@ impl<K: Key> Shared<K> {
 }
 
 impl<K: Key> Item<'_, K> {
-    /// Begins the span of the run, and creates the spans of the wait before it. Returns `None` unless the queue has
-    /// [traces](crate::Builder::traces).
+    /// Starts the span of the run, and creates the spans of the wait before it. Returns `None`
+    /// unless the queue [creates spans](crate::Builder::traces).
     ///
-    /// Each call creates the spans again. Workers call this method themselves.
+    /// Each call creates these spans again. Workers call this method themselves.
     #[must_use]
     pub fn start_span(&self) -> Option<RunSpan> {
         let owner = self.traced_queue()?;

@@ -1,17 +1,18 @@
-//! The list of waiting getters, and the wakes that were given to them.
+//! The list of waiting getters, and the wakes that they have received.
 //!
-//! The queue's lock guards the list. A getter that is woken leaves the list, and holds a *wake* until it checks for a
-//! key, is dropped or times out. The getter then returns the wake, and as many getters are woken as there are keys.
-//! While a key is ready and a getter is listed, at least one woken getter has not checked yet.
+//! The lock of the queue guards the list. When a getter is woken, it leaves the list. It then has a
+//! *wake* until it checks for a key, is dropped, or times out. It then returns the wake, and the
+//! queue wakes as many getters as there are keys. If a key is ready and a getter is in the list, at
+//! least one getter has been woken and has not yet checked.
 
 use std::task::Waker;
 
-/// The way in which a getter waits.
+/// How a getter waits.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Kind {
-    /// A task. Its runtime polls the task at any time after the wake, perhaps never.
+    /// As a task. After the wake, its runtime polls it at some later time, or never.
     Task,
-    /// A parked thread. The thread checks as soon as it is woken.
+    /// As a parked thread. It checks for a key directly after the wake.
     Thread,
 }
 
@@ -19,7 +20,7 @@ const NONE: u32 = u32::MAX;
 
 struct Waiter {
     kind: Kind,
-    /// True if the getter waits until `None` is final.
+    /// True if the getter returns `None` only when this result is final.
     until_final: bool,
     state: State,
     prev: u32,
@@ -28,12 +29,12 @@ struct Waiter {
 
 enum State {
     Listed(Waker),
-    /// The getter was woken and holds the wake with this number, or it spins and holds this wake.
+    /// The getter has the wake with this number: it was woken, or it spins.
     Woken(u64),
     Vacant,
 }
 
-/// A getter's index in the table of waiters.
+/// The index of a getter in the table of waiters.
 #[derive(Debug, PartialEq, Eq, Clone, Copy)]
 pub(crate) struct Place(u32);
 
@@ -44,16 +45,16 @@ pub(crate) struct Waiters {
     tail: u32,
     listed: u32,
     threads: u32,
-    /// The number of wakes that were given so far.
+    /// The number of wakes that getters have received so far.
     given: u64,
-    /// The number of the latest wake that was returned. Getters may still hold earlier wakes, which no longer count: a
-    /// getter that was overtaken may never check, and must not block other getters.
+    /// The number of the latest wake that was returned. Earlier wakes are treated as returned even
+    /// if they were not: a getter that was overtaken may never check, and must not block others.
     returned: u64,
-    /// The number of the latest wake that was given to a task.
+    /// The number of the latest wake that a task has received.
     to_task: u64,
-    /// The number of the latest wake that was given to a thread.
+    /// The number of the latest wake that a thread has received.
     to_thread: u64,
-    /// The spinning thread.
+    /// The thread that spins, if any. At most one thread spins.
     spinner: Option<Place>,
     /// The thread that waits for the next deadline on behalf of all getters, and the time until
     /// which it sleeps.
@@ -78,20 +79,21 @@ impl Waiters {
         }
     }
 
-    /// Returns true if no getter is listed.
+    /// Returns true if no getter is in the list.
     #[inline]
     pub(crate) const fn is_empty(&self) -> bool {
         self.listed == 0
     }
 
-    /// Returns true if a thread spins.
+    /// Returns true if a thread is spinning.
     #[inline]
     pub(crate) const fn is_spinning(&self) -> bool {
         self.spinner.is_some()
     }
 
-    /// Lets a new getter on a thread spin, if no other getter spins. A spinning getter counts as woken, because it
-    /// checks again soon. No other getter is therefore woken for a key that the spinning getter can take.
+    /// Lets a new getter on a thread spin, if no other getter spins. A spinning getter has a wake,
+    /// because it checks for a key soon. No other getter is therefore woken for a key that it can
+    /// take.
     pub(crate) fn start_spinning(
         &mut self,
         place: &mut Option<Place>,
@@ -118,13 +120,13 @@ impl Waiters {
         Place(self.all.len() as u32 - 1)
     }
 
-    /// Stops the spinning of a getter. Returns true if the getter was spinning.
+    /// Ends the spinning of a getter. Returns true if it was spinning.
     fn stop_spinning(&mut self, at: u32) -> bool {
         self.spinner.take_if(|spinner| *spinner == Place(at)).is_some()
     }
 
-    /// Lists a getter. A getter that was woken and found no key goes to the head of the list.
-    /// Returns a waker that is no longer needed, to be dropped outside the lock.
+    /// Adds a getter to the list. If it was woken and found no key, it goes to the head of the
+    /// list. Returns its old waker, which the caller drops outside the lock.
     pub(crate) fn list_waiter(
         &mut self,
         place: &mut Option<Place>,
@@ -150,7 +152,7 @@ impl Waiters {
         }
     }
 
-    /// Returns true if the getter is listed with a waker that wakes the same task as `waker`.
+    /// Returns true if the getter is in the list, with a waker that wakes the same task as `waker`.
     pub(crate) fn is_listed_with(&self, place: Option<Place>, waker: &Waker) -> bool {
         place.is_some_and(|Place(at)| match &self.all[at as usize].state {
             State::Listed(listed) => listed.will_wake(waker),
@@ -158,7 +160,7 @@ impl Waiters {
         })
     }
 
-    /// Removes a getter that no longer waits. Returns the getter's waker, to be dropped outside the
+    /// Removes a getter that no longer waits. Returns its waker, which the caller drops outside the
     /// lock.
     pub(crate) fn remove_waiter(&mut self, place: &mut Option<Place>) -> Option<Waker> {
         let Place(at) = place.take()?;
@@ -179,7 +181,7 @@ impl Waiters {
             State::Vacant => None,
         };
         self.vacant.push(at);
-        // The memory of many getters is freed when the last getter leaves.
+        // When the last getter leaves, the memory is freed if there were many getters.
         if self.vacant.len() == self.all.len() && self.all.capacity() > 64 {
             self.all = Vec::new();
             self.vacant = Vec::new();
@@ -187,20 +189,20 @@ impl Waiters {
         waker
     }
 
-    /// Wakes enough getters for `keys`, the number of keys that can be delivered now.
+    /// Wakes enough getters for `keys` keys, which is the number of keys that can be delivered now.
     #[inline]
     pub(crate) fn wake_for(&mut self, keys: usize, wakes: &mut Wakes) {
         while keys > 0 && self.head != NONE {
             let out = self.given - self.returned;
-            // A woken task may be polled late or never. One more wake prevents that task from
-            // blocking a key.
+            // The runtime may poll a woken task late or never. One additional wake prevents this
+            // task from blocking a key.
             let spare = u64::from(self.to_task > self.returned);
             let enough = match self.all[self.head as usize].kind {
-                // Waking a thread costs more than adding a key, so threads form a chain. Each thread that takes a key
-                // wakes the next thread, if more keys are ready.
+                // Waking a thread costs more than adding a key, so threads wake each other in a
+                // chain: each thread that takes a key wakes the next one if more keys are ready.
                 Kind::Thread => 1,
-                // A chain of tasks would be slow, because each task would have to wait until it is
-                // polled.
+                // For tasks, such a chain would be slow, because each task would have to wait for
+                // its poll.
                 Kind::Task => keys as u64,
             };
             if out >= enough + spare {
@@ -208,23 +210,24 @@ impl Waiters {
             }
             self.wake_at(self.head, wakes);
         }
-        // A woken thread always checks, but a woken task may never check. If all woken getters are tasks, the first
-        // thread that waits is therefore also woken.
+        // A woken thread always checks, but a woken task may never check. If only tasks were woken,
+        // the first waiting thread is woken too.
         if keys > 0 && self.has_threads() && self.to_thread <= self.returned {
             let first = self.first_thread();
             self.wake_at(first, wakes);
         }
     }
 
-    /// Returns the latest wake that was given to a task, if a key is ready, another getter is listed, and neither this
-    /// wake nor a later wake has been returned. The task may never use the wake, so the caller must watch over it.
+    /// Returns the latest wake of a task, if the caller must watch over it because the task may
+    /// never use it. This is the case if a key is ready, another getter is in the list, and neither
+    /// this wake nor a later one has been returned.
     #[inline]
     pub(crate) const fn unused_wake(&self, keys: usize) -> Option<u64> {
         let only_tasks_come = self.to_task > self.returned && self.to_thread <= self.returned;
         if keys > 0 && self.head != NONE && only_tasks_come { Some(self.to_task) } else { None }
     }
 
-    /// Returns the first thread in the list, which must contain one.
+    /// Returns the first thread in the list. The list must contain a thread.
     fn first_thread(&self) -> u32 {
         let mut at = self.head;
         while at != NONE && self.all[at as usize].kind != Kind::Thread {
@@ -233,7 +236,8 @@ impl Waiters {
         at
     }
 
-    /// Wakes all getters, or only the getters that do not wait for a final `None`.
+    /// Wakes all getters. If `until_final_too` is false, wakes only those that do not wait for a
+    /// final `None`.
     pub(crate) fn wake_all(&mut self, until_final_too: bool, wakes: &mut Wakes) {
         let mut at = self.head;
         while at != NONE {
@@ -258,14 +262,15 @@ impl Waiters {
         }
     }
 
-    /// Takes back this wake and all earlier wakes, which then no longer count.
+    /// Marks this wake and all earlier wakes as returned.
     pub(crate) fn give_back(&mut self, wake: u64) {
         self.returned = self.returned.max(wake);
     }
 
     // --- The leader ------------------------------------------------------------------------------
 
-    /// Makes the thread at `place` the leader, if there is none yet.
+    /// Makes the thread at `place` the leader, if there is no other leader. Returns true if the
+    /// thread is the leader.
     pub(crate) fn become_leader(&mut self, place: Option<Place>, until: crate::Time) -> bool {
         match (self.leader, place) {
             (Some((leader, _)), _) if Some(leader) != place => false,
@@ -277,13 +282,14 @@ impl Waiters {
         }
     }
 
-    /// Returns true if a parked thread is listed.
+    /// Returns true if a parked thread is in the list.
     pub(crate) const fn has_threads(&self) -> bool {
         self.threads > 0
     }
 
-    /// Returns the waker of the thread that must check at `due`, if that thread must be woken first. The thread is the
-    /// leader, if the leader sleeps beyond `due`, or a thread that becomes the leader.
+    /// Returns the waker of the thread that must check at `due`, if this thread must be woken to
+    /// learn the new time. It is the leader, if the leader sleeps beyond `due`. If there is no
+    /// leader, it is a thread that becomes the leader.
     pub(crate) fn keep_time(&self, due: crate::Time) -> Option<Waker> {
         if !self.has_threads() {
             return None;
@@ -295,7 +301,7 @@ impl Waiters {
         };
         match &self.all.get(place as usize)?.state {
             State::Listed(waker) => Some(waker.clone()),
-            // A leader that is awake checks without a wake.
+            // A leader that is awake checks without being woken.
             State::Woken(_) | State::Vacant => None,
         }
     }
@@ -334,7 +340,7 @@ impl Waiters {
     }
 }
 
-/// The wakers to call after the lock is released.
+/// The wakers that must be called after the lock is released.
 #[must_use]
 pub(crate) struct Wakes {
     first: Option<Waker>,
@@ -394,7 +400,8 @@ mod tests {
         assert!(!waiters.start_spinning(&mut third, Kind::Thread, false));
         assert_eq!(woken(&mut waiters, 1), 0);
 
-        // The spinning thread has taken its key and runs the handler, so another getter is needed for the next key.
+        // The spinning thread has taken its key and runs the handler, so the next key needs another
+        // getter.
         waiters.remove_waiter(&mut spinner);
         assert!(!waiters.is_spinning());
         assert_eq!(woken(&mut waiters, 1), 1);

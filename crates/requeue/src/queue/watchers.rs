@@ -1,4 +1,4 @@
-//! The futures that wait for the cancellation of their runs.
+//! The futures that wait until their runs are cancelled.
 
 use std::collections::BTreeMap;
 use std::task::{Wake, Waker};
@@ -6,24 +6,24 @@ use std::task::{Wake, Waker};
 use super::waiters::Wakes;
 use crate::sync::{Arc, AtomicBool, Ordering};
 
-/// The list of the futures that wait for a cancellation. The queue's lock guards the list. It is allocated with the
-/// first future, because most queues have no such future.
+/// The list of these futures. The lock of the queue guards it. It is allocated by the first future,
+/// because most queues have none.
 #[derive(Default)]
 pub(super) struct Watchers(Option<Box<List>>);
 
 #[derive(Default)]
 struct List {
-    /// The futures, by the number of the delivery and the number of the future.
+    /// The futures, by the epoch of the delivery and the number of the future.
     listed: BTreeMap<(u64, u64), Arc<Watcher>>,
-    /// The number of the future that was listed last.
+    /// The number of the future that was added last.
     last: u64,
 }
 
-/// The state of a future that waits. The future and the list share this value, so that the list
-/// never drops the waker, whose drop is user code.
+/// The state of one waiting future. The future and the list share it. The list therefore never
+/// drops the last reference to the waker, whose `drop` is user code.
 pub(super) struct Watcher {
     waker: Waker,
-    /// This flag is set under the lock, before the waker is called.
+    /// True if the run was cancelled. It is set under the lock, before the waker is called.
     is_woken: AtomicBool,
 }
 
@@ -32,10 +32,10 @@ impl Watcher {
         Arc::new(Self { waker, is_woken: AtomicBool::new(false) })
     }
 
-    /// Returns true if `waker` was not woken yet, and will be woken.
+    /// Returns true if this value contains the same waker, and the waker has not been called yet.
     pub(super) fn will_wake(&self, waker: &Waker) -> bool {
-        // The flag is read without the lock. A poll that misses the change of the flag has begun
-        // before the waker is called, so the waker polls the task again.
+        // The flag is read without the lock. If a poll reads an old value, it began before the
+        // waker was called. The waker then polls the task again.
         !self.is_woken.load(Ordering::Acquire) && self.waker.will_wake(waker)
     }
 }
@@ -52,7 +52,8 @@ impl Watchers {
         self.0.as_ref().is_none_or(|list| list.listed.is_empty())
     }
 
-    /// Lists a future of the delivery `epoch`, and returns its number.
+    /// Adds a future that waits for a cancellation of the delivery `epoch`. Returns the number of
+    /// the future.
     pub(super) fn list_watcher(&mut self, epoch: u64, watcher: Arc<Watcher>) -> u64 {
         let list = self.0.get_or_insert_default();
         list.last += 1;
@@ -60,14 +61,15 @@ impl Watchers {
         list.last
     }
 
-    /// Removes a future.
+    /// Removes the future with this number.
     pub(super) fn remove_watcher(&mut self, epoch: u64, number: u64) {
         if let Some(list) = &mut self.0 {
             list.listed.remove(&(epoch, number));
         }
     }
 
-    /// Removes the futures of the delivery `epoch`, which is cancelled, and returns their wakers.
+    /// Removes the futures of the delivery `epoch`, because it is cancelled. Appends their wakers
+    /// to `wakes`.
     pub(super) fn take_wakers(&mut self, epoch: u64, wakes: &mut Wakes) {
         while let Some(watcher) = self.pop_watcher(epoch) {
             watcher.is_woken.store(true, Ordering::Release);
@@ -75,7 +77,8 @@ impl Watchers {
         }
     }
 
-    /// Removes the futures of the delivery `epoch`, which is completed. These futures are never ready.
+    /// Removes the futures of the delivery `epoch`, because it is completed. They never become
+    /// ready.
     #[inline(always)]
     pub(super) fn end_delivery(&mut self, epoch: u64) {
         if self.0.is_some() {

@@ -1,4 +1,4 @@
-//! The trace contexts of adds, and their form as text, in which stores keep them.
+//! The trace contexts of adds, and the text format in which stores keep them.
 
 use std::fmt::{self, Write as _};
 use std::str::FromStr;
@@ -11,26 +11,26 @@ use opentelemetry::trace::{
 
 use super::Cause;
 
-/// The maximum number of coalesced adds whose contexts are kept, in addition to the context of the
-/// first add.
+/// The maximum number of further adds of a run whose contexts are stored, in addition to the first
+/// add.
 pub(super) const MAX_LINKS: usize = 8;
-/// The longest tracestate that is kept, in bytes. A longer tracestate is dropped.
+/// The maximum length of a tracestate, in bytes. A longer tracestate is dropped.
 const MAX_STATE: usize = 512;
 const DELAY: &str = "d";
 const DEBOUNCE: &str = "b";
 
-/// An add with the trace context in which it was made.
+/// The trace context of an add.
 #[derive(Clone, PartialEq, Debug)]
 pub(crate) struct Origin {
     pub(super) span: SpanContext,
     /// The time of the add.
     pub(super) at: SystemTime,
-    /// The cause of the wait, unless the key was ready immediately.
+    /// The cause of the wait until the key was ready, or `None` if the key was ready immediately.
     pub(super) cause: Option<Cause>,
 }
 
 impl Origin {
-    /// Returns the current context, or `None` if the context has no span.
+    /// Returns the current context. Returns `None` if it has no span.
     pub(crate) fn current() -> Option<Self> {
         let span = Context::map_current(|context| {
             context.has_active_span().then(|| context.span().span_context().clone())
@@ -44,7 +44,7 @@ impl Origin {
     }
 }
 
-/// `MICROSECONDS[CAUSE] TRACEPARENT[ TRACESTATE]`, with a letter for the cause.
+/// Formats the value as `MICROSECONDS[CAUSE] TRACEPARENT[ TRACESTATE]`. `CAUSE` is one letter.
 impl fmt::Display for Origin {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let at = self.at.duration_since(UNIX_EPOCH).unwrap_or_default();
@@ -55,19 +55,19 @@ impl fmt::Display for Origin {
         };
         write!(f, "{}{cause} {}", at.as_micros(), traceparent(&self.span))?;
         match self.span.trace_state().header() {
-            // The reader would drop a longer tracestate.
+            // A longer tracestate is not written, because the reader would drop it.
             state if state.is_empty() || state.len() > MAX_STATE => Ok(()),
             state => write!(f, " {state}"),
         }
     }
 }
 
-/// The contexts of the adds that a run serves, the first add first.
+/// The contexts of the adds that a run serves, in the order of the adds.
 #[derive(Clone, PartialEq, Debug)]
 pub(crate) struct Origins(Vec<Origin>);
 
 impl Origins {
-    /// Returns `None` if `all` is empty.
+    /// Creates a value from the first contexts of `all`. Returns `None` if `all` is empty.
     pub(super) fn new(mut all: Vec<Origin>) -> Option<Self> {
         all.truncate(1 + MAX_LINKS);
         (!all.is_empty()).then_some(Self(all))
@@ -85,7 +85,8 @@ impl Origins {
         self.0.iter()
     }
 
-    /// Reads one origin per line. Invalid lines are ignored, because another program may have changed the text.
+    /// Reads one context from each line. Invalid lines are ignored, because another program may
+    /// have written the text.
     pub(super) fn parse(text: &str) -> Option<Self> {
         Self::new(text.lines().filter_map(read_origin).take(1 + MAX_LINKS).collect())
     }
@@ -104,7 +105,8 @@ fn read_origin(line: &str) -> Option<Origin> {
     Some(Origin { span, at, cause })
 }
 
-/// Returns the header `traceparent` of the W3C recommendation Trace Context.
+/// Returns the value of the header `traceparent`, as the W3C recommendation Trace Context defines
+/// it.
 pub(super) fn traceparent(span: &SpanContext) -> String {
     let mut text = String::with_capacity(55);
     // A write to a `String` never fails.
@@ -118,8 +120,8 @@ pub(super) fn traceparent(span: &SpanContext) -> String {
     text
 }
 
-/// Reads the headers of the W3C recommendation Trace Context. Returns `None` if `traceparent` is invalid. An invalid
-/// `tracestate` is dropped.
+/// Reads the values of the headers that the W3C recommendation Trace Context defines. Returns
+/// `None` if `traceparent` is invalid. Ignores a `tracestate` that is invalid.
 pub(super) fn parse(traceparent: &str, tracestate: Option<&str>) -> Option<SpanContext> {
     let mut parts = traceparent.trim().split('-');
     let mut next = |length| {
@@ -130,7 +132,7 @@ pub(super) fn parse(traceparent: &str, tracestate: Option<&str>) -> Option<SpanC
         parts.next().filter(is_hex)
     };
     let (version, trace, span, flags) = (next(2)?, next(32)?, next(16)?, next(2)?);
-    // Later versions may append parts.
+    // In a later version of the format, more parts may follow.
     if version == "ff" || (version == "00" && parts.next().is_some()) {
         return None;
     }

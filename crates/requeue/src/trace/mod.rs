@@ -1,22 +1,26 @@
-//! Spans of OpenTelemetry: the wait of a key, and its run.
+//! OpenTelemetry spans for the waits and the runs of keys.
 //!
-//! A queue that was built with [`Builder::traces`](crate::Builder::traces) keeps the trace context in which a key is
-//! added, from the current [`Context`]. With the layer of `tracing-opentelemetry`, a `tracing` span that is entered
-//! becomes the current context. A run has two kinds of spans, which are children of the context of its first add:
+//! A queue that was built with [`Builder::traces`](crate::Builder::traces) stores the trace context
+//! of each add, which is the current [`Context`]. With the layer of `tracing-opentelemetry`, the
+//! current context is that of the entered `tracing` span. The queue creates two kinds of spans.
+//! Their parent is the context of the first add that the run serves:
 //!
-//! - `wait NAME`: a wait of the key, from its add or failure. The attribute `requeue.wait.cause` names the cause. A pause and
-//!   a group's limit are causes in a queue in memory, as far as the last 1,024 events of the queue show them.
-//! - `process NAME`: the run. The span links to the contexts of up to 8 other adds of the run. If the run fails, its
-//!   retry has the same parent and the same links.
+//! - `wait NAME`: a wait of the key, from its add or its failure. The attribute
+//!   `requeue.wait.cause` names the cause. In a queue in memory, a pause and the limit of a group
+//!   are also causes, as far as the last 1,024 places of the recorder show them.
+//! - `process NAME`: the run. The span has links to the contexts of up to 8 further adds of the
+//!   run. If the run fails, its retry has the same parent and the same links.
 //!
-//! A run whose adds had no context begins a trace, and has no span for its wait. The spans go to the
-//! [global] tracer provider.
+//! If no add of a run had a context, the span of the run starts a new trace, and there is no span
+//! for the wait. All spans go to the [global] tracer provider.
 //!
-//! The attribute `requeue.key` contains the key's `Debug` text, and the status of a failed run contains the text of its
-//! error. Both can contain personal data. A collector or a span processor can remove them.
+//! The attribute `requeue.key` contains the `Debug` text of the key, and the status of a failed run
+//! contains the text of its error. Both can contain personal data. A collector or a span processor
+//! can remove them.
 //!
-//! [`Workers`](crate::workers::Workers) and [`ThreadWorkers`](crate::workers::ThreadWorkers) create the spans, and run the
-//! handler in the context of its run. Other code calls [`Item::start_span`](crate::Item::start_span).
+//! [`Workers`](crate::workers::Workers) and [`ThreadWorkers`](crate::workers::ThreadWorkers) create
+//! the spans, and run the handler in the context of its run. Other code calls
+//! [`Item::start_span`](crate::Item::start_span).
 
 mod context;
 mod names;
@@ -34,26 +38,26 @@ use self::context::Origins;
 use self::names::Operation;
 pub(crate) use self::table::{Taken, Traces};
 
-/// The cause of a wait.
+/// The cause of a wait, or of a part of it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Cause {
-    /// The key was ready, and no worker was free.
+    /// The key was ready, but no worker was free.
     Ready,
     /// The key backed off after a failure.
     Backoff,
     /// The key waited for further debounced adds.
     Debounce,
-    /// The add or the completion asked for a delay.
+    /// The add or the completion had requested a delay.
     Delay,
     /// The pace of the key did not permit a run.
     Pace,
     /// The previous run of the key was in flight.
     InFlight,
-    /// The key was ready, and its queue was paused.
+    /// The key was ready, but its queue was paused.
     QueuePaused,
-    /// The key was ready, and its group was paused.
+    /// The key was ready, but its group was paused.
     GroupPaused,
-    /// The key was ready, and its group had reached its limit.
+    /// The key was ready, but its group had reached its limit.
     GroupLimit,
 }
 
@@ -81,15 +85,15 @@ impl Cause {
     }
 }
 
-/// The wait of a key.
+/// The wait of a key before its run.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Waited {
     since: SystemTime,
-    /// The cause of the wait until the key was ready, unless the key was ready immediately.
+    /// The cause of the wait until the key was ready, or `None` if the key was ready immediately.
     cause: Option<Cause>,
 }
 
-/// A delivery for which spans are created.
+/// The data of a delivery for its spans.
 // The struct is hidden, because only requeue-store needs it.
 #[doc(hidden)]
 #[derive(Clone, Copy, Debug)]
@@ -100,11 +104,11 @@ pub struct Delivered<'a> {
     pub attempt: u32,
     /// The number of adds that the run serves.
     pub adds: u32,
-    /// How long the key was ready.
+    /// The time for which the key was ready before the delivery.
     pub queued: Option<Duration>,
 }
 
-/// The span of a run. The span ends when this value is dropped.
+/// The span of a run. Dropping this value ends the span.
 ///
 /// # Examples
 ///
@@ -117,7 +121,7 @@ pub struct Delivered<'a> {
 /// let span = item.start_span().expect("the queue has traces");
 /// {
 ///     let _current = span.context().clone().attach();
-///     // Spans that begin here are children of the run's span.
+///     // Spans that start here are children of the span of the run.
 /// }
 /// drop(span);
 /// item.succeed();
@@ -130,8 +134,9 @@ pub struct RunSpan {
 }
 
 impl RunSpan {
-    /// Creates the spans of the completed wait, and the span of the run. `blocked` has the times in which the key
-    /// was ready and could not be delivered, the latest first.
+    /// Creates the spans of the wait, which is over, and starts the span of the run. `blocked`
+    /// contains the periods in which the key was ready but could not be delivered, the latest
+    /// first.
     fn start(
         delivered: Delivered<'_>,
         origins: Option<&Origins>,
@@ -157,7 +162,7 @@ impl RunSpan {
             };
             let ready = now.checked_sub(queued.unwrap_or_default()).unwrap_or(now);
             let mut from = since;
-            // The key may have been ready before the add, which then became part of the pending run.
+            // If the key was ready before this add, the add became part of the pending run.
             if let Some(cause) = cause.filter(|_| ready >= since) {
                 wait(from, ready, cause);
                 from = ready;
@@ -195,8 +200,8 @@ impl RunSpan {
         Self::start(delivered, origins, waited, blocked)
     }
 
-    /// Creates the spans of a delivery whose contexts a store has kept as text. `failed` is the time since the failure
-    /// of the previous run, if it failed.
+    /// Creates the spans of a delivery of a store, which has stored the contexts as text. If the
+    /// previous run failed, `failed` is the time since that failure.
     #[doc(hidden)]
     pub fn start_stored(
         delivered: Delivered<'_>,
@@ -214,15 +219,16 @@ impl RunSpan {
         Self::start(delivered, origins.as_ref(), waited, &[])
     }
 
-    /// Returns the context of the run, under which a handler creates spans.
+    /// Returns the context of the run. A handler creates its spans in this context.
     #[must_use]
     pub const fn context(&self) -> &Context {
         &self.context
     }
 
-    /// Returns the headers `traceparent` and `tracestate` of the W3C recommendation Trace Context, for requests and
-    /// commands of the run. `tracestate` is empty if the context has no state. Returns `None` if no tracer provider was
-    /// set and no add had a context.
+    /// Returns the headers `traceparent` and `tracestate` of the W3C recommendation Trace Context,
+    /// for the requests and commands of the run. `tracestate` is empty if the context has none.
+    /// Returns `None` if the program has set no tracer provider and no add of the run had a
+    /// context.
     #[must_use]
     pub fn headers(&self) -> Option<(String, String)> {
         let span = self.context.span();
@@ -234,12 +240,12 @@ impl RunSpan {
         self.context.span().is_recording()
     }
 
-    /// Adds the key to the attributes of the span. Keys may be personal data.
+    /// Sets the attribute with the key. Keys may be personal data.
     pub fn set_key(&self, key: impl Into<String>) {
         self.context.span().set_attribute(names::key(key.into()));
     }
 
-    /// Marks the run as failed. `kind` is a word from a small set, and `error` is a text for
+    /// Marks the run as failed. `kind` is one of a few fixed words, and `error` is a text for
     /// people.
     pub fn fail(&self, kind: impl Into<String>, error: impl Into<String>) {
         let span = self.context.span();
@@ -250,13 +256,13 @@ impl RunSpan {
 
 impl Drop for RunSpan {
     fn drop(&mut self) {
-        // The span is ended explicitly, because clones of the context may live longer.
+        // The span is ended explicitly, because clones of the context may exist for longer.
         self.context.span().end();
     }
 }
 
-/// Returns a context with the span of these headers of the W3C recommendation Trace Context. An add in this context has
-/// that span as its parent. Returns `None` if `traceparent` is invalid.
+/// Creates a context from the headers of the W3C recommendation Trace Context. The span of these
+/// headers is the parent of an add in this context. Returns `None` if `traceparent` is invalid.
 ///
 /// # Examples
 ///
@@ -281,7 +287,8 @@ pub fn remote_context(traceparent: &str, tracestate: Option<&str>) -> Option<Con
     Some(Context::current().with_remote_span_context(span))
 }
 
-/// Returns the current trace context as a line of text that a store keeps, or `None` if there is no context.
+/// Returns the current trace context as a line of text, for a store. Returns `None` if there is no
+/// context.
 #[doc(hidden)]
 #[must_use]
 pub fn current_line(is_delayed: bool, is_debounced: bool) -> Option<String> {

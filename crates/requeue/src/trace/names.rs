@@ -1,5 +1,6 @@
-//! The names and fixed values of attributes. They follow the semantic conventions of OpenTelemetry 1.42.0, in which the
-//! part about messaging is still in development. No other file names an attribute.
+//! The names and fixed values of attributes. They follow the semantic conventions of OpenTelemetry
+//! 1.42.0, whose part about messaging is still in development. No other file contains the name of
+//! an attribute.
 
 use opentelemetry::{InstrumentationScope, KeyValue};
 
@@ -11,7 +12,7 @@ const DESTINATION: &str = "messaging.destination.name";
 const OPERATION_NAME: &str = "messaging.operation.name";
 const OPERATION_TYPE: &str = "messaging.operation.type";
 const ERROR_TYPE: &str = "error.type";
-/// The conventions define no names for the following attributes.
+/// The following attributes have no names in the conventions.
 const KEY: &str = "requeue.key";
 const ATTEMPT: &str = "requeue.attempt";
 const ADDS: &str = "requeue.adds";
@@ -32,7 +33,7 @@ impl Operation {
         }
     }
 
-    /// Returns the name of the span in the queue with this name.
+    /// Returns the name of a span. `queue` is the name of the queue.
     pub(super) fn span_name(self, queue: Option<&str>) -> String {
         match queue {
             Some(queue) => format!("{} {queue}", self.as_str()),
@@ -40,11 +41,11 @@ impl Operation {
         }
     }
 
-    /// Returns the attributes that each span of the operation has.
+    /// Returns the attributes that every span of this operation has.
     pub(super) fn attributes(self, queue: Option<&str>) -> Vec<KeyValue> {
         let mut attributes =
             vec![KeyValue::new(SYSTEM, "requeue"), KeyValue::new(OPERATION_NAME, self.as_str())];
-        // OpenTelemetry's conventions have no operation type for the wait of a key.
+        // The conventions have no operation type for the wait of a key.
         if self == Self::Process {
             attributes.push(KeyValue::new(OPERATION_TYPE, "process"));
         }

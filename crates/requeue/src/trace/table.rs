@@ -1,5 +1,5 @@
-//! The trace contexts of the keys of a queue in memory. They are outside of the records, because
-//! few keys have a context.
+//! The trace contexts of the keys of a queue in memory. They are not in the records, because few
+//! keys have a context.
 
 use std::borrow::Borrow;
 use std::collections::HashMap;
@@ -13,29 +13,30 @@ use super::{Cause, Waited};
 use crate::ranked_mutex::{Rank, RankedMutex};
 use crate::sync::{drop_quietly, quietly};
 
-/// The maximum number of contexts of a key, for its pending run and the run after the pending run.
+/// The maximum number of contexts of one key, for its pending run and for the run after that.
 const MAX_KEPT: usize = 2 * (1 + MAX_LINKS);
 
-/// The contexts of adds that no run has served yet.
+/// The contexts of the adds that no run has served yet.
 ///
-/// The queue has hashed the keys before it takes its lock, and keys with the same hash share an entry.
+/// The map uses the hashes that the queue has computed before it acquired its lock. Keys with the
+/// same hash share an entry.
 pub(crate) struct Traces<K> {
     keys: RankedMutex<HashMap<Subject, Vec<OfKey<K>>>>,
 }
 
-/// A key and the contexts of its adds.
+/// A key, with the contexts of its adds.
 type OfKey<K> = (K, Vec<Kept>);
 
 struct Kept {
     origin: Origin,
-    /// The number of the queue's last delivery before the add. Only a later delivery serves the add, because an add of
-    /// a key in flight belongs to the next run.
+    /// The number of the last delivery of the queue before this add. Only a later delivery serves
+    /// the add: if the key is in flight, the add belongs to its next run.
     after: u64,
-    /// The beginning of the wait.
+    /// The time at which the wait began.
     since: SystemTime,
 }
 
-/// The contexts of a run, and the beginning of its wait.
+/// The contexts of a run, and the wait before it.
 #[derive(Clone, Debug)]
 pub(crate) struct Taken {
     pub(crate) origins: Origins,
@@ -47,7 +48,8 @@ impl<K: Eq> Traces<K> {
         Self { keys: RankedMutex::new(HashMap::new()) }
     }
 
-    /// Keeps the context of an add that came after the queue's delivery `after`. Returns the key if it is not needed.
+    /// Stores the context of an add. `after` is the number of the last delivery before this add.
+    /// Returns the key if it is not stored.
     pub(crate) fn keep(&self, key: K, subject: Subject, origin: Origin, after: u64) -> Option<K> {
         let since = origin.at;
         self.update(key, subject, |all| {
@@ -57,8 +59,8 @@ impl<K: Eq> Traces<K> {
         })
     }
 
-    /// Keeps the contexts of the delivery with this ticket for the next run, as the contexts of the first
-    /// adds of that run.
+    /// Stores the contexts of the delivery of `ticket` for the next run of the key. They come
+    /// before the contexts of later adds.
     pub(crate) fn pass_on(&self, key: K, ticket: &Ticket, taken: Taken, cause: Option<Cause>) {
         let (since, after) = (SystemTime::now(), ticket.epoch());
         let unused = self.update(key, Subject::of_ticket(ticket), |all| {
@@ -71,11 +73,11 @@ impl<K: Eq> Traces<K> {
         drop_quietly(unused);
     }
 
-    /// Takes the contexts of the delivery of `key` with this ticket.
+    /// Removes and returns the contexts of the adds that the delivery of `ticket` serves.
     pub(crate) fn take(&self, key: &K, ticket: &Ticket) -> Option<Taken> {
         let (subject, mut gone) = (Subject::of_ticket(ticket), None);
         let mut keys = self.keys.lock(Some(Rank::Traces)).ok()?;
-        // The comparison of a key is user code.
+        // The `eq` of a key is user code, so its panics are caught.
         let served: Vec<Kept> = quietly(|| {
             let same = keys.get_mut(&subject)?;
             let (_, all) = same.iter_mut().find(|(of, _)| of == key)?;
@@ -93,7 +95,7 @@ impl<K: Eq> Traces<K> {
         Some(Taken { origins, waited: Waited { since, cause } })
     }
 
-    /// Forgets the contexts of `key`, whose pending runs were cancelled.
+    /// Removes the contexts of `key`, because its pending runs were cancelled.
     pub(crate) fn forget<Q>(&self, key: &Q, subject: Subject)
     where
         K: Borrow<Q>,
@@ -126,7 +128,7 @@ impl<K: Eq> Traces<K> {
     }
 }
 
-/// Removes a key with its contexts.
+/// Removes a key and its contexts, and returns them.
 fn remove<K, Q>(
     keys: &mut HashMap<Subject, Vec<OfKey<K>>>,
     subject: &Subject,

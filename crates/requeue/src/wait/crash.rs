@@ -1,4 +1,4 @@
-//! The handling of panics of user functions. Each caught panic passes through [`handle_crash`].
+//! The handling of panics of user functions. The loops pass each caught panic to [`handle_crash`].
 
 use std::any::Any;
 use std::fmt;
@@ -8,13 +8,14 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::sync::{drop_payload, panic_message, quietly};
 
-/// A caught panic, as passed to the handlers of [`on_crash`].
+/// A caught panic, as a handler of [`on_crash`] gets it.
 pub struct Crash<'a>(&'a (dyn Any + Send));
 
 impl<'a> Crash<'a> {
-    /// Returns the message of the panic, if any.
+    /// Returns the message of the panic, if it has one.
     ///
-    /// A panic by `panic!` always has a message. A panic by `panic_any` rarely has one.
+    /// A panic of `panic!` always has a message. A panic of `panic_any` has a message only if its
+    /// payload is text.
     #[must_use]
     pub fn message(&self) -> Option<&'a str> {
         panic_message(self.0)
@@ -32,11 +33,11 @@ type Handler = Arc<dyn Fn(&Crash<'_>) + Send + Sync>;
 static HANDLERS: Mutex<Vec<Handler>> = Mutex::new(Vec::new());
 static REALLY_CRASH: AtomicBool = AtomicBool::new(false);
 
-/// Calls `handler` for every panic that is passed to [`handle_crash`], in the whole process, until
-/// the returned guard is dropped.
+/// Registers a handler for the whole process. [`handle_crash`] calls it for every panic, until the
+/// returned guard is dropped.
 ///
-/// This is apimachinery's `PanicHandlers`. Handlers are called in the order in which they were
-/// added, on the thread that panicked. A panic of a handler is ignored.
+/// This is apimachinery's `PanicHandlers`. The handlers are called in the order in which they were
+/// registered, on the thread that panicked. A panic of a handler is ignored.
 ///
 /// # Examples
 ///
@@ -68,13 +69,13 @@ pub fn on_crash(handler: impl Fn(&Crash<'_>) + Send + Sync + 'static) -> CrashHa
     CrashHandler(handler)
 }
 
-/// Removes a handler of panics when it is dropped: see [`on_crash`].
+/// Removes a handler of panics when it is dropped. [`on_crash`] creates it.
 #[must_use = "the handler is removed when this is dropped"]
 pub struct CrashHandler(Handler);
 
 impl Drop for CrashHandler {
     fn drop(&mut self) {
-        // `self` still holds the handler, so the drop of the handler runs after the lock is
+        // `self` still owns the handler. The handler is therefore dropped after the lock is
         // released.
         lock_handlers().retain(|handler| !Arc::ptr_eq(handler, &self.0));
     }
@@ -86,22 +87,23 @@ impl fmt::Debug for CrashHandler {
     }
 }
 
-/// Sets, for the whole process, whether a handled panic continues to unwind (`true`) or the loop
-/// continues (`false`, the default).
+/// Sets the effect of a handled panic, for the whole process. With `true`, the panic continues
+/// after the handlers were called. With `false`, the default, the loop continues.
 ///
-/// This is apimachinery's `ReallyCrash`, but the default is `false`. In Go, the default is `true`,
-/// and a panic that is not recovered terminates the process.
+/// This is apimachinery's `ReallyCrash`. Its default in Go is `true`: a panic that is not recovered
+/// terminates the process.
 pub fn set_really_crash(really_crash: bool) {
     REALLY_CRASH.store(really_crash, Ordering::Relaxed);
 }
 
 /// Handles a panic of a function that a loop of this module has called.
 ///
-/// `payload` is the value that [`catch_unwind`](panic::catch_unwind) has returned. The process's panic hook has already
-/// reported the message and the location, on standard error unless it was replaced.
+/// `payload` is the value that [`catch_unwind`](panic::catch_unwind) has returned. The panic hook
+/// of the process has already reported the message and the location. The default hook writes to
+/// standard error.
 #[cfg_attr(feature = "tokio", doc = "This emits a `tracing` event of level error,")]
 #[cfg_attr(not(feature = "tokio"), doc = "This writes nothing,")]
-/// calls the handlers of [`on_crash`], and returns, so that the caller continues. This is
+/// calls the handlers of [`on_crash`], and returns, so that the caller can continue. It is
 /// apimachinery's `HandleCrash`.
 ///
 /// # Panics

@@ -1,4 +1,4 @@
-//! The reasons why a wait ended before its condition held.
+//! The error of a wait that ended before its condition held.
 
 use std::error;
 use std::fmt;
@@ -17,17 +17,17 @@ use std::fmt;
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Error<E> {
-    /// The time or the number of tries was used up. This error is apimachinery's `ErrWaitTimeout`,
-    /// and the `DeadlineExceeded` of a context.
+    /// The time has passed, or the tries are used up. This is apimachinery's `ErrWaitTimeout`, and
+    /// the `DeadlineExceeded` of a context.
     Timeout,
-    /// The stop came first. This error is the `Canceled` of a context.
+    /// The stop came before the condition held. This is the `Canceled` of a context.
     Cancelled,
-    /// The condition returned this error, and was not tried again.
+    /// The condition returned this error, which ended the wait.
     Condition(E),
 }
 
 impl<E> Error<E> {
-    /// Returns true unless the reason is an error of the condition.
+    /// Returns true if the time or the stop ended the wait, and not an error of the condition.
     ///
     /// This is apimachinery's `Interrupted`.
     #[must_use]
@@ -59,7 +59,8 @@ impl<E: error::Error> error::Error for Error<E> {
     fn source(&self) -> Option<&(dyn error::Error + 'static)> {
         match self {
             Self::Timeout | Self::Cancelled => None,
-            // The message of the condition's error is already the message of this error.
+            // This error has the message of the condition's error, so its source is the source of
+            // that error.
             Self::Condition(error) => error.source(),
         }
     }

@@ -1,4 +1,4 @@
-//! A limited number of tries of a condition, with growing delays.
+//! A loop that tries a condition a limited number of times, with growing delays.
 
 use std::future;
 use std::ops::ControlFlow;
@@ -9,17 +9,20 @@ use super::{Backoff, Error, jitter_source};
 use crate::Time;
 use crate::clock::Clock;
 
-/// Tries `condition` immediately, and again after each delay of `backoff`, until it holds or no try is
+/// Tries `condition` now, and again after each delay of `backoff`, until it holds or no try is
 /// left.
 ///
-/// This is apimachinery's `ExponentialBackoff`. There are at most [`Backoff::steps`] tries, and none if `steps` is not
-/// positive. No delay follows the last try. A delay that reaches the cap uses up the remaining tries. The wait then
-/// ends after the previous delay, without another try. `Ok(false)` means "not yet". A panic also means "not yet",
-/// unless [`set_really_crash`](super::set_really_crash) was called with `true`.
+/// This is apimachinery's `ExponentialBackoff`. There are at most [`Backoff::steps`] tries, and
+/// none if `steps` is zero or negative. There is no delay after the last try. If the next delay
+/// would reach the cap, the remaining tries are used up. The wait then ends after the present
+/// delay, without another try.
+///
+/// If the condition returns `Ok(false)`, it does not hold yet. A panic has the same meaning, unless
+/// [`set_really_crash`](super::set_really_crash) was called with `true`.
 ///
 /// # Errors
 ///
-/// - [`Error::Condition`]: the condition returned an error, and is not tried again.
+/// - [`Error::Condition`]: the condition returned an error, which ended the wait.
 /// - [`Error::Timeout`]: no try is left.
 ///
 /// # Panics
@@ -29,7 +32,7 @@ use crate::clock::Clock;
 ///
 /// # Cancel safety
 ///
-/// Dropping the future ends the wait between two tries, or where `condition` waits.
+/// Dropping the future ends the wait, between two tries or while `condition` waits.
 ///
 /// # Examples
 ///
@@ -59,15 +62,16 @@ pub async fn exponential_backoff<R: Future<Output = Result<bool, E>>, E>(
     exponential_backoff_until(clock, backoff, Time::NEVER, stop, condition).await
 }
 
-/// Tries `condition` as [`exponential_backoff`] does, and gives up when `stop` or `deadline` comes.
+/// Tries `condition` as [`exponential_backoff`] does, but ends the wait when `stop` is ready or
+/// `deadline` has come.
 ///
-/// This is apimachinery's `ExponentialBackoffWithContext`. The stop and the deadline are checked
-/// before every try. [`Time::NEVER`] means no deadline, and [`pending`](std::future::pending) no
-/// stop.
+/// This is apimachinery's `ExponentialBackoffWithContext`. The function checks the stop and the
+/// deadline before every try. For no deadline, pass [`Time::NEVER`]. For no stop, pass
+/// [`pending`](std::future::pending).
 ///
 /// # Errors
 ///
-/// - [`Error::Condition`]: the condition returned an error, and is not tried again.
+/// - [`Error::Condition`]: the condition returned an error, which ended the wait.
 /// - [`Error::Cancelled`]: the stop came first, or both the stop and the deadline have come.
 /// - [`Error::Timeout`]: the deadline came first, or no try is left.
 ///
@@ -78,7 +82,7 @@ pub async fn exponential_backoff<R: Future<Output = Result<bool, E>>, E>(
 ///
 /// # Cancel safety
 ///
-/// Dropping the future ends the wait between two tries, or where `condition` waits.
+/// Dropping the future ends the wait, between two tries or while `condition` waits.
 ///
 /// # Examples
 ///

@@ -1,7 +1,7 @@
 //! Loops that wait: apimachinery's `wait` on any [`Clock`](crate::clock::Clock).
 //!
-//! The loops and the managers need the feature `wait`. [`Backoff`], [`jitter`] and [`jitter_source`] are always
-//! available.
+//! The loops and the managers need the feature `wait`. [`Backoff`], [`jitter`] and
+//! [`jitter_source`] are always available.
 //!
 //! | task | function or type | apimachinery |
 //! |---|---|---|
@@ -14,19 +14,22 @@
 //!
 //! All loops have these properties:
 //!
-//! - The loops read the time from the clock that is passed to them, so a test of hours of waiting takes microseconds:
-//!   see [`FakeClock::run`](crate::clock::FakeClock::run). The loops need no runtime.
-//! - A *stop* is any future; its output does not matter. Examples are the `cancelled()` of a token, a receiver, and the
-//!   handle of a task. [`pending`](std::future::pending) never stops. The stop is checked before every run, so it has
-//!   precedence over the timer. The stop does not interrupt a run that has begun. A function that takes long must check
-//!   the stop itself.
-//! - The function is a closure that returns a future. If the closure and the future can be sent to other threads, the
-//!   loop can be spawned. Use `|| async { … }`, or `async || …` if the closure only reads its captures. A closure that
-//!   changes its captures does so before it returns the future, as in the example below.
-//! - A panic of the function is passed to [`handle_crash`], and by default the loop continues.
-//! - Dropping the future of a loop stops the loop between two runs, or where the function itself
-//!   waits. No resources remain.
-//! - A loop without delays yields to other tasks after each run.
+//! - A loop gets its time from the clock that the caller passes. With a
+//!   [`FakeClock`](crate::clock::FakeClock::run), a test of hours of waiting takes microseconds. No
+//!   loop needs a runtime.
+//! - A *stop* is any future. Its output is ignored. Examples are the `cancelled()` of a token, a
+//!   receiver, and the handle of a task. A loop with [`pending`](std::future::pending) never stops.
+//!   The loop checks the stop before every run, so the stop takes precedence over the timer. The
+//!   stop does not interrupt a run. A function that takes long must check the stop itself.
+//! - The function is a closure that returns a future. If the closure and the future can be sent to
+//!   other threads, the loop can be spawned. Use `|| async { … }`, or `async || …` if the closure
+//!   only reads its captures. If a closure changes its captures, it must do so before it returns
+//!   the future, as in the example below.
+//! - If the function panics, the loop passes the panic to [`handle_crash`]. By default, the loop
+//!   then continues.
+//! - Dropping the future of a loop ends the loop, between two runs or while the function waits. It
+//!   leaves no resources behind.
+//! - If the delays are zero, the loop yields to other tasks after each run.
 //!
 //! ```
 //! # #[cfg(feature = "wait")] {
@@ -78,7 +81,8 @@ pub use self::{
     until::{Period, backoff_until, forever, jitter_until, non_sliding_until, until},
 };
 
-/// Returns a source of jitter with a new seed, which differs between calls and between processes.
+/// Returns a source of jitter with a random seed. The seed differs between calls and between
+/// processes.
 ///
 /// # Examples
 ///
@@ -91,6 +95,6 @@ pub use self::{
 /// ```
 #[must_use]
 pub fn jitter_source() -> JitterSource {
-    // The keys of a hash map are the only randomness that the standard library offers.
+    // The keys of a hash map are the only random numbers of the standard library.
     JitterSource::new(RandomState::new().hash_one(0_u8))
 }

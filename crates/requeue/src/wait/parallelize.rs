@@ -1,4 +1,5 @@
-//! Processing pieces of work on several threads. Each piece is processed at most once.
+//! A function that processes numbered pieces of work on several threads. Each piece is processed at
+//! most once.
 
 use std::panic::{self, AssertUnwindSafe};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -6,23 +7,23 @@ use std::thread;
 
 use super::handle_crash;
 
-/// Calls `f` once with each number below `pieces`, on up to `workers` threads, until all pieces are
-/// processed or `stop` returns true.
+/// Calls `f` once with each number below `pieces`, on up to `workers` threads. Returns when all
+/// calls have returned, or when `stop` has returned true.
 ///
 /// This is client-go's `ParallelizeUntil`. The calling thread is one of the workers. Each worker
 /// takes `chunk` pieces at a time, in order. For many small pieces, a larger chunk is faster.
-/// `stop` is called before every piece. Pieces that have begun are completed. For `workers` and for
-/// `chunk`, 0 counts as 1.
+/// `stop` is called before every piece. A piece that was started is always completed. If `workers`
+/// or `chunk` is 0, it is treated as 1.
 ///
-/// The call blocks: in a runtime, call it in `spawn_blocking`. If the system refuses to start a
-/// thread, there are fewer workers.
+/// The call blocks its thread. In a runtime, call it in `spawn_blocking`. If the operating system
+/// refuses to start a thread, there are fewer workers.
 ///
 /// # Panics
 ///
 /// Panics if `stop` panics, or if `f` panics and [`set_really_crash`](super::set_really_crash) was
 /// called with `true`. The other workers then stop before their next piece, and the panic continues
-/// in the calling thread. Otherwise, a panic of `f` is passed to [`handle_crash`], and the worker
-/// takes the next piece. In client-go, the worker takes no more pieces.
+/// on the calling thread. In all other cases, a panic of `f` is passed to [`handle_crash`], and the
+/// worker takes the next piece. In client-go, that worker takes no more pieces.
 ///
 /// # Examples
 ///
@@ -49,8 +50,8 @@ pub fn parallelize_until(
     let crashed = AtomicBool::new(false);
     let take_chunks = || {
         loop {
-            // A relaxed operation suffices, because the counter only assigns numbers, and the join
-            // of the threads makes their writes visible.
+            // A relaxed operation is sufficient. The counter only assigns numbers, and the join of
+            // the threads makes their writes visible.
             let taken = next.fetch_add(1, Ordering::Relaxed);
             if taken >= chunks {
                 return;

@@ -1,4 +1,4 @@
-//! Tries of a condition until it holds, a stop comes, or the timeout has passed.
+//! A loop that tries a condition until it holds, the stop is ready, or the timeout has passed.
 
 use std::ops::ControlFlow;
 use std::pin::pin;
@@ -9,8 +9,8 @@ use super::{BackoffManager, Error, JitteredBackoffManager, jitter_source};
 use crate::Time;
 use crate::clock::Clock;
 
-/// The parameters of [`poll_until`]: the interval and the timeout, and whether the first try is
-/// immediate.
+/// The parameters of [`poll_until`]: the interval, the timeout, and the time of the first and of
+/// the last try.
 ///
 /// # Examples
 ///
@@ -32,16 +32,17 @@ pub struct Polling<M = JitteredBackoffManager> {
 }
 
 impl Polling {
-    /// Tries at each `interval`, without a timeout. The first try is after one interval.
+    /// Creates parameters with a try after each `interval`, and without a timeout. The first try is
+    /// after one interval.
     pub fn every(interval: Duration) -> Self {
         Self::with(JitteredBackoffManager::new(interval, 0.0, jitter_source()))
     }
 }
 
 impl<M: BackoffManager> Polling<M> {
-    /// Tries after each delay that `manager` gives, without a timeout.
+    /// Creates parameters with a try after each delay of `manager`, and without a timeout.
     ///
-    /// This function replaces apimachinery's `Backoff.Timer` and `DelayFunc.Until`.
+    /// This replaces apimachinery's `Backoff.Timer` and `DelayFunc.Until`.
     ///
     /// # Examples
     ///
@@ -68,7 +69,8 @@ impl<M: BackoffManager> Polling<M> {
         Self { manager, immediate: false, sliding: false, timeout: None, last_try: false }
     }
 
-    /// Makes a first try before the first delay, even if the stop or the timeout has come.
+    /// Makes the first try before the first delay, even if the stop or the timeout has already
+    /// come.
     pub fn immediate(mut self) -> Self {
         self.immediate = true;
         self
@@ -76,36 +78,40 @@ impl<M: BackoffManager> Polling<M> {
 
     /// Starts each delay at the *end* of a try.
     ///
-    /// By default, a delay starts with the try. If the try takes longer than the delay, the next
-    /// try follows immediately.
+    /// By default, a delay starts at the start of the try. If the try then takes longer than the
+    /// delay, the next try follows immediately.
     pub fn sliding(mut self) -> Self {
         self.sliding = true;
         self
     }
 
-    /// Gives up when `timeout` has passed since the start. A try that is due exactly at that time
-    /// is not made.
+    /// Ends the wait when `timeout` has passed since its start. A try that is due exactly at that
+    /// time is not made.
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.timeout = Some(timeout);
         self
     }
 
-    /// Makes one more try when the timeout has passed, as apimachinery's older `Poll` does.
+    /// Makes one more try when the timeout has passed, as the older function `Poll` of apimachinery
+    /// does.
     pub fn last_try(mut self) -> Self {
         self.last_try = true;
         self
     }
 }
 
-/// Tries `condition` until it holds, with the parameters of `polling`.
+/// Tries `condition` until it holds. `polling` contains the interval, the timeout and other
+/// parameters.
 ///
-/// This is apimachinery's `PollUntilContextCancel` and `PollUntilContextTimeout`, and with [`Polling::last_try`] also
-/// its `Poll` and `PollImmediate`. `Ok(false)` means "not yet". A panic also means "not yet", unless
+/// This is apimachinery's `PollUntilContextCancel` and `PollUntilContextTimeout`. With
+/// [`Polling::last_try`], it is also `Poll` and `PollImmediate`.
+///
+/// If the condition returns `Ok(false)`, it does not hold yet. A panic has the same meaning, unless
 /// [`set_really_crash`](super::set_really_crash) was called with `true`.
 ///
 /// # Errors
 ///
-/// - [`Error::Condition`]: the condition returned an error, and is not tried again.
+/// - [`Error::Condition`]: the condition returned an error, which ended the wait.
 /// - [`Error::Cancelled`]: the stop came first, or both the stop and the timeout have come.
 /// - [`Error::Timeout`]: the timeout passed first.
 ///
@@ -116,7 +122,7 @@ impl<M: BackoffManager> Polling<M> {
 ///
 /// # Cancel safety
 ///
-/// Dropping the future ends the wait between two tries, or where `condition` waits.
+/// Dropping the future ends the wait, between two tries or while `condition` waits.
 ///
 /// # Examples
 ///

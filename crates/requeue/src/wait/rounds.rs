@@ -1,6 +1,6 @@
-//! The common parts of the loops: a timer, a stop, and runs that may panic.
+//! The parts that all loops share: a timer, a stop, and runs that may panic.
 //!
-//! If both the stop and the timer are ready, the stop has precedence.
+//! If both the stop and the timer are ready, the stop takes precedence.
 
 use std::future::poll_fn;
 use std::ops::ControlFlow;
@@ -12,11 +12,11 @@ use super::{Error, handle_crash};
 use crate::Time;
 use crate::clock::{Clock, Sleep, sleep_until};
 
-/// The waits between the runs of a loop: a timer that is reused, and a stop that may come first.
+/// The waits between the runs of a loop. Each wait is for a timer or the stop.
 pub(super) struct Rounds<'a, C: Clock + ?Sized, S> {
     sleep: Sleep<'a, C>,
-    /// The stop must not be polled again after it was ready. The loop must therefore end when a method reports the
-    /// stop.
+    /// The stop. It must not be polled after it was ready, so the loop must end when a method
+    /// reports the stop.
     stop: Pin<&'a mut S>,
 }
 
@@ -25,12 +25,13 @@ impl<'a, C: Clock + ?Sized, S: Future> Rounds<'a, C, S> {
         Self { sleep: sleep_until(clock, Time::NEVER), stop }
     }
 
-    /// Returns true if the stop has come.
+    /// Returns true if the stop is ready.
     pub(super) async fn has_stopped(&mut self) -> bool {
         poll_fn(|cx| Poll::Ready(self.stop.as_mut().poll(cx).is_ready())).await
     }
 
-    /// Waits until `at`, or until the stop. Returns true if the stop has come, even if `at` has also come.
+    /// Waits until `at`, or until the stop is ready. Returns true if the stop is ready, even if
+    /// `at` has also come.
     pub(super) async fn stopped_by(&mut self, at: Time) -> bool {
         self.sleep.reset(at);
         let mut others_ran = false;
@@ -42,7 +43,7 @@ impl<'a, C: Clock + ?Sized, S: Future> Rounds<'a, C, S> {
                 if others_ran {
                     return Poll::Ready(false);
                 }
-                // Without this yield, a loop without delays would monopolize its thread.
+                // Without this yield, a loop without delays would use its thread alone.
                 cx.waker().wake_by_ref();
             }
             others_ran = true;
@@ -52,8 +53,8 @@ impl<'a, C: Clock + ?Sized, S: Future> Rounds<'a, C, S> {
     }
 }
 
-/// Runs `future` to completion. Returns `None` if it has panicked and [`handle_crash`] has
-/// returned.
+/// Runs `future` to completion. If it panics, calls [`handle_crash`], and returns `None` if that
+/// function returns.
 pub(super) async fn run_guarded<F: Future>(future: F) -> Option<F::Output> {
     let mut future = pin!(future);
     poll_fn(|cx| {
@@ -69,8 +70,8 @@ pub(super) async fn run_guarded<F: Future>(future: F) -> Option<F::Output> {
     .await
 }
 
-/// Tries `condition` once. If the condition holds or fails, breaks with the result of the wait. A
-/// panic after which [`handle_crash`] returns counts as "not yet".
+/// Tries `condition` once. If it holds or returns an error, breaks with the result of the wait. If
+/// it panics and [`handle_crash`] returns, continues, as if the condition did not hold yet.
 pub(super) async fn try_condition<R: Future<Output = Result<bool, E>>, E>(
     condition: &mut impl FnMut() -> R,
 ) -> ControlFlow<Result<(), Error<E>>> {

@@ -1,4 +1,4 @@
-//! Loops that run a function periodically until they are stopped. Runs of one loop never overlap.
+//! Loops that run a function periodically until a stop. The runs of one loop never overlap.
 
 use std::convert::Infallible;
 use std::future;
@@ -9,28 +9,29 @@ use super::rounds::{Rounds, run_guarded};
 use super::{BackoffManager, JitteredBackoffManager, jitter_source};
 use crate::clock::Clock;
 
-/// The moment from which a loop counts the time to the next run: apimachinery's `sliding`.
+/// The moment at which the delay before the next run starts: apimachinery's `sliding`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Period {
-    /// The end of a run.
+    /// The delay starts at the end of a run.
     Sliding,
-    /// The start of a run. If a run takes longer than the period, the next run follows immediately.
+    /// The delay starts at the start of a run. If the run takes longer than the delay, the next run
+    /// follows immediately.
     NonSliding,
 }
 
-/// Runs `f` now, and again `period` after the end of each run, until `stop`.
+/// Runs `f` now, and again `period` after the end of each run, until `stop` is ready.
 ///
-/// This is apimachinery's `Until`. If the stop has already come, `f` does not run at all. With a
-/// period of zero, `f` runs again immediately, but other tasks can run in between.
+/// This is apimachinery's `Until`. If the stop is ready at the start, `f` does not run at all. If
+/// `period` is zero, `f` runs again immediately, but other tasks can run between two runs.
 ///
 /// # Panics
 ///
 /// Panics if `f` panics and [`set_really_crash`](super::set_really_crash) was called with `true`.
-/// Otherwise, a panic of `f` does not end the loop.
+/// Otherwise, the loop continues after a panic of `f`.
 ///
 /// # Cancel safety
 ///
-/// Dropping the future stops the loop between two runs, or where `f` waits.
+/// Dropping the future ends the loop, between two runs or while `f` waits.
 ///
 /// # Examples
 ///
@@ -57,19 +58,19 @@ pub async fn until<R: Future<Output = ()>>(
     jitter_until(clock, period, 0.0, Period::Sliding, stop, f).await;
 }
 
-/// Runs `f` now, and again `period` after the *start* of each run, until `stop`.
+/// Runs `f` now, and again `period` after the *start* of each run, until `stop` is ready.
 ///
 /// This is apimachinery's `NonSlidingUntil`. If a run takes longer than the period, the next run
-/// follows immediately. Missed runs are not repeated.
+/// follows immediately. Runs that were missed are not made up for.
 ///
 /// # Panics
 ///
 /// Panics if `f` panics and [`set_really_crash`](super::set_really_crash) was called with `true`.
-/// Otherwise, a panic of `f` does not end the loop.
+/// Otherwise, the loop continues after a panic of `f`.
 ///
 /// # Cancel safety
 ///
-/// Dropping the future stops the loop between two runs, or where `f` waits.
+/// Dropping the future ends the loop, between two runs or while `f` waits.
 ///
 /// # Examples
 ///
@@ -97,21 +98,21 @@ pub async fn non_sliding_until<R: Future<Output = ()>>(
     jitter_until(clock, period, 0.0, Period::NonSliding, stop, f).await;
 }
 
-/// Runs `f` now and then every `period`, plus a random part of up to `jitter_factor` times the
-/// period, until `stop`.
+/// Runs `f` now, and again after each period, until `stop` is ready. A period is `period` plus a
+/// random part of up to `jitter_factor` times `period`.
 ///
-/// This is apimachinery's `JitterUntil`. A new random part is drawn for each period. With a factor
-/// of zero or below, there is no jitter. `counted` determines whether a period starts at the end of
-/// `f` or at its start.
+/// This is apimachinery's `JitterUntil`. Each period gets a new random part. If `jitter_factor` is
+/// zero or negative, there is no jitter. `counted` decides if a period starts at the end or at the
+/// start of a run.
 ///
 /// # Panics
 ///
 /// Panics if `f` panics and [`set_really_crash`](super::set_really_crash) was called with `true`.
-/// Otherwise, a panic of `f` does not end the loop.
+/// Otherwise, the loop continues after a panic of `f`.
 ///
 /// # Cancel safety
 ///
-/// Dropping the future stops the loop between two runs, or where `f` waits.
+/// Dropping the future ends the loop, between two runs or while `f` waits.
 ///
 /// # Examples
 ///
@@ -142,20 +143,21 @@ pub async fn jitter_until<R: Future<Output = ()>>(
     backoff_until(clock, manager, counted, stop, f).await;
 }
 
-/// Runs `f` now, and again after each delay that `manager` returns, until `stop`.
+/// Runs `f` now, and again after each delay that `manager` returns, until `stop` is ready.
 ///
-/// This is apimachinery's `BackoffUntil`. With [`Period::Sliding`], the manager is called and the delay starts when `f`
-/// has returned. With [`Period::NonSliding`], both happen just before `f` starts. The stop is checked before each run,
-/// so no run starts if the stop has come by the end of a delay.
+/// This is apimachinery's `BackoffUntil`. With [`Period::Sliding`], the manager is called at the
+/// end of each run, and the delay starts there. With [`Period::NonSliding`], both happen just
+/// before each run. The loop checks the stop before each run, so no run starts if the stop is ready
+/// at the end of a delay.
 ///
 /// # Panics
 ///
 /// Panics if `manager` panics, or if `f` panics and [`set_really_crash`](super::set_really_crash)
-/// was called with `true`. Otherwise, a panic of `f` does not end the loop.
+/// was called with `true`. Otherwise, the loop continues after a panic of `f`.
 ///
 /// # Cancel safety
 ///
-/// Dropping the future stops the loop between two runs, or where `f` waits.
+/// Dropping the future ends the loop, between two runs or while `f` waits.
 ///
 /// # Examples
 ///
@@ -202,18 +204,18 @@ pub async fn backoff_until<R: Future<Output = ()>>(
     }
 }
 
-/// Runs `f` now, and again `period` after the end of each run, without end.
+/// Runs `f` now, and again `period` after the end of each run, forever.
 ///
 /// This is apimachinery's `Forever`.
 ///
 /// # Panics
 ///
 /// Panics if `f` panics and [`set_really_crash`](super::set_really_crash) was called with `true`.
-/// Otherwise, a panic of `f` does not end the loop.
+/// Otherwise, the loop continues after a panic of `f`.
 ///
 /// # Cancel safety
 ///
-/// Dropping the future stops the loop between two runs, or where `f` waits.
+/// Dropping the future ends the loop, between two runs or while `f` waits.
 ///
 /// # Examples
 ///

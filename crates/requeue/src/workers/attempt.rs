@@ -1,6 +1,6 @@
-//! A worker task. It takes keys, and makes one attempt at a time.
+//! A worker task, which takes keys and makes one attempt at a time.
 //!
-//! No panic of user code stops the worker.
+//! No panic of user code stops it.
 
 use std::fmt;
 use std::future::{Future, pending, poll_fn};
@@ -35,7 +35,7 @@ where
     H: Fn(Q::Key, Context) -> F + Send + Sync + 'static,
     F: Future<Output = Result<Action, Error>> + Send + 'static,
 {
-    /// Takes keys until the queue delivers no more keys. The worker continues after panics.
+    /// Takes keys until the queue delivers no more. After a panic, the worker continues.
     pub(super) async fn run_worker(self) {
         let mut panics = 0u32;
         loop {
@@ -46,9 +46,9 @@ where
                 Err(error) => {
                     self.workers.queue.note_panic();
                     quietly(|| tracing::error!(%error, "a worker panicked"));
-                    // If the worker had an item, the run has failed, and its key is retried with backoff. If the worker
-                    // had no item, the call for the next key has panicked. In both cases, the worker waits before its
-                    // next call.
+                    // If the worker had an item, its drop has failed the run, and the key is
+                    // retried with a backoff. If it had none, the call for the next key has
+                    // panicked. In both cases, the worker waits before it continues.
                     tokio::task::yield_now().await;
                     let mut pause = pin!(Some(self.pause_after_panic(panics)));
                     _ = poll_fn(|cx| poll_caught(pause.as_mut(), cx)).await;
@@ -58,14 +58,15 @@ where
         }
     }
 
-    /// Takes a key, makes an attempt, and completes the delivery. Returns true if the queue may deliver another key.
+    /// Takes a key, makes an attempt, and completes the delivery. Returns true if the queue may
+    /// deliver another key.
     ///
-    /// A panic in this method fails the attempt, because the item is dropped.
+    /// If this method panics, it drops the item, so the attempt fails.
     async fn run_round(&self) -> bool {
         let item = tokio::select! {
             biased;
-            // This branch stops the worker even while it waits for a dirty key whose delivery is
-            // never completed.
+            // This branch comes first: the worker may wait for a dirty key whose delivery is never
+            // completed, and must still stop.
             () = self.stop.cancelled() => return false,
             item = self.workers.queue.next_item() => item,
         };
@@ -98,7 +99,7 @@ where
             }
             Ended::Dropped(_) => None,
         };
-        // The span of the run ends last, because it is the parent of the attempt's span.
+        // The span of the run is ended last, because it is the parent of the span of the attempt.
         drop(span);
         outer.end_with(result.as_ref());
         match result {
@@ -107,8 +108,8 @@ where
                     self.workers.options.choose_completion(&mut item, attempt, result, &token);
                 item.complete(completion).await;
             }
-            // The item is dropped before its completion, so the run has failed, and is retried even
-            // if this attempt was the last one.
+            // The item is dropped before its completion. The run has therefore failed, and is
+            // retried even if this was the last attempt.
             None => drop(item),
         }
         if let Some((on_finish, key)) = on_finish {
@@ -125,7 +126,7 @@ where
     ) -> Ended {
         let (clock, timeout) = (&self.clock, self.workers.timeout);
         let token = context.token.clone();
-        // The call itself may panic, before it returns a future.
+        // The call of the handler may panic before it returns a future.
         let future = match call_caught(|| (self.workers.handler)(key, context)) {
             Ok(future) => future,
             Err(panic) => return Ended::Panicked(panic),
@@ -133,7 +134,8 @@ where
         let (mut future, mut stopped) = (pin!(Some(future)), pin!(stopped));
         let (timeout, is_stopped) = tokio::select! {
             biased;
-            // The handler is polled first, because a handler that has returned counts as completed, not as stopped.
+            // The handler is polled first. If it has already returned, its run is completed, not
+            // stopped.
             ended = poll_fn(|cx| poll_caught(future.as_mut(), cx)) => return Ended::from(ended),
             () = self.stop.cancelled() => (None, false),
             reason = &mut stopped => {
@@ -145,7 +147,7 @@ where
                 (Some(timeout), false)
             }
         };
-        // The queue may also cancel a run whose time limit has passed, or whose workers stop.
+        // The queue may still cancel a run that has reached its time limit, or whose workers stop.
         let cancels = async {
             token.cancel(stopped.await);
             pending().await
@@ -172,7 +174,7 @@ where
         }
     }
 
-    /// Waits after a panic of the worker. The wait grows with the number of consecutive panics.
+    /// Waits after a panic of the worker. The delay grows with the number of consecutive panics.
     async fn pause_after_panic(&self, panics: u32) {
         let delay = panic_pause(panics);
         tokio::select! {
@@ -187,13 +189,13 @@ enum Ended {
     Ok(Action),
     Failed(Error),
     Panicked(Error),
-    /// The attempt was cancelled for this reason, and its future was dropped because it did not
-    /// return.
+    /// The attempt was cancelled for this reason, and did not return in time, so its future was
+    /// dropped.
     Dropped(CancelReason),
 }
 
 impl From<Result<Result<Action, Error>, Error>> for Ended {
-    /// Converts the result or the panic of the handler.
+    /// Converts the result of the handler, or its panic.
     fn from(ended: Result<Result<Action, Error>, Error>) -> Self {
         match ended {
             Ok(Ok(action)) => Self::Ok(action),
@@ -203,7 +205,7 @@ impl From<Result<Result<Action, Error>, Error>> for Ended {
     }
 }
 
-/// Waits for `delay`, or forever if `delay` is `None`.
+/// Waits for `delay`. If it is `None`, waits forever.
 async fn wait_for(clock: &Arc<dyn Clock>, delay: Option<Duration>) -> Duration {
     match delay {
         None => pending().await,
@@ -214,8 +216,8 @@ async fn wait_for(clock: &Arc<dyn Clock>, delay: Option<Duration>) -> Duration {
     }
 }
 
-/// Polls a future of the user, and drops it when it is ready or has panicked. A panic of the poll
-/// or of the drop is the result.
+/// Polls a future of the user. Drops it when it is ready or has panicked. Returns a panic of the
+/// poll or of the drop as an error.
 fn poll_caught<F: Future>(
     mut future: Pin<&mut Option<F>>,
     cx: &mut task::Context<'_>,
@@ -238,13 +240,13 @@ fn poll_caught<F: Future>(
     })
 }
 
-/// Drops a future of the user, ready or not.
+/// Drops a future of the user. Returns a panic of the drop as an error.
 fn drop_caught<F>(mut future: Pin<&mut Option<F>>) -> Result<(), Error> {
     call_caught(|| future.set(None))
 }
 
-/// Formats a value of the user. A panic of the formatting is caught here. If it were caught around the event, it would
-/// first unwind the subscriber, which could poison the subscriber's locks.
+/// Formats a value of the user, and catches a panic of the formatting. If the panic passed through
+/// the tracing subscriber first, it could poison the locks of the subscriber.
 struct Shown<'a, T: ?Sized>(&'a T);
 
 impl<T: fmt::Debug + ?Sized> fmt::Debug for Shown<'_, T> {

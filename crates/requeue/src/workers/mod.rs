@@ -1,8 +1,8 @@
-//! Workers run a handler for each key, on tasks of a runtime or on threads.
+//! Workers, which run a handler for each key, on tasks of a runtime or on threads.
 //!
-//! The handler returns an [`Action`] or an [`Error`]. One function maps both to a
-//! [`Completion`](crate::Completion), for both kinds of workers. A panic of the handler is a
-//! failure, and never stops a worker.
+//! The handler returns an [`Action`] or an [`Error`]. For both kinds of workers, the same function
+//! converts the result to a [`Completion`](crate::Completion). If the handler panics, its run has
+//! failed, and the worker continues.
 
 #[cfg(feature = "tokio")]
 mod attempt;
@@ -31,7 +31,7 @@ use crate::{CancelReason, Reasons};
 #[cfg(feature = "tokio")]
 type SpanOf<K> = Arc<dyn Fn(&K, &Context) -> tracing::Span + Send + Sync>;
 
-/// The attempt that a handler is called for.
+/// The delivery for which a handler is called.
 #[derive(Clone, Debug)]
 pub struct Context {
     delivery: Delivery,
@@ -41,15 +41,16 @@ pub struct Context {
 }
 
 impl Context {
-    /// Returns the number of this attempt: 1, plus the number of consecutive failures before this run.
+    /// Returns the number of this attempt: one more than the number of consecutive failures before
+    /// this run.
     #[must_use]
     pub const fn attempt(&self) -> u32 {
         self.delivery.attempt
     }
 
-    /// Returns true if `max_retries` requires that the key is given up when this attempt fails.
+    /// Returns true if the key is given up when this attempt fails, because of `max_retries`.
     ///
-    /// A handler can then clean up, or report the failure.
+    /// The handler can then clean up, or report the failure.
     ///
     /// # Examples
     ///
@@ -77,21 +78,22 @@ impl Context {
         self.is_last
     }
 
-    /// Returns the number of adds that this run serves, which is at least 1.
+    /// Returns the number of adds that this run serves. It is at least 1.
     #[must_use]
     pub const fn adds(&self) -> u32 {
         self.delivery.adds
     }
 
-    /// Returns the flags of the adds that this run serves, combined by bitwise or.
+    /// Returns the flags of all adds that this run serves, or-ed.
     #[must_use]
     pub const fn flags(&self) -> u32 {
         self.delivery.flags
     }
 
-    /// Returns the reasons of these adds: why the key runs. A run that is retried also has the reasons of the failed run.
+    /// Returns the reasons of the adds that this run serves. A retry also has the reasons of the
+    /// failed run.
     ///
-    /// Queues in a store keep no reasons.
+    /// A queue in a store does not store reasons.
     ///
     /// # Examples
     ///
@@ -121,17 +123,17 @@ impl Context {
         self.delivery.priority
     }
 
-    /// Returns how long the key was ready before this delivery, or `None` if the queue does not
-    /// [keep times](crate::Builder::track_times).
+    /// Returns the time for which the key was ready before this delivery. Returns `None` unless the
+    /// queue [tracks times](crate::Builder::track_times).
     #[must_use]
     pub const fn queued(&self) -> Option<Duration> {
         self.delivery.queued
     }
 
-    /// Returns the fencing token: a number that is greater for each later delivery of the key.
+    /// Returns the fencing token: a number that grows with each delivery of the key.
     ///
-    /// In memory, the token starts at 1 in each process. In a store, tokens outlive the process, so
-    /// that other systems can compare them and reject late writes.
+    /// In memory, the tokens start at 1 in each process. In a store, they continue from process to
+    /// process, so that other systems can compare them and reject late writes.
     #[must_use]
     pub const fn fencing_token(&self) -> u64 {
         self.delivery.fencing_token
@@ -139,18 +141,19 @@ impl Context {
 
     /// Returns true if the attempt must stop.
     ///
-    /// An attempt must stop if its run was [cancelled](crate::Queue::cancel_running) or is
-    /// restarted, if it has timed out, if its key was lost, or if the workers were shut down and
-    /// their drain timeout has passed.
+    /// There are five reasons: a caller has [cancelled](crate::Queue::cancel_running) the run, an
+    /// add restarts it, its time limit has passed, its lease has expired, or the workers are shut
+    /// down and their drain timeout has passed.
     #[must_use]
     pub fn is_cancelled(&self) -> bool {
         self.token.is_cancelled()
     }
 
-    /// Returns the reason why the attempt must stop, or `None` if it can continue.
+    /// Returns the reason why the attempt must stop. Returns `None` if it can continue.
     ///
-    /// The first reason counts, with one exception: a cancellation by the queue replaces the reasons
-    /// [`TimedOut`](CancelReason::TimedOut) and [`Stopping`](CancelReason::Stopping).
+    /// If there are several reasons, the first one is returned, with one exception. A cancellation
+    /// by the queue replaces the reasons [`TimedOut`](CancelReason::TimedOut) and
+    /// [`Stopping`](CancelReason::Stopping).
     ///
     /// # Examples
     ///
@@ -177,10 +180,10 @@ impl Context {
         self.token.cancel_reason()
     }
 
-    /// Waits until the attempt must stop, as [`is_cancelled`](Self::is_cancelled) says, and returns
-    /// the reason.
+    /// Waits until the attempt must stop ([`is_cancelled`](Self::is_cancelled)), and returns the
+    /// reason.
     ///
-    /// If an attempt does not stop within the grace period, its future is dropped.
+    /// If an attempt does not stop within the grace period, the worker drops its future.
     ///
     /// # Cancel safety
     ///
@@ -191,7 +194,8 @@ impl Context {
         self.token.cancel_reason().unwrap_or(CancelReason::Stopping)
     }
 
-    /// Returns the token that cancels the attempt, to pass it on.
+    /// Returns the token that is cancelled when the attempt must stop. A handler can pass it to
+    /// other functions.
     #[cfg(feature = "tokio")]
     #[must_use]
     pub const fn cancellation_token(&self) -> &tokio_util::sync::CancellationToken {

@@ -1,5 +1,5 @@
-//! The settings that both kinds of workers share, and the one place that maps the result of a
-//! handler to a completion.
+//! The settings that both kinds of workers share, and the conversion of a handler's result to a
+//! completion.
 
 use std::future::Future;
 use std::pin::pin;
@@ -19,7 +19,7 @@ type Finished<K> = Arc<dyn Fn(K) + Send + Sync>;
 
 pub(super) struct Options<K> {
     pub(super) max_retries: Option<u32>,
-    /// The maximum time that a cancelled attempt may take to stop.
+    /// The maximum time that an attempt may take to stop after it was cancelled.
     pub(super) grace: Duration,
     pub(super) on_give_up: Option<GiveUp<K>>,
     pub(super) on_finish: Option<Finished<K>>,
@@ -42,13 +42,14 @@ impl<K: Clone> Options<K> {
         Context { delivery, reasons: item.reasons(), is_last, token }
     }
 
-    /// Returns the result of a run that has panicked. The run has failed, unless the queue has cancelled it.
+    /// Returns the result of a run that has panicked. It is a failure, unless the queue has
+    /// cancelled the run.
     pub(super) fn after_panic(
         item: &impl WorkItem<Key = K>,
         panic: Error,
         token: &RunToken,
     ) -> Result<Action, Error> {
-        // The cancellation may be so recent that the token is not cancelled yet.
+        // The queue may have cancelled the run so recently that the token is not cancelled yet.
         let mut cx = task::Context::from_waker(task::Waker::noop());
         if let Poll::Ready(reason) = pin!(item.cancelled()).poll(&mut cx) {
             token.cancel(reason);
@@ -60,11 +61,11 @@ impl<K: Clone> Options<K> {
         Err(panic)
     }
 
-    /// Returns the completion for the result of this attempt. Sets the priority and the error of the item, and calls
-    /// the hook if the key is given up.
+    /// Returns the completion for the result of this attempt. Also sets the priority and the error
+    /// of the item. If the key is given up, calls the hook.
     ///
-    /// A run can return [cancelled](Completion::Cancelled) because the worker stops or the time
-    /// limit has passed. Its key is not lost: the key is then released or retried.
+    /// A handler can return [cancelled](Completion::Cancelled) although only its worker stops, or
+    /// its time limit has passed. The key must not be lost: it is then released or retried.
     pub(super) fn choose_completion(
         &self,
         item: &mut impl WorkItem<Key = K>,
@@ -100,7 +101,8 @@ impl<K: Clone> Options<K> {
     }
 }
 
-/// The pause after a panic: 5 ms, doubled with each earlier consecutive panic, up to 1.28 s.
+/// Returns the pause after a panic. It is 5 ms, and doubles with each earlier consecutive panic, up
+/// to 1.28 s.
 pub(super) const fn panic_pause(panics: u32) -> Duration {
     let exponent = if panics < 8 { panics } else { 8 };
     Duration::from_millis(5 << exponent)
@@ -113,7 +115,7 @@ mod tests {
     use crate::Queue;
     use crate::clock::FakeClock;
 
-    /// The worker has not polled since the cancellation, so its token is not cancelled yet.
+    /// The worker has not been polled since the cancellation, so its token is not cancelled yet.
     #[test]
     fn a_panic_right_after_the_cancellation_counts_as_cancelled() {
         let queue = Queue::builder().clock(FakeClock::new()).build().expect("valid options");

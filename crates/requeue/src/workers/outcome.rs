@@ -1,4 +1,4 @@
-//! The results of a handler. Each result stands for one completion.
+//! The results of a handler. Each of them leads to one completion.
 
 use std::error::Error as StdError;
 use std::fmt;
@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use crate::Completion;
 
-/// The result of a run that did not fail: success, a [release](Self::release) or a
+/// The result of a run that did not fail: a success, a [release](Self::release) or a
 /// [cancellation](Self::cancelled).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[must_use = "an action does nothing unless a handler returns it"]
@@ -16,21 +16,23 @@ pub struct Action {
 }
 
 impl Action {
-    /// The run succeeded, and the key runs again when it is added: [`Completion::Succeed`].
+    /// Returns the result of a run that succeeded. The key runs again when it is added:
+    /// [`Completion::Succeed`].
     pub const fn succeed() -> Self {
         Self::new(Completion::Succeed)
     }
 
-    /// The run succeeded, and the key is added again after `delay`: [`Completion::RequeueAfter`].
+    /// Returns the result of a run that succeeded. The key is added again after `delay`:
+    /// [`Completion::RequeueAfter`].
     pub const fn requeue_after(delay: Duration) -> Self {
         Self::new(Completion::RequeueAfter(delay))
     }
 
-    /// The delivery is undone: [`Completion::Release`].
+    /// Returns the result of a run that must be undone: [`Completion::Release`].
     ///
-    /// This result is for a handler that must not continue, because it is paused or has lost its
-    /// leadership. The next free worker receives the key again. Stop deliveries first:
-    /// [`pause`](crate::Queue::pause) the queue, or stop the workers. After a shutdown the key is
+    /// A handler returns it if it must not continue, because it is being paused or is no longer the
+    /// leader. The next free worker then gets the key again. Before that, stop the deliveries:
+    /// [`pause`](crate::Queue::pause) the queue, or stop the workers. After a shutdown, the key is
     /// dropped and reported.
     ///
     /// # Examples
@@ -40,7 +42,7 @@ impl Action {
     /// use requeue::workers::{Action, Context, Error, ThreadWorkers};
     /// use std::sync::atomic::{AtomicBool, Ordering};
     ///
-    /// // The first run finds that this process does not lead yet.
+    /// // In the first run, this process is not the leader yet.
     /// let leads = AtomicBool::new(false);
     /// let handler = move |_key, context: Context| {
     ///     assert_eq!(context.attempt(), 1); // a release is not a failure
@@ -57,24 +59,25 @@ impl Action {
         Self::new(Completion::Release)
     }
 
-    /// The delivery is undone, and the key waits for `delay` or until it is added again:
-    /// [`Completion::ReleaseAfter`].
+    /// Returns the result of a run that must be undone. The key then waits until `delay` is over,
+    /// or until it is added again: [`Completion::ReleaseAfter`].
     ///
-    /// This result is for a handler that finds that the run cannot begin yet.
+    /// A handler returns it if it finds that the run cannot start yet.
     pub const fn release_after(delay: Duration) -> Self {
         Self::new(Completion::ReleaseAfter(delay))
     }
 
-    /// The run has stopped because it was cancelled: [`Completion::Cancelled`].
+    /// Returns the result of a run that has stopped because it was cancelled:
+    /// [`Completion::Cancelled`].
     ///
-    /// Such a run counts neither as a success nor as a failure. A handler returns this result when its
-    /// [context](super::Context::cancel_reason) is cancelled and its remaining work is no longer needed. The key runs
-    /// again only if it was added again.
+    /// The run counts neither as a success nor as a failure. A handler returns it if its
+    /// [context](super::Context::cancel_reason) is cancelled, and the rest of its work is no longer
+    /// needed. The key runs again only if it was added again.
     pub const fn cancelled() -> Self {
         Self::new(Completion::Cancelled)
     }
 
-    /// Sets the priority of the key's next run. The default is the priority of this run.
+    /// Sets the priority of the next run of the key. By default, it is the priority of this run.
     pub const fn priority(self, priority: i32) -> Self {
         Self { priority: Some(priority), ..self }
     }
@@ -84,10 +87,11 @@ impl Action {
     }
 }
 
-/// The result of a run that failed. The default completion is [`Completion::Retry`].
+/// The result of a run that failed. By default, its completion is [`Completion::Retry`].
 ///
-/// An error is created from any error with `?` or `into`, and also from a string. Because of this conversion, the type
-/// does not implement [`std::error::Error`]. [`source`](Self::source) returns the original error.
+/// Any error, and also a string, is converted with `?` or `into`. Because of this conversion, this
+/// type cannot implement [`std::error::Error`]. [`source`](Self::source) returns the original
+/// error.
 ///
 /// # Examples
 ///
@@ -113,30 +117,31 @@ pub struct Error {
 }
 
 impl Error {
-    /// The run failed, and is retried after `delay`: [`Completion::RetryAfter`].
+    /// Creates the result of a run that failed, and is retried after `delay`:
+    /// [`Completion::RetryAfter`].
     pub fn retry_after(delay: Duration, error: impl Into<Box<dyn StdError + Send + Sync>>) -> Self {
         Self { completion: Completion::RetryAfter(delay), ..Self::from(error) }
     }
 
-    /// The run failed, and is not retried: [`Completion::GiveUp`].
+    /// Creates the result of a run that failed, and is not retried: [`Completion::GiveUp`].
     pub fn terminal(error: impl Into<Box<dyn StdError + Send + Sync>>) -> Self {
         Self { completion: Completion::GiveUp, ..Self::from(error) }
     }
 
-    /// The error of an attempt that took too long and was dropped.
+    /// Returns the error of an attempt that exceeded its time limit and was dropped.
     #[cfg(feature = "tokio")]
     pub(super) fn timed_out(after: Duration) -> Self {
         TimedOut { after, error: None }.into()
     }
 
-    /// The error of an attempt that returned an error after its timeout.
+    /// Returns the error of an attempt that returned an error after its time limit.
     #[cfg(feature = "tokio")]
     pub(super) fn after_timeout(self, after: Duration) -> Self {
         let error = TimedOut { after, error: Some(self.source) };
         Self { source: Box::new(error), ..self }
     }
 
-    /// Sets the priority of the key's next run. The default is the priority of this run.
+    /// Sets the priority of the next run of the key. By default, it is the priority of this run.
     #[must_use]
     pub fn priority(self, priority: i32) -> Self {
         Self { priority: Some(priority), ..self }
@@ -148,7 +153,7 @@ impl Error {
         &*self.source
     }
 
-    /// Returns the original error, by value.
+    /// Converts this value into the original error.
     #[must_use]
     pub fn into_source(self) -> Box<dyn StdError + Send + Sync> {
         self.source
@@ -180,7 +185,7 @@ impl fmt::Debug for Error {
 #[derive(Debug)]
 struct TimedOut {
     after: Duration,
-    /// The handler's own error.
+    /// The error that the handler has returned, if it has returned.
     error: Option<Box<dyn StdError + Send + Sync>>,
 }
 

@@ -1,4 +1,5 @@
-//! The interface between workers and queues.
+//! The interface between workers and queues, which a queue in memory and a queue in a store
+//! implement.
 
 use std::fmt;
 use std::future::{Future, pending, ready};
@@ -12,7 +13,7 @@ use crate::clock::Clock;
 use crate::sync::drop_quietly;
 use crate::{CancelReason, Completion, Drained, Item, Key, Queue, Reasons};
 
-/// A queue from which [`Workers`](super::Workers) take keys: a queue of this crate, or one of
+/// A queue from which [`Workers`](super::Workers) take keys. It is a queue of this crate or of
 /// requeue-store.
 // The trait is hidden, because it follows the needs of the workers and of the store.
 #[doc(hidden)]
@@ -22,33 +23,32 @@ pub trait WorkQueue: Clone + Send + Sync + 'static {
     /// A key in flight.
     type Item: WorkItem<Key = Self::Key>;
 
-    /// Waits for the next key. Returns `None` when no more keys will come.
+    /// Waits for the next key. Returns `None` if no more keys will come.
     fn next_item(&self) -> impl Future<Output = Option<Self::Item>> + Send;
 
-    /// Returns the clock that measures timeouts.
+    /// Returns the clock by which workers measure timeouts.
     fn clock(&self) -> Arc<dyn Clock>;
 
-    /// Shuts the queue down. Afterwards, the queue delivers only the keys that it must still
-    /// deliver.
+    /// Shuts the queue down. It then delivers only its ready keys, and dirty keys once more.
     fn shut_down(&self);
 
-    /// Waits until all completions of the workers were recorded, and the claimed keys that no
-    /// worker took were returned.
+    /// Waits until the queue has recorded all completions of the workers, and has returned the
+    /// claimed keys that no worker took.
     ///
-    /// The method is called after the workers have stopped. The default implementation is ready immediately, for queues
-    /// without I/O.
+    /// This method is called after the workers have stopped. The default implementation does not
+    /// wait, for queues without I/O.
     fn wait_settled(&self) -> impl Future<Output = ()> + Send {
         ready(())
     }
 
-    /// Returns the numbers of remaining keys, and the keys that were dropped.
+    /// Returns the numbers of the remaining keys, and the dropped keys.
     fn take_left(&self) -> Drained<Self::Key>;
 
-    /// Counts a panic of a handler.
+    /// Counts that a handler has panicked.
     fn note_panic(&self) {}
 }
 
-/// A key in flight. If it is dropped before its completion, the run has failed.
+/// A delivered key. If it is dropped before its completion, the run has failed.
 // The trait is hidden, because it is a part of `WorkQueue`.
 #[doc(hidden)]
 pub trait WorkItem: Send + Sized + 'static {
@@ -58,60 +58,62 @@ pub trait WorkItem: Send + Sized + 'static {
     /// Returns the key.
     fn key(&self) -> &Self::Key;
 
-    /// Returns the numbers of the delivery.
+    /// Returns the attempt, the adds and other data of the delivery.
     fn delivery(&self) -> Delivery;
 
-    /// Returns the reasons of the adds that this run serves. The default is for queues that keep no reasons.
+    /// Returns the reasons of the adds that this run serves. The default implementation is for
+    /// queues that store no reasons.
     fn reasons(&self) -> Reasons {
         Reasons::default()
     }
 
-    /// Sets the priority of the key's next run, if the completion causes a run.
+    /// Sets the priority of the next run of the key, if the completion causes a run.
     fn set_priority(&mut self, priority: i32);
 
-    /// Waits until the queue cancels this run, or until the key no longer belongs to this worker, and
-    /// returns the reason.
+    /// Waits until the queue cancels this run, or until the key no longer belongs to this worker.
+    /// Returns the reason.
     ///
-    /// Workers then cancel the handler's context with this reason. If the handler does not return
-    /// within the grace period, they drop its future and complete the delivery with
+    /// Workers then cancel the context of the handler for this reason. If the handler does not
+    /// return within the grace period, they drop its future, and complete the delivery with
     /// [`Completion::Cancelled`]. The default implementation never becomes ready, for queues that
     /// cancel no runs.
     fn cancelled(&self) -> impl Future<Output = CancelReason> + Send + use<Self> {
         pending()
     }
 
-    /// Begins the span of the run. The default implementation is for queues without traces.
+    /// Starts the span of the run. The default implementation is for queues that create no spans.
     #[cfg(feature = "opentelemetry")]
     fn start_span(&self) -> Option<crate::trace::RunSpan> {
         None
     }
 
-    /// Records the error of a failed run, before its completion.
+    /// Stores the error of a failed run. Workers call this method before the completion.
     ///
-    /// A queue that keeps errors overrides this method.
+    /// The default implementation is for queues that store no errors.
     fn note_error(&mut self, _error: &Error) {}
 
     /// Completes the delivery with `completion`.
     fn complete(self, completion: Completion) -> impl Future<Output = ()> + Send;
 }
 
-/// The numbers of a delivery, which a handler sees in its [`Context`](super::Context).
+/// The data of a delivery that a handler gets in its [`Context`](super::Context).
 // The struct is hidden, because it is a part of `WorkItem`.
 #[doc(hidden)]
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Delivery {
-    /// 1, plus the number of consecutive failures before this run.
+    /// The number of this attempt: one more than the number of consecutive failures before this
+    /// run.
     pub attempt: u32,
     /// The number of adds that this run serves.
     pub adds: u32,
-    /// The flags of the adds that this run serves, combined by bitwise or.
+    /// The flags of all adds that this run serves, or-ed.
     pub flags: u32,
     /// The highest priority of the adds that this run serves.
     pub priority: i32,
-    /// How long the key was ready before this delivery, or `None` if the queue does not keep this
-    /// time.
+    /// The time for which the key was ready before this delivery, or `None` if the queue does not
+    /// measure it.
     pub queued: Option<Duration>,
-    /// A number that is greater for each later delivery of the key.
+    /// The fencing token: a number that grows with each delivery of the key.
     pub fencing_token: u64,
 }
 
@@ -128,8 +130,7 @@ impl<K: Key + fmt::Debug, S: BuildHasher + Send + Sync + 'static> WorkQueue for 
     }
 
     fn shut_down(&self) {
-        // The drain contains the dropped keys. When the drain is dropped, it leaves these keys to
-        // `take_dropped`.
+        // The drain owns the dropped keys. Dropping it passes these keys to `take_dropped`.
         drop_quietly(self.shut_down_with_drain());
     }
 

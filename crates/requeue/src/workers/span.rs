@@ -1,5 +1,5 @@
-//! The span of OpenTelemetry around an attempt. Without the feature `opentelemetry`, the span has
-//! no effect.
+//! The OpenTelemetry span of a run, for workers. Without the feature `opentelemetry`, it has no
+//! effect.
 
 use std::fmt;
 
@@ -10,7 +10,7 @@ use crate::sync::quietly;
 #[cfg(feature = "opentelemetry")]
 use crate::trace::RunSpan;
 
-/// The span of an attempt. The span ends when this value is dropped.
+/// The span of the run. Dropping this value ends the span.
 pub(super) struct AttemptSpan {
     #[cfg(feature = "opentelemetry")]
     run: Option<RunSpan>,
@@ -21,7 +21,7 @@ impl AttemptSpan {
     pub(super) fn start<I: WorkItem<Key: fmt::Debug>>(item: &I) -> Self {
         let run = item.start_span();
         if let Some(run) = run.as_ref().filter(|run| run.is_recording()) {
-            // The key's `Debug` is user code.
+            // The `Debug` of a key is user code, so its panics are caught.
             quietly(|| format!("{:?}", item.key())).into_iter().for_each(|key| run.set_key(key));
         }
         Self { run }
@@ -43,12 +43,12 @@ impl AttemptSpan {
         }
     }
 
-    /// Ends the span. `None` means that the run was dropped.
+    /// Ends the span. `result` is the result of the attempt, or `None` if its future was dropped.
     pub(super) fn end_with(self, result: Option<&Result<Action, Error>>) {
         let run = self.run.as_ref().filter(|run| run.is_recording());
         if let (Some(run), Some(Err(error))) = (run, result) {
-            // The words of `error.type` come from a small set, and an error of a user has no such
-            // word.
+            // The values of `error.type` must come from a small set, and an error of a user does
+            // not contain such a word.
             quietly(|| error.to_string()).into_iter().for_each(|error| run.fail("_OTHER", error));
         }
     }

@@ -1,7 +1,7 @@
-//! Workers that are tasks of a tokio runtime.
+//! Workers on tasks of a tokio runtime.
 //!
-//! A shutdown takes at most the drain timeout plus the grace period, unless a handler blocks its
-//! thread.
+//! A shutdown takes at most the sum of the drain timeout and the grace period, unless a handler
+//! blocks its thread.
 
 use std::fmt;
 use std::future::Future;
@@ -21,10 +21,10 @@ use crate::clock::sleep_until;
 
 /// Runs a handler for each key of a queue, on tasks of a tokio runtime.
 ///
-/// Each of `concurrency` tasks takes a key, runs the handler, and completes the delivery with its
-/// result. An [`Action`] is a success. An [`Error`] is a failure, and is retried with the queue's
-/// backoff. A panic of the handler is a failure, and its worker continues. Code without a runtime
-/// uses [`ThreadWorkers`](super::ThreadWorkers).
+/// Each of `concurrency` tasks takes a key, runs the handler, and completes the delivery with the
+/// result. An [`Action`] is a success. An [`Error`] is a failure, and the key is retried with the
+/// backoff of the queue. A panic of the handler is a failure, and its worker continues. For code
+/// without a runtime, there are [`ThreadWorkers`](super::ThreadWorkers).
 ///
 /// # Examples
 ///
@@ -67,7 +67,7 @@ where
     H: Fn(Q::Key, Context) -> F + Send + Sync + 'static,
     F: Future<Output = Result<Action, Error>> + Send + 'static,
 {
-    /// Creates workers with one task, without a limit of retries and without a timeout.
+    /// Creates workers with one task, with an unlimited number of retries and without a timeout.
     pub fn new(queue: Q, handler: H) -> Self {
         Self {
             queue,
@@ -80,63 +80,66 @@ where
         }
     }
 
-    /// Sets the number of tasks, which is the maximum number of keys in flight at the same time.
+    /// Sets the number of tasks, which is the maximum number of keys that they have in flight.
     ///
-    /// The default is 1, and 0 counts as 1. To stop deliveries, [`pause`](crate::Queue::pause) the
-    /// queue.
+    /// The default is 1, and 0 is treated as 1. To stop the deliveries,
+    /// [`pause`](crate::Queue::pause) the queue.
     pub fn concurrency(mut self, workers: usize) -> Self {
         self.concurrency = workers.max(1);
         self
     }
 
-    /// Gives up a key that fails `retries` times after its first run, and calls
+    /// Gives up a key when it has failed `retries` times after its first run, and then calls
     /// [`on_give_up`](Self::on_give_up).
     ///
-    /// A key that was added during its last run runs again immediately, with its failures reset.
+    /// If the key was added during its last run, it runs again immediately, and its failures are
+    /// forgotten.
     ///
-    /// The default is no limit. Choose a limit whose backoffs are longer than the outages that a key must survive. With
-    /// the [default backoff](crate::Builder::backoff), 5 retries take 16 to 31 s, 7 retries 1 to 2 min, and 10 retries
-    /// 7 to 14 min.
+    /// By default, the number of retries is unlimited. Choose a number whose backoffs together are
+    /// longer than the outages that a key must survive. With the [default
+    /// backoff](crate::Builder::backoff), 5 retries take 16 to 31 s, 7 retries 1 to 2 min, and 10
+    /// retries 7 to 14 min.
     pub fn max_retries(mut self, retries: u32) -> Self {
         self.options.max_retries = Some(retries);
         self
     }
 
-    /// Fails an attempt that takes longer than `timeout`, by the queue's clock.
+    /// Makes an attempt fail if it takes longer than `timeout`, measured by the clock of the queue.
     ///
-    /// The [cancellation token](Context::cancelled) of the attempt is cancelled first. If the attempt does not return
-    /// within the [grace period](Self::grace), its future is dropped. The default is no timeout.
+    /// At that time, the [cancellation token](Context::cancelled) of the attempt is cancelled. If
+    /// the attempt does not return within the [grace period](Self::grace), its future is dropped.
+    /// By default, there is no timeout.
     ///
-    /// The result of an attempt that returns within the grace period counts. If it is an error, its
-    /// text becomes, for example, `timed out after 3s`, its `source` is the handler's error, and
-    /// its completion is unchanged.
+    /// If the attempt returns within the grace period, its result is used. If the result is an
+    /// error, its text becomes, for example, `timed out after 3s`, and its `source` is the error of
+    /// the handler. Its completion does not change.
     ///
-    /// Code in `spawn_blocking` cannot be stopped. Such code continues, although another worker may already have the
-    /// key.
+    /// Code in `spawn_blocking` cannot be stopped. It continues, even if another worker already has
+    /// the key.
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.timeout = Some(timeout);
         self
     }
 
-    /// Sets how long a cancelled attempt may take to return. The default is 10 s.
+    /// Sets the time within which a cancelled attempt must return. The default is 10 s.
     pub fn grace(mut self, grace: Duration) -> Self {
         self.options.grace = grace;
         self
     }
 
-    /// Limits how long [`run_until`](Self::run_until) waits after the shutdown.
+    /// Limits the time for which [`run_until`](Self::run_until) waits after the shutdown.
     ///
-    /// When `timeout` has passed, no more runs begin, and runs in flight are cancelled. The default
-    /// is no limit.
+    /// When `timeout` has passed, no more runs start, and the runs in flight are cancelled. By
+    /// default, the time is unlimited.
     ///
     /// A cancelled run has the [grace period](Self::grace) to stop, so **a shutdown can take the
-    /// sum of both times**. Keep the sum below the time after which the program is killed:
-    /// Kubernetes' `terminationGracePeriodSeconds` is 30 s by default, and the grace period of a
-    /// run is 10 s.
+    /// sum of both times**. The sum must be shorter than the time after which the program is
+    /// killed. In Kubernetes, this is `terminationGracePeriodSeconds`, which is 30 s by default.
+    /// The grace period of a run is 10 s by default.
     ///
-    /// A shutdown takes longer in two cases: a handler blocks its thread, so that it cannot be
-    /// stopped; or a store has not recorded all completions. The workers wait for the store as long
-    /// as the leases last.
+    /// A shutdown can take longer for two reasons. A handler that blocks its thread cannot be
+    /// stopped. And if a store has not recorded all completions, the workers wait for the store as
+    /// long as the leases last.
     pub fn drain_timeout(mut self, timeout: Duration) -> Self {
         self.drain_timeout = Some(timeout);
         self
@@ -145,22 +148,22 @@ where
     /// Calls `f` for each key that is given up: after [`max_retries`](Self::max_retries), or
     /// because of a [terminal](Error::terminal) error.
     ///
-    /// The hook is called on the worker's task, before the completion of the delivery. If the hook blocks, the worker
-    /// takes no further key, and the runtime's thread runs no other task. Move long work to another task or thread. A
-    /// panic in the hook is ignored.
+    /// The task of the worker calls the hook before it completes the delivery. If the hook blocks,
+    /// the worker takes no further key, and the thread of the runtime runs no other task. Move long
+    /// work to another task or thread. A panic of the hook is ignored.
     pub fn on_give_up(mut self, f: impl Fn(Q::Key, Error) + Send + Sync + 'static) -> Self {
         self.options.on_give_up = Some(Arc::new(f));
         self
     }
 
-    /// Calls `f` for the key of each run, after the completion of its delivery.
+    /// Calls `f` with the key of each run, after the delivery is completed.
     ///
-    /// At that time, a key that failed is already backing off. If the failed run was for an outdated state, `f` can
-    /// [`forget`](crate::Queue::forget) and [`add`](crate::Queue::add) the key. An add before the completion becomes
-    /// part of the retry.
+    /// At that time, a key that has failed is already backing off. If the failed run was for an
+    /// outdated state, `f` can [`forget`](crate::Queue::forget) and [`add`](crate::Queue::add) the
+    /// key, which ends the backoff. An add before the completion would become part of the retry.
     ///
-    /// The hook is called on the worker's task, like [`on_give_up`](Self::on_give_up). At that time, the key may
-    /// already be in flight with another worker. A panic in the hook is ignored.
+    /// The task of the worker calls the hook, as with [`on_give_up`](Self::on_give_up). At that
+    /// time, another worker may already have the key. A panic of the hook is ignored.
     ///
     /// # Examples
     ///
@@ -191,7 +194,7 @@ where
     ///         released.add(key);
     ///     }
     /// });
-    /// // This takes no time, instead of two hours.
+    /// // The runs follow each other immediately. Without the hook, they would take two hours.
     /// workers.run().await;
     /// # });
     /// ```
@@ -200,10 +203,10 @@ where
         self
     }
 
-    /// Sets the span of an attempt.
+    /// Sets the function that creates the `tracing` span of an attempt.
     ///
-    /// The default span is called `attempt` and has the fields `key`, formatted with `Debug`, and
-    /// `attempt`. A panic in `f` fails the attempt.
+    /// The default span is called `attempt`, and has the fields `key`, formatted with `Debug`, and
+    /// `attempt`. If `f` panics, the attempt fails.
     pub fn span(
         mut self,
         f: impl Fn(&Q::Key, &Context) -> tracing::Span + Send + Sync + 'static,
@@ -212,9 +215,9 @@ where
         self
     }
 
-    /// Runs the workers until the queue is closed or shut down and delivers no more keys.
+    /// Runs the workers until the queue is closed or shut down, and delivers no more keys.
     ///
-    /// Returns a report of the remaining and dropped keys.
+    /// Returns the numbers of remaining keys, and the dropped keys.
     ///
     /// # Panics
     ///
@@ -222,17 +225,18 @@ where
     ///
     /// # Cancel safety
     ///
-    /// If the future is dropped, its workers are aborted. The keys of these workers are retried with backoff.
-    /// [`take_dropped`](crate::Queue::take_dropped) returns the keys that the report would have contained.
+    /// Dropping the future aborts its workers. The keys that they have in flight are retried with a
+    /// backoff. [`take_dropped`](crate::Queue::take_dropped) returns the keys that the result would
+    /// have contained.
     pub async fn run(self) -> Drained<Q::Key> {
         self.run_until(std::future::pending()).await
     }
 
-    /// Runs the workers until `shutdown` is ready, then shuts the queue down. Returns a report of
-    /// the remaining and dropped keys.
+    /// Runs the workers until `shutdown` is ready, and then shuts the queue down. Returns the
+    /// numbers of remaining keys, and the dropped keys.
     ///
-    /// Waiting keys are dropped. Ready keys are still delivered, and runs in flight complete,
-    /// within the [drain timeout](Self::drain_timeout). With a queue in a store, the method also
+    /// Waiting keys are dropped. Within the [drain timeout](Self::drain_timeout), ready keys are
+    /// still delivered, and runs in flight complete. If the queue is in a store, the method also
     /// waits until the store has recorded the completions, as long as the leases last.
     ///
     /// # Panics
@@ -241,7 +245,7 @@ where
     ///
     /// # Cancel safety
     ///
-    /// The same as for [`run`](Self::run).
+    /// As for [`run`](Self::run).
     pub async fn run_until(self, shutdown: impl Future<Output = ()>) -> Drained<Q::Key> {
         let this = Arc::new(self);
         let stop = CancellationToken::new();
@@ -259,12 +263,13 @@ where
                 this.drain_workers(&mut workers, &stop).await;
             }
         }
-        // The last completions must be recorded before the remaining keys are counted.
+        // The last completions must be recorded first, so that the numbers of remaining keys are
+        // right.
         this.queue.wait_settled().await;
         this.queue.take_left()
     }
 
-    /// Waits for the workers, and cancels their runs when the drain timeout has passed.
+    /// Waits for the workers. When the drain timeout has passed, cancels their runs.
     async fn drain_workers(&self, workers: &mut JoinSet<()>, stop: &CancellationToken) {
         let Some(timeout) = self.drain_timeout else { return join_all(workers).await };
         let clock = self.queue.clock();
@@ -273,8 +278,9 @@ where
             () = join_all(workers) => return,
             () = sleep_until(&clock, clock.now() + timeout) => stop.cancel(),
         }
-        // Each worker stops within the grace period. A worker that waits for a key stops immediately. If a worker has a
-        // key, the future of its run is dropped no later than the end of the grace period.
+        // Each worker stops within the grace period. A worker that waits for a key stops
+        // immediately. If a worker has a key, the future of its run is dropped at the end of the
+        // grace period at the latest.
         join_all(workers).await;
     }
 }

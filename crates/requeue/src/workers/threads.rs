@@ -1,7 +1,7 @@
-//! Workers that are threads, for code without a runtime.
+//! Workers on threads, for code without a runtime.
 //!
 //! A thread cannot be stopped from outside. If a handler ignores its cancellation, its thread
-//! therefore continues after a shutdown.
+//! continues after the shutdown.
 
 use std::fmt;
 use std::hash::BuildHasher;
@@ -25,10 +25,10 @@ use crate::{Drained, Item, Key, Queue};
 
 /// Runs a handler for each key of a queue, on threads.
 ///
-/// Each thread takes a key, runs the handler, and completes the delivery with its result. An
-/// [`Action`] is a success. An [`Error`] is a failure, and is retried with the queue's backoff. A
-/// panic of the handler is a failure, and its thread continues. No runtime is needed. In a tokio
-/// runtime, use `Workers`.
+/// Each thread takes a key, runs the handler, and completes the delivery with the result. An
+/// [`Action`] is a success. An [`Error`] is a failure, and the key is retried with the backoff of
+/// the queue. A panic of the handler is a failure, and its thread continues. No runtime is needed.
+/// In a tokio runtime, use `Workers`.
 ///
 /// # Examples
 ///
@@ -67,45 +67,47 @@ where
     S: BuildHasher + Send + Sync + 'static,
     H: Fn(K, Context) -> Result<Action, Error> + Send + Sync + 'static,
 {
-    /// Creates workers with one thread, without a limit of retries.
+    /// Creates workers with one thread, and with an unlimited number of retries.
     pub fn new(queue: Queue<K, S>, handler: H) -> Self {
         Self { queue, handler, options: Options::new(), threads: 1, drain_timeout: None }
     }
 
-    /// Sets the number of threads, which is the maximum number of keys in flight at the same time.
+    /// Sets the number of threads, which is the maximum number of keys that they have in flight.
     ///
-    /// The default is 1, and 0 counts as 1.
+    /// The default is 1, and 0 is treated as 1.
     pub fn threads(mut self, threads: usize) -> Self {
         self.threads = threads.max(1);
         self
     }
 
-    /// Gives up a key that fails `retries` times after its first run, and calls
+    /// Gives up a key when it has failed `retries` times after its first run, and then calls
     /// [`on_give_up`](Self::on_give_up).
     ///
-    /// A key that was added during its last run runs again immediately, with its failures reset.
+    /// If the key was added during its last run, it runs again immediately, and its failures are
+    /// forgotten.
     ///
-    /// The default is no limit. Choose a limit whose backoffs are longer than the outages that a key must survive. With
-    /// the [default backoff](crate::Builder::backoff), 5 retries take 16 to 31 s, 7 retries 1 to 2 min, and 10 retries
-    /// 7 to 14 min.
+    /// By default, the number of retries is unlimited. Choose a number whose backoffs together are
+    /// longer than the outages that a key must survive. With the [default
+    /// backoff](crate::Builder::backoff), 5 retries take 16 to 31 s, 7 retries 1 to 2 min, and 10
+    /// retries 7 to 14 min.
     pub fn max_retries(mut self, retries: u32) -> Self {
         self.options.max_retries = Some(retries);
         self
     }
 
-    /// Limits how long [`run_until`](Self::run_until) waits after the shutdown, by the queue's
-    /// clock.
+    /// Limits the time for which [`run_until`](Self::run_until) waits after the shutdown, measured
+    /// by the clock of the queue.
     ///
-    /// When `timeout` has passed, no more runs begin. Runs in flight are
-    /// [cancelled](Context::is_cancelled), and have the [grace period](Self::grace) to stop. The
-    /// default is no limit.
+    /// When `timeout` has passed, no more runs start. The runs in flight are
+    /// [cancelled](Context::is_cancelled), and have the [grace period](Self::grace) to stop. By
+    /// default, the time is unlimited.
     pub fn drain_timeout(mut self, timeout: Duration) -> Self {
         self.drain_timeout = Some(timeout);
         self
     }
 
-    /// Sets how long cancelled runs may take until [`run_until`](Self::run_until) returns without
-    /// them.
+    /// Sets the time within which cancelled runs must stop. After this time,
+    /// [`run_until`](Self::run_until) returns without them.
     ///
     /// The default is 10 s.
     pub fn grace(mut self, grace: Duration) -> Self {
@@ -113,50 +115,50 @@ where
         self
     }
 
-    /// Calls `f` for each key that is given up, before the completion of its delivery.
+    /// Calls `f` with each key that is given up, before its delivery is completed.
     ///
-    /// A panic in `f` is ignored.
+    /// A panic of `f` is ignored.
     pub fn on_give_up(mut self, f: impl Fn(K, Error) + Send + Sync + 'static) -> Self {
         self.options.on_give_up = Some(Arc::new(f));
         self
     }
 
-    /// Calls `f` for the key of each run, after the completion of its delivery.
+    /// Calls `f` with the key of each run, after its delivery is completed.
     ///
-    /// A panic in `f` is ignored.
+    /// A panic of `f` is ignored.
     pub fn on_finish(mut self, f: impl Fn(K) + Send + Sync + 'static) -> Self {
         self.options.on_finish = Some(Arc::new(f));
         self
     }
 
-    /// Runs the workers until the queue is closed or shut down and delivers no more keys.
+    /// Runs the workers until the queue is closed or shut down, and delivers no more keys.
     ///
-    /// Returns a report of the remaining and dropped keys.
+    /// Returns the numbers of remaining keys, and the dropped keys.
     ///
     /// # Panics
     ///
-    /// Panics if the system cannot start a thread.
+    /// Panics if the operating system refuses to start a thread.
     #[track_caller]
     pub fn run(self) -> Drained<K> {
         self.run_workers(None::<fn()>)
     }
 
-    /// Runs the workers until `shutdown` returns, then shuts the queue down. Returns a report of
-    /// the remaining and dropped keys.
+    /// Runs the workers until `shutdown` returns, and then shuts the queue down. Returns the
+    /// numbers of remaining keys, and the dropped keys.
     ///
-    /// Waiting keys are dropped. Ready keys are still delivered, and runs in flight complete,
-    /// within the [drain timeout](Self::drain_timeout).
+    /// Waiting keys are dropped. Within the [drain timeout](Self::drain_timeout), ready keys are
+    /// still delivered, and runs in flight complete.
     ///
-    /// `shutdown` runs on a separate thread and can block, for example on a channel. If the queue stops delivering keys
-    /// earlier, `shutdown` does not have to return.
+    /// `shutdown` runs on its own thread and may block, for example on a channel. If the queue
+    /// stops delivering keys before, `shutdown` does not have to return.
     ///
-    /// A thread cannot be stopped from outside. A handler that ignores its cancellation for longer
-    /// than the grace period continues after this method has returned, and then completes its
-    /// delivery.
+    /// A thread cannot be stopped from outside. If a handler ignores its cancellation for longer
+    /// than the grace period, it continues after this method has returned. It then completes its
+    /// delivery when it returns.
     ///
     /// # Panics
     ///
-    /// Panics if the system cannot start a thread.
+    /// Panics if the operating system refuses to start a thread.
     #[track_caller]
     pub fn run_until(self, shutdown: impl FnOnce() + Send + 'static) -> Drained<K> {
         self.run_workers(Some(shutdown))
@@ -172,7 +174,7 @@ where
             let (worker, events) = (Arc::clone(&worker), events.clone());
             thread::spawn(move || {
                 worker.run_worker();
-                // The receiver no longer exists if `run_until` has returned without this thread.
+                // If `run_until` has returned without this thread, the receiver no longer exists.
                 let _ = events.send(Event::Ended);
             })
         });
@@ -192,7 +194,7 @@ where
             waiting.wait_until_ended(drain_timeout, false);
         }
         if waiting.running > 0 {
-            // The flag is set before the unpark, so a thread that wakes up finds it set.
+            // The flag is set before the unpark, so a thread that is unparked reads the new value.
             stop.cancel();
             started.iter().for_each(|thread| thread.thread().unpark());
             waiting.wait_until_ended(Some(grace), false);
@@ -210,39 +212,39 @@ impl<K: Key + fmt::Debug, S, H> fmt::Debug for ThreadWorkers<K, S, H> {
     }
 }
 
-/// An event for the thread that waits for the workers.
+/// An event that the waiting thread receives.
 enum Event {
     /// A worker has stopped.
     Ended,
     ShutDown,
-    /// The clock's alarm has gone off.
+    /// The clock has woken the waker of the alarm.
     Alarm,
 }
 
-/// The wait for the workers.
+/// The thread that waits for the workers to stop.
 struct Waiting<'q> {
     clock: &'q dyn Clock,
     received: Receiver<Event>,
     events: Sender<Event>,
-    /// The number of workers that have not stopped.
+    /// The number of workers that have not stopped yet.
     running: usize,
 }
 
 impl Waiting<'_> {
-    /// Waits until all workers have stopped, for at most `timeout`. If `or_shut_down` is true, a shutdown also ends the
-    /// wait.
+    /// Waits until all workers have stopped, for at most `timeout`. If `or_shut_down` is true, also
+    /// returns when `shutdown` has returned.
     fn wait_until_ended(&mut self, timeout: Option<Duration>, or_shut_down: bool) {
         let deadline = timeout.map(|timeout| self.clock.now() + timeout);
         let events = self.events.clone();
         let waker = waker_fn(move || _ = events.send(Event::Alarm));
         while self.running > 0 && deadline.is_none_or(|deadline| self.clock.now() < deadline) {
-            // The alarm is armed again in each iteration, because it may go off early.
+            // Each iteration arms a new alarm, because an alarm may be early.
             let alarm = deadline.map(|deadline| self.clock.arm(deadline, &waker));
             match self.received.recv() {
                 Ok(Event::Ended) => self.running -= 1,
                 Ok(Event::ShutDown) if or_shut_down => return,
                 Ok(Event::ShutDown | Event::Alarm) => {}
-                // This case is impossible, because `self` also holds a sender.
+                // This is impossible, because `self` also owns a sender.
                 Err(_) => return,
             }
             drop(alarm);
@@ -250,7 +252,7 @@ impl Waiting<'_> {
     }
 }
 
-/// The part of the workers that each thread runs.
+/// The data that all worker threads share.
 struct Worker<K: Key, S, H> {
     workers: ThreadWorkers<K, S, H>,
     stop: Token,
@@ -262,7 +264,7 @@ where
     S: BuildHasher + Send + Sync + 'static,
     H: Fn(K, Context) -> Result<Action, Error>,
 {
-    /// Takes keys until the queue delivers no more keys. The worker continues after panics.
+    /// Takes keys until the queue delivers no more. After a panic, the worker continues.
     fn run_worker(&self) {
         let mut panics = 0u32;
         loop {
@@ -272,8 +274,8 @@ where
                 Err(error) => {
                     self.workers.queue.note_panic();
                     drop_quietly(error);
-                    // If the worker had no item, the call for the next key has panicked. The worker waits, and calls
-                    // again.
+                    // If the worker had no item, the call for the next key has panicked. In every
+                    // case, the worker waits before it continues.
                     thread::park_timeout(panic_pause(panics));
                     panics = panics.saturating_add(1);
                 }
@@ -281,9 +283,10 @@ where
         }
     }
 
-    /// Takes a key, runs the handler, and completes the delivery. Returns true if the queue may deliver another key.
+    /// Takes a key, runs the handler, and completes the delivery. Returns true if the queue may
+    /// deliver another key.
     ///
-    /// A panic in this method fails the run, because the item is dropped.
+    /// If this method panics, it drops the item, so the run fails.
     fn run_round(&self) -> bool {
         let Some(mut item) = self.next_item() else { return false };
         let token = RunToken::new(&self.stop);
@@ -300,7 +303,7 @@ where
             Options::after_panic(&item, panic, &token)
         });
         span.end_with(Some(&result));
-        // The run has ended, so a later cancellation must not reach its token.
+        // The handler has returned, so a later cancellation must not cancel its token.
         drop(watch);
         let completion = self.workers.options.choose_completion(&mut item, attempt, result, &token);
         item.complete(completion);
@@ -310,10 +313,11 @@ where
         true
     }
 
-    /// Waits for the next key. Returns `None` if no more keys will come, or the workers were stopped.
+    /// Waits for the next key. Returns `None` if no more keys will come, or if the workers were
+    /// stopped.
     fn next_item(&self) -> Option<Item<'static, K>> {
-        // The thread polls a future, because a blocked getter could not be stopped while it waits
-        // for a key that is in flight and dirty.
+        // The thread polls a future instead of blocking in a getter. A blocked getter could not be
+        // stopped while it waits for a dirty key in flight.
         let mut next = pin!(self.workers.queue.next_item());
         let thread = thread::current();
         let waker = waker_fn(move || thread.unpark());

@@ -1,5 +1,5 @@
-//! The tokens that stop workers and cancel runs. With the feature `tokio`, tasks can also wait for
-//! them.
+//! The tokens that stop workers and cancel runs. With the feature `tokio`, tasks can wait for their
+//! cancellation.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -10,25 +10,24 @@ pub(super) use tokio_util::sync::CancellationToken as Token;
 pub(super) use self::flag::Token;
 use crate::CancelReason;
 
-/// The token of one run. The token is cancelled with a reason, or together with the token of its
-/// workers.
+/// The token of one run. It is cancelled for a reason, or together with the token of its workers.
 #[derive(Clone, Debug)]
 pub(super) struct RunToken {
     pub(super) token: Token,
-    /// The reason of the cancellation, or `None` if the workers stop.
+    /// The reason for the cancellation of this run. `None` if it was not cancelled itself, for
+    /// example because its workers stop.
     reason: Arc<Mutex<Option<CancelReason>>>,
 }
 
 impl RunToken {
-    /// Creates the token of a run of the workers that `stop` stops.
+    /// Creates the token of a run. `stop` is the token of its workers.
     pub(super) fn new(stop: &Token) -> Self {
         Self { token: stop.child_token(), reason: Arc::default() }
     }
 
-    /// Cancels the run. The first reason counts, but a reason of the queue replaces a reason of the workers.
+    /// Cancels the run. The first reason is kept, but a later reason replaces `TimedOut`.
     pub(super) fn cancel(&self, reason: CancelReason) {
-        // The reason is stored before the token is cancelled, so a run that notices the
-        // cancellation finds its reason.
+        // The reason is stored first, so that a run that notices the cancellation finds the reason.
         let mut first = self.reason.lock().unwrap_or_else(PoisonError::into_inner);
         if matches!(*first, None | Some(CancelReason::TimedOut)) {
             *first = Some(reason);
@@ -46,7 +45,8 @@ impl RunToken {
         self.is_cancelled().then(|| reason().unwrap_or(CancelReason::Stopping))
     }
 
-    /// Returns true if the queue has cancelled the run, by name or for a restart.
+    /// Returns true if the queue has cancelled the run, because a caller or an add has asked for
+    /// it.
     pub(super) fn is_cancelled_by_queue(&self) -> bool {
         matches!(self.cancel_reason(), Some(CancelReason::Cancelled | CancelReason::Restarted))
     }
@@ -57,7 +57,7 @@ mod flag {
     use std::sync::Arc;
     use std::sync::atomic::{AtomicBool, Ordering};
 
-    /// The flag of this token, and the flag of its parent.
+    /// A token without tokio: its own flag, and the flag of its parent.
     #[derive(Clone, Debug, Default)]
     pub(in super::super) struct Token {
         own: Arc<AtomicBool>,

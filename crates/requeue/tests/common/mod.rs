@@ -1,4 +1,4 @@
-//! Helpers that several test files share.
+//! Helpers that several files of tests share.
 #![allow(dead_code, reason = "each file uses a part")]
 #![allow(clippy::unwrap_used, reason = "tests say what they expect by unwrapping it")]
 
@@ -28,7 +28,7 @@ pub(crate) fn fake<K: Key>() -> (Queue<K>, FakeClock) {
     faked(Queue::builder())
 }
 
-/// Returns a queue as `fake` does, with client-go's re-add policy.
+/// Like `fake`, but with the re-add policy of client-go.
 pub(crate) fn fake_client_go<K: Key>() -> (Queue<K>, FakeClock) {
     faked(Builder::client_go())
 }
@@ -39,13 +39,13 @@ fn faked<K: Key>(builder: Builder<K>) -> (Queue<K>, FakeClock) {
     (builder.clock(clock.clone()).limiter(limiter).build().unwrap(), clock)
 }
 
-/// Returns a builder of queues on a fake clock that never moves. With the default clock, a failed
-/// key could become ready during a test on a slow machine.
+/// Returns a builder of queues whose clock never moves. With the default clock, a failed key could
+/// become ready during a test on a slow machine.
 pub(crate) fn timeless<K: Key>() -> Builder<K> {
     Queue::builder().clock(FakeClock::new())
 }
 
-/// Fails `item`, and returns the backoff of its key.
+/// Completes `item` as a failure, and returns the backoff of its key.
 pub(crate) fn retry<K: Key>(queue: &Queue<K>, item: Item<'_, K>) -> Duration {
     let key = item.key().clone();
     item.retry();
@@ -83,7 +83,7 @@ impl<K: Send> CustomOrder<K> for Fifo<K> {
     }
 }
 
-/// Returns a queue on the clock of the tokio runtime, so that tests can pause and advance the time.
+/// Returns a queue on the clock of the tokio runtime, which a test can pause and advance.
 #[cfg(feature = "tokio")]
 pub(crate) fn on_tokio<K: Key>() -> Queue<K> {
     on_tokio_builder().build().unwrap()
@@ -120,7 +120,7 @@ impl Wake for Wakes {
     }
 }
 
-/// Returns true if a getter would wait.
+/// Returns true if a getter of this queue would have to wait.
 pub(crate) fn would_wait<K: Key>(queue: &Queue<K>) -> bool {
     poll(&mut queue.get(), Waker::noop()).is_pending()
 }
@@ -138,12 +138,12 @@ pub(crate) fn ready<F: Future + Unpin>(mut future: F) -> F::Output {
     }
 }
 
-/// Takes the next key without an item, as client-go's `Get` does.
+/// Takes the next key and detaches its item, as client-go's `Get` does.
 pub(crate) fn take<K: Key>(queue: &Queue<K>) -> K {
     queue.try_get().map(Item::into_parts).expect("a key is ready").0
 }
 
-/// Takes all ready keys, and completes each with success.
+/// Takes all ready keys, and completes each delivery as a success.
 pub(crate) fn take_all<K: Key>(queue: &Queue<K>) -> Vec<K> {
     std::iter::from_fn(|| {
         let item = queue.try_get()?;
@@ -161,8 +161,7 @@ pub(crate) fn until(condition: impl Fn() -> bool) {
     }
 }
 
-/// Runs a future on this thread, which parks while the future waits. The function is a minimal
-/// runtime, with a waker only.
+/// A minimal runtime: runs a future on this thread, which parks while the future waits.
 pub(crate) fn block_on<F: Future>(future: F) -> F::Output {
     struct Unpark(Thread);
 

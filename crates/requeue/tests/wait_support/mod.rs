@@ -4,7 +4,7 @@ use std::future::poll_fn;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Poll, Waker};
 
-/// A stop that several loops share. When the stop is triggered, all these loops stop waiting.
+/// A stop that several loops share. Triggering it stops all of them.
 #[derive(Clone, Default)]
 pub(crate) struct Stop(Arc<Mutex<(bool, Vec<Waker>)>>);
 

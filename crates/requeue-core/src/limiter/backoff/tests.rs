@@ -15,7 +15,7 @@ fn limiter(base: Duration, cap: Duration) -> BackoffLimiter<u32> {
     BackoffLimiter::new(base, cap).seed(42)
 }
 
-/// Returns the delays of a key that fails at the end of each wait.
+/// Returns the delays of a key that fails exactly at the end of each wait.
 fn punctual<const N: usize>(limiter: &mut BackoffLimiter<u32>, mut now: Time) -> [Duration; N] {
     [(); N].map(|()| {
         let delay = limiter.delay(&1, now);
@@ -43,7 +43,7 @@ fn triggers_do_not_drive_a_key_to_its_longest_delay() {
         limiter.delay(&1, now);
         now = now + Duration::from_millis(10);
     }
-    // The first four waits take at least 0.5, 1, 2 and 4 s. The fifth wait outlasts the 10 s.
+    // The first four waits take at least 0.5, 1, 2 and 4 s. The fifth wait ends after the 10 s.
     assert!(limiter.num_requeues(&1) <= 5, "{}", limiter.num_requeues(&1));
     assert!(limiter.num_requeues(&1) >= 4);
 }
@@ -108,7 +108,7 @@ fn a_stream_of_new_keys_takes_no_more_memory_than_those_that_count() {
     let mut limiter = limiter(NANO, 100 * NANO);
     for key in 0..100_000_u32 {
         limiter.delay(&key, at(key.into()));
-        // About 201 entries have not expired yet.
+        // About 201 entries have not expired yet, and the sweep may not have reached all others.
         assert!(limiter.waits.len() <= 600, "{} at {key}", limiter.waits.len());
     }
 }
@@ -190,7 +190,7 @@ fn one_seed_gives_one_sequence_whatever_the_hasher() {
     assert_eq!(run(), run());
 }
 
-/// The rule of [`BackoffLimiter`]'s docs, implemented literally with a map that keeps expired
+/// A literal implementation of the docs of [`BackoffLimiter`]. Unlike the limiter, it keeps expired
 /// entries.
 #[derive(Default)]
 struct Model {
@@ -199,7 +199,7 @@ struct Model {
 
 enum Expected {
     Exactly(Duration),
-    /// A delay between half of this duration and all of it, and at least 1 ns.
+    /// The delay must be between half of this duration and the whole duration, and at least 1 ns.
     Jittered(Duration),
 }
 
@@ -224,8 +224,8 @@ impl Model {
 enum Op {
     Fail(u32),
     Forget(u32),
-    /// Moves the clock to the end of a key's wait or to its expiry: just before that time, exactly
-    /// to it, or just after it.
+    /// Sets the clock to the end of a key's wait or to its expiry: just before that time, exactly
+    /// at it, or just after it.
     Until(u32, bool, u64),
     Pass(u64),
     Back(u64),
@@ -293,8 +293,8 @@ proptest! {
         check(base, cap, seed, &ops)?;
     }
 
-    /// The cap is so long that no entry expires, because going back in time would not restore a
-    /// removed entry.
+    /// The maximum delay is so long that no entry expires. The limiter removes expired entries, and
+    /// cannot restore them when the clock goes back.
     #[test]
     fn so_it_does_when_the_clock_goes_back(
         base in 0..200_u64,

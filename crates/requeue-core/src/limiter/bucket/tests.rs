@@ -10,8 +10,8 @@ fn delay(bucket: &mut Bucket, nanos: u64) -> u64 {
     }
 }
 
-/// Rate in tokens per second, burst in tokens, and pairs of (now, delay) in nanoseconds, recorded
-/// from golang.org/x/time/rate 0.16. The clock occasionally goes back.
+/// The rate in tokens per second, the burst in tokens, and pairs (now, delay) in nanoseconds. They
+/// were recorded from golang.org/x/time/rate 0.16. In some pairs, the clock goes back.
 type Recorded = (f64, u32, &'static [(u64, u64)]);
 const RECORDED: [Recorded; 9] = [
     (
@@ -177,8 +177,8 @@ fn a_bucket_refills_but_holds_no_more_than_its_burst() {
     let mut bucket = Bucket::new(10.0, 2);
     let empty = |bucket: &mut Bucket, now| [(); 3].map(|()| delay(bucket, now));
     assert_eq!(empty(&mut bucket, 0), [0, 0, 100_000_000]);
-    // The third failure took the token of the first 100 ms. The other 50 ms added half of the next
-    // token.
+    // The third failure took the token of the first 100 ms. The other 50 ms have added half of the
+    // next token.
     assert_eq!(delay(&mut bucket, 150_000_000), 50_000_000);
     let hour_later = 3_600_000_000_000;
     assert_eq!(empty(&mut bucket, hour_later), [0, 0, 100_000_000]);
@@ -231,7 +231,8 @@ fn a_clock_that_goes_back_gives_no_token_and_takes_none() {
     assert_eq!(delay(&mut bucket, second), second, "refilled from the time the clock went back to");
 }
 
-/// A bucket that counts in exact integers: billionths of a token, and whole tokens per second.
+/// A bucket that computes with integers, without rounding. Its units are billionths of a token, and
+/// whole tokens per second.
 struct Model {
     billionths: i128,
     last: u64,
@@ -258,18 +259,18 @@ proptest! {
         let mut model = Model { billionths: i128::from(burst) * 1_000_000_000, last: 0 };
         let mut now = 1_000_000_000_u64;
         for (i, (back, permille, nanos)) in moves.into_iter().enumerate() {
-            // Moves the clock ahead by the time of up to two tokens, and occasionally back by the
-            // same time.
+            // Moves the clock forward by the time in which up to two tokens are added. Sometimes,
+            // moves it back by that time instead.
             let span = permille * 1_000_000 / u64::from(rate) + nanos;
             now = if back && i % 5 == 0 { now.saturating_sub(span) } else { now + span };
             let (got, expected) = (delay(&mut bucket, now), model.delay(rate, burst, now));
-            // The rounding error of the floats is far below 5 ns.
+            // The rounding error of the floating-point numbers is far below 5 ns.
             prop_assert!(got.abs_diff(expected) <= 5, "{got} for {expected}");
         }
     }
 
-    /// The guarantee of a bucket: the retries of n + burst failures in a row are spread over at
-    /// least the time in which n tokens are added.
+    /// The guarantee of a bucket: n + burst failures in a row are retried over at least the time in
+    /// which n tokens are added.
     #[test]
     fn no_more_pass_than_the_rate_allows(
         rate in 1..1_000_u32,

@@ -32,8 +32,8 @@ impl<K, V, S> KeyTable<K, V, S> {
         before - self.len()
     }
 
-    /// Asserts that the memory does not leak. There may be more slots than entries, in chunks that
-    /// were full before and in some spare chunks.
+    /// Asserts that the memory is proportional to the number of entries. There may be more slots
+    /// than entries: those of sparse chunks, and of a few spare chunks.
     fn assert_small(&self) {
         let (slots, places) = self.capacity();
         assert!(slots <= 4 * self.len() + 2 * CHUNK, "{slots} slots for {}", self.len());
@@ -163,7 +163,7 @@ fn a_small_table_is_small() {
     assert!(slots <= 32 && places <= 64, "{slots} {places}");
 }
 
-/// All entries are visited even if a few entries are spread over many vacant slots.
+/// The sweep visits all entries, even if a few entries are spread over many vacant slots.
 #[test]
 fn so_many_looks_as_there_are_entries_see_all_of_them() {
     for left in [1, 2, 600, 16_000] {
@@ -180,7 +180,7 @@ fn so_many_looks_as_there_are_entries_see_all_of_them() {
 #[test]
 fn a_sweep_in_steps_comes_to_all() {
     let mut table = with_keys((0..20_000).map(|key| key * 3));
-    // Some ranges of slots are dense, and some are sparse.
+    // Some ranges of slots are full, and others contain few entries.
     table.retain(|key, _| key % 16 == 0 || (10_000..20_000).contains(key));
     let (mut seen, mut hand) = (BTreeSet::new(), 0);
     let steps = table.len() / 2 + table.capacity().0 / CHUNK + 1;
@@ -199,7 +199,7 @@ fn a_sweep_in_steps_comes_to_all() {
 #[test]
 fn a_step_of_a_sweep_passes_a_few_chunks_at_most() {
     let mut table = with_keys(0..20_000);
-    // Whole chunks are empty, but the table has too many entries for a compaction.
+    // Whole chunks are empty, but the table has too many entries to be compacted.
     table.retain(|&key, _| usize::from(key) < CHUNK || usize::from(key) >= 37 * CHUNK);
     let (mut hand, mut steps) = (CHUNK, 0);
     while hand < 37 * CHUNK {
@@ -235,7 +235,7 @@ fn a_table_shows_its_entries() {
 }
 
 std::thread_local! {
-    /// The operation that panics for every key.
+    /// The name of the operation that panics for every key.
     static SORE: Cell<&'static str> = const { Cell::new("") };
 }
 
@@ -280,8 +280,8 @@ impl Drop for Touchy {
 
 type TouchyTable = KeyTable<Touchy, u32, RandomState>;
 
-/// Runs `op` while the operation `what` of each key panics, and returns the number of entries
-/// afterwards.
+/// Runs `op` while the operation `what` of each key panics. Returns the number of entries after
+/// that.
 fn len_after(
     table: &mut TouchyTable,
     what: &'static str,
@@ -296,7 +296,8 @@ fn len_after(
 
 #[test]
 fn a_key_that_panics_leaves_the_table_whole() {
-    // In turn, the bucket has a free place, the index must grow, and the index has grown.
+    // With these numbers of keys, the bucket has a free place, the index must grow, and the index
+    // has just grown.
     for count in [10_u16, 64 * 7, 2000] {
         let mut table = TouchyTable::with_hasher(RandomState::default());
         (0..count).for_each(|number| *table.get_or_default(&Touchy(number)) = 1);
@@ -307,7 +308,7 @@ fn a_key_that_panics_leaves_the_table_whole() {
         assert_eq!(len_after(table, "clone", |table| _ = table.get_or_default(&new)), all);
         assert_eq!(len_after(table, "eq", |table| _ = table.get_or_default(&old)), all);
         assert_eq!(len_after(table, "eq", |table| _ = table.remove(&old)), all);
-        // The table removes the key before the drop of the key panics.
+        // The table removes the key first, and then the `drop` of the key panics.
         assert_eq!(len_after(table, "drop", |table| _ = table.remove(&old)), all - 1);
         assert_eq!(len_after(table, "drop", |table| _ = table.retain(|key, _| key.0 > 1)), all - 2);
         let sweep = |table: &mut TouchyTable| _ = table.sweep(0, all, |key, _| key.0 > 2);

@@ -1,8 +1,10 @@
-//! A bucket of the index: the tags and the slots of up to twelve keys in 64 bytes, a cache line.
+//! A bucket of the index: the tags and slots of up to twelve keys, in 64 bytes, the size of a cache
+//! line.
 //!
-//! The first word holds the tags of places 0 to 7. The second word holds the tags of places 8 to 11. Its upper bytes
-//! count the keys that have overflowed to later buckets. Six words hold two slots each. Words are read and written
-//! whole, because a read that spans two writes waits for both.
+//! A bucket has eight words. The first word contains the tags of places 0 to 7. The lower half of
+//! the second word contains the tags of places 8 to 11, and its upper half the number of keys that
+//! have overflowed to later buckets. The other six words contain two slots each. All reads and
+//! writes are of whole words, because the processor delays a read that spans two recent writes.
 
 use wide::u8x16;
 
@@ -15,44 +17,45 @@ pub(super) const WORDS: usize = 8;
 
 pub(super) type Bucket = [u64; WORDS];
 
-/// One bit for each place.
+/// A mask with one bit for each place.
 const PLACES: u32 = (1 << WIDTH) - 1;
-/// The lower half of a word, because the second word holds only four tags.
+/// A mask for the lower half of a word. In the second word, only this half contains tags.
 const SECOND: u64 = 0xFFFF_FFFF;
-/// The position of the tag's seven bits in the hash. The bits above choose the bucket, and the bits below choose the
-/// segment.
+/// The position of the tag's seven bits in the hash. The bits above them choose the bucket, and the
+/// bits below them choose the segment.
 const TAG_SHIFT: u32 = 19;
-/// One overflowed key, as counted in the second word.
+/// The value that the second word gains for each overflowed key.
 const OVERFLOW: u64 = 1 << 32;
 
-/// Returns the tag of a key with `hash`: a bit that marks the place as taken, and seven bits of the
-/// hash.
+/// Returns the tag of a key with `hash`. The highest bit marks the place as taken, and the other
+/// seven bits are from the hash.
 #[inline]
 const fn tag(hash: u32) -> u8 {
     (hash >> TAG_SHIFT & 0x7F | 0x80) as u8
 }
 
-/// Returns the tags of all places. The four bytes above the tags are not tags.
+/// Returns the tags of the twelve places, followed by four bytes that are not tags.
 #[inline]
 fn tags(bucket: &Bucket) -> u8x16 {
     let tags = u128::from(bucket[0]) | u128::from(bucket[1]) << 64;
     u8x16::new(tags.to_le_bytes())
 }
 
-/// Returns the places where a key with `hash` may be.
+/// Returns the places whose tag equals the tag of `hash`. Only these places can contain a key with
+/// `hash`.
 #[inline]
 pub(super) fn matching_places(bucket: &Bucket, hash: u32) -> Places {
-    // The mask removes the bytes of the overflow count, because these bytes can look like tags.
+    // The mask removes the four bytes of the overflow counter, because they can look like tags.
     Places(tags(bucket).simd_eq(u8x16::splat(tag(hash))).to_bitmask() & PLACES)
 }
 
-/// Returns the places that are taken.
+/// Returns the places that contain a slot.
 #[inline]
 pub(super) fn taken_places(bucket: &Bucket) -> Places {
     Places(tags(bucket).to_bitmask() & PLACES)
 }
 
-/// Returns the places that are free.
+/// Returns the places that contain no slot.
 #[inline]
 pub(super) fn free_places(bucket: &Bucket) -> Places {
     Places(!tags(bucket).to_bitmask() & PLACES)
@@ -70,7 +73,7 @@ pub(super) fn set_slot(bucket: &mut Bucket, place: usize, slot: Slot) {
     *word = *word & !(SECOND << shift) | u64::from(Slot::to_bits(Some(slot))) << shift;
 }
 
-/// Puts `slot` into a free place.
+/// Puts `slot` into `place`, which must be free.
 #[inline]
 pub(super) fn put_slot(bucket: &mut Bucket, place: usize, hash: u32, slot: Slot) {
     bucket[place / 8 % 2] |= u64::from(tag(hash)) << (place % 8 * 8);
@@ -82,7 +85,7 @@ pub(super) fn clear_place(bucket: &mut Bucket, place: usize) {
     bucket[place / 8 % 2] &= !(0xFF << (place % 8 * 8));
 }
 
-/// Returns true if a key was inserted into a later bucket because this bucket was full.
+/// Returns true if the index put a key into a later bucket because this bucket was full.
 #[inline]
 pub(super) fn has_overflowed(bucket: &Bucket) -> bool {
     bucket[1] >= OVERFLOW
@@ -100,7 +103,7 @@ pub(super) fn remove_overflow(bucket: &mut Bucket) {
     bucket[1] -= OVERFLOW;
 }
 
-/// A set of places, with one bit for each.
+/// A set of places, as a mask with one bit for each place.
 #[derive(Clone, Copy)]
 pub(super) struct Places(u32);
 

@@ -1,15 +1,17 @@
-//! An index from the hash of a key to the slot of its record.
+//! An index that maps the hash of a key to the slot of the key's record.
 //!
-//! The index consists of segments, and a segment of buckets of 64 bytes. Each bucket has the tags
-//! and slots of up to twelve keys (`bucket`), so that most probes touch one cache line. A bucket
-//! that has overflowed counts the keys that went to later buckets, so that a removal leaves no
-//! tombstone. This is the layout of F14 (N. Bronson and X. Shi, *Open-sourcing F14*, 2019).
+//! The index consists of segments, and each segment consists of buckets of 64 bytes. A bucket
+//! contains the tags and slots of up to twelve keys (module `bucket`), so that most lookups read
+//! only one cache line. If a bucket is full, its keys overflow to later buckets, and the bucket
+//! counts them. A removal decrements these counters and therefore leaves no tombstone. This is the
+//! layout of F14 (N. Bronson and X. Shi, *Open-sourcing F14*, 2019).
 //!
-//! The segments are the buckets of linear hashing (W. Litwin, *Linear hashing: a new tool for file and table
-//! addressing*, 1980). As keys are added, segments are split in two, one after the other; as keys are removed, segments
-//! are merged again. Rehashing all keys in one step would block every caller for tens of milliseconds. A step here
-//! touches a few hundred keys. Half of them stay where they are. The other keys move to the same bucket and place of
-//! the new segment.
+//! The number of segments grows and shrinks by linear hashing (W. Litwin, *Linear hashing: a new
+//! tool for file and table addressing*, 1980). As keys are added, the index splits one segment
+//! after the other in two. As keys are removed, it merges them again. The usual alternative is to
+//! rehash all keys in one step, which would block every caller for tens of milliseconds. A split
+//! moves a few hundred keys at most: half the keys of the segment move to the new segment, and keep
+//! their bucket number and place.
 
 mod bucket;
 mod segment;
@@ -22,20 +24,21 @@ use super::chunked::give_back;
 use super::slab::Slab;
 use crate::types::Slot;
 
-/// The number of buckets in a segment.
+/// The number of buckets in a segment of an index that has several segments.
 const BUCKETS: usize = 1 << BITS;
-/// The number of segments that fit into the processor's nearest caches.
+/// The number of segments that fit into the nearest caches of the processor.
 const CACHED: usize = 64;
 
-/// A record that stores the hash of its key, and its position in the index.
+/// A record that stores the hash of its key, and the position of its slot in the index.
 pub(crate) trait Indexed {
     fn key_hash(&self) -> u32;
     fn index_position(&self) -> Position;
     fn set_position(&mut self, position: Position);
 }
 
-/// Folds a key's hash into the 32 bits that records store. Every bit depends on all bits of `hash`,
-/// so that hashes that differ in few bits choose different segments, buckets and tags.
+/// Reduces a key's hash to the 32 bits that records store. Every bit of the result depends on all
+/// bits of `hash`. Hashes that differ in few bits therefore choose different segments, buckets and
+/// tags.
 pub(crate) const fn fold(hash: u64) -> u32 {
     let product = hash as u128 * 0x9E37_79B9_7F4A_7C15;
     (product ^ product >> 64) as u32
@@ -43,12 +46,12 @@ pub(crate) const fn fold(hash: u64) -> u32 {
 
 pub(crate) struct Index {
     segments: Vec<Segment>,
-    /// The number of segments, rounded down to a power of two. Each segment with this number or a higher number was
-    /// split off a lower segment.
+    /// The number of segments, rounded down to a power of two. The segments with an index of `half`
+    /// or above were split off from the segments with an index below `half`.
     half: u32,
-    /// If the index has more keys than this number, the next segment is split.
+    /// The next segment is split when the index has more keys than this number.
     most: u32,
-    /// If the index has fewer keys than this number, the last segment is merged.
+    /// The last segment is merged when the index has fewer keys than this number.
     least: u32,
 }
 
@@ -57,22 +60,23 @@ impl Index {
         Self { segments: Vec::new(), half: 1, most: 0, least: 0 }
     }
 
-    /// Returns the number of the segment of keys with `hash`.
+    /// Returns the index of the segment that contains the keys with `hash`.
     #[inline]
     const fn segment_of(&self, hash: u32) -> usize {
         let at = hash & (self.half * 2 - 1);
-        // If segment `at` does not exist yet, its keys are still in the segment that will be split.
+        // If segment `at` does not exist yet, its keys are still in the segment from which it will
+        // be split off.
         if at as usize >= self.segments.len() { (at ^ self.half) as usize } else { at as usize }
     }
 
-    /// Returns true if the index is larger than the processor's nearest caches, so that prefetching
-    /// pays.
+    /// Returns true if the index does not fit into the nearest caches of the processor, so that
+    /// prefetching saves time.
     #[inline]
     pub(crate) const fn is_large(&self) -> bool {
         self.segments.len() > CACHED
     }
 
-    /// Makes the processor fetch the first bucket of `hash` into its cache.
+    /// Makes the processor load the first bucket of `hash` into its cache.
     #[inline]
     pub(crate) fn prefetch(&self, hash: u32) {
         if let Some(segment) = self.segments.get(self.segment_of(hash)) {
@@ -80,7 +84,7 @@ impl Index {
         }
     }
 
-    /// Returns the slot of the record with `hash` for which `is` returns true.
+    /// Returns the slot of the record that has `hash` and for which `is` returns true.
     #[inline]
     pub(crate) fn probe<T: Indexed>(
         &self,
@@ -91,8 +95,8 @@ impl Index {
         self.segments.get(self.segment_of(hash))?.probe(hash, |slot| is(records.get(slot)))
     }
 
-    /// Looks up `hash` in the first bucket only. Finds the slot of a record for which `is` returns
-    /// true, or a free place for a new record.
+    /// Searches only the first bucket of `hash`. Returns the slot of a record for which `is`
+    /// returns true, or a free place for a new record.
     #[inline(always)]
     pub(crate) fn find_in_first_bucket<T: Indexed>(
         &mut self,
@@ -101,8 +105,8 @@ impl Index {
         mut is: impl FnMut(&T) -> bool,
     ) -> Found<'_> {
         let at = self.segment_of(hash);
-        // An index that must grow offers no free place, because the split comes before the
-        // insertion.
+        // If the index must grow before the next insertion, the function returns no free place: a
+        // split could move the place.
         let full = records.len() >= self.most as usize;
         match self.segments.get_mut(at) {
             Some(segment) => segment.find_in_first_bucket(hash, full, |slot| is(records.get(slot))),
@@ -110,10 +114,11 @@ impl Index {
         }
     }
 
-    /// Inserts the record in `slot`, which the caller has just inserted into `records`.
+    /// Inserts `slot` into the index. The caller has just inserted the record with `hash` into
+    /// `records` at this slot.
     pub(crate) fn insert<T: Indexed>(&mut self, records: &mut Slab<T>, hash: u32, slot: Slot) {
-        // The record is already in `records`. The index grows first, because the insertion needs a
-        // free place.
+        // `records` already contains the new record. The index grows before the insertion, so that
+        // the segment has a free place.
         if records.len() > self.most as usize {
             self.split_segment(records);
         }
@@ -121,7 +126,7 @@ impl Index {
         self.segments[at].insert(records, slot);
     }
 
-    /// Removes a record that the caller has just removed from `slot`.
+    /// Removes `slot` from the index. The caller has just removed its record from `records`.
     #[inline]
     pub(crate) fn remove<T: Indexed>(
         &mut self,
@@ -135,8 +140,9 @@ impl Index {
         self.shrink_if_sparse(records);
     }
 
-    /// Removes the record with `hash` for which `is` returns true, and returns its slot. The caller
-    /// then removes the record from `records` and calls [`shrink_if_sparse`](Self::shrink_if_sparse).
+    /// Removes the slot of the record that has `hash` and for which `is` returns true, and returns
+    /// this slot. The caller then removes the record from `records`, and calls
+    /// [`shrink_if_sparse`](Self::shrink_if_sparse).
     #[inline]
     pub(crate) fn take_slot<T: Indexed>(
         &mut self,
@@ -148,7 +154,7 @@ impl Index {
         self.segments.get_mut(at)?.take_slot(hash, |slot| is(records.get(slot)))
     }
 
-    /// Shrinks the index if few records are left.
+    /// Merges the last segment if few records are left.
     #[inline]
     pub(crate) fn shrink_if_sparse<T: Indexed>(&mut self, records: &mut Slab<T>) {
         if records.len() < self.least as usize {
@@ -156,7 +162,7 @@ impl Index {
         }
     }
 
-    /// Replaces the slot of a record that has moved from `from` to `to`.
+    /// Replaces slot `from` with slot `to`, after the slab has moved the record.
     pub(crate) fn move_slot<T: Indexed>(&mut self, records: &Slab<T>, from: Slot, to: Slot) {
         let record = records.get(to);
         let hash = record.key_hash();
@@ -181,36 +187,37 @@ impl Index {
         let Some(last) = self.segments.pop() else { return };
         self.update_bounds();
         let into = self.segments.len() - self.half as usize;
-        // If many hashes have the same last bits, `insert` doubles the segment. Every key therefore
-        // fits.
+        // Every key fits, because `insert` doubles a segment that is full. This happens only if
+        // many hashes have the same last bits.
         for slot in last.slots() {
             self.segments[into].insert(records, slot);
         }
         give_back(&mut self.segments);
     }
 
-    /// Sets the numbers of keys at which the next segment is split or the last segment is merged.
+    /// Computes the numbers of keys at which the next segment is split, and at which the last
+    /// segment is merged.
     ///
-    /// While the average grows from `FULL` to `FULL + 1` keys per bucket, each segment is split one
-    /// time. Segments are merged if the average is below three keys per two buckets.
+    /// While the average number of keys per bucket grows from `FULL` to `FULL + 1`, each segment is
+    /// split one time. A segment is merged if the average is below three keys per two buckets.
     fn update_bounds(&mut self) {
         let segments = self.segments.len();
         self.half = 1 << segments.ilog2();
         let split = segments - self.half as usize;
         let most = BUCKETS * (self.half as usize * FULL as usize + split);
         let least = if segments > 1 { BUCKETS * segments * 3 / 2 } else { 0 };
-        // There are fewer than 2^32 keys.
+        // The index has fewer than 2^32 keys, because a record stores 32 bits of its hash.
         let number = |keys: usize| u32::try_from(keys).unwrap_or(u32::MAX);
         (self.most, self.least) = (number(most), number(least));
     }
 
-    /// Calls `visit` for the records of whole segments, from the segment of rank `from` on, until
-    /// it has visited at least `limit` records. Returns the rank before which all records have been
-    /// visited, or `None` if all records have been visited.
+    /// Calls `visit` for the records of whole segments, from rank `from` on, until it has visited
+    /// at least `limit` records. Returns the rank at which the next call continues, or `None` if
+    /// all segments have been visited.
     ///
-    /// The rank of a hash is its bits in reverse. The ranks of a segment are a contiguous range,
-    /// regardless of the splits that created it, so that a walk by rank is stable while the index
-    /// grows.
+    /// The rank of a hash consists of the bits of the hash in reverse order. Each segment contains
+    /// a contiguous range of ranks, regardless of the splits that created it. A walk by rank
+    /// therefore visits each record one time even if the index grows during the walk.
     pub(crate) fn visit_segments(
         &self,
         from: u32,
@@ -225,8 +232,8 @@ impl Index {
                 seen += 1;
                 visit(slot);
             }
-            // The hashes of a segment that was split have one more bit in common, so the segment covers half as many
-            // ranks.
+            // The hashes of a segment that was split have one more bit in common, so the segment
+            // contains half as many ranks.
             let split = at >= self.half as usize || at + (self.half as usize) < self.segments.len();
             let shift = 32 - (self.half.ilog2() + u32::from(split));
             let end = ((u64::from(from) >> shift) + 1) << shift;

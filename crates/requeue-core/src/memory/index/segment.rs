@@ -1,4 +1,4 @@
-//! A part of the index: the buckets of the keys whose hashes end in the same bits.
+//! A segment of the index: the buckets of all keys whose hashes have the same last bits.
 
 use alloc::vec;
 use alloc::vec::Vec;
@@ -10,25 +10,29 @@ use crate::memory::prefetch::prefetch;
 use crate::memory::slab::Slab;
 use crate::types::Slot;
 
-/// A segment has 2 to the power of `BITS` buckets (4 KiB) if the index has several segments.
+/// The binary logarithm of the number of buckets in a segment (4 KiB), if the index has several
+/// segments.
 pub(super) const BITS: u32 = 6;
-/// The average number of taken places per bucket, out of twelve, at which a small segment is full.
+/// A segment with fewer than 2^`BITS` buckets is full at this average number of taken places per
+/// bucket, out of twelve.
 pub(super) const FULL: u32 = 7;
-/// The same average for a segment of the usual size. Such a segment becomes this full only if many hashes have the same
-/// last bits.
+/// A segment with 2^`BITS` buckets is full at this average number of taken places per bucket. It
+/// reaches the average only if many hashes have the same last bits, because the index splits its
+/// segments earlier.
 const CRAMMED: u32 = 10;
 
-/// The position of a key's slot in the index. Each record stores its position, so that most slots are removed without a
-/// search. The position is stored as `2 place + 1`, like a [`Slot`].
+/// The position of a key's slot in the index. Each record stores this position, so that the index
+/// can remove most slots without a search. The value is stored as `2 place + 1`, so that it is
+/// never 0, like a [`Slot`].
 #[derive(Clone, Copy, PartialEq, Eq)]
 #[repr(transparent)]
 pub(crate) struct Position(NonZeroU8);
 
 impl Position {
-    /// The slot is in a later bucket of its probe sequence.
+    /// The slot overflowed to a later bucket of its probe sequence.
     pub(crate) const OVERFLOWED: Self = Self::in_place(15);
 
-    /// The slot is in the first bucket of its probe sequence, in `place`.
+    /// The slot is in the first bucket of its probe sequence, at `place`.
     #[inline]
     const fn in_place(place: usize) -> Self {
         match NonZeroU8::new((place as u8) << 1 | 1) {
@@ -46,22 +50,23 @@ impl Position {
 pub(super) struct Segment {
     words: Vec<u64>,
     /// The index of the word at which the first bucket begins. The address of this word is a
-    /// multiple of 64.
+    /// multiple of 64, the size of a cache line.
     base: u8,
-    /// The segment has 2 to the power of `bits` buckets.
+    /// The binary logarithm of the number of buckets.
     bits: u8,
-    /// The number of keys that still fit before the segment is doubled.
+    /// The number of keys that the segment can still take before it doubles its buckets.
     left: u32,
 }
 
-/// The result of a lookup in the first bucket only.
+/// The result of a search in the first bucket of a key's probe sequence.
 #[must_use]
 pub(crate) enum Found<'a> {
-    /// The slot of the key.
+    /// The key is in the index, with this slot.
     Slot(Slot),
-    /// The key is not in the index, and this place is free for it.
+    /// The key is not in the index. This place in its first bucket is free.
     Free(FreePlace<'a>),
-    /// The key may be in a later bucket, or the index must grow first.
+    /// The first bucket does not decide: the key may be in a later bucket, or the index must grow
+    /// before the insertion.
     Unclear,
 }
 
@@ -74,7 +79,7 @@ pub(crate) struct FreePlace<'a> {
 }
 
 impl FreePlace<'_> {
-    /// Returns the position that the record must store.
+    /// Returns the position that the new record must store.
     #[inline]
     pub(crate) const fn position(&self) -> Position {
         Position::in_place(self.place)
@@ -90,8 +95,8 @@ impl FreePlace<'_> {
 impl Segment {
     pub(super) fn new(bits: u32) -> Self {
         let buckets = 1 << bits;
-        // Safe code cannot choose the alignment of a vector. The spare words let the first bucket
-        // begin at a cache line.
+        // Safe code cannot choose the alignment of a vector. The additional words let the first
+        // bucket begin at the start of a cache line.
         let words = vec![0; buckets * WORDS + WORDS - 1];
         let base = (words.as_ptr() as usize).wrapping_neg() % 64 / 8;
         let base = base.min(WORDS - 1) as u8;
@@ -122,7 +127,7 @@ impl Segment {
     }
 
     /// Returns the first bucket of the probe sequence of `hash`. The upper bits of the hash choose
-    /// it, and the lower bits choose the segment.
+    /// the bucket, because its lower bits have chosen the segment.
     #[inline]
     const fn first_bucket(&self, hash: u32) -> usize {
         (((hash as u64) << self.bits) >> 32) as usize
@@ -137,7 +142,8 @@ impl Segment {
         prefetch(&self.words, self.base as usize + self.first_bucket(hash) * WORDS);
     }
 
-    /// Looks up `hash` in the first bucket only. Returns no free place if the index is `full`.
+    /// Searches only the first bucket of `hash`. If `full` is true, the index must grow first, and
+    /// the function returns no free place.
     #[inline(always)]
     pub(super) fn find_in_first_bucket(
         &mut self,
@@ -162,13 +168,13 @@ impl Segment {
         }
     }
 
-    /// Returns the slot under `hash` for which `is` returns true.
+    /// Returns the slot that is stored under `hash` and for which `is` returns true.
     #[inline]
     pub(super) fn probe(&self, hash: u32, is: impl FnMut(Slot) -> bool) -> Option<Slot> {
         self.search(hash, is).map(|(_, _, slot)| slot)
     }
 
-    /// Returns the bucket, the place and the slot under `hash` for which `is` returns true.
+    /// Like [`probe`](Self::probe). Also returns the bucket and the place of the slot.
     #[inline]
     fn search(&self, hash: u32, mut is: impl FnMut(Slot) -> bool) -> Option<(usize, usize, Slot)> {
         let first = self.first_bucket(hash);
@@ -182,8 +188,8 @@ impl Segment {
                     return Some((at, place, slot));
                 }
             }
-            // A bucket without overflowed keys ends the search, so most lookups read only one cache
-            // line.
+            // If no key has overflowed from this bucket, the key is in no later bucket. Most
+            // searches therefore read only one cache line.
             let overflowed = bucket::has_overflowed(bucket);
             at = self.next_bucket(at);
             if !overflowed || at == first {
@@ -192,7 +198,7 @@ impl Segment {
         }
     }
 
-    /// Inserts the record in `slot`.
+    /// Inserts `slot`, and stores its position in the record.
     pub(super) fn insert<T: Indexed>(&mut self, records: &mut Slab<T>, slot: Slot) {
         if self.left == 0 {
             self.double_buckets(records);
@@ -202,9 +208,9 @@ impl Segment {
         record.set_position(position);
     }
 
-    /// Puts `slot` into the first bucket of its probe sequence that has a free place.
+    /// Puts `slot` into the first bucket of the probe sequence of `hash` that has a free place.
     fn put_slot(&mut self, hash: u32, slot: Slot) -> Position {
-        // The loop terminates, because the caller has made sure that a place is free.
+        // The loop terminates, because the caller makes sure that the segment has a free place.
         self.left -= 1;
         let first = self.first_bucket(hash);
         let mut at = first;
@@ -219,7 +225,7 @@ impl Segment {
         }
     }
 
-    /// Replaces `slot`, which is at `position` under `hash`, with `to`.
+    /// Replaces `slot`, which is stored under `hash` at `position`, with `to`.
     pub(super) fn replace_slot(&mut self, hash: u32, slot: Slot, position: Position, to: Slot) {
         let found = match position {
             Position::OVERFLOWED => self.search(hash, |it| it == slot),
@@ -230,7 +236,7 @@ impl Segment {
         }
     }
 
-    /// Removes `slot`, which is at `position` under `hash`.
+    /// Removes `slot`, which is stored under `hash` at `position`.
     #[inline]
     pub(super) fn remove(&mut self, hash: u32, slot: Slot, position: Position) {
         if position == Position::OVERFLOWED {
@@ -242,20 +248,21 @@ impl Segment {
         self.left += 1;
     }
 
-    // This search is a separate function, so that a removal without the search saves no registers
-    // for it.
+    // This search is a separate function, so that `remove` does not save registers for a search
+    // that it rarely needs.
     #[cold]
     fn remove_overflowed(&mut self, hash: u32, slot: Slot) {
         self.take_slot(hash, |it| it == slot);
     }
 
-    /// Removes the slot under `hash` for which `is` returns true, and returns it.
+    /// Removes the slot that is stored under `hash` and for which `is` returns true, and returns
+    /// it.
     #[inline]
     pub(super) fn take_slot(&mut self, hash: u32, is: impl FnMut(Slot) -> bool) -> Option<Slot> {
         let (found, place, slot) = self.search(hash, is)?;
         bucket::clear_place(self.bucket_mut(found), place);
         self.left += 1;
-        // The buckets before `found` counted the slot as overflowed.
+        // Each bucket between the first bucket and `found` counted the slot as overflowed.
         let mut at = self.first_bucket(hash);
         while at != found {
             bucket::remove_overflow(self.bucket_mut(at));
@@ -288,12 +295,12 @@ impl Segment {
 
     /// Moves all keys whose hashes have `bit` into a new segment.
     ///
-    /// A key in the first bucket of its probe sequence keeps its bucket and place, in this segment or in the new
-    /// segment. The split therefore reads the key's record, but does not write it.
+    /// A key in the first bucket of its probe sequence keeps its bucket number and place, in either
+    /// segment. The split therefore reads the record of the key, but does not write to it.
     pub(super) fn split_off<T: Indexed>(&mut self, bit: u32, records: &mut Slab<T>) -> Self {
         let mut new = Self::new(u32::from(self.bits));
-        // All hashes are read first. Records are far apart, and the processor overlaps independent
-        // reads.
+        // The first loop only reads the hashes. The records are far apart in memory, and the
+        // processor can overlap reads that do not depend on each other.
         let mut slots = Vec::with_capacity(self.len() * WIDTH);
         slots.extend(self.slots());
         let hashes: Vec<u32> = slots.iter().map(|&slot| records.get(slot).key_hash()).collect();
@@ -303,7 +310,8 @@ impl Segment {
         for at in 0..self.len() {
             let (here, there) = (self.bucket(at), new.bucket_mut(at));
             let mut stay = *here;
-            // The keys that have overflowed are inserted again below, and are counted again.
+            // The overflowed keys are inserted again below. These insertions count the overflows
+            // again.
             bucket::clear_overflows(&mut stay);
             for (place, (slot, hash)) in bucket::taken_places(here).zip(&mut keys) {
                 if self.first_bucket(hash) != at {

@@ -41,7 +41,7 @@ impl Indexed for Record {
 struct Case {
     index: Index,
     records: Slab<Record>,
-    /// The keys by slot.
+    /// The expected content: the key of each slot.
     model: BTreeMap<Slot, u32>,
     hash_of: fn(u32) -> u32,
 }
@@ -109,7 +109,7 @@ impl Case {
         assert_eq!(keys.len(), self.model.len(), "a key occurs twice");
     }
 
-    /// Asserts that a walk in pages of about `limit` visits each record once.
+    /// Asserts that a walk with pages of about `limit` records visits each record once.
     fn walk(&self, limit: usize) {
         let mut seen = BTreeMap::new();
         let mut from = Some(0);
@@ -129,8 +129,8 @@ impl Case {
 
 const HASHES: [fn(u32) -> u32; 5] = [
     |key| key.wrapping_mul(0x9E37_79B1),
-    // All hashes are equal; all are in the last bucket; all are in one segment; all are in the
-    // first or the last bucket.
+    // The four functions give equal hashes, hashes in the last bucket, hashes in one segment, and
+    // hashes in the first or last bucket.
     |_| 7,
     |key| u32::MAX - key % 3,
     |key| key << 16,
@@ -153,7 +153,7 @@ proptest! {
                     let gone = case.model.values().copied().enumerate();
                     let gone: Vec<_> = gone.filter(|(n, _)| n % keep != 0).collect();
                     for (_, key) in gone {
-                        // The slot may have changed since the key was inserted.
+                        // The slot of the key may have changed since the key was inserted.
                         let hash = HASHES[which](key);
                         let found = case.index.probe(&case.records, hash, |r| r.key == key);
                         case.remove(found.unwrap());
@@ -181,7 +181,7 @@ fn grows_and_shrinks_with_what_it_holds() {
     assert_eq!(case.index.segments.len(), 1);
 }
 
-/// A record that counts how often it is read or written.
+/// A record that counts how often the index reads or writes it.
 struct Counted {
     hash: u32,
     position: Cell<Position>,
@@ -216,7 +216,7 @@ fn no_step_of_growing_or_shrinking_touches_more_than_a_few_hundred() {
     let asked = Rc::new(Cell::new(0));
     let (mut index, mut slab, mut worst) = (Index::new(), Slab::new(false), 0);
     let hash_of = HASHES[0];
-    // A segment has 64 buckets of about seven keys. Each key is read and written at most once.
+    // A segment has 64 buckets of about seven keys. A split reads and writes each key at most once.
     let most = 2 * BUCKETS * 8;
     for key in 0..300_000 {
         let hash = hash_of(key);
@@ -246,7 +246,7 @@ fn hashes_that_differ_in_few_bits_differ_in_all_parts() {
         for part in [0, 10, 19, 20] {
             let parts = (0..4096).map(|n: u64| fold(n << shift) >> part & 0xFFF);
             let distinct = parts.collect::<alloc::collections::BTreeSet<_>>().len();
-            // Random hashes would give 2589 distinct values.
+            // Random hashes would have 2589 distinct values.
             assert!(distinct > 1500, "{distinct} of 4096, shifted {shift}, from bit {part}");
         }
     }

@@ -1,4 +1,5 @@
-//! The times in which a pause or a group's limit held a ready key back.
+//! The periods in which a ready key could not be delivered, because of a pause or of its group's
+//! limit.
 
 use alloc::vec::Vec;
 use core::time::Duration;
@@ -8,30 +9,32 @@ use super::super::event::{Event, Subject, Transition};
 use super::event_walk::STEP;
 use crate::types::{Ticket, Time};
 
-/// The largest number of times that are returned.
+/// The maximum number of periods that are returned.
 const MOST: usize = 16;
-/// A shorter gap between two times of the same cause is ignored, because a group at its limit delivers a key at each
-/// completion.
+/// If the gap between two periods with the same cause is shorter than this, they are one period. A
+/// group at its limit has such a gap at each completion, when it delivers its next key.
 const SHORTEST: Duration = Duration::from_millis(1);
 
-/// A time in which a ready key could not be delivered.
+/// A period in which a ready key could not be delivered.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Blocked {
     /// The cause: [`Paused`](Transition::Paused), [`GroupPaused`](Transition::GroupPaused) or
     /// [`GroupFilled`](Transition::GroupFilled).
     pub cause: Transition,
-    /// The beginning, before the delivery.
+    /// The beginning of the period, as the time before the delivery.
     pub from: Duration,
-    /// The end, before the delivery.
+    /// The end of the period, as the time before the delivery.
     pub until: Duration,
 }
 
-/// The causes that hold keys back, before the events that were read. They are in the order of their precedence.
+/// The causes that can block a key, and which of them are active. The walk goes back in time, and
+/// this is the state before the last event that was read. The causes are in the order of their
+/// precedence.
 struct Causes([(Transition, bool); 3]);
 
 impl Causes {
-    /// Returns true if `transition` begins or ends a cause. The state of the cause was the opposite before
-    /// `transition`.
+    /// Undoes `transition`: restores the state of the cause before this event. Returns true if
+    /// `transition` began or ended one of the causes.
     fn go_back(&mut self, transition: Transition) -> bool {
         let (began, begins) = match transition {
             Transition::Paused => (Transition::Paused, true),
@@ -52,9 +55,9 @@ impl Causes {
 }
 
 impl<K: Eq + Clone> Queue<K> {
-    /// Returns the times in which the key of this delivery was ready and could not be delivered, as far as the last 1,024
-    /// events show them. The latest time is first, and at most 16 are returned. The result is empty unless times are tracked
-    /// and events are recorded.
+    /// Returns the periods in which the key of this delivery was ready and could not be delivered,
+    /// as far as the last 1,024 places of the recorder show. The latest period is first, and at
+    /// most 16 are returned. The result is empty unless the queue tracks times and records events.
     #[must_use]
     pub fn blocked_times(&self, ticket: &Ticket) -> Vec<Blocked> {
         let mut times: Vec<Blocked> = Vec::new();
@@ -62,7 +65,8 @@ impl<K: Eq + Clone> Queue<K> {
             return times;
         };
         let oldest = recorder.oldest().max(recorder.filled().saturating_sub(STEP));
-        // Without an event of a pause or of a group, no cause is known, and the events need not be read.
+        // Only events of groups and of the queue are causes. If there is none of them, the other
+        // events need not be read.
         if recorder.shared <= oldest {
             return times;
         }

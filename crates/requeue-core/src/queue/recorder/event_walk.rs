@@ -1,4 +1,5 @@
-//! Reads the recorded events in steps, so that a caller can release its lock between two steps.
+//! A walk through the recorded events in steps, so that the caller can release its lock between two
+//! steps.
 
 use alloc::vec::Vec;
 
@@ -10,56 +11,62 @@ use crate::memory::fold;
 use crate::order::GroupId;
 use crate::types::Time;
 
-/// The number of places of the recorder that one step reads. A step takes some microseconds.
+/// The number of places of the recorder that one step reads. A step takes a few microseconds.
 pub(super) const STEP: u64 = 1024;
 
-/// A reading of the recorded events, the oldest first, for [`Queue::read_events`].
+/// A walk through the recorded events, the oldest first, for [`Queue::read_events`].
 ///
-/// The reading ends with the last event that was recorded before it began. If new events replace old events that were
-/// not read, the reading begins again with the oldest event that is left. It therefore has no gaps.
+/// The walk ends with the last event that was recorded before the walk began. If new events
+/// overwrite old events that the walk has not read, the walk starts again at the oldest remaining
+/// event. The result therefore has no gaps.
 #[derive(Clone, Debug)]
 pub struct EventWalk {
     rules: Rules,
-    /// The hash of a key and its group. `None` selects all events.
+    /// The hash of a key, and its group. `None` selects the events of all keys.
     of: Option<(u32, Option<u64>)>,
-    /// The place that is read next.
+    /// The number of the place that the next step reads first.
     next: u64,
-    /// The first place that is not read, and the number of events before this place.
+    /// The number of the first place that the walk does not read, and the number of events before
+    /// it.
     end: (u64, u64),
     /// The number of places that the next step reads.
     step: u64,
-    /// The number of events that were read, and the time of the first, since the reading began or began again.
+    /// The number of events that were read since the walk last started.
     read: u64,
     begin: Option<Time>,
     events: Vec<Event>,
 }
 
 impl EventWalk {
-    /// Returns true if all events were read.
+    /// Returns true if the walk has read all its events.
     #[must_use]
     pub const fn is_over(&self) -> bool {
         self.next >= self.end.0
     }
 
-    /// Provides the memory for the next step. A caller with a lock calls this method first, without the lock.
+    /// Allocates the memory for the next step. A caller with a lock calls this method before it
+    /// acquires the lock.
     pub fn reserve(&mut self) {
         let step = if self.of.is_some() { 64 } else { self.step };
         self.events.reserve(usize::try_from(step).unwrap_or_default());
     }
 
-    /// Returns the number of events that happened before the first event that was read.
+    /// Returns the number of events that were recorded before the first event that the walk has
+    /// read.
     const fn lost(&self) -> u64 {
         self.end.1.saturating_sub(self.read)
     }
 
-    /// Returns the events, and the time of the oldest recorded event of any key if older events were dropped.
+    /// Returns the events. If older events were overwritten, also returns the time of the oldest
+    /// event that the walk has read, of any key.
     #[must_use]
     pub fn into_events(self) -> (Vec<Event>, Option<Time>) {
         let begin = self.begin.filter(|_| self.lost() > 0);
         (self.events, begin)
     }
 
-    /// Returns the events as a recording. The reading must include the events of all keys.
+    /// Returns the events as a recording. The walk must have been created by
+    /// [`Queue::walk_events`].
     #[must_use]
     pub fn into_recording(self) -> Recording {
         Recording::new(self.rules, self.lost(), self.events)
@@ -74,11 +81,12 @@ impl EventWalk {
         }
     }
 
-    /// Begins again, with the oldest event that is left.
+    /// Starts the walk again, at the oldest remaining event.
     fn restart(&mut self, recorder: &Recorder) {
         (self.next, self.read, self.begin) = (recorder.oldest(), 0, None);
         self.events.clear();
-        // The steps double, so that even a reader that is slower than the writers reaches the end.
+        // The length of a step doubles, so that a reader that is slower than the writers reaches
+        // the end eventually.
         self.step = self.step.saturating_mul(2);
         if self.is_over() {
             self.end = (recorder.filled(), recorder.count());
@@ -102,25 +110,27 @@ impl EventWalk {
 }
 
 impl Recorder {
-    /// Returns the number of the oldest place.
+    /// Returns the number of the oldest place that is not overwritten.
     pub(super) const fn oldest(&self) -> u64 {
         self.filled() - self.places.len() as u64
     }
 
-    /// Returns the number of events so far.
+    /// Returns the number of events that were recorded so far.
     const fn count(&self) -> u64 {
         self.filled() - self.rests
     }
 }
 
 impl<K: Eq + Clone> Queue<K> {
-    /// Returns the number of events so far, including those that are no longer in the recording.
+    /// Returns the number of events that were recorded so far, including those that were
+    /// overwritten.
     #[must_use]
     pub fn events_count(&self) -> u64 {
         self.recorder.as_ref().map_or(0, |recorder| recorder.count())
     }
 
-    /// Returns the events after the first `count` of them, the oldest first. The recording may no longer have all of them.
+    /// Returns the events after the first `count` events, the oldest first. Overwritten events are
+    /// missing from the result.
     #[must_use]
     pub fn events_after(&self, count: u64) -> Vec<Event> {
         let Some(recorder) = &self.recorder else { return Vec::new() };
@@ -132,7 +142,7 @@ impl<K: Eq + Clone> Queue<K> {
         events
     }
 
-    /// Begins a reading of all recorded events. Returns `None` if the queue records nothing.
+    /// Starts a walk through all recorded events. Returns `None` if the queue records no events.
     #[must_use]
     pub fn walk_events(&self) -> Option<EventWalk> {
         let recorder = self.recorder.as_ref()?;
@@ -148,22 +158,23 @@ impl<K: Eq + Clone> Queue<K> {
         })
     }
 
-    /// Begins a reading of the recorded events of the key with this hash, of its group and of the queue. Returns `None` if
-    /// the queue records nothing.
+    /// Starts a walk through the recorded events of the key with this hash, of its group and of the
+    /// queue. Returns `None` if the queue records no events.
     #[must_use]
     pub fn walk_events_of(&self, hash: u64, group: Option<GroupId>) -> Option<EventWalk> {
         let of = Some((fold(hash), group.map(GroupId::id)));
         self.walk_events().map(|walk| EventWalk { of, ..walk })
     }
 
-    /// Reads the next events of `walk`.
+    /// Reads the next step of `walk`.
     pub fn read_events(&self, walk: &mut EventWalk) {
         if let Some(recorder) = &self.recorder {
             walk.read(recorder);
         }
     }
 
-    /// Returns the recorded events with the settings of the queue, or `None` if the queue records nothing.
+    /// Returns the recorded events and the settings of the queue, or `None` if the queue records no
+    /// events.
     #[must_use]
     pub fn recording(&self) -> Option<Recording> {
         let mut walk = self.walk_events()?;
@@ -205,7 +216,8 @@ mod tests {
         queue.read_events(&mut walk);
         queue.read_events(&mut of_key);
         assert!(!walk.is_over(), "a step does not read all");
-        // These events overwrite all events that were read, and some events that were not read.
+        // These events overwrite all events that the walks have read, and some that they have not
+        // read.
         add(&mut queue, PLACES + 10..PLACES + 20 + STEP);
         for walk in [&mut walk, &mut of_key] {
             while !walk.is_over() {
@@ -219,7 +231,7 @@ mod tests {
         let (events, begin) = walk.into_events();
         assert_eq!(begin.map(Time::as_nanos), Some(first));
         assert_eq!(numbers(&events), (first..PLACES + 10).collect::<Vec<_>>());
-        // If all events that a walk would read are overwritten, the walk continues with the newer events.
+        // If all events that a walk would read are overwritten, it continues with newer events.
         let mut walk = queue.walk_events().expect("events are recorded");
         add(&mut queue, 2 * PLACES..4 * PLACES);
         while !walk.is_over() {

@@ -1,4 +1,4 @@
-//! Removes all values of users from a recording.
+//! The removal of all user data from a recording.
 
 use alloc::borrow::ToOwned;
 use alloc::collections::BTreeMap;
@@ -6,15 +6,17 @@ use alloc::collections::BTreeMap;
 use super::super::event::{Subject, Transition};
 use super::Recording;
 
-/// The name of the key that an anonymous recording is about.
+/// The name that the subject gets in an anonymous recording.
 const SUBJECT: &str = "KEY";
 
 impl Recording {
-    /// Returns the recording without the names of keys and the texts of reasons. Numbers replace the hashes of keys and the numbers of groups, in
-    /// the order of their first events. `subject` is a key of the recording, whose name becomes `KEY`.
+    /// Returns the recording without the names of keys and the texts of reasons. Consecutive
+    /// numbers replace the hashes of keys and the numbers of groups, in the order of their first
+    /// events. `subject` is one key of the recording, and gets the name `KEY`.
     ///
-    /// The text then has no part of a key. A hash whose seed is known would show if a guessed key is in the recording.
-    /// Times, priorities, the weights of groups and the settings of the queue do not change.
+    /// The result reveals nothing about the keys. Hashes must be replaced, because a reader who
+    /// knows their seed could test if a guessed key is in the recording. Times, priorities, the
+    /// weights of groups and the settings of the queue stay the same.
     ///
     /// # Examples
     ///
@@ -37,7 +39,7 @@ impl Recording {
         };
         for event in &mut self.events {
             if let Subject::Key(key) = event.subject() {
-                // A recording has fewer than 2^32 events.
+                // The number fits, because a recording has fewer than 2^32 events.
                 let next = keys.len() as u32 + 1;
                 event.hash = *keys.entry(key).or_insert(next);
             }

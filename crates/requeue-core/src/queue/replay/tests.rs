@@ -5,7 +5,8 @@ use super::*;
 use crate::queue::Config;
 use crate::types::InFlightPolicy;
 
-/// Replays the recording with these lines. Returns the number of skipped keys, or the text of the first difference.
+/// Replays a recording with these lines. Returns the number of skipped keys. If the replay differs,
+/// returns the text of the first difference.
 fn replay(lines: &str) -> Result<usize, String> {
     let text = format!("requeue-recording 1\n{}", lines.replace("; ", "\n"));
     let recording: Recording = text.parse().expect("a recording");
@@ -26,7 +27,7 @@ fn a_start_of_a_skipped_key_counts_toward_its_pace() {
         100 00000002 delivered number=2 adds=1; 101 00000002 completed done number=2; \
         102 00000002 added new due=102 new=1; 102 00000002 paced until=160";
     assert_eq!(replay(lines), Ok(2));
-    // The pace does not delay the run of another key.
+    // The pace of the skipped key does not delay another key.
     assert_eq!(replay(&format!("{lines}; 103 00000003 added new due=103 new=1")), Ok(2));
 }
 
@@ -106,7 +107,7 @@ fn a_difference_shows_all_values_of_its_events() {
     };
     let text = format!("event 3 is recorded as `{}`, but replayed as `{}`", line(2), line(1));
     assert_eq!(difference, Err(text));
-    // The replay has an event that is missing in the recording.
+    // The replay has an event that the recording does not have.
     let difference = replay(
         "pace 1 60; 0 00000001 added new due=0 new=1; 0 00000001 delivered number=1 adds=1; \
         1 00000001 completed done number=1; 2 00000001 added new due=2 new=1",

@@ -9,10 +9,10 @@ use crate::{Add, Finish, GroupId, Order, Time};
 
 const KEYS: u32 = 64 * CHUNK as u32;
 
-/// A time at which every key is due.
+/// A time at which all waiting keys are due.
 const LATER: Time = Time::from_nanos(2_000_000_000);
 
-/// Returns the keys that are not removed: one key of each chunk.
+/// Returns the keys that stay in the queue: one key of each chunk.
 fn left() -> impl Iterator<Item = u32> {
     (0..KEYS).step_by(CHUNK)
 }
@@ -21,8 +21,8 @@ fn added_at(key: u32) -> Time {
     Time::from_nanos(key.into())
 }
 
-/// Returns a queue with one key of each chunk. The keys of one third of the chunks wait, and the
-/// keys of another third are in flight.
+/// Returns a queue with one key in each chunk of the slab. In one third of the chunks, this key
+/// waits. In another third, it is in flight.
 fn thinned_out(config: Config<u32>) -> Queue<u32> {
     let mut queue = Queue::new(config);
     let mut working = Vec::new();
@@ -45,7 +45,7 @@ fn thinned_out(config: Config<u32>) -> Queue<u32> {
     queue
 }
 
-/// Asserts that the queue has every key of `left`, and delivers all ready keys.
+/// Asserts that the queue has every key of `left`. Then delivers all ready keys.
 fn all_is_there(queue: &mut Queue<u32>) {
     let keys = (0..KEYS).filter(|&key| queue.look_up(&key, u64::from(key)).is_some());
     assert!(keys.eq(left()));
@@ -66,7 +66,7 @@ fn what_is_kept_per_slot_comes_back_when_few_keys_are_left() {
         assert!(queue.tracker.as_ref().is_some_and(|tracker| tracker.slots() <= few));
         assert!(queue.ready.slots() <= few);
 
-        // The times of the keys have moved with them.
+        // The times of each key have moved together with its record.
         for key in left() {
             let since = queue.look_up(&key, u64::from(key)).and_then(|entry| entry.since);
             assert!(since.is_some_and(|since| since >= added_at(key)), "{key} since {since:?}");

@@ -1,11 +1,12 @@
-//! The number of keys in each state, and counts of events. Only `transitions` changes the fields.
+//! The number of keys in each state, and the numbers of adds, deliveries and failures. Only
+//! `transitions` changes them.
 
 use crate::order::Fair;
 use crate::queue::{Queue, StateCounts, Totals};
 use crate::types::{Add, Ending, Time};
 
-/// The number of keys in each state, and counts of events. There are fewer than 2^32 keys, because slots are 32-bit
-/// numbers.
+/// The number of keys in each state, and the totals. A queue has fewer than 2^32 keys, because
+/// slots are 32-bit numbers.
 #[derive(Default)]
 pub(in crate::queue) struct Counters {
     /// The number of keys that are Ready.
@@ -14,11 +15,11 @@ pub(in crate::queue) struct Counters {
     pub(super) in_flight: u32,
     /// The number of keys that are InFlightDirty.
     pub(super) dirty: u32,
-    /// The number of waiting keys that have failed.
+    /// The number of waiting keys whose last run failed.
     pub(super) failing: u32,
     /// The number of waiting keys that are not Idle.
     pub(super) busy_waiting: u32,
-    /// The number of waiting keys that are not Idle and have failed.
+    /// The number of waiting keys that are not Idle and whose last run failed.
     pub(super) busy_failing: u32,
     pub(super) totals: Totals,
 }
@@ -31,7 +32,8 @@ impl Counters {
         self.count_retry(add.is_retry());
     }
 
-    /// Counts a delayed add or a retry. An add with a delay of zero also counts.
+    /// Counts an add as a retry if `is_retry` is true. Delayed adds are retries, even with a delay
+    /// of zero.
     #[inline(always)]
     pub(in crate::queue) fn count_retry(&mut self, is_retry: bool) {
         self.totals.retries += u64::from(is_retry);
@@ -55,7 +57,7 @@ impl Counters {
 }
 
 impl<K: Eq + Clone> Queue<K> {
-    /// Returns the counts since the queue was created.
+    /// Returns the counters of the queue since it was created.
     #[must_use]
     pub const fn totals(&self) -> Totals {
         self.counters.totals
@@ -79,14 +81,14 @@ impl<K: Eq + Clone> Queue<K> {
         self.counters.ready as usize + self.counters.dirty as usize
     }
 
-    /// Returns the number of waiting keys.
+    /// Returns the number of keys with a due time, including keys that are also ready or in flight.
     #[must_use]
     pub fn waiting(&self) -> usize {
-        // After a shutdown, the remaining deadlines belong to keys that are being dropped.
+        // After a shutdown, all keys with a deadline are being dropped.
         if self.ending == Ending::ShutDown { 0 } else { self.timers.len() }
     }
 
-    /// Returns the number of waiting keys that have failed.
+    /// Returns the number of keys with a due time whose last run failed.
     #[must_use]
     pub fn failing(&self) -> usize {
         if self.ending == Ending::ShutDown { 0 } else { self.counters.failing as usize }
@@ -98,7 +100,8 @@ impl<K: Eq + Clone> Queue<K> {
         let (waiting, failing) = match self.ending {
             Ending::ShutDown => (0, 0),
             _ => {
-                // A ready key or a key in flight counts only in that state, even if it also has a deadline.
+                // A key that is ready or in flight is counted only in that state, even if it also
+                // has a deadline.
                 let Counters { failing, busy_waiting, busy_failing, .. } = self.counters;
                 (self.timers.len() - busy_waiting as usize, (failing - busy_failing) as usize)
             }
@@ -118,8 +121,8 @@ impl<K: Eq + Clone> Queue<K> {
         self.counters.in_flight as usize
     }
 
-    /// Returns the number of keys with a record: keys that are ready, waiting or in flight, and
-    /// keys that are remembered only for their failures.
+    /// Returns the number of keys with a record. These keys are ready, waiting or in flight, or
+    /// have failures that the queue remembers.
     #[must_use]
     pub const fn records(&self) -> usize {
         self.records.len()
@@ -134,14 +137,16 @@ impl<K: Eq + Clone> Queue<K> {
         self.ready.groups().map_or(self.len(), Fair::eligible)
     }
 
-    /// Returns the number of ready keys whose groups have reached their limit, or `None` if groups have no limit.
+    /// Returns the number of ready keys whose groups are at their limit. Returns `None` if groups
+    /// have no limit.
     #[must_use]
     pub fn at_group_limit(&self) -> Option<usize> {
         let groups = self.ready.groups().filter(|groups| groups.has_limit())?;
         Some(self.len() - groups.eligible() - groups.paused_ready())
     }
 
-    /// Returns the time at which the next waiting key becomes ready, or `None` if no key will.
+    /// Returns the time at which the next waiting key becomes ready. Returns `None` if no waiting
+    /// key will become ready.
     #[must_use]
     pub fn next_due(&self) -> Option<Time> {
         self.timers.next_time().filter(|&at| self.ending != Ending::ShutDown && at < Time::NEVER)

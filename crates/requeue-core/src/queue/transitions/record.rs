@@ -5,24 +5,25 @@ use crate::order::Ranked;
 use crate::rule;
 use crate::types::{Add, Asked, CancelReason, Phase, Slot, Time};
 
-/// Flag: the delivery was detached from its ticket, so that the key completes the delivery.
+/// Flag of the delivery: it was detached from its ticket, and its key completes it.
 const DETACHED: u8 = 1;
-/// Flag: the run was cancelled by name.
+/// Flag of the delivery: a caller has cancelled its run by the key.
 const CANCELLED: u8 = 1 << 1;
-/// Flag: the run was cancelled by an add, and its adds go to the next run.
+/// Flag of the delivery: an add has cancelled its run. The next run also serves the adds of this
+/// run.
 const RESTARTED: u8 = 1 << 2;
-/// Flag: the pace has delayed the pending run, and the delay was counted.
+/// Flag of the pending run: the pace has delayed it, and the counter includes this delay.
 const PACED: u8 = 1 << 3;
-/// Flag: no call can cancel the run.
+/// Flag of the delivery: its run can no longer be cancelled.
 const SEALED: u8 = 1 << 4;
 
-/// The state of a key. Each key with a state has one record. The record of a key of 8 bytes needs
-/// 40 bytes.
+/// The data of one key. Each key with a state has one record. If the key takes 8 bytes, its record
+/// takes 40 bytes.
 pub(in crate::queue) struct Record<K> {
     pub(in crate::queue) key: K,
-    /// 64 bits whose meaning depends on the phase. Ready: the neighbours in the order. InFlight:
-    /// the epoch of the delivery. Idle: the end of the backoff. No other phase stores a backoff
-    /// here, because a key that backs off stays Idle until the backoff ends.
+    /// 64 bits, whose meaning depends on the phase. Ready: the previous and the next key in the
+    /// order. InFlight: the epoch of the delivery. Idle: the end of the backoff. A key that backs
+    /// off stays Idle until its backoff has ended, so no other phase needs this time.
     link: [Option<Slot>; 2],
     pub(in crate::queue) hash: u32,
     /// The number of adds that the next run serves.
@@ -34,15 +35,15 @@ pub(in crate::queue) struct Record<K> {
     pub(super) phase: Phase,
     /// True if the key has a deadline in the timer heap.
     pub(super) waiting: bool,
-    /// The flags [`DETACHED`], [`CANCELLED`], [`RESTARTED`] and [`SEALED`] of the present or last
-    /// delivery, and the flag [`PACED`] of the pending run.
+    /// [`DETACHED`], [`CANCELLED`], [`RESTARTED`] and [`SEALED`] are about the present or last
+    /// delivery, and [`PACED`] is about the pending run.
     flags: u8,
     pub(in crate::queue) position: Position,
 }
 
 impl<K> Record<K> {
-    /// Creates the record of a new key: Ready behind `tail`, or waiting if the add is `delayed`.
-    /// The caller inserts the record, and calls `Queue::admit_new`.
+    /// Creates the record of a new key. If the add is `delayed`, the key waits. Otherwise, it is
+    /// Ready behind `tail`. The caller inserts the record, and then calls `Queue::admit_new`.
     #[inline(always)]
     pub(in crate::queue) const fn new(
         key: K,
@@ -81,45 +82,46 @@ impl<K> Record<K> {
         self.failures
     }
 
-    /// Returns true if a run is pending.
+    /// Returns true if the key will run, or run once more.
     pub(in crate::queue) const fn is_pending(&self) -> bool {
         self.phase.is_dirty() || self.waiting
     }
 
-    /// Returns true if a run is pending or in flight. Otherwise, the record is kept only for the
-    /// key's failures.
+    /// Returns true if a run is pending or in flight. If not, only the failures of the key are the
+    /// reason to keep its record.
     pub(in crate::queue) const fn is_known(&self) -> bool {
         self.is_pending() || self.phase.is_in_flight()
     }
 
-    /// Returns true if the key has a state, so that the record must be kept.
+    /// Returns true if the key has a state. The queue keeps only records of such keys.
     pub(in crate::queue) const fn has_state(&self) -> bool {
         !matches!(self.phase, Phase::Idle) || self.waiting || self.failures > 0
     }
 
-    /// Merges the adds, flags and priority of `asked` into the pending run, or into a new run.
+    /// Merges the adds, flags and priority of `asked` into the pending run. If no run is pending,
+    /// they become those of the next run.
     pub(in crate::queue) fn merge_asked(&mut self, asked: Asked) {
-        // Without a pending run, the priority belongs to the last run and does not count.
+        // If no run is pending, the stored priority is that of the last run, and must not influence
+        // the next run.
         let pending = if self.is_pending() { Some(self.priority) } else { None };
         self.priority = rule::priority(pending, asked.priority);
         self.adds = self.adds.saturating_add(asked.adds);
         self.add_flags |= asked.flags;
     }
 
-    /// Returns the number of the delivery. The key must be InFlight.
+    /// Returns the number of the delivery. The key must be in flight.
     pub(in crate::queue) fn epoch(&self) -> u64 {
         debug_assert!(self.phase.is_in_flight());
         from_link(self.link)
     }
 
-    /// Returns true if the key is in flight as the delivery `epoch`, and was not added since that
-    /// delivery.
+    /// Returns true if the key is in flight with the delivery `epoch`, and is not dirty.
     #[inline]
     pub(in crate::queue) fn is_with(&self, epoch: u64) -> bool {
         self.phase == Phase::InFlight && self.epoch() == epoch
     }
 
-    /// Returns true if the delivery was detached from its ticket. The key must be InFlight.
+    /// Returns true if the delivery was detached from its ticket. The key must be in flight.
     pub(in crate::queue) const fn is_detached(&self) -> bool {
         self.flags & DETACHED != 0
     }
@@ -128,7 +130,7 @@ impl<K> Record<K> {
         self.flags |= DETACHED;
     }
 
-    /// Returns the reason why the run was cancelled, if it was. The key must be InFlight.
+    /// Returns why the run was cancelled, if it was. The key must be in flight.
     pub(in crate::queue) fn cancel_reason(&self) -> Option<CancelReason> {
         debug_assert!(self.phase.is_in_flight());
         match self.flags & (CANCELLED | RESTARTED) {
@@ -138,11 +140,12 @@ impl<K> Record<K> {
         }
     }
 
-    /// Cancels the run, unless it was cancelled before or is sealed. Returns true if this call has cancelled the run.
+    /// Cancels the run, unless it is already cancelled or is sealed. Returns true if this call has
+    /// cancelled it.
     pub(in crate::queue) fn try_cancel(&mut self, reason: CancelReason) -> bool {
         debug_assert!(self.phase.is_in_flight());
-        // The first reason is kept, because a restart must not run a key again whose run was
-        // cancelled by name.
+        // The first reason is kept. If a caller has cancelled a run by its key, a later add must
+        // not turn this into a restart.
         let is_open = self.flags & (CANCELLED | RESTARTED | SEALED) == 0;
         if is_open {
             self.flags |= if reason == CancelReason::Restarted { RESTARTED } else { CANCELLED };
@@ -150,31 +153,31 @@ impl<K> Record<K> {
         is_open
     }
 
-    /// Ensures that no call can cancel the run. The key must be InFlight.
+    /// Prevents any later cancellation of the run. The key must be in flight.
     pub(in crate::queue) const fn seal(&mut self) {
         self.flags |= SEALED;
     }
 
-    /// Marks the pending run as delayed by the pace. Returns true if it was not marked before.
+    /// Marks the pending run as delayed by the pace. Returns true if it was not yet marked.
     pub(in crate::queue) const fn mark_paced(&mut self) -> bool {
         let is_new = self.flags & PACED == 0;
         self.flags |= PACED;
         is_new
     }
 
-    /// Removes the adds of the pending run, which is cancelled.
+    /// Forgets the adds of the pending run, because it is cancelled.
     pub(in crate::queue) const fn forget_adds(&mut self) {
         (self.adds, self.add_flags) = (0, 0);
         self.flags &= !PACED;
     }
 
-    /// Returns the next key in the order. The key must be Ready.
+    /// Returns the key after this one in the order. The key must be Ready.
     pub(in crate::queue) fn next_in_order(&self) -> Option<Slot> {
         debug_assert!(self.phase == Phase::Ready);
         self.link[1]
     }
 
-    /// Returns the end of the backoff. The key must be Idle.
+    /// Returns the end of the backoff, or zero if there is none. The key must be Idle.
     pub(in crate::queue) fn not_before(&self) -> Time {
         debug_assert!(self.phase == Phase::Idle);
         Time::from_nanos(from_link(self.link))
@@ -185,16 +188,17 @@ impl<K> Record<K> {
         self.link = to_link(at.as_nanos());
     }
 
-    /// → Ready, behind `tail` in the order. The caller must then link `tail` to this record.
+    /// → Ready, behind `tail` in the order. The caller must then make this record the successor of
+    /// `tail`.
     pub(super) fn make_ready(&mut self, tail: Option<Slot>) {
         self.phase = Phase::Ready;
         self.link = [tail, None];
     }
 
-    /// → InFlight. The caller has removed the key from the order.
+    /// → InFlight. The caller has already removed the key from the order.
     pub(super) fn start_delivery(&mut self, epoch: u64) {
         self.phase = Phase::InFlight;
-        // The flags of the last delivery do not apply to this delivery.
+        // The flags of the previous delivery do not apply to this one.
         self.flags = 0;
         self.link = to_link(epoch);
     }
@@ -235,8 +239,7 @@ impl<K> Ranked for Slab<Record<K>> {
     }
 }
 
-/// Stores 64 bits in the form of two links. The conversion costs no instruction in either
-/// direction.
+/// Stores 64 bits as two links. The conversion needs no instruction in either direction.
 #[inline(always)]
 fn to_link(bits: u64) -> [Option<Slot>; 2] {
     [Slot::from_bits(bits as u32), Slot::from_bits((bits >> 32) as u32)]

@@ -15,7 +15,8 @@ fn growing(duration: Duration, steps: i32, cap: Duration) -> Backoff {
     Backoff { duration, factor: 2.0, steps, cap, ..Backoff::default() }
 }
 
-/// apimachinery's `TestBackoff_Step`. The default backoff replaces its nil backoff.
+/// apimachinery's `TestBackoff_Step`. It has a nil backoff, and this test has the default backoff
+/// instead.
 #[test]
 fn test_backoff_step() {
     let secs = Duration::from_secs;
@@ -29,7 +30,7 @@ fn test_backoff_step() {
         (plain(1.0, 1), &[1, 1, 1]),
         (growing(SECOND, 3, Duration::ZERO), &[1, 2, 4]),
         (growing(SECOND, 3, secs(3)), &[1, 2, 3]),
-        // The original expects 2, 3, 3. Its comparison is so loose that the delays 1, 2, 3 pass.
+        // The original test expects 2, 3, 3. Its comparison is so loose that 1, 2, 3 also passes.
         (jittered(2, secs(3), 0.5), &[1, 2, 3]),
         (Backoff { duration: secs(2), ..jittered(2, secs(3), 0.5) }, &[2, 3, 3]),
         (jittered(6, Duration::ZERO, 4.0), &[1, 2, 4, 8, 16, 32]),
@@ -112,7 +113,7 @@ fn the_fewest_steps_there_can_be_are_none() {
     assert_eq!(backoff.steps, 0);
 }
 
-/// The waits of `ExponentialBackoff`, as apimachinery documents them.
+/// The delays of `ExponentialBackoff`, as apimachinery documents them.
 #[test]
 fn delays_end_with_the_steps_or_at_the_cap() {
     let millis = |steps, cap| {
@@ -131,8 +132,8 @@ fn delays_end_with_the_steps_or_at_the_cap() {
 }
 
 proptest! {
-    /// The oracle is a closed formula in integers that are small enough for a float to hold. Unlike
-    /// `step`, the formula has no state.
+    /// The expected value comes from a closed formula, which has no state, unlike `step`. Its
+    /// integers are small enough to be exact as floating-point numbers.
     #[test]
     fn the_nth_delay_follows_from_n(
         nanos in 0..1_u64 << 30,

@@ -16,7 +16,7 @@ fn nanos(manager: &mut impl BackoffManager, now: Time) -> u128 {
     manager.backoff(now).as_nanos()
 }
 
-/// Returns seven delays, in milliseconds. Each delay begins when the previous delay has ended.
+/// Returns seven delays, in milliseconds. Each delay starts when the previous delay has ended.
 fn rounds(manager: &mut impl BackoffManager) -> [u128; 7] {
     let mut now = START;
     [(); 7].map(|()| {

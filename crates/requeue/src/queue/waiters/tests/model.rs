@@ -1,5 +1,5 @@
-//! A random test of the list of waiters: whenever a thread waits, some thread keeps the next
-//! deadline.
+//! A random test of the list of waiters. It checks that if a thread waits, some thread wakes itself
+//! at the next deadline.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -10,16 +10,16 @@ use requeue_core::Time;
 
 use super::super::{Kind, Place, Waiters, Wakes};
 
-/// A step of the test. Getters are identified by their index.
+/// One step of the test. The number in a variant is the index of a getter.
 #[derive(Clone, Copy, Debug)]
 enum Op {
-    /// A getter checks, for the first time or again, and finds no key.
+    /// The getter checks for a key, for the first time or again, and finds none.
     Check(usize),
-    /// A getter leaves, with or without a key.
+    /// The getter stops waiting, with or without a key.
     Leave(usize),
-    /// The earliest due time changes to this time. `None` means that no key waits.
+    /// The earliest due time of a key changes to this value. `None` means that no key waits.
     Due(Option<u64>),
-    /// The number of keys that can be delivered changes to this number.
+    /// The number of keys that can be delivered changes to this value.
     Ready(usize),
 }
 
@@ -46,7 +46,7 @@ struct Getter {
     kind: Kind,
     place: Option<Place>,
     woken: Arc<Flag>,
-    /// The latest time until which the thread sleeps.
+    /// The time until which the thread sleeps, unless it is woken.
     sleeps_until: Time,
 }
 
@@ -55,7 +55,7 @@ impl Getter {
         self.woken.0.load(Ordering::Relaxed)
     }
 
-    /// Repeats the steps of `Getter::check` when there is no key.
+    /// The steps of `Getter::check_or_wait` of the queue, when there is no key.
     fn check(&mut self, waiters: &mut Waiters, due: Time) {
         let waker = Waker::from(Arc::clone(&self.woken));
         drop(waiters.list_waiter(&mut self.place, self.kind, false, waker));
@@ -64,14 +64,14 @@ impl Getter {
         self.sleeps_until = if leads { due } else { Time::NEVER };
     }
 
-    /// Returns true if this getter is a thread that will check at `due`.
+    /// Returns true if this getter is a thread that will check at the time `due`.
     fn keeps(&self, due: Time) -> bool {
         let waits = self.place.is_some() && self.kind == Kind::Thread;
         waits && (self.is_woken() || self.sleeps_until <= due)
     }
 }
 
-/// Repeats the steps of `Shared::settle`.
+/// The steps of `Shared::notify_and_arm` of the queue.
 fn settle(waiters: &mut Waiters, keys: usize, due: Time) {
     let mut wakes = Wakes::new();
     waiters.wake_for(keys, &mut wakes);
