@@ -48,7 +48,7 @@ impl Action {
     /// use requeue_kube::controller::Action;
     ///
     /// async fn reconcile(_: Arc<ConfigMap>, _: Arc<()>) -> Result<Action, kube::Error> {
-    /// // An external resource, which no watch reports, may have changed within an hour.
+    ///     // An external resource, which no watch reports, may have changed within an hour.
     ///     Ok(Action::requeue_after(Duration::from_secs(3600)))
     /// }
     /// # drop(reconcile);
