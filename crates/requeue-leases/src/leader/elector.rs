@@ -91,7 +91,7 @@ impl LeaderElector {
 
     /// Waits until this process leads.
     ///
-    /// [`run`](Self::run) does everything in the example below.
+    /// This method only waits. [`run`](Self::run) also runs the work, and releases the lease afterwards.
     ///
     /// When this method has returned, a task of the runtime renews the lease.
     ///

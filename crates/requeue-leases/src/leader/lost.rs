@@ -28,9 +28,9 @@ pub enum LeadershipLost {
     /// This later term has claimed an object. [`Fence::claim`](super::Fence::claim) has found it.
     #[error("the later term {0} has claimed the object")]
     Fenced(FencingToken),
-    /// Work was still running after this time. The time begins when the leader is asked to stop, and ends at the [drain
-    /// timeout](super::Config::drain_timeout). In [`Status::check`](super::Status::check), it begins at the end of the
-    /// lease. The lease is not released, but expires.
+    /// Some work was still running this long after the leader had to stop. The time is the [drain
+    /// timeout](super::Config::drain_timeout). In [`Status::check`](super::Status::check), it is the time since the end
+    /// of the lease. The lease is not released, but expires.
     #[error("work was still running {0:?} after the leader had to stop")]
     Undrained(Duration),
 }

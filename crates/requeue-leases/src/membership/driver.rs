@@ -158,7 +158,7 @@ impl<'a> Driver<'a> {
                     let Some(term) = term else {
                         return stopping.then_some(Ok(()));
                     };
-                    // The clone does not delay the release of the Lease. The runs have already ended when the Lease is
+                    // The clone does not delay the release of the Lease. The group drains all runs before the Lease is
                     // released.
                     let leadership = term.leadership().clone_uncounted();
                     self.term = Some((term, leadership));

@@ -80,7 +80,7 @@ pub(super) struct Group {
 
 /// The state of the watch's lists.
 struct Lists {
-    /// True if at least one list was complete, and no list is in progress.
+    /// True if the first list of the watch is complete.
     is_complete: bool,
     /// True if the list in progress has not contained the group object yet.
     lacks_group: bool,

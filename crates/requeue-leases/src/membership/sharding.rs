@@ -110,7 +110,8 @@ struct Driver {
     last_release: u64,
 }
 
-/// If the driver ends, nothing would tell the work about a later loss. The drop therefore ends the work in all shards.
+/// If the driver ends, nothing would tell the work about a later loss. The drop therefore takes all shards from the
+/// work.
 impl Drop for Driver {
     fn drop(&mut self) {
         let all = Vec::from_iter(0..self.membership.count());

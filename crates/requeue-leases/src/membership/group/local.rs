@@ -54,8 +54,8 @@ impl Group {
         self.idle_until = Time::ZERO;
     }
 
-    /// Returns the number in the fencing token of a shard on which this replica acts. The caller must check that the
-    /// replica's right has not ended.
+    /// Returns the number in the fencing token of a shard on which this replica acts. The result is valid only until
+    /// the replica's right ends.
     pub(in super::super) fn acting_number(&self, shard: usize) -> Option<i32> {
         if !self.is_member() {
             return None;
@@ -169,7 +169,8 @@ impl Group {
         if writer == Some(&**holder) {
             return Source::Member(Arc::clone(holder));
         }
-        // If this replica joined after the crash, it has never seen a renewal. The time then begins with its join.
+        // If this replica joined after the crash, it has seen the Lease only since its join. The time then begins with
+        // the join.
         let since = self.members.get(holder).map_or(now, |member| member.since);
         Source::Dead(Arc::clone(holder), now.since(since))
     }

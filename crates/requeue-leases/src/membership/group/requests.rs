@@ -63,8 +63,7 @@ pub(super) enum Sending {
 impl Group {
     /// Returns the next call that is due, as a step.
     pub(super) fn next_request(&mut self, now: Time) -> Option<Step> {
-        // While a list is incomplete, live members may be missing in it. No decision is made until the list is
-        // complete.
+        // Until the first list is complete, this replica may not know all live members. It therefore sends no request.
         if !self.lists.is_complete {
             return None;
         }
