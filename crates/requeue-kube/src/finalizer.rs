@@ -21,8 +21,8 @@ use crate::controller::Action;
 /// controller's [filter](crate::Controller::filter) ignores it.
 ///
 /// An API server may remove an object although its finalizer was just added, if the delete request and the patch
-/// overlap (kubernetes #77988). In this case, [`Event::Cleanup`] is never called for the object. If every object must
-/// be cleaned up, also search regularly for the remains of deleted objects.
+/// overlap (kubernetes #77988). In this case, the reconciler never receives [`Event::Cleanup`] for the object. If every
+/// object must be cleaned up, also search regularly for the remains of deleted objects.
 ///
 /// # Errors
 ///

@@ -15,7 +15,8 @@ pub(crate) enum Clock {
     /// The time since the start of the machine.
     #[cfg(unix)]
     Boot,
-    /// The time since this moment. On the systems that use this variant, `Instant` also advances during a suspension.
+    /// The time that has passed since the stored moment. On the systems that use this variant, `Instant` also advances
+    /// during a suspension.
     #[cfg(not(unix))]
     Since(std::time::Instant),
     /// The runtime's clock, which a test can pause, plus the simulated time of suspension in nanoseconds.

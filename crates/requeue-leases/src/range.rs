@@ -68,7 +68,7 @@ impl Shard {
     ///
     /// # Errors
     ///
-    /// Returns an error if `index` is not below `count`.
+    /// Returns an error if `index` is not less than `count`.
     pub fn new(index: u32, count: u32) -> Result<Self, ConfigError> {
         if index >= count {
             return Err(ConfigError(match count {

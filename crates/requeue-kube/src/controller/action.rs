@@ -17,8 +17,8 @@ use requeue::Completion;
 /// | [`backoff`](Self::backoff) | runs again with backoff, as after a failure | runs again with backoff, not earlier on a change |
 /// | [`terminal`](Self::terminal) | runs again on a change | like `await_change`, and counted as terminal |
 ///
-/// A new generation of the object also [ends the
-/// wait](crate::Controller#backoff-and-new-generations).
+/// In all cases, a new generation of the object also starts a run: it [ends the
+/// backoff](crate::Controller#backoff-and-new-generations).
 ///
 /// ```
 /// use requeue_kube::controller::Action;
@@ -65,8 +65,7 @@ impl Action {
     /// Runs the object again after the delay that the [rate
     /// limiter](crate::controller::Config::rate_limiter) returns.
     ///
-    /// The delay grows with each consecutive failure. After a success, it starts again at its first
-    /// value.
+    /// The delay grows with each consecutive failure. After a success, the next delay is again the first one.
     pub const fn backoff() -> Self {
         Self::new(Completion::Retry)
     }
@@ -101,7 +100,7 @@ impl Action {
 
     /// Sets the priority of the object's next run.
     ///
-    /// The default is the priority of this run.
+    /// By default, the next run has the same priority as this run.
     ///
     /// A change of an object has priority 0. An object with a higher priority runs first.
     pub const fn priority(self, priority: i32) -> Self {

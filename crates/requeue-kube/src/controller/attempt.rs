@@ -63,7 +63,7 @@ struct Tried<K: Lookup> {
     object: ObjectRef<K>,
     version: Option<Version>,
     attempt: u32,
-    /// The number of adds that the run served. Several adds of a pending key lead to one run.
+    /// The number of adds of the key before the run. Several adds of a pending key lead to one run.
     adds: u32,
     span: RunSpan,
 }

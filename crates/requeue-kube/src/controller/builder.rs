@@ -41,7 +41,7 @@ use crate::shared::{Object, SharedWatch};
 use crate::watch::watch_name;
 use crate::{ObjectKey, ObjectQueue, relist};
 
-/// A controller for the objects of one kind.
+/// A controller, which reconciles the objects of one kind.
 ///
 /// This type has the methods of kube's [`Controller`](kube::runtime::Controller). In addition, it has a queue with
 /// backoff, priorities and metrics.
@@ -321,7 +321,7 @@ where
         self
     }
 
-    /// Reconciles only the objects of a shard, so that replicas share the work.
+    /// Makes the controller reconcile only the objects of a shard, so that several replicas can share the objects.
     ///
     /// Give each replica another shard. An API server with the feature gate `ShardedListAndWatch` (alpha since
     /// Kubernetes 1.36) then sends only the objects of the shard. From any other API server, the controller receives
@@ -382,11 +382,12 @@ where
     ///   writes of a former holder: see [`held_shards`](Self::held_shards).
     /// - **Watches.** If the API server can select shards, it sends only the objects of the replica's shards, as with
     ///   [`shard`](Self::shard). Each replica receives all owned and watched objects. When the controller has gained
-    ///   shards, its watch starts again, with a list of all shards that it holds. Gains during a list lead to only one
-    ///   more list. A release needs no list: the controller drops the objects, and the next request of the watch omits
-    ///   the shard. With [`for_stream`](Self::for_stream) and [`for_shared`](Self::for_shared), the objects come from
-    ///   your watch, which may not have reported the last writes of the former holder yet. The stores of owned and
-    ///   watched objects may always be older than recent writes.
+    ///   shards, its watch starts again, with a list of all shards that it holds. If the controller gains several
+    ///   shards during a list, it only lists once more. A release needs no list: the controller drops the objects, and
+    ///   the next request of the watch omits the shard. With [`for_stream`](Self::for_stream) and
+    ///   [`for_shared`](Self::for_shared), the objects come from your watch, which may not have reported the last
+    ///   writes of the former holder yet. The stores of owned and watched objects may always be older than recent
+    ///   writes.
     ///
     /// [`with_client`](ShardGroup::with_client) sets the client for the group's requests. A client with separate
     /// connections is recommended. By default, the group uses the client of the controller's `Api`. The default
@@ -460,7 +461,7 @@ where
 
     /// Sets the name of the controller in metrics, logs and errors.
     ///
-    /// The default is its kind in lower case.
+    /// By default, the name is the controller's kind in lower case.
     ///
     /// Two controllers of a process cannot have the same name at the same time. The second one ends with
     /// [`RunnerError::DuplicateName`](super::RunnerError::DuplicateName). Another controller can use the name when the

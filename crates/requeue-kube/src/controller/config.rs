@@ -100,7 +100,7 @@ impl Default for Config {
 }
 
 impl Config {
-    /// Sets the number of objects that are reconciled concurrently.
+    /// Sets the maximum number of objects that are reconciled at the same time.
     ///
     /// The default is 1, as in controller-runtime.
     ///
@@ -313,7 +313,7 @@ impl Config {
     /// Among any `deliveries` consecutive deliveries, at least one is of the object that has been ready longest, at any
     /// priority.
     ///
-    /// The default is 10. [`u32::MAX`] disables the bound.
+    /// The default is 10. [`u32::MAX`] disables this rule.
     pub const fn oldest_every(mut self, deliveries: u32) -> Self {
         self.oldest_every = deliveries;
         self
@@ -338,8 +338,8 @@ impl Config {
 
     /// Sets the memory for the most recent events of objects: adds, waits, runs and their results.
     ///
-    /// The default is 256 KiB, for the last 2,000 runs. An add takes 64 bytes, and most other events take 32. 0 records
-    /// nothing.
+    /// The default is 256 KiB, for the last 2,000 runs. An add takes 64 bytes, and most other events take 32. If the
+    /// memory is 0, no event is recorded.
     ///
     /// The dashboard of the controller's queue shows the events of an object, and `requeue why NAMESPACE/NAME --server URL`
     /// prints them: see [`Builder::record_events`].

@@ -26,7 +26,7 @@ use crate::{ObjectKey, ObjectQueue};
 /// argument with the object's metadata.
 type LookUp = Box<dyn Fn(&ObjectKey, &mut dyn FnMut(&ObjectMeta)) + Send + Sync>;
 
-/// Reads the metadata of objects in the controller's store, whose type of objects the enqueuer does not know.
+/// Reads the metadata of objects in the controller's store. The enqueuer does not know the type of these objects.
 pub(super) struct OwnStore(LookUp);
 
 impl OwnStore {

@@ -22,15 +22,17 @@ pub enum Error<ReconcilerErr, QueueErr> {
     /// The object to reconcile is not in the controller's store. In most cases, the object is an owner that is being
     /// deleted together with the objects that it owns.
     ObjectNotFound(Box<ObjectRef<DynamicObject>>),
-    /// The reconciler returned this error.
+    /// The reconciler returned an error, which is the first value.
     ReconcilerFailed(ReconcilerErr, Box<ObjectRef<DynamicObject>>),
-    /// The reconciler or the error policy panicked with this message. The controller retries the object with backoff.
+    /// The reconciler or the error policy panicked. Contains the message of the panic. The controller retries the
+    /// object with backoff.
     ReconcilerPanicked(String, Box<ObjectRef<DynamicObject>>),
-    /// The reconciler exceeded this time limit. The controller retries the object with backoff.
+    /// The run of the reconciler exceeded the time limit, which the error contains. The controller retries the object
+    /// with backoff.
     ReconcilerTimedOut(Duration, Box<ObjectRef<DynamicObject>>),
-    /// A watch failed with this error. The controller restarts the watch with backoff.
+    /// A watch failed. Contains its error. The controller restarts the watch with backoff.
     QueueError(QueueErr),
-    /// The controller cannot continue, and has ended.
+    /// The controller cannot continue, and has ended. Contains the reason.
     RunnerError(RunnerError),
 }
 
@@ -83,7 +85,7 @@ pub enum RunnerError {
         .0.join(", "), timeout = .1
     )]
     CacheSync(Vec<String>, Duration),
-    /// Another controller with this [name](crate::Controller::name) runs in the same process.
+    /// Another controller with the same [name](crate::Controller::name) runs in this process. Contains the name.
     #[error(
         "a controller named {0:?} already runs in this process; give one of them another name with \
          `Controller::name`"

@@ -53,8 +53,8 @@ impl<K: ObjectKind> Parts<K> {
         own.or(common).or_else(|| Some(self.start.election_status()?.retry_period()))
     }
 
-    /// Returns the shard group that the controller itself must join, if there is one. In a manager, the manager joins
-    /// the group for all controllers.
+    /// Returns the shard group that the controller itself must join, if there is one. If the controller belongs to a
+    /// manager, the manager joins the group for all of its controllers.
     ///
     /// # Errors
     ///

@@ -1,4 +1,4 @@
-//! The readiness of a controller, which depends on the first lists of its watches.
+//! The readiness of a controller. It is ready when all of its watches have received their first list.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -1,5 +1,4 @@
-//! A request to reconcile an object: the reference of the object, and optionally a reason and a
-//! priority.
+//! Requests to reconcile an object. A request has a reference to the object, and may have a reason and a priority.
 
 use std::fmt;
 

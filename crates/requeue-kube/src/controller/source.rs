@@ -233,7 +233,7 @@ impl Following {
     ) -> Result<(), RunnerError> {
         match event {
             Ok(event) => {
-                // The backoff is not reset at the beginning of a list, because the list may still fail. Otherwise, a
+                // The beginning of a list does not reset the backoff, because the list may still fail. Otherwise, a
                 // list that always fails in the middle would be repeated without a growing delay.
                 if let Some(backoff) = &self.backoff
                     && !matches!(event, Event::Init | Event::InitApply(_))

@@ -1,4 +1,4 @@
-//! Triggers for reconciliation, and the conditions for the start and the shutdown of a controller.
+//! The methods of a controller that set triggers, and that set when it starts and shuts down.
 
 use std::fmt::Debug;
 use std::future::Future;

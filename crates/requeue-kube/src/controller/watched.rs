@@ -182,7 +182,7 @@ impl<O: Resource, S> Watched<O, S> {
         Self { dyntype, source, predicate: None }
     }
 
-    /// Ignores changes that leave the result of `predicate` unchanged. An example of a predicate is
+    /// Ignores a change of an object if the result of `predicate` stays the same. An example is
     /// [`predicates::generation`](kube::runtime::predicates::generation).
     ///
     /// A new or deleted object is never ignored. A second call replaces the predicate of the first call. To use two

@@ -321,8 +321,8 @@ impl Writes {
 
     /// Records the response of a delete request.
     ///
-    /// A deletion is shown when the object no longer exists or has a deletion timestamp. Otherwise, the method works
-    /// like [`record`](Self::record).
+    /// The deletion is shown when a watch has reported that the object no longer exists, or that it has a deletion
+    /// timestamp. Otherwise, the method works like [`record`](Self::record).
     ///
     /// ```no_run
     /// use k8s_openapi::api::core::v1::Secret;

@@ -75,8 +75,8 @@ use crate::{ObjectKey, optional, relist};
 /// - **Subscribers receive deletions**, including those of objects that were deleted while the watch was disconnected.
 ///   kube's shared streams report no deletions.
 /// - **Each subscriber has a queue.** A slow subscriber does not delay other subscribers. Its queue contains the keys
-///   of the objects that have changed since it last read. It then reads the latest state of these objects. If an object
-///   has changed several times, it receives one event, which
+///   of the objects that have changed since it last read. The subscriber then reads the latest state of these objects.
+///   If an object has changed several times, the subscriber receives one event, which
 ///   [`suppress_own_writes`](crate::controller::Config::suppress_own_writes) never suppresses.
 /// - **A late subscriber** first receives all objects in the store, as its first list.
 /// - **After an outage**, the watch lists its objects once. Each controller reconciles only the objects that have

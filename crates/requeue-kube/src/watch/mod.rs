@@ -235,7 +235,7 @@ pub struct Change {
     /// The objects that the changed object concerns now, and those that it concerned before the change. They are sorted
     /// and without duplicates.
     pub targets: Vec<ObjectKey>,
-    /// The kind of the change.
+    /// The kind of this change, such as a creation or a deletion.
     pub kind: ChangeKind,
     /// The priorities that the mapper returned for the last state of the object.
     priorities: Priorities,

@@ -18,8 +18,8 @@ pub(super) struct Driver {
 }
 
 impl Driver {
-    /// Polls the Lease until this process leads, and takes the Lease when it is free. Returns `None` if the elector has
-    /// only one attempt, and this attempt has failed.
+    /// Reads the Lease repeatedly, and takes it when it is free. Returns when this process leads. Returns `None` if the
+    /// elector has only one attempt, and this attempt has failed.
     ///
     /// # Cancel safety
     ///

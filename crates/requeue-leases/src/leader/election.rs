@@ -1,9 +1,9 @@
 //! The election, which has client-go's algorithm, as a state machine. It has no clock and sends no requests.
 //!
-//! Invariant: no two replicas lead at the same time. A leader's right ends one renew deadline after it has *sent* its
-//! last successful renewal. The API server stored this renewal after it was sent, and a follower read it after it was
-//! stored. From its read on, the follower waits for a whole lease duration, which is longer than the renew deadline. It
-//! then takes over by a write that fails if another replica has written the Lease since the read.
+//! The invariant is that no two replicas lead at the same time. A leader's right ends one renew deadline after it has
+//! *sent* its last successful renewal. The API server stored this renewal after it was sent, and a follower read it
+//! after it was stored. From its read on, the follower waits for a whole lease duration, which is longer than the renew
+//! deadline. It then takes over by a write that fails if another replica has written the Lease since the read.
 //!
 //! The two clocks need not show the same time. Only their rates matter. The faster rate divided by the slower rate must
 //! be less than the lease duration divided by the renew deadline.

@@ -16,7 +16,7 @@ use crate::token::FencingToken;
 /// The default name of the annotation that contains the term of a leader.
 const ANNOTATION: &str = "requeue/leader-term";
 
-/// Makes the API server reject writes of leaders of earlier terms.
+/// A fence makes the API server reject the writes of leaders of earlier terms.
 ///
 /// A process can be frozen between its check of the clock and a write. When it continues, another process may lead. No
 /// election can prevent this write. Therefore, an annotation of each object contains the term of the leader that last

@@ -235,7 +235,7 @@ impl Leadership {
         self.shared.wait_for(|led| led.lost.clone()).await
     }
 
-    /// Renews the lease now, and waits for the result.
+    /// Renews the lease without waiting for the next regular renewal, and waits for the result.
     ///
     /// If the method succeeds, this process was the leader at a time after the call began.
     ///

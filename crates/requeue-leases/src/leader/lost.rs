@@ -8,7 +8,7 @@ use crate::token::FencingToken;
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum LeadershipLost {
-    /// This time has passed since the leader sent its last successful renewal.
+    /// No renewal has succeeded for this time, which began when the leader sent its last successful renewal.
     #[error("leadership lost: the lease was not renewed for {0:?}")]
     RenewDeadline(Duration),
     /// Another replica holds the Lease, or the Lease has no holder any more.
@@ -22,10 +22,11 @@ pub enum LeadershipLost {
     /// The elector was dropped, or has released the Lease.
     #[error("leadership lost: the lease is no longer renewed")]
     Abandoned,
-    /// This process no longer holds the [shard](crate::membership) with this number.
+    /// This process no longer holds a [shard](crate::membership) that it held before. Contains the number of the shard.
     #[error("leadership lost: shard {0} is no longer held")]
     Shard(u32),
-    /// This later term has claimed an object. [`Fence::claim`](super::Fence::claim) has found it.
+    /// A later term has claimed the object. Contains the token of this term, which
+    /// [`Fence::claim`](super::Fence::claim) has found.
     #[error("the later term {0} has claimed the object")]
     Fenced(FencingToken),
     /// Some work was still running this long after the leader had to stop. The time is the [drain

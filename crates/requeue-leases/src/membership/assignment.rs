@@ -8,9 +8,10 @@ use crate::lease::{ASSIGNMENT, Lease};
 
 /// The label of all Leases of a group. Its value is the name of the group.
 pub(super) const LABEL: &str = "requeue/shard-group";
-/// The annotation of a member Lease with the uid of the group object that the member has joined.
+/// The annotation of a member Lease that contains the uid of the group object. The member has joined the group with
+/// this object.
 pub(super) const JOINED: &str = "requeue/shard-group-uid";
-/// The annotation of a member Lease whose member is about to stop, and receives no more shards.
+/// The annotation that a member adds to its Lease when it is about to stop. The member then receives no more shards.
 pub(super) const STOPPING: &str = "requeue/shard-stopping";
 /// The annotation with the member that wrote the assignment. Only the holder itself hands a shard over. If another
 /// member has moved a shard, the former holder is dead.

@@ -94,10 +94,10 @@ impl ShardGroup {
     /// Sets a function that returns the number of an object's shard, from the object's namespace and name. The number
     /// must be less than [`count`](Self::count).
     ///
-    /// The function replaces the hash, and must be the same in all members. The API server cannot apply it. Each
-    /// replica therefore receives all objects, and drops those of other shards. The controller calls the function for
-    /// each event and each run, while it holds locks. The function must return quickly, and must not use the
-    /// controller. If the function panics, or returns a number that is too large, the controller ends with
+    /// The function replaces the hash of the uid or namespace. All members must use the same function. The API server
+    /// cannot apply it. Each replica therefore receives all objects, and drops those of other shards. The controller
+    /// calls the function for each event and each run, while it holds locks. The function must return quickly, and must
+    /// not use the controller. If the function panics, or returns a number that is too large, the controller ends with
     /// `RunnerError::Config`.
     ///
     /// ```

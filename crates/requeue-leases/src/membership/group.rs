@@ -2,7 +2,7 @@
 //!
 //! # Safety
 //!
-//! Invariant: no two replicas act on a shard at the same time.
+//! The invariant is that no two replicas act on one shard at the same time. Three rules ensure it:
 //!
 //! 1. A replica acts on a shard only under two conditions. It holds its member Lease, and the last version of the group
 //!    object that it has seen names it as the holder. Its right ends one renew deadline after it has sent its last

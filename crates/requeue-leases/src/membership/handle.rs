@@ -252,7 +252,7 @@ impl Membership {
         let _ = self.commands.send(Command::Stop);
     }
 
-    /// Leaves the group. No run of the caller may be in flight.
+    /// Leaves the group. The caller must have no run in flight.
     async fn leave(mut self) {
         self.stop();
         while let Ok(Some(change)) = self.next().await {

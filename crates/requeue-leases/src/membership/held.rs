@@ -29,7 +29,8 @@ pub enum Change {
     /// These shards were not drained within the [time limit](super::ShardGroup::handover_timeout). Cancel the runs that
     /// are still in flight. When they have ended, call [`Membership::drained`](super::Membership::drained).
     Cancel(Vec<u32>),
-    /// Another process has changed the holder of these shards, against the rules of the group. Cancel their runs now.
+    /// Another process has changed the holder of these shards, against the rules of the group. Cancel all runs in these
+    /// shards now.
     Lost(Vec<u32>),
 }
 

@@ -1,5 +1,5 @@
-//! The membership of controllers. The module tells the controllers which shards they hold. When the runs of a shard
-//! have ended, it hands the shard over.
+//! The connection of controllers with their shard group. The module tells the controllers which shards they hold. When
+//! the runs of a shard have ended, it hands the shard over.
 
 use std::collections::BTreeMap;
 use std::future::pending;
@@ -110,8 +110,8 @@ struct Driver {
     last_release: u64,
 }
 
-/// If the driver ends, nothing would tell the work about a later loss. The drop therefore takes all shards from the
-/// work.
+/// If the driver ends, nothing would tell the work about a later loss. Dropping the driver therefore releases all
+/// shards.
 impl Drop for Driver {
     fn drop(&mut self) {
         let all = Vec::from_iter(0..self.membership.count());

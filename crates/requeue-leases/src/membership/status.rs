@@ -14,7 +14,7 @@ use crate::metrics::GroupMeters;
 pub struct GroupStatus {
     /// The name of the shard group.
     pub group: String,
-    /// The name of this process's member Lease.
+    /// The name of the member Lease of this process.
     pub member: String,
     /// All shards, in the order of their numbers. Empty until this process has read the group object.
     pub shards: Vec<ShardStatus>,
