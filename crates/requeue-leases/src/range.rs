@@ -105,7 +105,8 @@ impl Shard {
     }
 }
 
-// These methods are hidden, because only requeue-kube uses them. They decide which objects a controller reconciles.
+// These methods are hidden, because only requeue-kube uses them. With these methods, requeue-kube decides which objects
+// a controller reconciles.
 #[doc(hidden)]
 impl Shard {
     /// Returns the value of the parameter `shardSelector` of a list or watch request, which kube-rs does not know yet.

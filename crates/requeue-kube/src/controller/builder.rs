@@ -73,10 +73,10 @@ use crate::{ObjectKey, ObjectQueue, relist};
 /// events end this wait early: the object gets a new generation, or it is replaced by another object of the same name,
 /// which has no failures. The object then runs immediately, and its backoff starts again at the first delay.
 ///
-/// Some reconcilers create generations of their own objects. They change a `spec`, or they write the status of a custom
-/// resource without a `status` subresource, where each write creates a generation. Such objects back off too. If an
-/// object runs before its delay has passed, and this run fails, no change of the object shortens the next delay. Until
-/// the object succeeds, its backoff starts again at most once.
+/// Some reconcilers create new generations of the objects that they reconcile. They change a `spec`, or they write the
+/// status of a custom resource without a `status` subresource, where each write creates a generation. Such objects back
+/// off too. If an object runs before its delay has passed, and this run fails, no change of the object shortens the
+/// next delay. Until the object succeeds, its backoff starts again at most once.
 ///
 /// An object can be given up by [`max_retries`](Config::max_retries), by [`Action::terminal`], or by an error policy
 /// that returns [`Action::await_change`]. The limiter counts the failure of such an object like any other failure. If
@@ -315,7 +315,7 @@ where
     ///
     /// You find the scope by kube's [discovery](kube::discovery::ApiCapabilities::scope). Without this call, the
     /// controller learns the scope from the first object that its watch reports. Until then, if objects in several
-    /// namespaces have the same owner without a namespace, the owner may run several times at once.
+    /// namespaces have the same owner without a namespace, the controller may treat this owner as several objects.
     pub fn scope(mut self, scope: discovery::Scope) -> Self {
         self.parts.own.scope = Some(scope);
         self
@@ -386,8 +386,7 @@ where
     ///   shards during a list, it only lists once more. A release needs no list: the controller drops the objects, and
     ///   the next request of the watch omits the shard. With [`for_stream`](Self::for_stream) and
     ///   [`for_shared`](Self::for_shared), the objects come from your watch, which may not have reported the last
-    ///   writes of the former holder yet. The stores of owned and watched objects may always be older than recent
-    ///   writes.
+    ///   writes of the former holder yet. The stores of owned and watched objects may lack recent writes at any time.
     ///
     /// [`with_client`](ShardGroup::with_client) sets the client for the group's requests. A client with separate
     /// connections is recommended. By default, the group uses the client of the controller's `Api`. The default

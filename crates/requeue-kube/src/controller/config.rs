@@ -214,8 +214,8 @@ impl Config {
     /// Makes an object that gets a new generation wait for the end of its backoff.
     ///
     /// By default, such an object runs immediately, and its failures are forgotten, because the new generation may have
-    /// removed their cause. Call this method if a reconciler creates generations of its own object and can fail
-    /// afterwards. Without this call, the object also backs off, but runs [twice in each
+    /// removed their cause. Call this method if a reconciler creates generations of the object that it reconciles, and
+    /// can fail afterwards. Without this call, the object also backs off, but runs [twice in each
     /// delay](crate::Controller#backoff-and-new-generations).
     pub const fn keep_backoff_on_new_generation(mut self) -> Self {
         self.clear_on_new_generation = false;
@@ -276,9 +276,9 @@ impl Config {
     /// The default is [`InFlightPolicy::After`]: the run continues, and the object then runs again.
     ///
     /// With [`InFlightPolicy::Restart`], the run is dropped at an `await`, and the object immediately runs again. The
-    /// dropped run is neither a success nor a failure, and no metric counts it. Use this policy for long runs whose
-    /// result a change makes useless. A reconciler that writes its own object would restart its own run. To prevent
-    /// this, ignore the events of these writes, or write only at the end of the run.
+    /// dropped run is neither a success nor a failure, and no metric counts it. Use this policy for long runs, if a
+    /// change of the object makes the result of the run useless. A reconciler that writes its own object would restart
+    /// its own run. To prevent this, ignore the events of these writes, or write only at the end of the run.
     ///
     /// ```
     /// use requeue::InFlightPolicy;
@@ -330,7 +330,7 @@ impl Config {
     ///
     /// The default is no limit.
     ///
-    /// All objects without a namespace share one such limit.
+    /// All objects without a namespace together have one such limit.
     pub const fn namespace_limit(mut self, limit: u32) -> Self {
         self.namespace_limit = Some(limit);
         self

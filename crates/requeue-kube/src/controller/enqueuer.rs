@@ -79,8 +79,8 @@ pub(super) struct Enqueuer {
     standby: Mutex<Option<BTreeSet<ObjectKey>>>,
 }
 
-/// A guard for the time in which a watch handles an event or a list. While a guard exists, the enqueuer forgets the
-/// shard of no object.
+/// A guard for the time in which a watch handles an event or a list. While a guard exists, the enqueuer does not forget
+/// the shard of any object.
 pub(super) struct Handling(Arc<Enqueuer>);
 
 impl Handling {
@@ -295,7 +295,7 @@ impl Enqueuer {
             let targets = change.targets.iter();
             adds.extend(targets.map(|target| (change.priority_of(target), target, change)));
         }
-        // The adds are sorted by falling priority, so that the first add of each target has the target's highest
+        // The adds are sorted by descending priority, so that the first add of each target has the target's highest
         // priority. Later adds of the same target are skipped.
         adds.sort_by_key(|(priority, ..)| Reverse(*priority));
         let (is_list, mut added) = (changes.len() > 1, HashSet::new());

@@ -53,8 +53,8 @@ struct Failure {
     /// backoff last ended early.
     count: u32,
     wait: Wait,
-    /// If the key was given up, the number of its adds at that time. After the delay, the queue delivers the key. The
-    /// key then runs only if it was added since it was given up.
+    /// `Some` if the key was given up. Contains the number of its adds at that time. After the delay, the queue
+    /// delivers the key. The key then runs only if it was added since it was given up.
     parked: Option<u32>,
     /// True if the next run of the key begins before its delay has passed. If this run fails, the key waits for its
     /// whole delay.

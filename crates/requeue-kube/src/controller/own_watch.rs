@@ -229,7 +229,7 @@ impl<E: Resource + Send + 'static> ShardedWatch<E> {
         watch
     }
 
-    /// Applies events and changes of the shards, until no event can come and no shard must be listed.
+    /// Applies events and changes of the shards. Returns when no further event can come, and no shard must be listed.
     ///
     /// # Errors
     ///
@@ -294,7 +294,7 @@ impl<E: Resource + Send + 'static> ShardedWatch<E> {
             (self.is_listing, self.has_ended) = (true, false);
             return;
         }
-        // The guard exists until the whole list is applied, so that the shard of no object is forgotten in between.
+        // The guard exists until the whole list is applied, so that no shard of an object is forgotten in between.
         let _handling = Handling::begin_event(&self.own.enqueuer);
         let listed = (self.own.objects.stored)(&|_| true).into_iter().map(Event::InitApply);
         for event in [Event::Init].into_iter().chain(listed).chain([Event::InitDone]) {

@@ -47,8 +47,8 @@ pub(super) trait Ownership: Send + Sync {
         None
     }
 
-    /// Notes that the controller begins to handle an event or a list. Until it calls [`end_event`](Self::end_event),
-    /// the shard of no object is forgotten.
+    /// Notes that the controller begins to handle an event or a list. Until it calls [`end_event`](Self::end_event), no
+    /// shard of an object is forgotten.
     fn begin_event(&self) {}
 
     /// Notes that the controller has handled an event or a list. `is_gone` is the same function as that of

@@ -67,9 +67,9 @@ const BULK: u32 = 1 << 1;
 const UNKNOWN: u32 = 1 << 2;
 const DETAILED: u32 = 1 << 3;
 
-/// The details of the reasons, which the flags in the queue cannot hold. The map has an entry for
-/// each key that was added for a reason with details and has not been delivered since. The entry is
-/// the first such reason.
+/// The details of the reasons, which the flags in the queue cannot contain. The map has an entry
+/// for each key that was added for a reason with details and has not been delivered since. The
+/// entry is the first such reason.
 #[derive(Default)]
 pub(super) struct Details(Mutex<HashMap<ObjectKey, Reason>>);
 

@@ -171,7 +171,8 @@ async fn run_controller<K: OwnKind, R: Reconcile<K>>(
     run_workers(Arc::new(attempts), right, stops, watches, panicked, &series.name).await
 }
 
-/// Adds the queue and the metrics of a controller that starts to the values that users can observe.
+/// Makes a controller visible to the user when it starts: adds its metrics, and passes its queue to the user's
+/// callback.
 fn show_start(series: &Arc<Series>, metrics: Option<Metrics>, on_start: Option<OnStart>) {
     metrics.iter().for_each(|metrics| metrics.show_series(series));
     if let Some(use_queue) = on_start {

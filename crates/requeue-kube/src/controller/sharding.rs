@@ -175,7 +175,8 @@ impl Group {
         self.shards.period()
     }
 
-    /// Adds a controller that starts to the group, and returns the handle through which the group changes its shards.
+    /// Adds a controller to the group when it starts, and returns the handle through which the group changes its
+    /// shards.
     pub(super) fn add_part(&self, held: HeldShards) -> ChangingShards {
         let rule = match self.shards.shard_of.clone() {
             Some(shard_of) => {

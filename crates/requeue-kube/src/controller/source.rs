@@ -44,7 +44,7 @@ pub(super) enum MakeEvents<O> {
 /// The objects that a watch requests from the API server.
 pub(super) enum Selected {
     All,
-    /// No object is watched. The watch only lists one object, to check that the kind can be listed.
+    /// No object is watched. The watch only lists one object, to check that this process can list the kind.
     Probe,
     Shard(Shard),
     /// The objects in the shards that this process held when the watch started, except for shards that it has released

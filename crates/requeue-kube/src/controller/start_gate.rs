@@ -12,8 +12,8 @@ use crate::metrics::Metrics;
 
 /// The values that a manager sets in each of its controllers.
 pub(crate) struct Managed {
-    /// If the manager has an election, a future that completes when the process leads, and the status of the election.
-    /// When the term ends, the manager stops the controller.
+    /// `Some` if the manager has an election. Contains a future that completes when the process leads, and the status
+    /// of the election. When the term ends, the manager stops the controller.
     pub(crate) lead: Option<(BoxFuture<'static, ()>, Status)>,
     /// The shard group that the manager joins for all of its controllers.
     pub(crate) group: Option<Group>,

@@ -103,7 +103,7 @@ pub(crate) struct Series {
     priorities: Mutex<Priorities>,
 }
 
-/// All priorities that were seen so far. Each has a series that remains, even if no key has the priority any more.
+/// All priorities that were seen so far. Each has a series that remains, even if no key has this priority now.
 #[derive(Default)]
 struct Priorities {
     seen: BTreeSet<i32>,

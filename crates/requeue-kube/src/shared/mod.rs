@@ -145,7 +145,7 @@ struct Subscriber<K> {
 
 /// The changes of one object that a subscriber has not read yet.
 struct Changed<K> {
-    /// If the object was deleted, its last state before the deletion.
+    /// The last state of the object before its deletion. `None` if it was not deleted.
     deleted: Option<Arc<K>>,
     /// True if this value combines several changes.
     is_merged: bool,

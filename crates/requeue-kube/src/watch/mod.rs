@@ -198,7 +198,7 @@ pub enum ChangeKind {
     NewGeneration,
     /// The object is new. It may have the name of a deleted object, but it has another uid.
     Created,
-    /// The object was deleted.
+    /// The object no longer exists.
     Deleted,
 }
 

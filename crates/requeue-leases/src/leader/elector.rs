@@ -91,7 +91,8 @@ impl LeaderElector {
 
     /// Waits until this process leads.
     ///
-    /// This method only waits. [`run`](Self::run) also runs the work, and releases the lease afterwards.
+    /// This method only waits until the process leads. [`run`](Self::run) also runs the work, and releases the lease
+    /// afterwards.
     ///
     /// When this method has returned, a task of the runtime renews the lease.
     ///

@@ -84,8 +84,8 @@ impl Led {
 impl Shared {
     pub(super) fn is_leading(&self) -> bool {
         let view = self.view.borrow();
-        // The clock is read after the end of the right. In the other order, the right could end between the two reads
-        // and still look valid.
+        // The end of the right is read first, and the clock second. In the other order, the right could end between the
+        // two reads, and would still look valid.
         view.led.as_ref().is_some_and(|led| !led.is_over() && self.clock.now() < led.until)
     }
 

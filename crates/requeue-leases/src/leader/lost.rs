@@ -11,7 +11,7 @@ pub enum LeadershipLost {
     /// No renewal has succeeded for this time, which began when the leader sent its last successful renewal.
     #[error("leadership lost: the lease was not renewed for {0:?}")]
     RenewDeadline(Duration),
-    /// Another replica holds the Lease, or the Lease has no holder any more.
+    /// Another replica holds the Lease, or the Lease no longer has a holder.
     ///
     /// Contains the identity of the new holder, or an empty text if there is none.
     #[error("leadership lost: {}", describe_holder(.0))]

@@ -13,12 +13,12 @@ pub(super) const LABEL: &str = "requeue/shard-group";
 pub(super) const JOINED: &str = "requeue/shard-group-uid";
 /// The annotation that a member adds to its Lease when it is about to stop. The member then receives no more shards.
 pub(super) const STOPPING: &str = "requeue/shard-stopping";
-/// The annotation with the member that wrote the assignment. Only the holder itself hands a shard over. If another
-/// member has moved a shard, the former holder is dead.
+/// The annotation that contains the name of the member that wrote the assignment. Only the holder itself hands a shard
+/// over. If another member has moved a shard, the former holder is dead.
 const WRITER: &str = "requeue/shard-writer";
 const BY: &str = "requeue/shard-by";
 const OBJECTS: &str = "requeue/shard-objects";
-/// The annotation with the holders of shards, separated by spaces.
+/// The annotation that contains the names of all holders, separated by spaces.
 const HOLDERS: &str = "requeue/shard-holders";
 
 /// The properties of a group that must be the same for all members.
@@ -97,7 +97,7 @@ impl Assignment {
     }
 }
 
-/// The group object, as it was last read.
+/// The last version of the group object that this replica has read.
 #[derive(Clone, Debug)]
 pub(super) struct GroupLease {
     lease: Lease,

@@ -358,7 +358,8 @@ impl Group {
     fn group_deleted(&mut self) {
         self.idle_until = Time::ZERO;
         let was_known = self.group.take().is_some() || self.is_member();
-        // A replica that has not joined yet does not end. It waits for a new group object, or creates it.
+        // If the replica has not joined yet, its participation does not end. It waits for a new group object, or
+        // creates it.
         if was_known && !matches!(self.phase, Phase::Looking | Phase::Ended(_)) {
             self.phase = Phase::Ended(End::Deleted);
         }

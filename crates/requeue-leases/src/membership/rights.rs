@@ -1,6 +1,6 @@
 //! The review of a process's permissions, before it joins a group.
 //!
-//! Without the review, a missing permission would only appear in the log, and later. The protocol repeats a request
+//! Without the review, a missing permission would be noticed later, and only in the log. The protocol repeats a request
 //! that fails.
 
 use futures_util::future::join_all;

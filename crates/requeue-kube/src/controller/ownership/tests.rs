@@ -342,7 +342,7 @@ async fn a_stream_of_the_user_lists_a_gained_shard_from_its_store() {
 }
 
 /// Runs a controller that gains one shard, and then ends its stream. The watch of the other kind continues until the
-/// first value of the result is dropped. The other two values are the names of objects in shards 4 and 5.
+/// caller drops the first value of the result. The other two values are the names of objects in shards 4 and 5.
 async fn after_the_end_of(
     controller: Controller<ConfigMap>,
     feed: Feed<ConfigMap>,
