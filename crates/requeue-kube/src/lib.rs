@@ -1,7 +1,7 @@
 //! Kubernetes controllers on kube-rs, with requeue's work queue. Each controller has backoff, priorities and metrics.
 //!
-//! Clients, watchers, stores and predicates are those of kube. The queue is that of [requeue]. The controllers
-//! guarantee:
+//! The controllers use kube's clients, watchers, stores and predicates, and the queue of [requeue]. They have these
+//! guarantees:
 //!
 //! - **One run per object.** An object never has two runs at the same time, even if several watches or namespaces
 //!   request it. If the object changes during its run, it runs once more afterwards.

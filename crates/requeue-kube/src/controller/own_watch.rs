@@ -337,8 +337,8 @@ impl<E: Resource + Send + 'static> ShardedWatch<E> {
     fn end_list(&mut self) {
         debug_assert!(!self.is_listing, "a list that is in progress is not complete");
         self.shards.mark_listed(self.list.gains);
-        // If this watch lists again later, an outage is the cause. Changes that it reports as unchanged are then
-        // handled as in any list after an outage.
+        // If this watch lists again without a further gain, it does so after an outage. Changes that it reports as
+        // unchanged are then handled as in any list after an outage.
         self.list.is_restart = false;
         self.list_by = None;
         self.list_by = self.list_deadline();

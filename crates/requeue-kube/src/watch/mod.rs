@@ -288,7 +288,7 @@ impl Change {
 pub struct Watch {
     /// True if a list was complete at least once.
     listed: bool,
-    /// The last state of each object.
+    /// The last known state of each object that the watch has reported.
     seen: HashMap<ObjectKey, Seen>,
     /// The objects of the list in progress, so far.
     list: HashMap<ObjectKey, Seen>,

@@ -144,8 +144,8 @@ impl Config {
 
     /// Creates a client that only the election uses, with separate connections.
     ///
-    /// The timeouts of the client are shorter than the renew deadline, so that a failed renewal can be repeated in
-    /// time. The client does not repeat a failed request, because the election decides when to repeat it.
+    /// The timeouts of the client are half of the renew deadline, but at least 1 s. The client does not repeat a failed
+    /// request, because the election decides when to repeat it.
     ///
     /// # Errors
     ///

@@ -3,8 +3,9 @@
 //! The clocks of the replicas have different rates. Their times of day differ, and jump by up to years. Requests,
 //! responses and events of watches are delayed, lost or repeated. Replicas are disconnected, freeze, crash, stop and
 //! join. Runs end slowly. Users change and delete Leases. Then all faults stop, and the shards must become evenly
-//! distributed. After a crash, a stop or a join, no shard may be without a holder for longer than documented. A replica
-//! that stops must release its Lease within a second. A replica in a crash loop must not receive shards.
+//! distributed. After a crash, a stop or a join, no shard may be without a holder for longer than the documentation of
+//! `membership` states. A replica that stops must release its Lease within a second. A replica in a crash loop must not
+//! receive shards.
 //!
 //! With `REQUEUE_SHARD_SEEDS=100000`, the test simulates 100,000 groups. With `REQUEUE_SHARD_SEED=n`, it begins with
 //! the seed n.
