@@ -1,4 +1,4 @@
-//! Error policies that need no code of the user.
+//! Error policies that are ready to use, so that a program need not write one.
 
 use std::sync::Arc;
 

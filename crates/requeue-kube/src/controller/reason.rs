@@ -91,7 +91,7 @@ impl Details {
         self.0.lock().retain(|key, _| !is_gone(key));
     }
 
-    /// Moves the details of a key to another key that means the same object.
+    /// Moves the details of a key to another key of the same object.
     pub(super) fn rename_key(&self, from: &ObjectKey, to: &ObjectKey) {
         let mut details = self.0.lock();
         if let Some(reason) = details.remove(from) {

@@ -16,7 +16,7 @@ pub(crate) struct Server {
     version: u64,
     /// The number of Leases that clients have created so far.
     pub(crate) created: u64,
-    /// The events for watches that the caller has not taken yet.
+    /// The new events for watches. The caller of the server takes them from this list.
     pub(crate) events: Vec<Watched>,
     /// With a planted bug, true: a write succeeds although the object has changed.
     pub(crate) ignores_versions: bool,
