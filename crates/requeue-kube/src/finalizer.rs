@@ -1,4 +1,4 @@
-//! kube's finalizer helper, for reconcilers that return an [`Action`].
+//! A replacement of kube's finalizer function, for reconcilers that return this crate's [`Action`].
 
 use std::error::Error as StdError;
 use std::fmt::Debug;
@@ -13,24 +13,24 @@ use serde::de::DeserializeOwned;
 
 use crate::controller::Action;
 
-/// Reconciles an object that needs a cleanup before it is deleted.
+/// Reconciles an object, or cleans up after it before it is deleted.
 ///
-/// This function calls [kube's function](kube::runtime::finalizer()) of the same name.
+/// The function calls [kube's function](kube::runtime::finalizer()) of the same name.
 ///
-/// The first run of an object only adds the finalizer. The changed finalizers start the next run, unless a
-/// [filter](crate::Controller::filter) ignores the change.
+/// The first run of an object only adds the finalizer. This change of the object starts the next run, unless the
+/// controller's [filter](crate::Controller::filter) ignores it.
 ///
-/// An API server can remove an object although its finalizer was set, if the deletion and the patch overlap (kubernetes
-/// #77988). [`Event::Cleanup`] is then missing. If objects must be cleaned up in any case, also check regularly for
-/// remains of deleted objects.
+/// An API server may remove an object although its finalizer was just added, if the delete request and the patch
+/// overlap (kubernetes #77988). In this case, the reconciler never receives [`Event::Cleanup`] for the object. If every
+/// object must be cleaned up, also search regularly for the remains of deleted objects.
 ///
 /// # Errors
 ///
-/// Returns an error if `reconcile` or the patch of the object's finalizers failed.
+/// Returns an error if `reconcile` failed, or if the patch of the object's finalizers failed.
 ///
 /// # Cancel safety
 ///
-/// As in kube, `reconcile` may be dropped at any `await`, and must be able to run again.
+/// If the future is dropped, `reconcile` is dropped at an `await`, as in kube. It must be able to run again.
 ///
 /// ```no_run
 /// use std::sync::Arc;
@@ -64,10 +64,10 @@ where
     ReconcileFut: TryFuture<Ok = Action>,
     ReconcileFut::Error: StdError + 'static,
 {
-    // kube's action cannot be inspected, so the action of this crate does not pass through kube's
-    // function.
+    // kube's function passes on only kube's action type, whose fields cannot be read. This crate's action therefore
+    // goes through a variable.
     let mut action = Action::await_change();
-    // kube calls the function at most once, so `action` is the result of that call.
+    // kube's function calls the closure at most once, so `action` is the result of that call.
     let said = &mut action;
     let reconcile = |event| {
         reconcile(event).map_ok(|action| {

@@ -1,4 +1,4 @@
-//! Changes the lists and watches of an [`Api`], below kube's watchers.
+//! Changes to the list and watch requests of an [`Api`]. kube's watcher does not notice these changes.
 
 use std::future::pending;
 use std::task::{Poll, ready};
@@ -12,11 +12,11 @@ use kube::api::Api;
 use kube::client::Body;
 use kube::{Client, Resource};
 
-/// The body of a response, which may end early.
+/// The body of a response that may end before the server ends it.
 pub(crate) type Until = StreamBody<BoxStream<'static, <BodyStream<Body> as Stream>::Item>>;
 
-/// Returns the response with a body that ends after a complete line, when `end` has completed. When a watch ends,
-/// kube's watchers continue with another request, from the version of the last event.
+/// Returns the response with a body that ends after a complete line, as soon as `end` has completed. When the response
+/// to a watch ends, kube's watcher sends another request, which continues from the version of the last event.
 pub(crate) fn end_body_when(
     response: Response<Body>,
     mut end: BoxFuture<'static, ()>,
@@ -25,7 +25,8 @@ pub(crate) fn end_body_when(
         let mut frames = BodyStream::new(body);
         let mut is_whole = true;
         let frames = stream::poll_fn(move |context| {
-            // An incomplete line would be an error of the watch, which would then list again.
+            // The body does not end inside a line. The watcher would treat an incomplete line as an error, and list
+            // again.
             if is_whole && end.poll_unpin(context).is_ready() {
                 return Poll::Ready(None);
             }
@@ -40,13 +41,12 @@ pub(crate) fn end_body_when(
     })
 }
 
-/// Returns the response unchanged.
+/// Returns the response with its whole body, in the type that [`end_body_when`] returns.
 pub(crate) fn unchanged_body(response: Response<Body>) -> Response<Until> {
     end_body_when(response, pending().boxed())
 }
 
-/// Returns an `Api` whose lists and watches are sent by `send`. All other requests are sent
-/// unchanged.
+/// Returns an `Api` that sends its list and watch requests through `send`, and all other requests directly.
 pub(crate) fn intercept_requests<K, F>(
     api: Api<K>,
     dyntype: &K::DynamicType,
@@ -56,8 +56,8 @@ where
     K: Resource,
     F: Future<Output = kube::Result<Response<Until>>> + Send + 'static,
 {
-    // An `Api` cannot be created for a namespace if the scope of its kind is generic. This `Api` therefore asks for all
-    // namespaces, and its requests are redirected to the path of `api`.
+    // kube cannot create an `Api` for one namespace if the scope of its kind is only known at run time. The returned
+    // `Api` is therefore for all namespaces, and the path of each request is replaced by the path of `api`.
     let path = api.resource_url().to_owned();
     let everywhere = K::url_path(dyntype, None);
     let client = api.into_client();
@@ -75,15 +75,15 @@ where
     Api::all_with(Client::new(service, namespace), dyntype)
 }
 
-/// Replaces the query of a request.
+/// Replaces the query in the URI of a request.
 pub(crate) fn set_query(request: &mut Request<Body>, query: &str) {
     let path = request.uri().path().to_owned();
     set_uri(request, &path, query);
 }
 
-/// Returns an `Api` that adds a selector of shards to each list and watch. For each request, `selector` returns the
-/// selector, and a future that completes when a watch with this selector should continue with another selector. A
-/// server without the feature gate `ShardedListAndWatch` ignores the parameter, and returns all objects.
+/// Returns an `Api` that adds a selector of shards to each list and watch request. `selector` is called for each
+/// request. It returns the text of the selector, and a future that completes when a watch should use another selector.
+/// An API server without the feature gate `ShardedListAndWatch` ignores the selector, and returns all objects.
 pub(crate) fn select_shards<K: Resource>(
     api: Api<K>,
     dyntype: &K::DynamicType,
@@ -96,14 +96,14 @@ pub(crate) fn select_shards<K: Resource>(
         let is_watch = query.split('&').any(|part| part == "watch=true");
         let query = format!("{query}&shardSelector={selector}");
         set_query(&mut request, &query);
-        // Only a watch is ended early, because a list that ended early would be incomplete.
+        // Only a watch can end early. A list that ended early would be incomplete.
         let end = if is_watch { is_outdated } else { pending().boxed() };
         async move { Ok(end_body_when(client.send(request).await?, end)) }
     })
 }
 
 fn set_uri(request: &mut Request<Body>, path: &str, query: &str) {
-    // The parts were valid before, or consist of characters that are valid in a query.
+    // Parsing cannot fail: the path was valid, and the query contains only characters that are valid in a query.
     if let Ok(uri) = format!("{path}?{query}").parse() {
         *request.uri_mut() = uri;
     }

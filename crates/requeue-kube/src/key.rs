@@ -1,4 +1,4 @@
-//! Keys of objects in a controller's queue: a namespace and a name.
+//! The keys of objects in a controller's queue. A key consists of a namespace and a name.
 
 use std::cell::RefCell;
 use std::fmt;
@@ -10,11 +10,11 @@ use kube::Resource;
 use kube::core::ObjectMeta;
 use kube::runtime::reflector::{Lookup, ObjectRef};
 
-/// The key of an object: its name, and its namespace, if any.
+/// The key of an object in a controller's queue: the object's name, and its namespace if it has one.
 ///
-/// The key contains no other part of the object, so one object always has the same key. A key is cheap to clone. Keys
-/// have the order in which Kubernetes lists objects: by namespace, then by name. The text of a key is `namespace/name`,
-/// both for display and for parsing. Kubernetes allows no slash in either part.
+/// The key contains nothing else, so an object has the same key after each change. A clone needs no allocation. The
+/// order of keys is that of Kubernetes lists: by namespace, then by name. The text form is `namespace/name` or `name`.
+/// Neither part can contain a slash, because Kubernetes forbids it.
 ///
 /// ```
 /// use requeue_kube::ObjectKey;
@@ -28,7 +28,7 @@ use kube::runtime::reflector::{Lookup, ObjectRef};
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ObjectKey(Arc<str>);
 
-/// A kind whose objects can be in a store.
+/// A kind whose objects can be in a store of kube-rs.
 pub(crate) trait ObjectKind:
     Resource<DynamicType: Eq + Hash + Clone> + Clone + Send + Sync + 'static
 {
@@ -41,14 +41,14 @@ impl<K> ObjectKind for K where
 
 /// The queue of a [`Controller`](crate::Controller).
 ///
-/// This queue hashes keys with SipHash. Users who can create objects choose their names. With a weaker hash, they could
-/// choose names with equal hashes, which would slow the queue down for all objects.
+/// The queue hashes its keys with SipHash. Users who can create objects choose the names of the objects. With a weaker
+/// hash, they could choose many names with equal hashes, which would slow the queue down for all objects.
 pub type ObjectQueue = requeue::Queue<ObjectKey, RandomState>;
 
 impl ObjectKey {
     /// Creates the key of an object.
     ///
-    /// An empty namespace counts as no namespace.
+    /// An empty namespace has the same meaning as `None`.
     #[must_use]
     pub fn new(namespace: Option<&str>, name: &str) -> Self {
         Self(match namespace {
@@ -74,16 +74,16 @@ impl ObjectKey {
         Self::from_meta(object.meta())
     }
 
-    /// Creates the key of the object with this metadata.
-    // The method is hidden, because only the program has metadata without an object.
+    /// Creates the key of the object with this metadata. The method is hidden, because only requeue's own crates have
+    /// metadata without an object.
     #[doc(hidden)]
     #[must_use]
     pub fn from_meta(meta: &ObjectMeta) -> Self {
-        // Objects from the API server always have a name.
+        // The API server gives each object a name, so the default is never used.
         Self::new(meta.namespace.as_deref(), meta.name.as_deref().unwrap_or_default())
     }
 
-    /// Returns the namespace, or `None` for an object without a namespace.
+    /// Returns the namespace, or `None` if the object has no namespace.
     #[must_use]
     pub fn namespace(&self) -> Option<&str> {
         self.0.split_once('/').map(|(namespace, _)| namespace)
@@ -95,7 +95,7 @@ impl ObjectKey {
         self.0.split_once('/').map_or(&self.0, |(_, name)| name)
     }
 
-    /// Returns a reference to the object of kind `K` with this key, without uid and resource
+    /// Returns a reference to the object of kind `K` with this key. The reference contains no uid and no resource
     /// version.
     ///
     /// # Examples
@@ -118,12 +118,12 @@ impl ObjectKey {
     }
 }
 
-/// Joins the parts as `namespace/name`, with only one allocation, because each event creates a key.
+/// Returns the text `namespace/name`. It is allocated only once, because this function is called for each event.
 fn join_parts(namespace: &str, name: &str) -> Arc<str> {
     thread_local! {
         static JOINED: RefCell<String> = const { RefCell::new(String::new()) };
     }
-    // The buffer is reused, so only the shared text is allocated.
+    // The buffer is reused by all calls on this thread, so only the `Arc` is allocated.
     JOINED.with_borrow_mut(|joined| {
         joined.clear();
         for part in [namespace, "/", name] {
@@ -154,11 +154,11 @@ impl fmt::Debug for ObjectKey {
 impl FromStr for ObjectKey {
     type Err = ParseKeyError;
 
-    /// Parses the format of [`Display`](fmt::Display), which is `name` or `namespace/name`.
+    /// Parses `name` or `namespace/name`, which is the format of [`Display`](fmt::Display).
     ///
     /// # Errors
     ///
-    /// Returns an error if a part is empty, or if there are more than two parts.
+    /// Returns an error if a part is empty, or if the text has more than two parts.
     fn from_str(text: &str) -> Result<Self, ParseKeyError> {
         let (namespace, name) = match text.split_once('/') {
             Some((namespace, name)) => (Some(namespace), name),
@@ -171,7 +171,7 @@ impl FromStr for ObjectKey {
     }
 }
 
-/// The error for a text that is not an [`ObjectKey`].
+/// The error for a text that is not the text form of an [`ObjectKey`].
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("invalid object key {0:?}: expected `name` or `namespace/name`")]
 pub struct ParseKeyError(String);
@@ -215,7 +215,7 @@ mod tests {
             prop_assert_eq!((read.namespace(), read.name()), (namespace.as_deref(), &*name));
         }
 
-        /// All other texts are rejected.
+        /// A text is either the text form of the key that it is parsed to, or it is rejected.
         #[test]
         fn what_can_be_read_is_written_so(text in "[a/]{0,5}") {
             match text.parse::<ObjectKey>() {

@@ -1,19 +1,19 @@
-//! Kubernetes controllers on kube-rs, with requeue's work queue: backoff, priorities and metrics
-//! for each controller.
+//! Kubernetes controllers on kube-rs, with requeue's work queue. Each controller has backoff, priorities and metrics.
 //!
-//! The clients, watchers, stores and predicates come from kube. The queue comes from [requeue]. The guarantees are:
+//! The controllers use kube's clients, watchers, stores and predicates, and the queue of [requeue]. They have these
+//! guarantees:
 //!
-//! - **One run per object.** No object has two runs at the same time, regardless of the watch or namespace from which a
-//!   request comes. An object that changes during its run is reconciled once more afterwards.
-//! - **Backoff per object.** A failed object is retried after a separate delay. Events do not start the retry earlier,
-//!   and a failed object does not delay other objects. Only a new generation of the object starts a run immediately.
-//! - **No missed deletions.** A deletion that happens while a watch is disconnected is reported.
-//!   The owners of a deleted object, and the other objects that the deleted object concerned, are
-//!   reconciled.
-//! - **Changes first.** Changed objects go before the first list, resyncs and other bulk runs.
-//!   Changes do not delay bulk runs forever.
-//! - **Graceful shutdown.** After a shutdown, no run starts, and the runs in flight can complete
-//!   until the time limit. Dropping the stream stops all watches and runs.
+//! - **One run per object.** An object never has two runs at the same time, even if several watches or namespaces
+//!   request it. If the object changes during its run, it runs once more afterwards.
+//! - **Backoff per object.** Each failed object waits for its own delay before its retry, and does not delay other
+//!   objects. Events do not start the retry earlier. Only a new generation of the object starts a run immediately.
+//! - **No missed deletions.** If an object is deleted while its watch is disconnected, the controller finds the
+//!   deletion in the next list. It reconciles the owners of the object, and the other objects that the object
+//!   concerned.
+//! - **Changes first.** Objects that have changed run before the objects of the first list and of other bulk triggers.
+//!   Changes cannot delay these objects forever.
+//! - **Graceful shutdown.** When a shutdown has begun, no further run starts. Runs in flight can complete until the
+//!   time limit. If the stream is dropped, all watches and runs stop.
 //!
 //! ```no_run
 //! use std::sync::Arc;
@@ -60,18 +60,19 @@
 //! # Migrating from kube's controller
 //!
 //! To migrate from kube's controller, change the imports and the error policy. Replace `kube::runtime::{Controller,
-//! controller, finalizer}` with [`Controller`], [`controller`] and [`finalizer`], whose items have the same names.
-//! Replace an error policy that returns a fixed delay with [`policy::backoff`]. `Action::requeue` is
-//! [`requeue_after`](controller::Action::requeue_after) here.
+//! controller, finalizer}` by [`Controller`], [`controller`] and [`finalizer`], whose items have the same names. If an
+//! error policy returns a fixed delay, replace it by [`policy::backoff`]. `Action::requeue` has the name
+//! [`requeue_after`](controller::Action::requeue_after) in this crate.
 //!
-//! The reconciler, its policy and their context run on tasks. All three must therefore be `'static`, and a closure that
-//! borrows must `move`. `docs/kube/migration.md` lists all differences from kube and from controller-runtime.
-//! `examples/website` is a complete controller with leader election, metrics, dashboard and manifests.
+//! The reconciler, the error policy and the context are used by several tasks. All three must therefore be `'static`,
+//! and a closure that borrows must `move`. `docs/kube/migration.md` lists all differences from kube and from
+//! controller-runtime. `examples/website` is a complete controller with leader election, metrics, dashboard and
+//! manifests.
 //!
 //! # Permissions
 //!
-//! A controller itself only lists and watches, and writes nothing. For example, a controller of
-//! websites that own Deployments needs:
+//! A controller sends only list and watch requests. For example, a controller of websites that own Deployments needs
+//! these permissions:
 //!
 //! ```yaml
 //! - apiGroups: [example.com]
@@ -82,11 +83,11 @@
 //!   verbs: [list, watch]
 //! ```
 //!
-//! The requests of its reconciler need further permissions, such as `patch` of `websites/status`. [Leader
-//! election](leader#permissions) and [shards](membership#permissions) also need further permissions. The tests on an
-//! API server run with exactly these permissions.
+//! The reconciler sends further requests, which need further permissions, such as `patch` of `websites/status`. [Leader
+//! election](leader#permissions) and [shards](membership#permissions) also need permissions. The tests on a real API
+//! server run with exactly the permissions that are documented.
 
-// The unit tests and the integration tests share helpers, which name this crate `requeue_kube`.
+// Unit tests and integration tests use the same helpers, which import this crate as `requeue_kube`.
 #[cfg(test)]
 extern crate self as requeue_kube;
 
@@ -102,7 +103,7 @@ mod relist;
 pub mod shared;
 #[cfg(test)]
 mod tests;
-// The command `requeue watch` uses this module. The module is not part of the stable interface.
+// Only the program's command `requeue watch` uses this module. It is not part of the stable interface.
 #[doc(hidden)]
 pub mod watch;
 

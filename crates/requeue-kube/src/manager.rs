@@ -1,4 +1,5 @@
-//! Several controllers in one process, with a common start, election or shard group, and shutdown.
+//! A manager runs several controllers in one process. They start together, shut down together, and share an election or
+//! a shard group.
 
 use std::any::{Any, TypeId};
 use std::collections::HashMap;
@@ -32,19 +33,19 @@ use crate::shared::SharedWatch;
 
 /// Runs several controllers in one process.
 ///
-/// - **Start.** All controllers start their watches at the same time. A controller begins to reconcile when its watches
-///   have listed. With an election, the process must also lead.
-/// - **Election.** All controllers have one [lease](Self::leader_election). The process takes part in the election when
-///   all controllers are ready.
-/// - **Shards.** Instead of an election, a manager can have [one shard group](Self::shard_group). The replicas then
+/// - **Start.** The watches of all controllers start at the same time. A controller begins to reconcile when all of its
+///   watches have listed their objects. If there is an election, the process must also lead.
+/// - **Election.** All controllers share one [lease](Self::leader_election). The process takes part in the election
+///   when the watches of all controllers have listed their objects.
+/// - **Shards.** A manager can have [one shard group](Self::shard_group) instead of an election. The replicas then
 ///   share the objects of all controllers.
-/// - **Readiness.** [One handle](Self::readiness) reports when all controllers are ready.
+/// - **Readiness.** [One handle](Self::readiness) tells whether the watches of all controllers have listed their
+///   objects.
 /// - **Shutdown.** One [signal handler](Self::shutdown_on_signal) shuts all controllers down at the same time. The
-///   lease is then released.
-/// - **Errors.** The first controller that cannot continue ends all controllers. [`run`](Self::run)
-///   returns the name of this controller and its error. The results of runs are only logged.
-/// - **Watches.** [`watch`](Self::watch) returns one [`SharedWatch`] for all controllers that need the
-///   same objects.
+///   manager then releases the lease.
+/// - **Errors.** If a controller cannot continue, the manager stops all controllers, and [`run`](Self::run) returns the
+///   name of the first such controller and its error. The manager only logs the results of runs.
+/// - **Watches.** [`watch`](Self::watch) returns one [`SharedWatch`] for all controllers that need the same objects.
 ///
 /// ```no_run
 /// use std::sync::Arc;
@@ -83,13 +84,13 @@ pub struct Manager {
     watches: HashMap<(TypeId, String), Box<dyn Any + Send>>,
     elector: Option<LeaderElector>,
     shards: Option<ShardGroup>,
-    /// The client of the first controller that has a client.
+    /// The client of the first controller that has one. The shard group uses it.
     client: Option<Client>,
     metrics: Option<Metrics>,
     stops: StopTriggers,
 }
 
-/// Returns the work of a controller.
+/// Runs one controller, with the values that the manager determines.
 type Start = Box<dyn FnOnce(Managed) -> BoxFuture<'static, Result<(), RunnerError>> + Send>;
 
 impl Manager {
@@ -98,12 +99,12 @@ impl Manager {
         Self::default()
     }
 
-    /// Adds a controller. `run` receives the controller when the manager runs, and returns the controller's stream,
-    /// from [`Controller::run`] or [`Controller::run_refs`]. To see the results, apply `inspect` to the stream.
+    /// Adds a controller. When the manager runs, it calls `run` with the controller. `run` must return the stream of
+    /// [`Controller::run`] or [`Controller::run_refs`]. To see the results, apply `inspect` to this stream.
     ///
-    /// The controllers of a manager need different [names](Controller::name). The manager sets the
-    /// start, the shutdown and the metrics, so do not set them for the controller. The
-    /// [`Config`](controller::Config) of the controller still applies.
+    /// Each controller of a manager needs a different [name](Controller::name). The manager sets the start, the
+    /// shutdown and the metrics of the controller, and replaces values that were set before. The controller keeps its
+    /// [`Config`](controller::Config).
     ///
     /// # Examples
     ///
@@ -128,7 +129,7 @@ impl Manager {
     {
         let name = controller.effective_name();
         self.readiness.add_controller(&name, &controller.readiness());
-        // All requests of the group use one client, so the client of the first controller suffices.
+        // All requests of a group use one client. The client of the first controller suffices.
         self.client = self.client.take().or_else(|| controller.client().cloned());
         let label = name.clone();
         let start = |managed| follow_stream(label, run(controller.set_managed(managed))).boxed();
@@ -136,9 +137,9 @@ impl Manager {
     }
 
     /// Returns the shared watch of the objects that `api` and `wc` select. Calls with the same kind, namespace and
-    /// configuration return the same watch. The watch uses the client of the first call.
+    /// configuration return the same watch, which uses the client of the first call.
     ///
-    /// For a kind that is known only at run time, share clones of one [`SharedWatch`].
+    /// If the kind is known only at run time, create one [`SharedWatch`], and pass clones of it to the controllers.
     ///
     /// # Examples
     ///
@@ -168,40 +169,38 @@ impl Manager {
         })
     }
 
-    /// Runs the controllers only while this process leads. One of several replicas works, and the
-    /// others stand by with current stores.
+    /// Runs the controllers only while this process leads. One of several replicas reconciles objects. The other
+    /// replicas only keep their stores current.
     ///
-    /// The election works as for [one controller](Controller::leader_election). The lease is renewed until all
-    /// controllers have shut down, and is then released. If the lease is lost, all runs are dropped.
+    /// The election works as for [one controller](Controller::leader_election). The manager renews the lease until all
+    /// controllers have shut down, and then releases it. If the process loses the lease, the manager drops all runs.
     pub fn leader_election(mut self, elector: LeaderElector) -> Self {
         self.elector = Some(elector);
         self
     }
 
     /// Shares the objects of all controllers with the other replicas of a [group](crate::membership), instead of a
-    /// leader election. All replicas work, each on an equal part of the shards.
+    /// leader election. All replicas reconcile objects, each in an equal number of shards.
     ///
-    /// The group works as for [one controller](Controller::shard_group), with one membership, one assignment and one
-    /// set of Leases for all controllers:
+    /// The group works as for [one controller](Controller::shard_group). All controllers together have one membership,
+    /// one assignment and one set of Leases:
     ///
-    /// - The process joins the group when all controllers are ready.
-    /// - Each controller reconciles the objects of its kind in the shards that the process holds.
-    ///   An object's shard does not depend on the kind. With
-    ///   [`ShardBy::Namespace`](crate::range::ShardBy::Namespace), all objects of a namespace are
-    ///   therefore in one shard, for all controllers.
-    /// - A shard moves when no controller has a run in flight for an object of the shard.
-    /// - A graceful shutdown hands each shard over as soon as its last run has completed. Other
-    ///   runs continue. Runs that exceed the [`handover_timeout`](ShardGroup::handover_timeout) or
-    ///   their controller's [`shutdown_timeout`](controller::Config::shutdown_timeout) are dropped
-    ///   first. A forced shutdown that drops runs leaves the shards without a holder until the
-    ///   member Lease has expired.
-    /// - The loss of the membership drops the runs of all controllers, and ends [`run`](Self::run)
-    ///   with [`RunnerError::Membership`].
+    /// - The process joins the group when the watches of all controllers have listed their objects.
+    /// - Each controller reconciles the objects of its kind in the shards that the process holds. The shard of an
+    ///   object does not depend on its kind. With [`ShardBy::Namespace`](crate::range::ShardBy::Namespace), all objects
+    ///   of a namespace are therefore in one shard.
+    /// - A shard moves to another replica when no controller has a run in flight for an object in the shard.
+    /// - A graceful shutdown hands each shard over as soon as the shard's last run has completed. Runs in other shards
+    ///   continue. A run that exceeds the [`handover_timeout`](ShardGroup::handover_timeout), or the
+    ///   [`shutdown_timeout`](controller::Config::shutdown_timeout) of its controller, is dropped first. If a forced
+    ///   shutdown drops runs, the shards have no holder until the member Lease has expired.
+    /// - If the process loses its membership, the manager drops the runs of all controllers, and [`run`](Self::run)
+    ///   returns [`RunnerError::Membership`].
     ///
-    /// The requests of the group use the client of [`ShardGroup::with_client`]. Without such a client, the requests use
-    /// the client of the first controller that has an `Api`. By default, the group has no [kind](ShardGroup::objects).
-    /// A rolling update can therefore add controllers. For the same reason, other programs must use other names for
-    /// their groups.
+    /// The group's requests use the client of [`ShardGroup::with_client`], or otherwise the client of the first
+    /// controller with an `Api`. By default, the group has no [kind](ShardGroup::objects), so that a new version of the
+    /// program can have other controllers. For the same reason, the API server cannot detect another program that uses
+    /// the same group name. Each program must use a different one.
     ///
     /// ```no_run
     /// # use std::sync::Arc;
@@ -236,22 +235,20 @@ impl Manager {
         self
     }
 
-    /// Publishes the metrics of all controllers, and of the election or the shard group, in a
-    /// Prometheus registry.
+    /// Adds the metrics of all controllers, and of the election or the shard group, to a Prometheus registry.
     pub fn metrics(mut self, metrics: &Metrics) -> Self {
         self.metrics = Some(metrics.clone());
         self
     }
 
-    /// Drops the runs of all controllers when `trigger` completes, like a second signal.
+    /// Drops the runs of all controllers when `trigger` completes, as at a second signal.
     #[cfg(test)]
     pub(crate) fn forced_shutdown_on(mut self, trigger: BoxFuture<'static, ()>) -> Self {
         self.stops.forced.push(trigger);
         self
     }
 
-    /// Shuts all controllers down [gracefully](Controller::graceful_shutdown_on) when `trigger`
-    /// completes.
+    /// Shuts all controllers down [gracefully](Controller::graceful_shutdown_on) when `trigger` completes.
     pub fn graceful_shutdown_on(
         mut self,
         trigger: impl Future<Output = ()> + Send + 'static,
@@ -260,38 +257,39 @@ impl Manager {
         self
     }
 
-    /// Shuts all controllers down gracefully on Ctrl-C or SIGTERM. A second signal drops the runs in
+    /// Shuts all controllers down gracefully at the first Ctrl-C or SIGTERM. At the second signal, drops the runs in
     /// flight.
     ///
     /// # Panics
     ///
-    /// [`run`](Self::run) panics if a signal handler cannot be installed.
+    /// [`run`](Self::run) panics if the handler of a signal cannot be installed.
     pub fn shutdown_on_signal(mut self) -> Self {
         self.stops.add_signals();
         self
     }
 
-    /// Returns a handle for `/readyz`, which reports whether every controller has received the first lists of its
-    /// watches. The handle also reports controllers that are added later.
+    /// Returns a handle for the endpoint `/readyz`. It tells whether the watches of all controllers have received their
+    /// first lists. It includes controllers that are added later.
     pub fn readiness(&self) -> Readiness {
         self.readiness.clone()
     }
 
-    /// Runs the controllers until all of them have stopped.
+    /// Runs the controllers until all of them have ended.
     ///
     /// # Errors
     ///
-    /// Returns an error if a controller cannot continue, or if the lease or the membership in the shard group was lost.
-    /// In the first case, the other controllers have shut down gracefully. The settings of the shard group are checked
-    /// before the controllers start.
+    /// Returns an error if a controller cannot continue, after all other controllers have shut down gracefully. Also
+    /// returns an error if the process loses its lease or its membership in the shard group. If a setting of the shard
+    /// group is invalid, returns an error before any controller starts.
     ///
     /// # Panics
     ///
-    /// Panics outside a tokio runtime, and when a controller's stream panics.
+    /// Panics if it is called outside a tokio runtime, or if a controller's stream panics.
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future stops all controllers, and drops each run at an `await`. The lease then expires.
+    /// If the future is dropped, all controllers stop, and each run is dropped at an `await`. The lease is not
+    /// released, but expires.
     ///
     /// # Examples
     ///
@@ -305,7 +303,7 @@ impl Manager {
     pub async fn run(mut self) -> Result<(), ManagerError> {
         let group = self.take_group()?;
         let Self { controllers, readiness, watches, elector, metrics, stops, .. } = self;
-        // From now on, only the controllers keep the shared watches alive.
+        // The manager drops its shared watches. A shared watch ends when all controllers that use it have ended.
         drop(watches);
         let [lead, stop, force] = std::array::from_fn(|_| CancellationToken::new());
         let elector = elector.map(|elector| match &metrics {
@@ -327,7 +325,7 @@ impl Manager {
         let pass_on_stops = async {
             let graceful = any_of(stops.graceful).map(|()| stop.cancel());
             let forced = any_of(stops.forced).map(|()| force.cancel());
-            // The graceful stop is awaited together with the forced stop, which must work during the graceful stop.
+            // Both are polled at the same time, so that a forced stop has an effect during a graceful stop.
             future::join(graceful, forced).await;
             future::pending::<Infallible>().await
         };
@@ -336,7 +334,7 @@ impl Manager {
             let mut joining = None;
             let right = tokio::select! {
                 biased;
-                // A controller that has failed ends the wait, because the process must not lead without it.
+                // If a controller has failed, the process must not begin to lead.
                 (ended, _) = &mut work => Err(ended),
                 right = acquire_right(elector, group, &readiness, &stop, &mut joining) => Ok(right?),
             };
@@ -348,17 +346,18 @@ impl Manager {
                     return ended;
                 }
             };
-            // From now on, the controllers may reconcile. Until this line, they were in standby.
+            // The controllers leave their standby, and begin to reconcile.
             lead.cancel();
             let (ended, is_cut_off) = tokio::select! {
                 biased;
-                // The return drops the controllers.
+                // The return drops the controllers and their runs.
                 error = right.wait_for_loss() => return Err(error.into()),
                 never = leave_after(&right, &stop) => match never {},
                 done = &mut work => done,
             };
             match right {
-                // The API server may still execute the requests of dropped runs, so the lease expires.
+                // The API server may still execute requests of runs that were dropped. In this case, the lease is not
+                // released, but expires.
                 Right::Term(_) if !is_cut_off => right.release_lease().await,
                 Right::Member(sharding) if !(is_cut_off && force.is_cancelled()) => {
                     sharding.leave_now().await;
@@ -374,7 +373,8 @@ impl Manager {
         }
     }
 
-    /// Takes the shard group, if any.
+    /// Returns the manager's shard group, if it has one. Returns an error if a setting cannot be combined with the
+    /// group.
     fn take_group(&mut self) -> Result<Option<Group>, RunnerError> {
         let Some(shards) = self.shards.take() else { return Ok(None) };
         if self.elector.is_some() {
@@ -385,7 +385,7 @@ impl Manager {
     }
 }
 
-/// Reads a controller's stream until it ends.
+/// Reads the stream of a controller until it ends, and logs the results.
 async fn follow_stream<K, E>(
     name: String,
     stream: impl Stream<Item = Result<(ObjectRef<K>, Action), Error<E, watcher::Error>>>,
@@ -405,8 +405,8 @@ where
     Ok(())
 }
 
-/// Waits for all controllers. The first controller that fails stops the other controllers. Also returns true if runs
-/// were dropped.
+/// Waits until all controllers have ended. If one fails, stops the other controllers. The second value of the result is
+/// true if runs were dropped.
 async fn run_controllers(
     mut tasks: JoinSet<(String, Result<(), RunnerError>)>,
     stop: &CancellationToken,
@@ -415,7 +415,7 @@ async fn run_controllers(
     while let Some(joined) = tasks.join_next().await {
         let Some((name, Err(error))) = pass_on(joined) else { continue };
         is_cut_off |= matches!(error, RunnerError::CutOff(_));
-        // One error stops all controllers, because a process that works only in part would hide the error.
+        // The first error stops all controllers. If the others continued, nobody might notice that one is missing.
         stop.cancel();
         if all_ended.is_ok() {
             all_ended = Err(ManagerError { controller: Some(name), error });
@@ -426,9 +426,9 @@ async fn run_controllers(
     (all_ended, is_cut_off)
 }
 
-/// Waits until the controllers may start. With an election or a shard group, waits until all
-/// controllers are ready, and until this process leads or is a member. After a stop, the process
-/// does not take part, and `joining` contains the join that did not complete.
+/// Waits until the controllers may start. If there is an election or a shard group, the process takes part in it when
+/// all watches have listed their objects. The function then waits until the process leads or is a member. If `stop` is
+/// cancelled during a join, `joining` contains the attempt to join.
 async fn acquire_right(
     elector: Option<LeaderElector>,
     group: Option<Group>,
@@ -449,7 +449,7 @@ async fn acquire_right(
     }
 }
 
-/// Waits for the stop. From then on, hands each shard over when its runs have completed.
+/// Waits for the graceful stop. Then begins to hand the shards over, each when its runs have completed.
 async fn leave_after(right: &Right, stop: &CancellationToken) -> Infallible {
     stop.cancelled().await;
     if let Right::Member(sharding) = right {
@@ -465,16 +465,16 @@ impl fmt::Debug for Manager {
     }
 }
 
-/// The reason why a [`Manager`] could not continue.
+/// The reason why a [`Manager`] cannot continue.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("{}{error}", name_controller(controller.as_deref()))]
 #[non_exhaustive]
 pub struct ManagerError {
-    /// The [name](Controller::name) of the controller that could not continue. The other controllers were shut down.
-    /// `None` if the manager lost its lease or its membership, or could not join its shard group. In these cases, all
-    /// runs in flight were dropped at an `await`.
+    /// The [name](Controller::name) of the controller that could not continue. The manager has shut down the other
+    /// controllers gracefully. `None` if the manager lost its lease or membership, or could not join its shard group.
+    /// In this case, all runs in flight were dropped at an `await`.
     pub controller: Option<String>,
-    /// The reason. The message of this error contains the reason.
+    /// The reason. Its text is part of this error's message.
     pub error: RunnerError,
 }
 
@@ -484,7 +484,7 @@ impl From<RunnerError> for ManagerError {
     }
 }
 
-/// Returns the beginning of a message, which names the controller.
+/// Returns the first part of the message, with the name of the controller.
 fn name_controller(controller: Option<&str>) -> String {
     controller.map(|name| format!("controller {name:?}: ")).unwrap_or_default()
 }

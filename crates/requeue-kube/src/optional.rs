@@ -1,4 +1,4 @@
-//! The events of a kind that may be installed later, or removed.
+//! The events of a kind that the API server may begin or cease to serve at any time.
 
 use std::future;
 use std::time::Duration;
@@ -15,11 +15,11 @@ use tokio::time::{sleep, timeout};
 
 use crate::relist::Events;
 
-/// Returns a stream of the events of a kind that the API server may not serve.
+/// Returns the events of a kind that the API server may not serve.
 ///
-/// `make` starts a watch. While the kind is not served, the stream yields one empty list, and no
-/// errors. The watch is tried again when the definition of the kind changes, and in any case with kube's backoff, which
-/// is at most 30 s.
+/// `make` starts a watch. While the API server does not serve the kind, the stream yields one empty list and no errors.
+/// It starts another watch after each change of the kind's definition, and in any case after kube's backoff, which is
+/// at most 30 s.
 pub(crate) fn optional_events<K: Resource, O: Send + 'static>(
     watch: String,
     client: Client,
@@ -31,16 +31,16 @@ where
 {
     let events = stream! {
         let mut is_listed = false;
-        // While the kind is not served, `absence` contains the stream of changes of its definition,
+        // `Some` while the API server does not serve the kind. Contains the stream of changes of the kind's definition,
         // and the backoff.
         let mut absence = None;
         loop {
             if let Some((changes, backoff)) = &mut absence {
-                // The backoff is infinite, so `next` always returns a delay.
+                // kube's backoff never ends, so `next` always returns a delay.
                 let delay = Iterator::next(backoff).unwrap_or_default();
                 if timeout(delay, StreamExt::next(changes)).await.is_ok() {
-                    // The API server serves the kind shortly after its definition has changed, so
-                    // the next attempts follow quickly.
+                    // The API server begins to serve a kind shortly after its definition has changed. The backoff
+                    // therefore starts again with short delays.
                     *backoff = DefaultBackoff::default();
                 }
             }
@@ -58,7 +58,8 @@ where
                     }
                     Err(error) if status_code(&error) == Some(404) => {
                         if is_served {
-                            // Only a list shows whether the kind was removed.
+                            // An error of a watch does not show whether the API server still serves the kind. The next
+                            // list shows it.
                             sleep(Duration::from_secs(1)).await;
                         } else if absence.is_none() {
                             tracing::info!(
@@ -75,7 +76,7 @@ where
                     }
                     Err(error) => {
                         yield Err(error);
-                        // The start of the controller must not depend on this kind.
+                        // The empty list lets the controller start, although the first list has failed.
                         if !std::mem::replace(&mut is_listed, true) {
                             yield Ok(Event::Init);
                             yield Ok(Event::InitDone);
@@ -88,8 +89,8 @@ where
     events.boxed()
 }
 
-/// Yields an item for each change of the definition of a kind, and never ends. Without the permission to watch
-/// definitions, the stream yields no items.
+/// Returns a stream that yields an item for each change of the kind's definition, and that never ends. If this process
+/// may not watch definitions, the stream yields nothing.
 fn definition_changes<O: Resource>(
     client: &Client,
     dyntype: &O::DynamicType,
@@ -115,7 +116,7 @@ fn definition_changes<O: Resource>(
     changes.chain(stream::pending()).boxed()
 }
 
-/// Returns the HTTP status code, if the error is a response of the API server.
+/// Returns the HTTP status code with which the API server has answered, if the error is such an answer.
 fn status_code(error: &watcher::Error) -> Option<u16> {
     match error {
         watcher::Error::InitialListFailed(kube::Error::Api(status))

@@ -1,12 +1,12 @@
-//! Ready-made error policies.
+//! Error policies that are ready to use, so that a program need not write one.
 
 use std::sync::Arc;
 
 use crate::controller::Action;
 
-/// Retries each failed object with backoff: see [`Action::backoff`].
+/// The error policy that retries each failed object with backoff, by [`Action::backoff`].
 ///
-/// This policy can be passed to [`Controller::run`](crate::Controller::run) and
+/// Pass it to [`Controller::run`](crate::Controller::run) or
 /// [`run_refs`](crate::Controller::run_refs).
 ///
 /// ```

@@ -1,8 +1,8 @@
-//! Makes repeated lists of a watch consistent reads.
+//! Makes each list of a watch after its first list a consistent read.
 //!
-//! An API server may answer a list with resource version 0 from a cache. The cache may be older than the events that
-//! the watch has already received, for example if another replica of the server answers. Objects that are missing in
-//! such a list would look deleted.
+//! An API server may answer a list with resource version 0 from its cache. If another replica of the API server
+//! answers, its cache may be older than the events that the watch has already received. Objects that are missing in
+//! such a list would be treated as deleted.
 
 use std::fmt;
 use std::sync::Arc;
@@ -17,16 +17,14 @@ use serde::de::DeserializeOwned;
 
 use crate::intercept::{intercept_requests, set_query, unchanged_body};
 
-/// The raw events of a watch.
+/// The stream of raw events of a watch.
 pub(crate) type Events<O> = BoxStream<'static, watcher::Result<Event<O>>>;
 
-/// Returns a function that returns `api` for a watch with this configuration. Each call returns the same `Api`. The
-/// first list may come from a cache of the API server, if the configuration permits a cache. Later lists are consistent
-/// reads.
+/// Returns a function that returns `api`, changed for a watch with this configuration. All calls return the same `Api`.
+/// The first list may come from a cache, if the configuration permits it. Each later list is a consistent read.
 ///
-/// The function must be called in a runtime, because it starts a task for the client of the `Api`.
-/// The `Api` is therefore not created with the controller, because a controller may be created
-/// outside a runtime.
+/// The function must be called in a runtime, because the client of the changed `Api` starts a task. The `Api` is
+/// therefore not created together with the controller, which may be created outside a runtime.
 pub(crate) fn consistent_api<K: Resource + Clone>(
     api: Api<K>,
     dyntype: &K::DynamicType,
@@ -42,7 +40,7 @@ where
     move || made.get_or_insert_with(|| intercepted_api(api.clone(), &dyntype)).clone()
 }
 
-/// Returns a [consistent_api] watch of the objects of `api`. The client of the watch is created when the watch is first
+/// Returns a watch of the objects of `api` through [consistent_api]. The watch creates its client when it is first
 /// polled.
 pub(crate) fn consistent_watch<K>(
     api: Api<K>,
@@ -69,7 +67,8 @@ fn intercepted_api<K: Resource>(api: Api<K>, dyntype: &K::DynamicType) -> Api<K>
         async move {
             let response = client.send(request).await?;
             if is_list && response.status().is_success() {
-                // A relaxed store suffices, because the flag guards no other data, and one task sends these requests.
+                // The order `Relaxed` suffices, because the flag protects no other data, and one task sends all
+                // requests of the watch.
                 listed.store(true, Ordering::Relaxed);
             }
             Ok(unchanged_body(response))
@@ -81,8 +80,9 @@ fn is_of_any_version(uri: &Uri) -> bool {
     uri.query().is_some_and(|query| query.split('&').any(|it| it == "resourceVersion=0"))
 }
 
-/// Returns the query of a list or a streaming list without its version, which makes it a consistent read. Without a
-/// version, a list permits no rule for matching versions, but a streaming list requires such a rule.
+/// Returns the query of a list or of a streaming list without its resource version. The API server answers such a
+/// request by a consistent read. A list without a version must not contain `resourceVersionMatch`, but a streaming list
+/// must contain it.
 fn most_recent(query: &str) -> String {
     let is_watch = query.split('&').any(|it| it == "watch=true");
     let kept = query.split('&').filter(|it| {

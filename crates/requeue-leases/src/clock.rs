@@ -1,4 +1,4 @@
-//! A monotonic clock that also counts while the machine is suspended.
+//! A monotonic clock whose time also advances while the machine is suspended.
 
 use std::time::Duration;
 
@@ -6,19 +6,20 @@ use requeue::Time;
 
 use crate::simulation::is_simulated;
 
-/// The longest time until a timer notices that a suspended machine has resumed. Timers stop during a suspension, so a
-/// waiting task reads the clock at this interval.
+/// The maximum duration of one sleep of a waiting task. The timers of the runtime stand still while the machine is
+/// suspended. A task that sleeps in short steps notices the resumption within this time.
 const MAX_SLEEP: Duration = Duration::from_millis(500);
 
 #[derive(Clone, Debug)]
 pub(crate) enum Clock {
-    /// The clock that counts from the start of the machine.
+    /// The time since the start of the machine.
     #[cfg(unix)]
     Boot,
-    /// The time since this moment. On these systems, `Instant` also counts during a suspension.
+    /// The time that has passed since the stored moment. On the systems that use this variant, `Instant` also advances
+    /// during a suspension.
     #[cfg(not(unix))]
     Since(std::time::Instant),
-    /// The runtime's clock, which a test can pause, and the simulated time of suspension.
+    /// The runtime's clock, which a test can pause, plus the simulated time of suspension in nanoseconds.
     Runtime(tokio::time::Instant, std::sync::Arc<std::sync::atomic::AtomicU64>),
 }
 
@@ -46,16 +47,17 @@ impl Clock {
         }
     }
 
-    /// Waits until this time. A suspension of the machine delays the result by at most
-    /// [`MAX_SLEEP`].
+    /// Waits until the clock has reached `at`. If the machine is suspended during the wait, the function returns at
+    /// most [`MAX_SLEEP`] too late.
     pub(crate) async fn sleep_until(&self, at: Time) {
         loop {
             let left = at.since(self.now());
             if left.is_zero() {
                 return;
             }
-            // The runtime's timers stand still during a suspension, so this clock is read after each short sleep. A
-            // simulated machine is never suspended, and short sleeps would slow the simulation.
+            // The runtime's timers stand still during a suspension. The loop therefore sleeps in short steps, and reads
+            // this clock after each step. A simulated machine is never suspended, and short steps would slow the
+            // simulation down.
             let longest = if is_simulated() { left } else { MAX_SLEEP };
             tokio::time::sleep(left.min(longest)).await;
         }
@@ -68,24 +70,23 @@ fn boot_time() -> Time {
 
     #[cfg(any(target_os = "linux", target_os = "android"))]
     const CLOCK: ClockId = ClockId::Boottime;
-    // On Apple's systems, this clock also counts while the machine sleeps. The clock of `Instant`
-    // does not.
+    // On Apple's systems, this clock advances while the machine sleeps, and the clock of `Instant` does not.
     #[cfg(not(any(target_os = "linux", target_os = "android")))]
     const CLOCK: ClockId = ClockId::Monotonic;
 
     let time = clock_gettime(CLOCK);
-    // The kernel never returns a negative time since the start of the machine.
+    // The kernel returns the time since the start of the machine, which is never negative.
     let seconds = u64::try_from(time.tv_sec).unwrap_or_default();
     let nanos = u32::try_from(time.tv_nsec).unwrap_or_default();
     Time::ZERO + Duration::new(seconds, nanos)
 }
 
-/// Returns the host's name, which is part of the identity.
+/// Returns the name of the host, which is the first part of an elector's identity.
 pub(crate) fn host_name() -> String {
     #[cfg(unix)]
     let name = rustix::system::uname().nodename().to_string_lossy().into_owned();
     #[cfg(not(unix))]
     let name = std::env::var("COMPUTERNAME").unwrap_or_default();
-    // The host's name may be ambiguous, because a UUID follows it.
+    // Two hosts may have the same name. The identity is unique because of the UUID that follows.
     if name.is_empty() { "unknown".to_owned() } else { name }
 }

@@ -1,6 +1,6 @@
 //! The error of an invalid configuration.
 
-/// A configuration that is not valid, not safe, or does not fit the API server.
+/// A configuration is invalid, is not safe, or does not fit the API server.
 ///
 /// The message names the setting, its value and the permitted values.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

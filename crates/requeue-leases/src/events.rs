@@ -1,4 +1,4 @@
-//! Kubernetes Events about a Lease, with client-go's texts.
+//! Kubernetes Events about a Lease, with the same texts as those of client-go.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use kube::Client;
 use kube::runtime::events::{Event, EventType, Recorder, Reporter};
 use tokio::task::JoinHandle;
 
-/// The time limit for publishing an Event. Events are not part of the election, and must not delay the election.
+/// The time limit for the request that publishes an Event. If it is exceeded, the Event is lost.
 const PUBLISH_TIMEOUT: Duration = Duration::from_secs(1);
 
 pub(crate) struct Events {
@@ -30,8 +30,7 @@ impl Events {
         Self { recorder: Recorder::new(client, reporter), lease, identity: identity.to_owned() }
     }
 
-    /// Publishes an Event about the Lease with this uid, which reports that the elector has done
-    /// `what`.
+    /// Publishes an Event about the Lease with this uid. The Event says that the elector has done `what`.
     pub(crate) fn publish(&self, what: &'static str, uid: &str) -> JoinHandle<()> {
         self.publish_note("LeaderElection", what, format!("{} {what}", self.identity), uid)
     }
@@ -52,7 +51,7 @@ impl Events {
             action: what.to_owned(),
             secondary: None,
         };
-        // The request runs in a separate task, because Events must not delay the election.
+        // A separate task sends the request, because a slow request must not delay the election.
         tokio::spawn(async move {
             match tokio::time::timeout(PUBLISH_TIMEOUT, recorder.publish(&event, &lease)).await {
                 Ok(Ok(())) => {}

@@ -1,5 +1,4 @@
-//! A Lease object. This module reads its record, and writes the record without losing unknown
-//! fields.
+//! A Lease object. The module reads the fields that an election needs, and keeps all other fields in each write.
 
 use std::sync::Arc;
 
@@ -11,18 +10,17 @@ use serde_json::{Map, Value, json};
 
 use crate::token::FencingToken;
 
-/// The annotation of a [shard group](crate::membership)'s object. For each shard, it contains the position of the
-/// holder in the list of holders, or `-`, and the fencing token.
+/// The annotation with the assignment, in the object of a [shard group](crate::membership). For each shard, it contains
+/// the fencing token, and the position of the holder in the list of holders, or `-` if there is no holder.
 pub(crate) const ASSIGNMENT: &str = "requeue/shard-assignment";
 
-/// A Lease that was read from the API server.
+/// A Lease as the API server has returned it.
 #[derive(Clone, Debug)]
 pub(crate) struct Lease {
-    /// The complete object, so that fields of later versions of Kubernetes are written back
-    /// unchanged.
+    /// The complete object. A write sends it back, with unknown fields of later versions of Kubernetes unchanged.
     json: Arc<Value>,
-    /// The part that the election compares. A change outside of this part, such as a change of a
-    /// label, does not show that the leader is alive.
+    /// The fields that the election compares. A change of any other field, such as a label, does not prove that the
+    /// holder is alive.
     record: LeaseSpec,
     uid: String,
 }
@@ -33,8 +31,8 @@ impl Lease {
             Value::Null => LeaseSpec::default(),
             spec => LeaseSpec::deserialize(spec)?,
         };
-        // The uid is required, because it is part of the fencing token. It distinguishes a Lease
-        // from a deleted Lease of the same name.
+        // The uid distinguishes the Lease from an earlier Lease of the same name. It is part of the fencing token, so a
+        // Lease without a uid is refused.
         let uid = String::deserialize(&json["metadata"]["uid"])?;
         Ok(Self { json: Arc::new(json), record, uid })
     }
@@ -47,7 +45,7 @@ impl Lease {
         &self.uid
     }
 
-    /// Returns the resource version. Versions of one resource are ordered.
+    /// Returns the resource version as a number. A later version of the same object has a greater number.
     pub(crate) fn resource_version(&self) -> u64 {
         let version = self.json["metadata"]["resourceVersion"].as_str();
         version.and_then(|version| version.parse().ok()).unwrap_or_default()
@@ -57,19 +55,19 @@ impl Lease {
         self.json["metadata"]["annotations"][name].as_str()
     }
 
-    /// Returns true if the Lease is the object of a shard group.
+    /// Returns true if the Lease is the object of a shard group, and not a Lease that a process can hold.
     pub(crate) fn is_group(&self) -> bool {
         self.annotation(ASSIGNMENT).is_some()
     }
 
-    /// Returns the complete object with these annotations added or replaced.
+    /// Returns the complete object with these annotations. Other annotations stay.
     pub(crate) fn with_annotations(&self, annotations: Map<String, Value>) -> Value {
         let mut json = Value::clone(&self.json);
         extend_object(&mut json["metadata"]["annotations"], annotations);
         json
     }
 
-    /// Returns the holder. The result is empty if there is no holder.
+    /// Returns the identity of the holder, or an empty text if the Lease has no holder.
     pub(crate) fn holder(&self) -> &str {
         self.record.holder_identity.as_deref().unwrap_or_default()
     }
@@ -78,13 +76,13 @@ impl Lease {
         self.uid == other.uid && self.record == other.record
     }
 
-    /// Returns true if the holder has renewed the Lease since it acquired it.
+    /// Returns true if the holder has renewed the Lease at least once since it acquired it.
     pub(crate) fn is_renewed(&self) -> bool {
         self.record.renew_time != self.record.acquire_time
     }
 
     pub(crate) fn duration_seconds(&self) -> Option<u64> {
-        // Another program may have written a negative duration, which counts as a missing duration.
+        // Another program may have written a negative duration. It is treated as a missing duration.
         self.record.lease_duration_seconds.and_then(|seconds| seconds.try_into().ok())
     }
 
@@ -96,7 +94,7 @@ impl Lease {
         FencingToken::new(&self.uid, self.transitions())
     }
 
-    /// Returns the object to create, with this metadata, for the first term.
+    /// Returns a new Lease object with this metadata, for the first term.
     pub(crate) fn new_object(
         metadata: &Value,
         holder: &str,
@@ -117,7 +115,7 @@ impl Lease {
         })
     }
 
-    /// Returns the object that takes the Lease over, with the term number `transitions`.
+    /// Returns the object with which `holder` takes the Lease over. `transitions` is the number of the new term.
     pub(crate) fn taken_by(
         &self,
         holder: &str,
@@ -135,22 +133,22 @@ impl Lease {
         }))
     }
 
-    /// Returns the object that renews the Lease.
+    /// Returns the object with which the holder renews the Lease.
     pub(crate) fn as_renewed(&self, seconds: i32, now: Timestamp) -> Value {
         self.with_spec(
             json!({ "leaseDurationSeconds": seconds, "renewTime": self.renewal_time(now) }),
         )
     }
 
-    /// Returns the object that releases the Lease, so that another replica may take it immediately.
+    /// Returns the object with which the holder releases the Lease. Another replica may then take it immediately.
     pub(crate) fn as_released(&self, now: Timestamp) -> Value {
-        // As in client-go, the duration is 1 second, so that a standby that ignores the empty holder waits only for
-        // this time.
+        // As in client-go, the released Lease has a duration of 1 s. A standby that does not check for an empty holder
+        // then waits only 1 s.
         self.taken_by("", 1, self.transitions(), now)
     }
 
-    /// Returns `now`, or a time just after the previous renewal if the clock was set back. The time
-    /// must change, because other replicas detect a renewal by a change of the record.
+    /// Returns `now`. If the clock was set back, returns the time of the previous renewal plus one microsecond. The
+    /// time must change with each renewal, because other replicas detect the renewal by this change.
     fn renewal_time(&self, now: Timestamp) -> MicroTime {
         let after = |MicroTime(before): &MicroTime| {
             before.checked_add(SignedDuration::from_micros(1)).unwrap_or(Timestamp::MAX)
@@ -158,9 +156,9 @@ impl Lease {
         MicroTime(self.record.renew_time.as_ref().map(after).map_or(now, |least| now.max(least)))
     }
 
-    /// Returns the complete object, with these fields of `spec` replaced.
+    /// Returns the complete object with these fields of `spec`. Other fields stay.
     fn with_spec(&self, fields: Value) -> Value {
-        // The whole object is copied, so that unknown fields are written back.
+        // The copy contains all fields, including those that this crate does not know.
         let mut json = Value::clone(&self.json);
         if let Value::Object(fields) = fields {
             extend_object(&mut json["spec"], fields);
@@ -169,7 +167,8 @@ impl Lease {
     }
 }
 
-/// Adds the fields to an object, or replaces the fields. Creates a missing object.
+/// Inserts the fields into a JSON object, and replaces fields of the same names. Any other JSON value is replaced by an
+/// object with these fields.
 fn extend_object(object: &mut Value, fields: Map<String, Value>) {
     if !object.is_object() {
         *object = Value::Object(Map::new());

@@ -1,7 +1,7 @@
-//! Leader election and shard groups for the replicas of a controller, by Kubernetes Leases.
+//! Leader election and shard groups for the replicas of a controller, based on Kubernetes Leases.
 //!
-//! [`requeue-kube`](https://docs.rs/requeue-kube) builds on this crate, and re-exports its modules. A program with
-//! another controller, or without a controller, can use this crate directly.
+//! [`requeue-kube`](https://docs.rs/requeue-kube) uses this crate, and re-exports its modules. A program without a
+//! controller of requeue-kube can use this crate directly.
 //!
 //! | task | module |
 //! |---|---|
@@ -11,11 +11,12 @@
 //!
 //! The guarantees are:
 //!
-//! - **One leader, and one holder of each shard**, even if requests are slow or lost, or a replica is disconnected.
-//!   This holds as long as no machine's clock runs 1.5 times as fast as the clock of another machine.
-//! - **Late writes are rejected.** A process that was frozen in the middle of a write completes the write when it
-//!   continues. With a [`Fence`](leader::Fence), the API server rejects that write.
-//! - **No other component.** The API server stores the Leases. No webhook and no custom resource is needed.
+//! - **One leader, and one holder of each shard.** This also holds if requests are slow or lost, or if a replica is
+//!   disconnected. The only condition is that no machine's clock runs 1.5 times as fast as the clock of another
+//!   machine.
+//! - **Late writes are rejected.** If a process is frozen in the middle of a write, it completes the write when it
+//!   continues, although it may no longer lead. With a [`Fence`](leader::Fence), the API server rejects this write.
+//! - **No other component.** The API server stores the Leases. The crate needs no webhook and no custom resource.
 //!
 //! ```no_run
 //! use requeue_leases::leader::{Config, LeaderElector};
@@ -38,11 +39,11 @@ pub mod membership;
 mod metrics;
 pub mod range;
 mod requests;
-// Only requeue-kube and requeue-testkit need this module: they simulate several processes on one thread.
+// The module is hidden, because only requeue-kube and requeue-testkit use it. They simulate several processes on one
+// thread.
 #[doc(hidden)]
 pub mod simulation;
-// The module is hidden and needs the feature `test-util`, because only the tests of this crate and
-// of requeue-kube use it.
+// The module is hidden, and needs the feature `test-util`. Only the tests of this crate and of requeue-kube use it.
 #[cfg(any(test, feature = "test-util"))]
 #[doc(hidden)]
 pub mod testing;

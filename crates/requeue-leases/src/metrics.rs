@@ -1,4 +1,4 @@
-//! The metrics of elections and shard groups, for a Prometheus registry.
+//! The Prometheus metrics of elections and shard groups.
 
 use std::fmt;
 use std::sync::atomic::AtomicU64;
@@ -13,10 +13,10 @@ use prometheus_client::registry::Registry;
 type ByName = [(&'static str, String); 1];
 type ByReason = [(&'static str, String); 2];
 
-/// The elections and shard groups in a Prometheus registry.
+/// The metrics of the elections and shard groups that are in one Prometheus registry.
 ///
-/// Create one value for each registry, and pass it to each elector and each group. The metrics of requeue-kube contain
-/// these metrics, so a program with controllers passes the metrics of requeue-kube.
+/// Create one value for each registry, and pass it to each elector and each group. The metrics of requeue-kube already
+/// include these metrics. A program that uses requeue-kube therefore passes the metrics of requeue-kube.
 ///
 /// ```
 /// use prometheus_client::registry::Registry;
@@ -44,19 +44,19 @@ pub struct LeaseMetrics {
 }
 
 impl LeaseMetrics {
-    /// Registers one collector in `registry`.
+    /// Creates the metrics, and registers them in `registry`.
     ///
-    /// Call this function once for each registry, because two collectors would both write the
-    /// headers of all families.
+    /// Call this function once for each registry. A second value in the same registry would write the headers of all
+    /// families again.
     pub fn register(registry: &mut Registry) -> Self {
         let metrics = Self::default();
         registry.register_collector(Box::new(metrics.clone()));
         metrics
     }
 
-    /// Returns the gauge `leader_election_master_status` of the lease named `lease`.
+    /// Returns the gauge `leader_election_master_status` for the Lease with the name `lease`.
     ///
-    /// The gauge is 0 until it is set. The gauge remains in the registry permanently.
+    /// The gauge is 0 until it is set. It stays in the registry after the election has ended.
     pub(crate) fn leader_gauge(&self, lease: &str) -> Gauge {
         self.leaders.get_or_create_owned(&[("name", lease.to_owned())])
     }
@@ -82,19 +82,19 @@ impl AsRef<Self> for LeaseMetrics {
     }
 }
 
-/// The metrics of a shard group. Clones share the values.
+/// The metrics of one shard group. All clones share the same values.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct GroupMeters {
     pub(crate) held: Gauge,
-    /// The moves, in the order of [`REASONS`].
+    /// The number of moves for each reason, in the order of [`REASONS`].
     pub(crate) moves: [Counter; REASONS.len()],
-    // The sum is a float, because a sum of durations needs no precision below a microsecond.
+    // The sum is a floating-point number of seconds. It is exact to about a microsecond, which suffices.
     pub(crate) unheld_seconds: Counter<f64, AtomicU64>,
 }
 
 const REASONS: [&str; 3] = ["handover", "takeover", "first"];
 
-/// The help text of the same gauge in client-go.
+/// The help text of this gauge in client-go.
 const LEADER_HELP: &str = "Gauge of if the reporting system is master of the relevant lease, 0 indicates \
     backup, 1 indicates master. 'name' is the string used to identify the lease. Please make sure to group \
     by name.";
@@ -115,7 +115,7 @@ impl Collector for LeaseMetrics {
                 &self.unheld_seconds,
             ),
         ];
-        // In a program without shard groups, the headers of their families are omitted.
+        // If the program has no shard group, the families of shard groups are empty, and their headers are omitted.
         for (name, help, family) in families.into_iter().filter(|(.., it)| !it.is_empty()) {
             family.encode(encoder.encode_descriptor(name, help, None, family.metric_type())?)?;
         }

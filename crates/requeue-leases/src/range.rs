@@ -1,7 +1,7 @@
-//! Shards: the parts of the objects of a kind that replicas share.
+//! The shards into which the objects of a kind are divided, so that replicas can share them.
 //!
-//! An object's shard follows from the 64-bit FNV-1a hash of its uid or its namespace, as in KEP-5866
-//! (`ShardedListAndWatch`). A shard is a range of hashes, so the API server can select it.
+//! The 64-bit FNV-1a hash of an object's uid or namespace determines the object's shard, as in KEP-5866
+//! (`ShardedListAndWatch`). A shard is a range of hashes. The API server can therefore select the objects of a shard.
 
 use kube::Resource;
 use kube::core::ObjectMeta;
@@ -9,24 +9,26 @@ use kube::runtime::watcher::Event;
 
 use crate::error::ConfigError;
 
-/// The field of an object whose hash determines its shard.
+/// The field of an object from whose hash the shard is computed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Hash)]
 pub enum ShardBy {
-    /// The object's uid, which gives the most even distribution.
+    /// The uid of the object. It distributes objects most evenly.
     ///
-    /// The API server selects the objects of the controller's own kind. Owned objects have separate uids, so each
-    /// replica receives all of them, and drops the objects of other owners.
+    /// The API server sends only the objects of the controller's own kind that are in the shard. An owned object has
+    /// another uid than its owner. Each replica therefore receives all owned objects, and drops those whose owners are
+    /// in other shards.
     #[default]
     Uid,
-    /// The object's namespace. The objects of a namespace are in one shard, together with the objects that they own, so
-    /// the API server selects both for a fixed shard. All objects of a kind without namespaces would be in one shard,
-    /// so use the uid for such a kind. Namespaces whose names differ only in the last characters, such as `team-1` and
-    /// `team-2`, are usually in one shard, because the last characters change mostly the low bits of the hash.
+    /// The namespace of the object. An object and the objects that it owns are in one namespace, and therefore in one
+    /// shard. With a fixed shard, the API server sends only the objects of the shard, for both kinds. All objects of a
+    /// kind without namespaces would be in one shard, so use the uid for such a kind. The last characters of a text
+    /// change mostly the low bits of its hash. Namespaces such as `team-1` and `team-2` are therefore usually in one
+    /// shard.
     Namespace,
 }
 
 impl ShardBy {
-    /// Returns the field in the API server's terms.
+    /// Returns the name of the field in a selector of the API server.
     pub(crate) const fn field(self) -> &'static str {
         match self {
             Self::Uid => "object.metadata.uid",
@@ -35,14 +37,15 @@ impl ShardBy {
     }
 }
 
-/// A part of the objects of a kind: the objects whose hashes are in one of equal ranges.
+/// A shard: the objects of a kind whose hashes are in one of several ranges of equal length.
 ///
-/// A controller with a shard reconciles only these objects. Each object is permanently in exactly one shard.
+/// A controller with a shard reconciles only the objects of the shard. An object is in exactly one shard, which never
+/// changes.
 ///
 /// ```
 /// use requeue_leases::range::{Shard, ShardBy};
 ///
-/// // The second of four replicas.
+/// // The second of four replicas has this shard.
 /// let shard = Shard::new(1, 4)?.by(ShardBy::Namespace);
 /// let meta = kube::core::ObjectMeta { namespace: Some("web".to_owned()), ..Default::default() };
 /// println!("this replica reconciles the namespace: {}", shard.contains(&meta));
@@ -53,18 +56,19 @@ pub struct Shard {
     index: u32,
     count: u32,
     by: ShardBy,
-    /// True if the objects have no namespaces.
+    /// True if the objects of the controller's kind have no namespaces.
     is_cluster_scoped: bool,
 }
 
 impl Shard {
-    /// Creates the shard number `index`, from 0, of `count` shards, by uid.
+    /// Creates the shard with the number `index`, from 0, of `count` shards. The shard of an object depends on its uid.
     ///
-    /// All replicas must use the same `count`. Otherwise, some objects are in two shards, or in no shard.
+    /// All replicas must use the same `count`. Otherwise, some objects are in the shards of two replicas, and others in
+    /// no shard.
     ///
     /// # Errors
     ///
-    /// Returns an error if `index` is not below `count`.
+    /// Returns an error if `index` is not less than `count`.
     pub fn new(index: u32, count: u32) -> Result<Self, ConfigError> {
         if index >= count {
             return Err(ConfigError(match count {
@@ -78,7 +82,7 @@ impl Shard {
         Ok(Self { index, count, by: ShardBy::default(), is_cluster_scoped: false })
     }
 
-    /// Sets the field whose hash determines the shard.
+    /// Sets the field from whose hash the shard of an object is computed.
     #[must_use]
     pub const fn by(mut self, by: ShardBy) -> Self {
         self.by = by;
@@ -101,31 +105,32 @@ impl Shard {
     }
 }
 
-// These methods are hidden, because only requeue-kube uses them, to decide which objects a
-// controller reconciles.
+// These methods are hidden, because only requeue-kube uses them. With these methods, requeue-kube decides which objects
+// a controller reconciles.
 #[doc(hidden)]
 impl Shard {
-    /// Returns the shard as the parameter `shardSelector` of a list or watch, which kube-rs does not have yet.
+    /// Returns the value of the parameter `shardSelector` of a list or watch request, which kube-rs does not know yet.
     #[must_use]
     pub fn selector(&self) -> String {
         selector_of(self.by, self.count, self.index, self.index + 1)
     }
 
-    /// Returns true if the API server can select the objects that objects of this shard own.
+    /// Returns true if the API server can select the objects that are owned by objects in this shard.
     #[must_use]
     pub fn selects_owned(&self) -> bool {
         self.by == ShardBy::Namespace && !self.is_cluster_scoped
     }
 
-    /// Returns the shard for objects without namespaces, which may own objects in any namespace.
+    /// Returns the same shard for a kind without namespaces. The objects of such a kind may own objects in any
+    /// namespace.
     #[must_use]
     pub const fn cluster_scoped(mut self) -> Self {
         self.is_cluster_scoped = true;
         self
     }
 
-    /// Returns true if the owner with this uid may be in this shard. `owned` is the object that it
-    /// owns.
+    /// Returns true if the owner with this uid may be in this shard. `owned` is the metadata of an object that names
+    /// this owner.
     #[must_use]
     pub fn contains_owner(&self, uid: &str, owned: &ObjectMeta) -> bool {
         match self.by {
@@ -135,40 +140,40 @@ impl Shard {
         }
     }
 
-    /// Returns the event without objects that are not in the shard.
+    /// Returns the event if its object is in the shard, or if it has no object.
     pub fn own<O: Resource>(&self, event: Event<O>) -> Option<Event<O>> {
         match &event {
             Event::Apply(object) | Event::InitApply(object) | Event::Delete(object) => {
                 self.contains(object.meta()).then_some(event)
             }
-            // These two events concern the list as a whole.
+            // These events mark the beginning and the end of a list, and have no object.
             Event::Init | Event::InitDone => Some(event),
         }
     }
 }
 
-/// Returns the number of the shard, of `count` shards, for an object whose field has this value.
-/// The shard is the part of the range of hashes that contains the value's hash. All other code uses
-/// this function.
+/// Returns the number of the shard of an object whose field has this value, if there are `count` shards. The range of
+/// all hashes is divided into `count` equal parts. The number is that of the part that contains the hash of the value.
+/// All code computes shards by this function.
 #[doc(hidden)]
 #[must_use]
 pub fn index_of(value: &str, count: u32) -> u32 {
     let hash = fnv1a(value.as_bytes());
-    // The cast loses no bits, because the index is below `count`.
+    // The index is less than `count`, so the cast loses no bits.
     ((u128::from(hash) * u128::from(count)) >> 64) as u32
 }
 
-/// Returns a term of the parameter `shardSelector` of a list or watch. The term selects the shards from `start` up to
-/// `end`, which is excluded, of `count` shards. ` || ` combines several terms.
+/// Returns a part of the parameter `shardSelector` of a list or watch request. It selects the shards from `start` to
+/// `end`, of `count` shards. `end` is exclusive. Several parts are joined by ` || `.
 #[doc(hidden)]
 #[must_use]
 pub fn selector_of(by: ShardBy, count: u32, start: u32, end: u32) -> String {
-    // The lowest hash that `index_of` maps to a shard.
+    // Returns the lowest hash for which `index_of` returns this shard.
     let bound = |index: u32| (u128::from(index) << 64).div_ceil(u128::from(count));
     format!("shardRange({}, '{:#018x}', '{:#018x}')", by.field(), bound(start), bound(end))
 }
 
-/// Returns the 64-bit FNV-1a hash, as in [RFC 9923](https://www.rfc-editor.org/rfc/rfc9923).
+/// Returns the 64-bit FNV-1a hash, as [RFC 9923](https://www.rfc-editor.org/rfc/rfc9923) defines it.
 #[doc(hidden)]
 #[must_use]
 pub fn fnv1a(bytes: &[u8]) -> u64 {
@@ -186,7 +191,7 @@ mod tests {
         ObjectMeta { uid, namespace, ..ObjectMeta::default() }
     }
 
-    /// The test vectors of the algorithm's authors.
+    /// The test vectors are those of the authors of FNV-1a.
     #[test]
     fn the_hash_is_fnv_1a() {
         for (text, hash) in [
@@ -203,7 +208,7 @@ mod tests {
         for count in [1, 2, 3, 7, 64, 1000] {
             let mut sizes = vec![0; count as usize];
             for number in 0_u32..2000 {
-                // Like the uids of an API server, these uids differ in all characters.
+                // These uids differ in all characters, as the uids of an API server do.
                 let uid =
                     u128::from(number).wrapping_mul(0x9e37_79b9_7f4a_7c15_f39c_c060_5ced_c835);
                 let meta = meta(&format!("{uid:032x}"), &format!("ns-{}", number % 10));
@@ -232,7 +237,7 @@ mod tests {
         );
     }
 
-    /// The API server compares hashes with the bounds. This process computes the index.
+    /// The API server compares an object's hash with the bounds of the selector, but this process computes the index.
     #[test]
     fn the_bounds_of_the_selectors_are_those_of_the_index() {
         for count in [1, 2, 3, 7, 64, 1000, 1024] {

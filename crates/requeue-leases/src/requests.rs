@@ -1,4 +1,4 @@
-//! The requests for Leases, with kube's client.
+//! The requests to the API server for Leases.
 
 use k8s_openapi::api::coordination::v1;
 use kube::api::{DeleteParams, GetParams, PostParams, Preconditions};
@@ -8,14 +8,15 @@ use serde_json::Value;
 
 use crate::lease::Lease;
 
-/// A request for a Lease.
+/// A request to the API server for one Lease.
 #[derive(Clone, Debug)]
 pub(crate) enum Call {
     Read(String),
     Create(Value),
-    /// The `resourceVersion` of the object is the precondition.
+    /// Replaces a Lease, if its version is still the `resourceVersion` of this object.
     Replace(Value),
-    /// The uid and the version are preconditions. Version 0 means no version.
+    /// Deletes the Lease of this name, if it still has this uid and version. Version 0 permits any
+    /// version.
     Delete {
         name: String,
         uid: String,
@@ -23,24 +24,25 @@ pub(crate) enum Call {
     },
 }
 
-/// The result of a call.
+/// The result of a [`Call`].
 #[derive(Clone, Debug)]
 pub(crate) enum Answer {
     Lease(Lease),
     Deleted,
     NotFound,
-    /// Another client has written or created the Lease.
+    /// The precondition was not satisfied: another client has written or created the Lease.
     Conflict,
-    /// The call was rejected, or had no response in time. A write may still take effect.
+    /// The API server has rejected the call, or has not answered in time. In the second case, a
+    /// write may still be executed.
     Failed,
 }
 
-/// Makes the requests of an election or a shard group.
+/// Sends the requests of an election or a shard group.
 #[derive(Clone)]
 pub(crate) struct Requests {
     client: Client,
     request: Request,
-    /// The purpose and the name, for messages.
+    /// The words for the election or the group in messages, and its name.
     purpose: &'static str,
     name: String,
 }
@@ -55,7 +57,8 @@ impl Requests {
         let deletes = matches!(call, Call::Delete { .. });
         let read = |json| Lease::from_json(json).map_err(Error::SerdeError);
         match self.send_call(call).await {
-            // The response to a delete is the object or a status. Both mean that the delete succeeded.
+            // The API server answers a delete request by the object or by a status. Both mean that
+            // the delete succeeded.
             Ok(_) if deletes => Answer::Deleted,
             Err(Error::Api(status)) if status.code == 404 => Answer::NotFound,
             Err(Error::Api(status)) if status.code == 409 => Answer::Conflict,
@@ -82,7 +85,8 @@ impl Requests {
             }
             Call::Delete { name, uid, version } => {
                 let resource_version = (version != 0).then(|| version.to_string());
-                // Without the uid, a late delete could remove a later Lease with the same name.
+                // The uid is a precondition. Otherwise, a late delete could remove a later Lease of
+                // the same name.
                 let preconditions = Some(Preconditions { uid: Some(uid), resource_version });
                 let delete = DeleteParams { preconditions, ..DeleteParams::default() };
                 self.request.delete(&name, &delete)

@@ -1,4 +1,4 @@
-//! Marks a thread whose time is that of a tokio runtime.
+//! Simulations, in which the time of a thread is the time of its tokio runtime.
 
 use std::cell::Cell;
 
@@ -7,35 +7,35 @@ use tokio::time::Instant;
 use uuid::Uuid;
 
 thread_local! {
-    /// The beginning of the simulation: the time of day, and the time of the runtime's clock.
+    /// The start of the simulation on this thread, as a time of day and as a time of the runtime's clock.
     static BEGIN: Cell<Option<(Timestamp, Instant)>> = const { Cell::new(None) };
 }
 
-/// Ends a simulation when it is dropped.
+/// A guard for a simulation. Dropping it ends the simulation.
 #[derive(Debug)]
 pub struct Simulation {
     before: Option<(Timestamp, Instant)>,
 }
 
-/// Begins a simulation of several processes on this thread, at this time of day.
+/// Begins a simulation of several processes on this thread. The simulated time of day is now `begin`.
 ///
 /// During the simulation, elections and shard groups use the clock of the current runtime and the random numbers of
-/// `fastrand`, and several controllers can have the same name.
+/// `fastrand`. Several controllers may then have the same name, because they are in different simulated processes.
 #[must_use]
 pub fn simulate(begin: Timestamp) -> Simulation {
     Simulation { before: BEGIN.replace(Some((begin, Instant::now()))) }
 }
 
-/// Returns true during a simulation.
+/// Returns true if this thread runs a simulation.
 #[must_use]
 pub fn is_simulated() -> bool {
     BEGIN.get().is_some()
 }
 
-/// Returns the time of day, for fields of objects such as `lastTransitionTime`.
+/// Returns the time of day, for example for the field `lastTransitionTime` of an object.
 ///
-/// The result is [`Timestamp::now`], except on the thread of a test with `explore` of requeue-testkit. On that thread,
-/// the result is the time of the API server, so that two runs of one seed write the same objects.
+/// The result is [`Timestamp::now`], except in a test with `explore` of requeue-testkit. There, it is the time of the
+/// simulated API server. Two runs with the same seed then write the same objects.
 ///
 /// # Examples
 ///
@@ -54,7 +54,7 @@ pub fn now() -> Timestamp {
     }
 }
 
-/// Returns an identifier that no other process has.
+/// Returns an identifier that is different in each process and at each call.
 pub(crate) fn unique_id() -> Uuid {
     match is_simulated() {
         true => uuid::Builder::from_random_bytes(fastrand::u128(..).to_ne_bytes()).into_uuid(),

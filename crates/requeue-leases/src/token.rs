@@ -1,12 +1,12 @@
-//! Fencing tokens: a term of a Lease as text.
+//! Fencing tokens, which identify the terms of Leases.
 
 use std::fmt;
 
-/// The fencing token of a term: `uid/transitions`.
+/// The fencing token of a term. Its text is `uid/transitions`, with two fields of the Lease.
 ///
-/// `leaseTransitions` alone does not identify a term: the number starts again at 0 when a Lease is
-/// deleted and created. Within one Lease, a later term has a greater number. Terms of different
-/// Leases have no order.
+/// `leaseTransitions` alone does not identify a term. If a Lease is deleted and created again, the
+/// number starts at 0 again. Within one Lease, a later term has a greater number. The terms of two
+/// Leases cannot be compared.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct FencingToken {
     uid: String,
@@ -18,21 +18,21 @@ impl FencingToken {
         Self { uid: uid.to_owned(), transitions }
     }
 
-    /// Returns the token with this text, as [`Display`](fmt::Display) writes it.
+    /// Returns the token with this text, which must have the format of [`Display`](fmt::Display).
     pub(crate) fn parse(text: &str) -> Option<Self> {
-        // The annotation may contain any text, because every client that can write the object can
-        // change it.
+        // Every client that may write the object can change the annotation, so the text may be
+        // anything.
         let (uid, transitions) = text.split_once('/').filter(|(uid, _)| !uid.is_empty())?;
         Some(Self::new(uid, transitions.parse().ok()?))
     }
 
-    /// Returns the `metadata.uid` of the Lease.
+    /// Returns the field `metadata.uid` of the Lease.
     #[must_use]
     pub fn uid(&self) -> &str {
         &self.uid
     }
 
-    /// Returns the `spec.leaseTransitions` of the Lease in this term.
+    /// Returns the field `spec.leaseTransitions` that the Lease has during this term.
     #[must_use]
     pub fn transitions(&self) -> i32 {
         self.transitions

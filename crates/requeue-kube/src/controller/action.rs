@@ -1,14 +1,14 @@
-//! The next step for an object after a run.
+//! The action that decides when an object runs again after a run.
 
 use std::time::Duration;
 
 use requeue::Completion;
 
-/// The next step for an object, which a reconciler returns on success, and an error policy after a
+/// The decision when an object runs again. A reconciler returns it after a success, and an error policy after a
 /// failure.
 ///
-/// kube's [`Action`](kube::runtime::controller::Action) cannot be inspected. This type replaces
-/// kube's type. kube's `requeue` is [`requeue_after`](Self::requeue_after).
+/// This type replaces kube's [`Action`](kube::runtime::controller::Action), whose fields other crates cannot read. Its
+/// [`requeue_after`](Self::requeue_after) is kube's `requeue`.
 ///
 /// | | after a success | after a failure, from an error policy |
 /// |---|---|---|
@@ -17,8 +17,8 @@ use requeue::Completion;
 /// | [`backoff`](Self::backoff) | runs again with backoff, as after a failure | runs again with backoff, not earlier on a change |
 /// | [`terminal`](Self::terminal) | runs again on a change | like `await_change`, and counted as terminal |
 ///
-/// A new generation of the object also [ends the
-/// wait](crate::Controller#backoff-and-new-generations).
+/// In all cases, a new generation of the object also starts a run: it [ends the
+/// backoff](crate::Controller#backoff-and-new-generations).
 ///
 /// ```
 /// use requeue_kube::controller::Action;
@@ -30,13 +30,13 @@ use requeue::Completion;
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[must_use = "an action does nothing unless a reconciler or an error policy returns it"]
 pub struct Action {
-    /// The completion for a constructor that has its name from kube-rs.
+    /// The completion that the reconciler or the error policy asks for.
     pub(super) completion: Completion,
     pub(super) priority: Option<i32>,
 }
 
 impl Action {
-    /// Runs the object again after `delay`, even if nothing changes.
+    /// Runs the object again after `delay`, even if no object changes in the meantime.
     ///
     /// # Examples
     ///
@@ -48,7 +48,7 @@ impl Action {
     /// use requeue_kube::controller::Action;
     ///
     /// async fn reconcile(_: Arc<ConfigMap>, _: Arc<()>) -> Result<Action, kube::Error> {
-    ///     // An external resource may have changed in an hour.
+    ///     // An external resource, which no watch reports, may have changed within an hour.
     ///     Ok(Action::requeue_after(Duration::from_secs(3600)))
     /// }
     /// # drop(reconcile);
@@ -57,7 +57,7 @@ impl Action {
         Self::new(Completion::RequeueAfter(delay))
     }
 
-    /// Runs the object again only when the object, or a related object, changes.
+    /// Runs the object again only when the object or a related object changes.
     pub const fn await_change() -> Self {
         Self::new(Completion::Succeed)
     }
@@ -65,18 +65,17 @@ impl Action {
     /// Runs the object again after the delay that the [rate
     /// limiter](crate::controller::Config::rate_limiter) returns.
     ///
-    /// The delay grows with each consecutive failure. After a success, it starts again at its first
-    /// value.
+    /// The delay grows with each consecutive failure. After a success, the next delay is again the first one.
     pub const fn backoff() -> Self {
         Self::new(Completion::Retry)
     }
 
-    /// Gives the object up, because another run would also fail.
+    /// Gives the object up, because a retry would fail again.
     ///
-    /// The object runs again when it, or a related object, changes.
+    /// The object runs again when the object or a related object changes.
     ///
-    /// The failure counts. After a change, the object runs no earlier than after the delay of
-    /// [`backoff`](Self::backoff).
+    /// The failure is counted. After a change, the object runs again when the delay of [`backoff`](Self::backoff) has
+    /// passed.
     ///
     /// # Examples
     ///
@@ -86,7 +85,7 @@ impl Action {
     /// use k8s_openapi::api::core::v1::ConfigMap;
     /// use requeue_kube::controller::Action;
     ///
-    /// // An error policy: the API server will never accept an invalid object.
+    /// // The API server will never accept an invalid object, so a retry is useless.
     /// fn policy(_: Arc<ConfigMap>, error: &kube::Error, _: Arc<()>) -> Action {
     ///     match error {
     ///         kube::Error::Api(status) if status.code == 422 => Action::terminal(),
@@ -101,9 +100,9 @@ impl Action {
 
     /// Sets the priority of the object's next run.
     ///
-    /// The default is the priority of this run.
+    /// By default, the next run has the same priority as this run.
     ///
-    /// Changes have priority 0. Higher priorities go first.
+    /// A change of an object has priority 0. An object with a higher priority runs first.
     pub const fn priority(self, priority: i32) -> Self {
         Self { priority: Some(priority), ..self }
     }

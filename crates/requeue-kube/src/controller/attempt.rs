@@ -1,4 +1,4 @@
-//! One run of the reconciler, from the delivery of a key to its completion.
+//! The worker's function: one run of the reconciler, from the delivery of a key to the key's completion.
 
 use std::any::Any;
 use std::collections::BTreeSet;
@@ -32,10 +32,10 @@ use crate::ObjectKey;
 use crate::leader::Status;
 use crate::metrics::{Meters, Outcome};
 
-/// An item of a controller's stream.
+/// An item of the stream that [`Controller::run`](crate::Controller::run) returns.
 pub(super) type Item<K, E> = Result<(ObjectRef<K>, Action), Error<E, watcher::Error>>;
 
-/// The parts that every run needs.
+/// The values that all runs of a controller share.
 pub(super) struct Attempts<K: OwnKind, R: Reconcile<K>> {
     pub(super) enqueuer: Arc<Enqueuer>,
     pub(super) store: Store<K>,
@@ -43,31 +43,33 @@ pub(super) struct Attempts<K: OwnKind, R: Reconcile<K>> {
     pub(super) reconciler: R,
     pub(super) config: Config,
     pub(super) meters: Arc<Meters>,
-    /// The status of the election, which shows whether the term continues. `None` without an
+    /// The status of the election. A run begins only while this status says that the process leads. `None` without an
     /// election.
     pub(super) lease: Option<Status>,
     pub(super) held: HeldShards,
-    /// The keys in flight. They are reported if their runs are dropped.
+    /// The keys of the runs in flight. If the controller drops these runs, its error names the keys.
     pub(super) running: Mutex<BTreeSet<ObjectKey>>,
-    /// The span in which the stream was first polled.
+    /// The tracing span in which the user's program first polled the stream.
     pub(super) parent: Span,
     pub(super) results: mpsc::Sender<Item<K, R::Error>>,
-    /// Receives the panic of a reconciler, if such a panic must end the controller.
+    /// The channel for the panic of a reconciler. `None` if a panic only fails the run, and does not end the
+    /// controller.
     pub(super) panics: Option<mpsc::UnboundedSender<Box<dyn Any + Send>>>,
 }
 
-/// A completed run.
+/// A run whose reconciler has returned, failed, panicked or timed out.
 struct Tried<K: Lookup> {
     key: ObjectKey,
     object: ObjectRef<K>,
     version: Option<Version>,
     attempt: u32,
-    /// The number of adds that the run served.
+    /// The number of adds of the key before the run. Several adds of a pending key lead to one run.
     adds: u32,
     span: RunSpan,
 }
 
-/// A key in the list of runs in flight. If the run is dropped because the controller stops, the key stays in the list.
+/// A guard that keeps the key of a run in `running`. If the run is dropped because the controller stops, the guard
+/// leaves the key there.
 struct Listed<'a> {
     running: &'a Mutex<BTreeSet<ObjectKey>>,
     key: &'a ObjectKey,
@@ -86,7 +88,7 @@ impl Drop for Listed<'_> {
     }
 }
 
-/// The result of a run.
+/// The way in which the reconciler ended.
 enum Ended<E> {
     Ok(Action),
     Failed(E, Action),
@@ -97,7 +99,7 @@ enum Ended<E> {
 impl<E> Ended<E> {
     const fn outcome(&self) -> Outcome {
         match self {
-            // controller-runtime also ignores a delay of zero.
+            // A delay of zero does not requeue the object, as in controller-runtime.
             Self::Ok(Action { completion: Completion::RequeueAfter(delay), .. })
                 if !delay.is_zero() =>
             {
@@ -114,20 +116,21 @@ impl<E> Ended<E> {
 }
 
 impl<K: OwnKind, R: Reconcile<K>> Attempts<K, R> {
-    /// Reconciles the object of `key`, and returns the completion for the queue.
+    /// Runs the reconciler for the object of `key`, and returns the action that completes the key in the queue.
     pub(super) async fn run_key(
         &self,
         key: ObjectKey,
         run: Context,
     ) -> Result<workers::Action, workers::Error> {
         if self.lease.as_ref().is_some_and(|lease| !lease.is_leading()) {
-            // A process that was frozen can reach this line before it is notified that the term has
-            // ended.
+            // The term has ended, but this process has not been told yet, because it was frozen. The end of the term
+            // drops this future.
             return future::pending().await;
         }
         let normal = self.enqueuer.scope.normalize(key.clone());
         if normal != key {
-            // The key was added before the controller knew that its kind has no namespaces.
+            // The key has a namespace, because it was added before the controller knew that its kind has none. The run
+            // is moved to the key without a namespace.
             let reason = intern_reason("kind without namespaces");
             let add = Add::now().priority(run.priority()).flags(run.flags()).reason(reason);
             self.enqueuer.details.rename_key(&key, &normal);
@@ -140,7 +143,7 @@ impl<K: OwnKind, R: Reconcile<K>> Attempts<K, R> {
             return Ok(workers::Action::succeed());
         };
         if self.held.has_expired(&key) {
-            // The membership in the shard group has ended. The loss of the shard cancels this run.
+            // This process is no longer a member of the shard group. The handling of this loss cancels the run.
             return future::pending().await;
         }
         let attempt = match self.begin_attempt(&key, &run) {
@@ -148,10 +151,10 @@ impl<K: OwnKind, R: Reconcile<K>> Attempts<K, R> {
             Err(action) => return Ok(action),
         };
         let reason = self.enqueuer.details.take_reason(&key, run.flags(), attempt);
-        // The store is read again, because it may have been stale before.
+        // The store is read again, because the object may have been replaced since the first read.
         let found = self.store.get(&object);
         if !in_flight.is_for(|| uid_of(found.as_deref())) {
-            // The store has a different object. The event that reports this object adds the key.
+            // The store now has another object of this name. The watch's event for this object adds the key again.
             return Ok(workers::Action::succeed());
         }
         let generations = self.config.clear_on_new_generation;
@@ -163,7 +166,7 @@ impl<K: OwnKind, R: Reconcile<K>> Attempts<K, R> {
         };
         let mut span = RunSpan::new(&self.parent, &object, &reason, attempt, &run);
         let ended = self.observed_run(&key, &run, target, &mut span).await;
-        // From now on, the shard can be handed over.
+        // The run is no longer counted, so the shard can be handed over.
         drop(in_flight);
         let tried = Tried { key, object, version, attempt, adds: run.adds(), span };
         let next = self.completion_of(&ended, &tried);
@@ -171,13 +174,13 @@ impl<K: OwnKind, R: Reconcile<K>> Attempts<K, R> {
         next
     }
 
-    /// Returns the number of this attempt, or the completion of a key that does not run now.
+    /// Returns the number of this attempt. If the key must not run now, returns the action that completes the key.
     fn begin_attempt(&self, key: &ObjectKey, run: &Context) -> Result<u32, workers::Action> {
         match self.enqueuer.writes.begin_run(key) {
             Freshness::Fresh => {}
             Freshness::TimedOut => self.meters.started_stale(),
             Freshness::Stale(limit) => {
-                // The key is added by the event that shows the controller's own write.
+                // The watch has not shown the controller's last write yet. Its event makes the key ready again.
                 self.meters.skipped_stale();
                 return Err(workers::Action::release_after(limit));
             }
@@ -189,7 +192,7 @@ impl<K: OwnKind, R: Reconcile<K>> Attempts<K, R> {
         attempt.ok_or_else(workers::Action::succeed)
     }
 
-    /// Runs the reconciler. The run is listed, counted and traced.
+    /// Runs the reconciler. During the run, the key is in `running`, and the metrics and a tracing span show the run.
     async fn observed_run(
         &self,
         key: &ObjectKey,
@@ -199,14 +202,14 @@ impl<K: OwnKind, R: Reconcile<K>> Attempts<K, R> {
     ) -> Ended<R::Error> {
         let begun = Instant::now();
         let active = self.meters.count_run();
-        // The key is listed before the first poll of the run. If the run is dropped at any later
-        // `await`, the key is still there, and the error of the controller names it.
+        // The key is inserted before the first poll of the run. If the run is dropped at an `await`, the key remains,
+        // and the controller's error names it.
         self.running.lock().insert(key.clone());
         let mut listed = Listed { running: &self.running, key, run, is_over: false };
         let run_of_key =
             self.enqueuer.writes.record_during(key.clone(), self.call_reconciler(target));
         let ended = run_of_key.instrument(span.span.clone()).await;
-        // After this line, a cancelled run no longer counts as interrupted.
+        // The run has ended by itself, so the guard must remove its key.
         listed.is_over = true;
         drop(listed);
         drop(active);
@@ -216,7 +219,8 @@ impl<K: OwnKind, R: Reconcile<K>> Attempts<K, R> {
     }
 
     async fn call_reconciler(&self, target: R::Target) -> Ended<R::Error> {
-        // The call itself may also panic or take long.
+        // The reconciler is called within the time limit and the panic handler, because the call itself may also panic
+        // or take long.
         let run = async { self.reconciler.reconcile(target).await };
         match run_within(self.config.reconcile_timeout, AssertUnwindSafe(run).catch_unwind()).await
         {
@@ -227,7 +231,7 @@ impl<K: OwnKind, R: Reconcile<K>> Attempts<K, R> {
         }
     }
 
-    /// Returns the completion of the key.
+    /// Returns the action that completes the key after the run.
     fn completion_of(
         &self,
         ended: &Ended<R::Error>,
@@ -238,7 +242,7 @@ impl<K: OwnKind, R: Reconcile<K>> Attempts<K, R> {
             Ended::Failed(_, action) => (action, true),
             Ended::Panicked(_) | Ended::TimedOut(_) => (&Action::backoff(), true),
         };
-        // The store is read after the run, because the run itself may have deleted the object.
+        // The store is read after the run, because the reconciler may have deleted the object.
         let is_gone = !self.enqueuer.runs_gone && self.store.get(&tried.object).is_none();
         let next = if is_gone {
             self.enqueuer.failures.forget_failures(&tried.key);
@@ -265,7 +269,7 @@ impl<K: OwnKind, R: Reconcile<K>> Attempts<K, R> {
         }
     }
 
-    /// Records a failure, and returns the delay before the next run.
+    /// Records a failure, and returns the delay until the next attempt.
     fn delay_after(&self, completion: Completion, tried: &Tried<K>) -> Duration {
         let Tried { key, version, attempt, adds, .. } = tried;
         let failures = &self.enqueuer.failures;
@@ -274,7 +278,7 @@ impl<K: OwnKind, R: Reconcile<K>> Attempts<K, R> {
         let said = match completion {
             Completion::RequeueAfter(delay) => Some(delay),
             Completion::Retry => None,
-            // An object that is given up waits for a change.
+            // The object is given up. It runs again only after a change.
             _ => return failures.record_give_up(key, version, *adds, now),
         };
         if self.config.max_retries.is_some_and(|most| *attempt > most) {
@@ -285,13 +289,13 @@ impl<K: OwnKind, R: Reconcile<K>> Attempts<K, R> {
         delay
     }
 
-    /// Counts a key that runs again after a delay.
+    /// Adds the delay until the next run to the metrics and the span.
     fn show_delay(&self, delay: Duration, tried: &Tried<K>) {
         self.meters.comes_back(delay);
         tried.span.requeued_after(delay);
     }
 
-    /// Logs the result, and passes it to the stream.
+    /// Logs a failure, and sends the result to the stream.
     fn report_run(&self, ended: Ended<R::Error>, object: ObjectRef<K>) {
         let item = match ended {
             Ended::Ok(action) => Ok((object, action)),
@@ -303,7 +307,7 @@ impl<K: OwnKind, R: Reconcile<K>> Attempts<K, R> {
                 let message = panic_message(&*panic);
                 tracing::error!(message, "a reconciler panicked");
                 if let Some(panics) = &self.panics {
-                    // The send fails if the controller has ended.
+                    // The receiver is gone if the controller has ended. The error is ignored.
                     _ = panics.send(panic);
                 }
                 Err(Error::ReconcilerPanicked(message, Box::new(object.erase())))
@@ -317,20 +321,20 @@ impl<K: OwnKind, R: Reconcile<K>> Attempts<K, R> {
     }
 }
 
-/// Puts `item` into the stream of results. Drops the result if the stream is full, because a slow reader must not delay
-/// a run.
+/// Sends `item` to the stream of results. If the stream is full, drops the item, because a slow reader of the stream
+/// must not delay runs.
 pub(super) fn report_item<T>(results: &mpsc::Sender<T>, item: T) {
     if let Err(mpsc::error::TrySendError::Full(_)) = results.try_send(item) {
         tracing::debug!("dropped a result: the controller's stream is full; read it continuously");
     }
 }
 
-/// Returns the uid of an object, or `None` if there is no object.
+/// Returns the uid of the object, or `None` if there is no object.
 fn uid_of(object: Option<&impl Resource>) -> Option<String> {
     object.map(|object| object.meta().uid.clone().unwrap_or_default())
 }
 
-/// Waits for `future`, but at most for `timeout`.
+/// Waits for `future`, but no longer than `timeout`.
 async fn run_within<F: Future>(
     timeout: Option<Duration>,
     future: F,

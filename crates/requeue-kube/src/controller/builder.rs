@@ -1,4 +1,4 @@
-//! A controller before it runs: its kind, its sources and its settings.
+//! The builder of a controller, with its kind, its watches and its settings.
 
 use std::borrow::Borrow;
 use std::fmt::Debug;
@@ -41,48 +41,47 @@ use crate::shared::{Object, SharedWatch};
 use crate::watch::watch_name;
 use crate::{ObjectKey, ObjectQueue, relist};
 
-/// A controller for the objects of one kind.
+/// A controller, which reconciles the objects of one kind.
 ///
-/// This type has the methods of kube's [`Controller`](kube::runtime::Controller), and a queue with backoff, priorities
-/// and metrics.
+/// This type has the methods of kube's [`Controller`](kube::runtime::Controller). In addition, it has a queue with
+/// backoff, priorities and metrics.
 ///
 /// The controller differs from kube's controller in these points:
 ///
-/// - **Failures back off.** Each object has a separate backoff, with [`policy::backoff`](crate::policy::backoff) as the
-///   error policy. Only a new generation runs a failing object before its time: see
+/// - **Failures back off.** Each object has a separate backoff, if [`policy::backoff`](crate::policy::backoff) is the
+///   error policy. Only a new generation of a failing object starts its run before the backoff has passed: see
 ///   [below](#backoff-and-new-generations).
-/// - **No deletion is missed.** A deletion that happened while a watch was disconnected is reported, including
-///   deletions of owned and watched objects. The former owner of an object, and the objects to which the object was
-///   mapped before, are also reconciled.
-/// - **One object, one run.** An owner without a namespace is one object, even if its children live
-///   in several namespaces.
-/// - **Changes go first.** The first list has [low priority](crate::controller::LOW_PRIORITY). After a later list, only
-///   objects run that have changed since they were last seen ([`Config::reconcile_unchanged`]).
-/// - **The stream only reports results.** The controller starts when the stream is first polled,
-///   and stops when it is dropped. Watches and workers are separate tasks, so a slow reader does
-///   not delay watches and workers. Up to 1,024 results wait for the reader. Further results are
-///   dropped, but the runs take place.
-/// - **The reconciler and the error policy are called concurrently, on these tasks**, so both are
-///   `Fn + Send + Sync`. In kube, the reconciler is `FnMut`, which only one task can call at a
-///   time. An `async fn` satisfies all these traits. A closure that counts needs an atomic or a
-///   `Mutex`.
-/// - [`concurrency`](Config::concurrency) is 1 by default.
+/// - **No deletion is missed.** If an object is deleted while its watch is disconnected, the controller handles the
+///   deletion after the next list. This is also true for owned and watched objects. The former owner of an object, and
+///   the objects that the mapper returned for the object before, are also reconciled.
+/// - **One object, one run.** If children in several namespaces have the same owner, and the owner has no namespace,
+///   the owner has one key.
+/// - **Changes go first.** Objects in the first list have [low priority](crate::controller::LOW_PRIORITY). After a
+///   later list, only objects run that have changed since the controller last saw them
+///   ([`Config::reconcile_unchanged`]).
+/// - **The stream only reports results.** The controller starts when the stream is first polled, and stops when it is
+///   dropped. Its watches and workers are separate tasks, so a slow reader of the stream does not delay them. Up to
+///   1,024 results wait for the reader. Further results are dropped, but their runs take place.
+/// - **Several tasks call the reconciler and the error policy at the same time**, so both must be `Fn + Send + Sync`.
+///   In kube, the reconciler is `FnMut`, because only one task calls it. An `async fn` satisfies all these traits. A
+///   closure that changes a counter needs an atomic or a `Mutex`.
+/// - **One worker.** [`concurrency`](Config::concurrency) is 1 by default.
 ///
 /// # Backoff and new generations
 ///
-/// A failed object waits for the delay that its error policy or the [rate
-/// limiter](Config::rate_limiter) returns. Two events end this wait: a new generation of the
-/// object, and another object with the same name, which has no failures. The object then runs
-/// immediately, and its backoff starts again.
+/// A failed object waits for the delay that the error policy or the [rate limiter](Config::rate_limiter) returns. Two
+/// events end this wait early: the object gets a new generation, or it is replaced by another object of the same name,
+/// which has no failures. The object then runs immediately, and its backoff starts again at the first delay.
 ///
-/// Some reconcilers create generations themselves. Such a reconciler changes a `spec`, or writes the status of a custom
-/// resource without a `status` subresource, for which every write creates a generation. These objects also back off: if
-/// an object runs before its delay has passed and that run fails, no change of the object shortens its next delay.
-/// Until the object succeeds, its backoff starts again at most once.
+/// Some reconcilers create new generations of the objects that they reconcile. They change a `spec`, or they write the
+/// status of a custom resource without a `status` subresource, where each write creates a generation. Such objects back
+/// off too. If an object runs before its delay has passed, and this run fails, no change of the object shortens the
+/// next delay. Until the object succeeds, its backoff starts again at most once.
 ///
-/// An object can be given up: by [`max_retries`](Config::max_retries), by [`Action::terminal`], or by an error policy's
-/// [`Action::await_change`]. The failure of such an object counts like any other failure. Writes of the reconciler do
-/// not start the object's next run immediately. Before the delay has passed, only a new generation starts a run.
+/// An object can be given up by [`max_retries`](Config::max_retries), by [`Action::terminal`], or by an error policy
+/// that returns [`Action::await_change`]. The limiter counts the failure of such an object like any other failure. If
+/// the reconciler itself has changed the object, the next run therefore waits for the delay. Only a new generation
+/// starts a run earlier.
 ///
 /// # Examples
 ///
@@ -132,8 +131,8 @@ where
     /// Creates a controller for the objects of kind `K` that `main_api` and `wc` select.
     ///
     /// With [`any_semantic`](watcher::Config::any_semantic) or [`streaming_lists`](watcher::Config::streaming_lists),
-    /// the first list may be older than the latest state. Later lists are never older than the state already seen, so
-    /// no object is treated as deleted because it is missing in an old list.
+    /// the first list may be older than the latest state of the API server. A later list is never older than the state
+    /// that the controller has seen. An object that is missing in a later list has therefore really been deleted.
     ///
     /// # Examples
     ///
@@ -157,7 +156,7 @@ where
 
     /// Like [`new`](Self::new), for a kind that is known only at run time.
     ///
-    /// The first object of the watch shows whether the kind is namespaced, unless
+    /// The controller learns from the first object of the watch whether the kind has namespaces, unless
     /// [`scope`](Self::scope) states it.
     pub fn new_with(main_api: Api<K>, wc: watcher::Config, dyntype: K::DynamicType) -> Self {
         let mut writer = Writer::new(dyntype.clone());
@@ -181,14 +180,14 @@ where
 
     /// Creates a controller for the objects of a stream of events.
     ///
-    /// Each object must be in the store of `reader` before its event arrives: apply
-    /// [`reflect`](kube::runtime::WatchStreamExt::reflect) to the watcher. The controller starts
-    /// after an [`Event::InitDone`].
+    /// Each object must be in the store of `reader` before the stream yields its event. To achieve this, apply
+    /// [`reflect`](kube::runtime::WatchStreamExt::reflect) to the watcher. The controller starts after the first
+    /// [`Event::InitDone`].
     ///
-    /// In kube this method is unstable, and takes a stream of objects. Such a stream cannot report objects that were
-    /// deleted while its watch was disconnected. This method therefore takes a stream of raw events: omit
-    /// `applied_objects()`. Instead of kube's `for_shared_stream`, whose streams do not report deletions, use
-    /// [`for_shared`](Self::for_shared).
+    /// In kube, the method of this name is unstable, and takes a stream of objects. Such a stream does not report an
+    /// object that was deleted while its watch was disconnected. This method therefore takes a stream of raw events,
+    /// without `applied_objects()`. Kube's `for_shared_stream` does not report deletions at all. Use
+    /// [`for_shared`](Self::for_shared) instead.
     ///
     /// ```no_run
     /// use k8s_openapi::api::core::v1::ConfigMap;
@@ -224,7 +223,8 @@ where
         Self::from_events(events, Arc::unwrap_or_clone, reader, dyntype, |_| {})
     }
 
-    /// Creates a controller for the objects of a shared watch. [`store`](Self::store) is the store of the watch.
+    /// Creates a controller for the objects of a shared watch. The controller's [`store`](Self::store) is the store of
+    /// the shared watch.
     ///
     /// ```
     /// use k8s_openapi::api::core::v1::ConfigMap;
@@ -242,8 +242,7 @@ where
         Self::from_events(events, Object::from, store, dyntype, |_| {})
     }
 
-    /// Creates a controller from events. `write` receives each event before all other parts of the
-    /// controller.
+    /// Creates a controller from a source of events. `write` receives each event first, before the watch and the queue.
     fn from_events<E: Resource<DynamicType = K::DynamicType> + Borrow<K> + Send + 'static>(
         events: MakeEvents<E>,
         from_object: fn(Arc<K>) -> E,
@@ -314,29 +313,29 @@ where
 
     /// States whether the kind is namespaced, if it is known only at run time.
     ///
-    /// kube's [discovery](kube::discovery::ApiCapabilities::scope) provides the scope. Without this call, the
-    /// controller learns the scope from the first object. Until then, an object without a namespace may be treated as
-    /// several objects, if objects in several namespaces name it as their owner.
+    /// You find the scope by kube's [discovery](kube::discovery::ApiCapabilities::scope). Without this call, the
+    /// controller learns the scope from the first object that its watch reports. Until then, if objects in several
+    /// namespaces have the same owner without a namespace, the controller may treat this owner as several objects.
     pub fn scope(mut self, scope: discovery::Scope) -> Self {
         self.parts.own.scope = Some(scope);
         self
     }
 
-    /// Reconciles only the objects of a shard, so that replicas share the work.
+    /// Makes the controller reconcile only the objects of a shard, so that several replicas can share the objects.
     ///
-    /// Each replica has another shard. An API server with the feature gate `ShardedListAndWatch` (alpha since
-    /// Kubernetes 1.36) sends only the objects of the shard. Without the gate, the controller drops the objects of
-    /// other shards, and logs this fact once.
+    /// Give each replica another shard. An API server with the feature gate `ShardedListAndWatch` (alpha since
+    /// Kubernetes 1.36) then sends only the objects of the shard. From any other API server, the controller receives
+    /// all objects, drops those of other shards, and logs this once.
     ///
     /// - The [store](Self::store) contains only the objects of the shard. With [`for_stream`](Self::for_stream), your
-    ///   program maintains the store, and decides which objects it contains.
-    /// - An owned object belongs to the shard of its owner.
-    /// - An object that a mapper or a trigger names is reconciled if the object is in the store and
-    ///   in the shard.
+    ///   program fills the store, and decides which objects it contains.
+    /// - An owned object is in the shard of its owner.
+    /// - If a mapper or a trigger names an object, the object is reconciled if it is in the store and in the shard.
     ///
-    /// The shards are fixed, so no other replica takes over the shards of a replica that stops. Run one replica for
-    /// each shard, for example as a StatefulSet, or combine a shard with [`leader_election`](Self::leader_election) by
-    /// a separate Lease. With a [shard group](Self::shard_group), replicas take shards over.
+    /// The shard of a replica never changes. If a replica stops, no other replica reconciles the objects of its shard.
+    /// Run one replica for each shard, for example as a StatefulSet. Or run several replicas for each shard, with
+    /// [`leader_election`](Self::leader_election) and a separate Lease for each shard. With a [shard
+    /// group](Self::shard_group), the other replicas take over the shards.
     ///
     /// ```no_run
     /// # use k8s_openapi::api::core::v1::ConfigMap;
@@ -355,51 +354,50 @@ where
         self
     }
 
-    /// Shares the objects with the other replicas of a [group](crate::membership). The group replaces leader election.
-    /// All replicas work, each on an equal part of the shards.
+    /// Shares the objects with the other replicas of a [group](crate::membership), instead of a leader election. All
+    /// replicas reconcile objects, each in an equal number of shards.
     ///
-    /// - **Start.** The controller joins the group once its watches have listed their objects. The controller lists the
-    ///   objects of each new shard by a consistent read, and then runs these objects with [low
-    ///   priority](crate::controller::LOW_PRIORITY), as after a start. No object runs before the controller holds a
-    ///   shard.
-    /// - **Handover.** Before another replica takes over a shard, the shard's runs in flight complete. A run that
+    /// - **Start.** The controller joins the group when its watches have listed their objects. After it has gained a
+    ///   shard, it lists the objects of the shard by a consistent read, and runs them with [low
+    ///   priority](crate::controller::LOW_PRIORITY), as after a start. Before it holds a shard, no object runs.
+    /// - **Handover.** The runs in flight of a shard complete before another replica takes the shard over. A run that
     ///   exceeds [`handover_timeout`](ShardGroup::handover_timeout) is dropped at an `await`. The keys of the shard
-    ///   leave the queue, and its objects leave a store that the controller maintains. The controller does not treat
-    ///   this removal as a deletion of the objects. With [`run_refs`](Self::run_refs), the pending run of an object
-    ///   that was deleted is also dropped. Use a finalizer if a deletion must be handled.
+    ///   leave the queue, and its objects leave the store, if the controller fills the store. The controller does not
+    ///   treat these objects as deleted. With [`run_refs`](Self::run_refs), the pending run of a deleted object is
+    ///   lost. If every deletion must be handled, use a finalizer.
     /// - **Shutdown.** A [graceful shutdown](Self::graceful_shutdown_on) hands all shards over when their runs in
     ///   flight have completed, and the other replicas continue immediately. After a forced shutdown, or if the stream
     ///   is dropped, the shards have no holder until the member Lease has expired.
-    /// - **Objects that are created again.** An object that is deleted and created again under the
-    ///   same name has another uid. With [`ShardBy::Uid`](crate::range::ShardBy::Uid), it is
-    ///   usually in another shard. If one replica holds both shards, the key never has two runs at
-    ///   the same time. Otherwise, the run in flight for the former object, or for its deletion,
-    ///   may overlap with the first run for the new object at another replica.
-    /// - **End of the streams.** When all streams of a controller have ended, the remaining keys
-    ///   run, and then the shards are handed over. If a stream ends before the group has assigned
-    ///   shards, the controller waits for the assignment.
-    /// - **Loss of the membership.** All runs in flight are immediately dropped, each at an `await`. The stream ends
-    ///   with [`RunnerError::Membership`](super::RunnerError::Membership) before another replica takes over. The
-    ///   process should then exit, or create another controller.
-    /// - **Writes.** The [fence](crate::membership::HeldShard::fence) of a shard rejects late writes of a
-    ///   former holder: see [`held_shards`](Self::held_shards).
-    /// - **Watches.** As with [`shard`](Self::shard), an API server that can select shards sends only the objects of
-    ///   the replica's shards. Each replica receives all owned and watched objects. After the controller receives
-    ///   shards, the watch starts again, with a list of all shards that are held. If the controller receives shards
-    ///   several times during a list, it needs only one more list. A release requires no list: the objects are dropped,
-    ///   and the next request of the watch omits the shard. With [`for_stream`](Self::for_stream) and
-    ///   [`for_shared`](Self::for_shared), the objects come from the user's watch, which may not contain the former
-    ///   holder's last writes yet. The stores of owned and watched objects may always lack recent writes.
+    /// - **Objects that are created again.** An object that is deleted and created again under the same name has
+    ///   another uid. With [`ShardBy::Uid`](crate::range::ShardBy::Uid), it is usually in another shard. If one replica
+    ///   holds both shards, the key never has two runs at the same time. If two replicas hold them, the last run for
+    ///   the former object or its deletion may overlap with the first run for the new object.
+    /// - **End of the streams.** When all event streams of a controller have ended, the controller runs its remaining
+    ///   keys, and then hands its shards over. If the streams end before the group has assigned shards, the controller
+    ///   waits for the assignment.
+    /// - **Loss of the membership.** The controller immediately drops all runs in flight, each at an `await`. The
+    ///   stream ends with [`RunnerError::Membership`](super::RunnerError::Membership) before another replica takes
+    ///   over. The process should then exit, or create another controller.
+    /// - **Writes.** The [fence](crate::membership::HeldShard::fence) of a shard makes the API server reject late
+    ///   writes of a former holder: see [`held_shards`](Self::held_shards).
+    /// - **Watches.** If the API server can select shards, it sends only the objects of the replica's shards, as with
+    ///   [`shard`](Self::shard). Each replica receives all owned and watched objects. When the controller has gained
+    ///   shards, its watch starts again, with a list of all shards that it holds. If the controller gains several
+    ///   shards during a list, it only lists once more. A release needs no list: the controller drops the objects, and
+    ///   the next request of the watch omits the shard. With [`for_stream`](Self::for_stream) and
+    ///   [`for_shared`](Self::for_shared), the objects come from your watch, which may not have reported the last
+    ///   writes of the former holder yet. The stores of owned and watched objects may lack recent writes at any time.
     ///
-    /// The requests of the group use the client of the controller's `Api`, unless
-    /// [`with_client`](ShardGroup::with_client) sets a client with separate connections, which is recommended. The
-    /// group's [kind](ShardGroup::objects) is the controller's kind by default, and its [metrics](ShardGroup::metrics)
-    /// are the controller's metrics.
+    /// [`with_client`](ShardGroup::with_client) sets the client for the group's requests. A client with separate
+    /// connections is recommended. By default, the group uses the client of the controller's `Api`. The default
+    /// [kind](ShardGroup::objects) of the group is the controller's kind, and the default
+    /// [metrics](ShardGroup::metrics) are the controller's metrics.
     ///
-    /// Invalid settings of the group, missing [permissions](crate::membership#permissions) and a group with another
-    /// number of shards end the stream with [`RunnerError::Membership`](super::RunnerError::Membership). A program
-    /// should then exit with an error, as in this example. Settings of the controller that cannot be combined with a
-    /// group end the stream with [`RunnerError::Config`](super::RunnerError::Config).
+    /// The stream ends with [`RunnerError::Membership`](super::RunnerError::Membership) if a setting of the group is
+    /// invalid, a [permission](crate::membership#permissions) is missing, or the existing group has another number of
+    /// shards. The program should then exit with an error, as in the example. The stream ends with
+    /// [`RunnerError::Config`](super::RunnerError::Config) if a setting of the controller cannot be combined with a
+    /// group.
     ///
     /// ```no_run
     /// # use std::sync::Arc;
@@ -437,22 +435,22 @@ where
         self
     }
 
-    /// Returns a handle to the shards that the controller holds in its [group](Self::shard_group).
+    /// Returns a handle that shows the shards that the controller holds in its [group](Self::shard_group).
     pub fn held_shards(&self) -> HeldShards {
         self.parts.observers.status.held.clone()
     }
 
-    /// Returns the name of the controller, or the default.
+    /// Returns the name that was set, or the kind in lower case.
     pub(crate) fn effective_name(&self) -> String {
         self.parts.effective_name()
     }
 
-    /// Returns the client of the main `Api`.
+    /// Returns the client of the `Api` with which the controller was created.
     pub(crate) const fn client(&self) -> Option<&Client> {
         self.parts.sharding.client.as_ref()
     }
 
-    /// Reconciles only the objects of the shards that `shards` holds, which may change while the
+    /// Makes the controller own the objects in the shards that `shards` holds. These shards can change while the
     /// controller runs.
     #[cfg(test)]
     pub(crate) fn owning(mut self, shards: super::ownership::ChangingShards) -> Self {
@@ -460,23 +458,23 @@ where
         self
     }
 
-    /// Sets the name of the controller in metrics and messages.
+    /// Sets the name of the controller in metrics, logs and errors.
     ///
-    /// The default is its kind in lower case.
+    /// By default, the name is the controller's kind in lower case.
     ///
-    /// Two controllers of a process cannot have the same name at the same time. The second controller ends with
-    /// [`RunnerError::DuplicateName`](super::RunnerError::DuplicateName). A name is free as soon as the stream of its
-    /// controller has ended or was dropped.
+    /// Two controllers of a process cannot have the same name at the same time. The second one ends with
+    /// [`RunnerError::DuplicateName`](super::RunnerError::DuplicateName). Another controller can use the name when the
+    /// stream of this controller has ended or was dropped.
     ///
-    /// When a stream is dropped, its runs continue up to their next `await`. These runs can briefly
-    /// overlap with the runs of the next controller of the same name. To prevent the overlap, end
-    /// the first controller by a [graceful shutdown](Self::graceful_shutdown_on).
+    /// If the stream is dropped, runs in flight continue up to their next `await`. For a short time, they may overlap
+    /// with runs of the next controller of this name. To prevent the overlap, stop the first controller by a [graceful
+    /// shutdown](Self::graceful_shutdown_on).
     pub fn name(mut self, name: impl Into<String>) -> Self {
         self.parts.name = Some(name.into());
         self
     }
 
-    /// Sets the start, the shutdown and the metrics for a manager.
+    /// Sets the values that a manager determines: the start, the shutdown, the group and the metrics.
     pub(crate) fn set_managed(mut self, managed: Managed) -> Self {
         let Managed { lead, group, graceful, forced, metrics } = managed;
         self.parts.sharding.common_group = group;
@@ -486,7 +484,7 @@ where
         }
         self.parts.stops.graceful.push(graceful);
         self.parts.stops.forced.push(forced);
-        // If the manager has no metrics, the metrics of the controller remain.
+        // A manager without metrics does not change the metrics of the controller.
         if metrics.is_some() {
             self.parts.observers.metrics = metrics;
         }
@@ -495,20 +493,19 @@ where
 
     /// Sets the backoff of failed watches.
     ///
-    /// All watches of the controller share this backoff. A [shared watch](crate::shared::SharedWatch) does not use this
-    /// backoff.
+    /// All watches of the controller share this backoff, except a [shared watch](crate::shared::SharedWatch), which has
+    /// its own backoff.
     ///
-    /// By default, each watch has a separate backoff, from 0.8 s to 30 s with jitter. With an election or a shard
-    /// group, a list that the controller awaits before it can take part is repeated at least once per retry period of
-    /// that election or group. If `backoff` returns `None`, the controller shuts down with
+    /// By default, each watch has a separate backoff, from 0.8 s to 30 s with jitter. If the controller needs a list to
+    /// take part in an election or a shard group, it repeats the list at least once per retry period of the election or
+    /// group. If `backoff` returns `None`, the controller shuts down with
     /// [`RunnerError::WatchEnded`](super::RunnerError::WatchEnded).
     pub fn trigger_backoff(mut self, backoff: impl Backoff + 'static) -> Self {
         self.parts.others.backoff = Some(Arc::new(Mutex::new(backoff)));
         self
     }
 
-    /// Returns a reader of the store, which contains the objects of kind `K` as they were last
-    /// seen.
+    /// Returns a reader of the store, which contains the last known state of the objects of kind `K`.
     ///
     /// # Examples
     ///
@@ -519,7 +516,7 @@ where
     /// # use requeue_kube::Controller;
     /// # let _ = |controller: Controller<ConfigMap>| {
     /// let store = controller.store();
-    /// // In the reconciler, without a request to the API server:
+    /// // The reconciler reads the store without a request to the API server:
     /// let other: Option<Arc<ConfigMap>> = store.get(&ObjectRef::new("settings").within("default"));
     /// # };
     /// ```
@@ -527,7 +524,8 @@ where
         self.parts.own.store.clone()
     }
 
-    /// Publishes the controller's metrics in a Prometheus registry, under its name, while it runs.
+    /// Adds the controller's metrics to a Prometheus registry while the controller runs. The label `controller` is its
+    /// name.
     ///
     /// # Examples
     ///
@@ -549,7 +547,7 @@ where
 
     /// Sets a callback that receives the controller's queue when the controller starts.
     ///
-    /// Use the callback to inspect the queue, or to show the queue on the dashboard of `requeue-http`.
+    /// Use the callback to inspect the queue, or to display it on the dashboard of `requeue-http`.
     ///
     /// # Examples
     ///
@@ -566,32 +564,30 @@ where
         self
     }
 
-    /// Returns a handle for `/readyz`, which reports whether all watches have received their first
-    /// list.
+    /// Returns a handle for the endpoint `/readyz`. It tells whether all watches have received their first list.
     pub fn readiness(&self) -> Readiness {
         Readiness::new(self.parts.observers.lists.clone())
     }
 
-    /// Returns the record of the reconciler's writes, which prevents runs on a store that is older than the
-    /// controller's own writes.
+    /// Returns the handle with which the reconciler records its writes. An object then does not run on a store that is
+    /// older than the writes of its last run.
     pub fn writes(&self) -> Writes {
         self.parts.observers.status.writes.clone()
     }
 
-    /// Returns a handle for a dashboard. The handle shows why an object waits, and the shards of the controller's
-    /// group.
+    /// Returns a handle for a dashboard. It shows why an object waits, and which shards each member of the controller's
+    /// group holds.
     pub fn status(&self) -> Status {
         self.parts.observers.status.clone()
     }
 
-    /// Ignores changes of objects of kind `K` that leave the result of `predicate` unchanged. An example of a predicate
-    /// is [`predicates::generation`](kube::runtime::predicates::generation).
+    /// Ignores a change of an object of kind `K` if the result of `predicate` stays the same. An example is
+    /// [`predicates::generation`](kube::runtime::predicates::generation).
     ///
-    /// New objects are never ignored. With [`run_refs`](Self::run_refs), deleted objects are not
-    /// ignored either.
+    /// A new object is never ignored. With [`run_refs`](Self::run_refs), a deleted object is not ignored either.
     ///
-    /// If you use a [finalizer](crate::finalizer::finalizer), do not ignore changes of finalizers, because adding a
-    /// finalizer creates no new generation.
+    /// With a [finalizer](crate::finalizer::finalizer), the predicate must depend on the object's finalizers, because
+    /// adding a finalizer does not create a new generation.
     ///
     /// ```no_run
     /// use k8s_openapi::api::core::v1::ConfigMap;
@@ -610,11 +606,12 @@ where
 
     /// Watches objects that objects of kind `K` own.
     ///
-    /// When an owned object changes or is deleted, its owners are reconciled. An owner that the object has lost is also
-    /// reconciled.
+    /// When an owned object changes or is deleted, the controller reconciles its owners. If an object no longer names
+    /// an owner, the controller reconciles that former owner too.
     ///
-    /// Every owner counts, not only the controlling owner, in any version of its kind. Only metadata is watched. For
-    /// other sources and for options, use [`watch_owned`](Self::watch_owned).
+    /// The controller reconciles every owner of kind `K`, in any version of the kind, and not only the owner with
+    /// `controller: true`. It watches only the metadata of owned objects. For other sources and for options, use
+    /// [`watch_owned`](Self::watch_owned).
     ///
     /// ```no_run
     /// use k8s_openapi::api::core::v1::{ConfigMap, Secret};
@@ -634,8 +631,8 @@ where
         self.watch_owned(Watched::metadata(api, wc))
     }
 
-    /// Watches objects that objects of kind `K` own, like [`owns`](Self::owns), but from any source and with any
-    /// options.
+    /// Watches objects that objects of kind `K` own, like [`owns`](Self::owns). The source and the options come from
+    /// `watched`.
     ///
     /// # Examples
     ///
@@ -667,8 +664,8 @@ where
                 let key = ObjectKey::new(namespace, &owner.name);
                 let object = enqueuer.scope.normalize(key.clone());
                 let may_be_ours = enqueuer.ownership.learn_owner(&object, &owner.uid, meta);
-                // The key has no namespace here. The watch compares targets, so a target must not change when the scope
-                // becomes known.
+                // The target is the key before `normalize`. The watch compares the targets of two events, so a target
+                // must not change when the controller learns the scope.
                 may_be_ours.then_some((key, None))
             };
             owners.filter_map(target).collect()
@@ -676,19 +673,20 @@ where
         self.add_watch(watched.into_source(Role::Owned, owners))
     }
 
-    /// Watches other objects whose changes concern objects of kind `K`.
+    /// Watches objects of another kind whose changes require runs of objects of kind `K`.
     ///
-    /// `mapper` returns the objects to reconcile when an object changes or is deleted. The objects to which the object
-    /// was mapped before are also reconciled.
+    /// When an object of the other kind changes or is deleted, the controller reconciles the objects that `mapper`
+    /// returns for it. It also reconciles the objects that `mapper` returned for the previous state.
     ///
-    /// The mapper is called when an object is seen. The mapper returns kube's [`ObjectRef`]s, or [`Request`]s, which
-    /// can have a priority. A deletion has the priority that the mapper returned for the object's last state.
+    /// The controller calls the mapper for each object that its watch reports. The mapper returns kube's
+    /// [`ObjectRef`]s, or [`Request`]s, which can have a priority. At a deletion, the controller uses the priority that
+    /// the mapper returned for the last state of the object.
     ///
     /// For other sources and for options, use [`watch_mapped`](Self::watch_mapped).
     ///
     /// # Panics
     ///
-    /// A panic of the mapper ends the controller, and its stream panics.
+    /// If the mapper panics, the controller ends, and its stream panics.
     ///
     /// # Examples
     ///
@@ -700,7 +698,7 @@ where
     ///
     /// fn controller(client: Client) -> Controller<ConfigMap> {
     ///     let pods = Api::<Pod>::all(client.clone());
-    ///     // The ConfigMap `settings` of a namespace runs when a pod of the namespace changes.
+    ///     // When a pod changes, the ConfigMap `settings` in the pod's namespace runs.
     ///     let mapper = |pod: Pod| {
     ///         let namespace = pod.metadata.namespace?;
     ///         Some(ObjectRef::new("settings").within(&namespace))
@@ -724,15 +722,15 @@ where
         self.watch_mapped(Watched::new(api, wc), mapper)
     }
 
-    /// Watches objects that concern objects of kind `K`, like [`watches`](Self::watches), but from any source and with
-    /// any options.
+    /// Watches objects whose changes require runs of objects of kind `K`, like [`watches`](Self::watches). The source
+    /// and the options come from `watched`.
     ///
-    /// The mapper receives an object, only its metadata, or an `Arc` of it, as the source
-    /// [provides](Watched) it.
+    /// The argument of the mapper depends on the [source](Watched): it is the object, only its metadata, or an `Arc` of
+    /// the object.
     ///
     /// # Panics
     ///
-    /// As [`watches`](Self::watches).
+    /// The method has the panics of [`watches`](Self::watches).
     ///
     /// # Examples
     ///
@@ -770,7 +768,7 @@ where
     }
 
     fn add_watch(mut self, mut source: Source) -> Self {
-        // Number 0 is the controller's own kind.
+        // Number 0 is the watch of the controller's own kind, so the other watches begin with 1.
         let watches = &mut self.parts.others.watches;
         source.distinguish_name(watches);
         self.parts.observers.lists.expect_list(watches.len() + 1, source.name.clone());
@@ -778,26 +776,27 @@ where
         self
     }
 
-    /// Runs `reconciler` for each object that needs it, and `error_policy` for each failure.
+    /// Returns the stream of a controller that calls `reconciler` for each object, and `error_policy` after each
+    /// failure.
     ///
     /// The stream yields the result of each run.
     ///
-    /// An object that is not in the store is reported as [not found](Error::ObjectNotFound), and is
-    /// not retried, because it was deleted or never existed. To clean up after a deletion, use a
-    /// [finalizer](crate::finalizer::finalizer) or [`run_refs`](Self::run_refs).
+    /// If an object is not in the store, because it was deleted or never existed, the stream yields
+    /// [`ObjectNotFound`](Error::ObjectNotFound), and the controller does not retry the object. To clean up after a
+    /// deletion, use a [finalizer](crate::finalizer::finalizer) or [`run_refs`](Self::run_refs).
     ///
-    /// Unlike in kube, all three arguments are `'static`. A closure must therefore `move` its
-    /// captures, and share them by an `Arc`.
+    /// Unlike in kube, all three arguments must be `'static`. A closure must therefore `move` its captures, and share
+    /// them by an `Arc`.
     ///
     /// # Panics
     ///
-    /// The stream panics outside a tokio runtime, and when a mapper panics. With
-    /// [`propagate_panics`](Config::propagate_panics), it also panics when a reconciler panics.
+    /// The stream panics if it is polled outside a tokio runtime, or if a mapper panics. With
+    /// [`propagate_panics`](Config::propagate_panics), it also panics if the reconciler or the error policy panics.
     ///
     /// # Cancel safety
     ///
-    /// The stream can be polled in a `select!`, because no result is lost when a poll is dropped. Dropping the stream
-    /// itself stops the controller, and drops each run at an `await`.
+    /// The stream can be polled in a `select!`, because a poll that is dropped loses no result. If the stream itself is
+    /// dropped, the controller stops, and each run is dropped at an `await`.
     ///
     /// # Examples
     ///
@@ -838,19 +837,18 @@ where
         run::controller_stream(self.parts, reconciler)
     }
 
-    /// Like [`run`](Self::run), but passes a reference instead of the object, and also reconciles
-    /// deleted objects.
+    /// Like [`run`](Self::run), but calls the reconciler with a reference to the object, and also for deleted objects.
     ///
-    /// To read the object, look it up in the [store](Self::store). Deletions that happen while the controller is not
-    /// running are not reported.
+    /// The reconciler can read the object in the [store](Self::store). If an object is deleted while no controller
+    /// runs, no run reports the deletion.
     ///
     /// # Panics
     ///
-    /// As [`run`](Self::run).
+    /// The stream has the panics of [`run`](Self::run).
     ///
     /// # Cancel safety
     ///
-    /// As [`run`](Self::run).
+    /// The stream has the cancel safety of [`run`](Self::run).
     ///
     /// # Examples
     ///
@@ -904,7 +902,7 @@ where
     }
 }
 
-/// Returns true if the owner is of kind `K`, in any version.
+/// Returns true if the owner reference names kind `K`, in any version.
 fn is_of<K: Resource>(owner: &OwnerReference, dyntype: &K::DynamicType) -> bool {
     let group = owner.api_version.split_once('/').map_or("", |(group, _)| group);
     owner.kind == K::kind(dyntype) && group == K::group(dyntype)

@@ -14,9 +14,9 @@ use super::error::RunnerError;
 use super::ownership::Places;
 use crate::ObjectKey;
 
-/// The memory for events by default, in bytes. A successful run has an add of 64 bytes, and two other events of 32
-/// bytes, so this memory suffices for the last 2,000 runs. An add is debounced even if the debounce is zero, and
-/// therefore takes 64 bytes. A manager with 20 controllers takes 5 MiB for events.
+/// The default memory for the events of a controller, in bytes. It suffices for about 2,000 runs: a successful run has
+/// an add of 64 bytes and two other events of 32 bytes. An add needs 64 bytes because it is debounced, even with a
+/// debounce of zero. A manager with 20 controllers thus needs 5 MiB.
 const EVENTS: usize = 256 << 10;
 
 type MakeLimiter = Arc<dyn Fn() -> Box<dyn RateLimiter<ObjectKey>> + Send + Sync>;
@@ -32,7 +32,7 @@ type MakeLimiter = Arc<dyn Fn() -> Box<dyn RateLimiter<ObjectKey>> + Send + Sync
 /// let config = Config::default()
 ///     .concurrency(8)
 ///     .reconcile_timeout(Duration::from_secs(60))
-///     // As in controller-runtime.
+///     // The limits of controller-runtime.
 ///     .rate_limiter(|| {
 ///         let (base, max) = (Duration::from_millis(5), Duration::from_secs(1000));
 ///         ExponentialFailure::with_hasher(base, max, RandomState::new())
@@ -40,8 +40,7 @@ type MakeLimiter = Arc<dyn Fn() -> Box<dyn RateLimiter<ObjectKey>> + Send + Sync
 ///     .fair_namespaces();
 /// # drop(config);
 /// ```
-// The struct is flat although it has many fields, because each field is one setting with one
-// method.
+// The struct has many fields and no groups of fields, because each field is one setting with one method.
 #[derive(Clone, Educe)]
 #[educe(Debug)]
 #[must_use = "a configuration does nothing until it is passed to a controller"]
@@ -88,7 +87,8 @@ impl Default for Config {
             rate_limiter: Arc::new(|| {
                 let (base, max) = (Duration::from_millis(5), Duration::from_secs(300));
                 let limiter = BackoffLimiter::with_hasher(base, max, RandomState::new());
-                // If a test seeds the random generator of this thread, all delays are repeatable.
+                // The seed comes from the random generator of this thread. A test that seeds this generator gets the
+                // same delays each time.
                 Box::new(limiter.seed(fastrand::u64(..)))
             }),
             oldest_every: 10,
@@ -100,17 +100,17 @@ impl Default for Config {
 }
 
 impl Config {
-    /// Sets the number of objects that are reconciled concurrently.
+    /// Sets the maximum number of objects that are reconciled at the same time.
     ///
     /// The default is 1, as in controller-runtime.
     ///
-    /// 0 means 256. In kube, 0 is the default, and means no limit.
+    /// The value 0 means 256. In kube, 0 is the default, and means no limit.
     pub const fn concurrency(mut self, concurrency: u16) -> Self {
         self.concurrency = concurrency;
         self
     }
 
-    /// Sets the time for which an object must stay unchanged before it is reconciled.
+    /// Sets how long an object must stay unchanged before it is reconciled.
     ///
     /// The default is zero, which disables the wait.
     ///
@@ -120,23 +120,23 @@ impl Config {
         self
     }
 
-    /// Sets the longest time for which later changes can delay the run of a change.
+    /// Sets the longest time by which further changes of an object can delay its run.
     ///
     /// The default is ten times [`debounce`](Self::debounce).
     ///
-    /// kube has no such bound, so an object that never stops changing is never reconciled.
+    /// kube has no such limit. There, an object that changes all the time is never reconciled.
     pub const fn debounce_max(mut self, most: Duration) -> Self {
         self.debounce_max = Some(most);
         self
     }
 
-    /// Limits how often one object is reconciled, including after successes.
+    /// Limits how often one object is reconciled, even if all of its runs succeed.
     ///
     /// The default is no limit.
     ///
-    /// An object that changes more often waits until the pace permits its run. This run serves all changes so far. Use
-    /// this setting against hot loops. A controller whose own writes trigger it again succeeds each time, so no backoff
-    /// slows it down. If the pace is invalid, the controller ends with
+    /// If an object changes more often, it waits until the pace permits its next run. This run serves all changes in
+    /// the meantime. The setting stops hot loops, in which a controller's own writes trigger the controller again. All
+    /// runs of such a loop succeed, so no backoff slows them down. If the pace is invalid, the controller ends with
     /// [`RunnerError::Config`](super::RunnerError::Config).
     ///
     /// ```
@@ -153,83 +153,86 @@ impl Config {
         self
     }
 
-    /// Sets the number of retries of a failing object.
+    /// Sets the maximum number of consecutive retries of a failing object.
     ///
     /// The default is no limit.
     ///
-    /// An object that has used its retries is given up until it changes. After a change, the object has the same number
-    /// of retries again. The backoff continues from the last delay, until the object succeeds or has a new generation.
+    /// After these retries, the object is given up, and runs again only after a change. It then has the same number of
+    /// retries again. Its backoff continues with the next longer delay, until a run succeeds or the object has a new
+    /// generation.
     pub const fn max_retries(mut self, retries: u32) -> Self {
         self.max_retries = Some(retries);
         self
     }
 
-    /// Sets the time limit of a run.
+    /// Sets the maximum duration of a run.
     ///
     /// The default is no limit.
     ///
-    /// A run that exceeds the limit is dropped at an `await`, and counts as a failure.
+    /// A longer run is dropped at an `await`, and is counted as a failure.
     pub const fn reconcile_timeout(mut self, timeout: Duration) -> Self {
         self.reconcile_timeout = Some(timeout);
         self
     }
 
-    /// Sets the time in which all watches together must receive their first list.
+    /// Sets the time limit for the first lists of all watches together.
     ///
     /// The default is 2 minutes.
     ///
-    /// No object is reconciled before the first lists. If a watch has not received its list in time, the controller
-    /// ends with [`RunnerError::CacheSync`](super::RunnerError::CacheSync), which names the watch.
+    /// The controller reconciles no object before all watches have listed their objects. If a list is missing after
+    /// this time, the controller ends with [`RunnerError::CacheSync`](super::RunnerError::CacheSync), which names the
+    /// watch.
     ///
-    /// In a [shard group](crate::Controller::shard_group), the objects of a shard that the process receives must be
-    /// listed within the same time. Otherwise the controller hands its shards over, leaves the group, and ends with the
-    /// same error.
+    /// In a [shard group](crate::Controller::shard_group), the same limit applies to the list of each shard that the
+    /// process gains. If this list is missing after the limit, the controller hands its shards over, leaves the group,
+    /// and ends with the same error.
     pub const fn cache_sync_timeout(mut self, timeout: Duration) -> Self {
         self.cache_sync_timeout = timeout;
         self
     }
 
-    /// Sets the time for which a graceful shutdown waits for runs in flight.
+    /// Sets how long a graceful shutdown waits for runs in flight.
     ///
     /// The default is 30 s.
     ///
-    /// After this time, the remaining runs are dropped at an `await`, and
+    /// The controller then drops the remaining runs at an `await`. The error
     /// [`RunnerError::CutOff`](super::RunnerError::CutOff) names their objects.
     pub const fn shutdown_timeout(mut self, timeout: Duration) -> Self {
         self.shutdown_timeout = timeout;
         self
     }
 
-    /// Ends the controller when a reconciler or an error policy panics. The stream then panics with the same payload.
+    /// Ends the controller when a reconciler or an error policy panics. The controller's stream then panics with the
+    /// same payload.
     ///
-    /// By default, a panic counts as a failure.
+    /// By default, a panic is handled like any other failure of a run.
     pub const fn propagate_panics(mut self) -> Self {
         self.recover_panic = false;
         self
     }
 
-    /// Keeps the backoff of an object that gets a new generation.
+    /// Makes an object that gets a new generation wait for the end of its backoff.
     ///
-    /// By default, the object then runs immediately, and its failures are cleared, because the new generation may have
-    /// corrected the cause. Call this method if a reconciler creates generations of the objects that it reconciles and
-    /// can fail afterwards. Without this call, such an object also backs off, but has [two runs for each
+    /// By default, such an object runs immediately, and its failures are forgotten, because the new generation may have
+    /// removed their cause. Call this method if a reconciler creates generations of the object that it reconciles, and
+    /// can fail afterwards. Without this call, the object also backs off, but runs [twice in each
     /// delay](crate::Controller#backoff-and-new-generations).
     pub const fn keep_backoff_on_new_generation(mut self) -> Self {
         self.clear_on_new_generation = false;
         self
     }
 
-    /// Runs every object of the controller's own kind, with [low priority](super::LOW_PRIORITY), when its watch lists
-    /// it again. By default, an unchanged object does not run after such a list.
+    /// Reconciles all objects of the controller's own kind, with [low priority](super::LOW_PRIORITY), each time that
+    /// their watch lists them again. By default, unchanged objects are not reconciled after such a list.
     ///
-    /// A watch lists all objects again when it cannot resume: after a long outage, or when the API server answers `410
-    /// Gone`. The controller compares the uid and the resource version of each object with the values that it last saw.
-    /// The controller therefore reconciles every change, creation and deletion that it has missed, and runs no other
-    /// object. kube and controller-runtime instead reconcile every object, once for each watch that lists again.
+    /// A watch lists all objects again if it cannot resume, after a long outage or after the response `410 Gone`. By
+    /// default, the controller compares the uid and resource version of each object with those that it saw last. It
+    /// thus finds every change, creation and deletion that it has missed, and reconciles only these objects. kube and
+    /// controller-runtime reconcile all objects, once for each watch that lists again.
     ///
-    /// Owned and watched objects that are unchanged never start a run.
+    /// An owned or watched object that is unchanged never causes a run, even with this setting.
     ///
-    /// Lists have no fixed interval. To correct drift that no watch can show, return
+    /// Watches do not list at regular intervals. To correct drift that no watch reports, return
     /// [`Action::requeue_after`](super::Action::requeue_after) or use
     /// [`reconcile_all_on`](crate::Controller::reconcile_all_on).
     pub const fn reconcile_unchanged(mut self) -> Self {
@@ -237,44 +240,45 @@ impl Config {
         self
     }
 
-    /// Sets the longest time for which an object waits for an event of a write that its last run has
+    /// Sets the maximum time for which an object waits until a watch reports a write that the object's last run has
     /// [recorded](super::Writes).
     ///
     /// The default is 10 s. Zero disables the wait.
     ///
-    /// The time is measured from the record of the write. After this time, the object runs even if the store does not
-    /// contain the write yet.
+    /// The time begins when the write is recorded. After this time, the object runs, even if the store does not contain
+    /// the write yet.
     pub const fn own_writes_timeout(mut self, timeout: Duration) -> Self {
         self.own_writes_timeout = timeout;
         self
     }
 
-    /// Starts no run for an event that only shows a [recorded](super::Writes) write of this controller.
+    /// Suppresses the runs that this controller's own [recorded](super::Writes) writes would cause.
     ///
-    /// If an event arrives during a run of an object that the event concerns, the event waits for the end of the run,
-    /// because the run may still record the write. With [`in_flight_policy`](Self::in_flight_policy), such an event
-    /// therefore restarts no run. Deletions, new generations, and objects in a list start runs as usual. A write to the
-    /// object of the run still starts runs of other objects that this object concerns.
+    /// If an event arrives while an object that it concerns has a run in flight, the controller keeps the event until
+    /// the run has ended. The run may still record the write that caused the event. With
+    /// [`in_flight_policy`](Self::in_flight_policy), such an event therefore does not restart the run. Deletions, new
+    /// generations and objects in a list cause runs as usual. A run's write to its own object still causes runs of the
+    /// other objects that this object concerns.
     ///
     /// A slow subscriber of a [`SharedWatch`](crate::shared::SharedWatch) receives several changes of an object as one
-    /// event. Such an event starts a run, because another client may have made one of the changes.
+    /// event. This event causes a run, because one of the changes may be that of another client.
     ///
-    /// A write that changes nothing returns the current version, which another client may have created. The event of
-    /// this version then starts no run. If other clients write the same objects, record only writes that changed the
-    /// object, such as those with a resource version as a precondition.
+    /// A write that changes nothing returns the current version of the object, which another client may have created.
+    /// The event of that client's change then causes no run. If other clients write the same objects, record only
+    /// writes that have changed the object, for example writes with the resource version as a precondition.
     pub const fn suppress_own_writes(mut self) -> Self {
         self.suppress_own_writes = true;
         self
     }
 
-    /// Sets the effect of a change of an object that is being reconciled.
+    /// Sets what happens when an object changes during its run.
     ///
-    /// The default is [`InFlightPolicy::After`]: the run continues, and the object runs once more after it.
+    /// The default is [`InFlightPolicy::After`]: the run continues, and the object then runs again.
     ///
-    /// With [`InFlightPolicy::Restart`], the run is dropped at an `await`, and the object runs again immediately. A
-    /// dropped run is neither a success nor a failure, and no metric counts its result. Choose this policy for long
-    /// runs whose result a change makes useless. A reconciler that writes the object of its run thereby restarts the
-    /// run. To prevent this, ignore these events, or write at the end of the run.
+    /// With [`InFlightPolicy::Restart`], the run is dropped at an `await`, and the object immediately runs again. The
+    /// dropped run is neither a success nor a failure, and no metric counts it. Use this policy for long runs, if a
+    /// change of the object makes the result of the run useless. A reconciler that writes its own object would restart
+    /// its own run. To prevent this, ignore the events of these writes, or write only at the end of the run.
     ///
     /// ```
     /// use requeue::InFlightPolicy;
@@ -289,13 +293,13 @@ impl Config {
         self
     }
 
-    /// Sets the constructor of the rate limiter, which computes the delay after a failure.
+    /// Sets the function that creates the rate limiter. The rate limiter computes the delay after each failure.
     ///
     /// The default is [`BackoffLimiter`](requeue::limiter::BackoffLimiter): 5 ms, doubled with each consecutive
     /// failure, up to 5 min, with jitter.
     ///
-    /// A limiter remembers the keys of objects that fail. If other users can create objects, give the limiter the
-    /// hasher [`RandomState`], as in the example. These users then cannot choose names whose hashes are equal.
+    /// A limiter stores the keys of failing objects. If other users can create objects, give the limiter the hasher
+    /// [`RandomState`], as in the example. These users then cannot choose names with equal hashes.
     pub fn rate_limiter<L>(mut self, make: impl Fn() -> L + Send + Sync + 'static) -> Self
     where
         L: RateLimiter<ObjectKey> + 'static,
@@ -304,38 +308,38 @@ impl Config {
         self
     }
 
-    /// Sets the bound on the wait of low priorities.
+    /// Sets how long objects of a high priority can delay an object of a lower priority.
     ///
-    /// At least one of any `deliveries` consecutive deliveries takes the object that has been ready longest, at any
+    /// Among any `deliveries` consecutive deliveries, at least one is of the object that has been ready longest, at any
     /// priority.
     ///
-    /// The default is 10. [`u32::MAX`] disables the bound.
+    /// The default is 10. [`u32::MAX`] disables this rule.
     pub const fn oldest_every(mut self, deliveries: u32) -> Self {
         self.oldest_every = deliveries;
         self
     }
 
-    /// Lets namespaces take turns within a priority, so that a namespace with many changes does not
-    /// delay the other namespaces.
+    /// Lets namespaces take turns within each priority. A namespace with many changes then does not delay the objects
+    /// of other namespaces.
     pub const fn fair_namespaces(mut self) -> Self {
         self.fair_namespaces = true;
         self
     }
 
-    /// Sets the number of objects of one namespace that are reconciled concurrently.
+    /// Sets the maximum number of objects of one namespace that are reconciled at the same time.
     ///
     /// The default is no limit.
     ///
-    /// Objects without a namespace count as one namespace.
+    /// All objects without a namespace together have one such limit.
     pub const fn namespace_limit(mut self, limit: u32) -> Self {
         self.namespace_limit = Some(limit);
         self
     }
 
-    /// Sets the memory for the last events of objects: adds, waits, runs and their results.
+    /// Sets the memory for the most recent events of objects: adds, waits, runs and their results.
     ///
-    /// The default is 256 KiB, for the last 2,000 runs. An add takes 64 bytes, and most other events take 32. 0 records
-    /// nothing.
+    /// The default is 256 KiB, for the last 2,000 runs. An add takes 64 bytes, and most other events take 32. If the
+    /// memory is 0, no event is recorded.
     ///
     /// The dashboard of the controller's queue shows the events of an object, and `requeue why NAMESPACE/NAME --server URL`
     /// prints them: see [`Builder::record_events`].
@@ -348,9 +352,8 @@ impl Config {
         if self.concurrency == 0 { 256 } else { self.concurrency.into() }
     }
 
-    /// Returns a builder for the queue that this configuration describes. With `places`, the group of a
-    /// key is its shard. The queue uses the clock of the runtime, so
-    /// that tests can pause the time of a controller.
+    /// Returns a builder for the queue of a controller with this configuration. With `places`, the queue group of a key
+    /// is its shard. The queue uses the clock of the tokio runtime, so that a test can pause the time.
     ///
     /// # Panics
     ///
@@ -379,8 +382,8 @@ impl Config {
             }
             Some(places) => queue = queue.group_by(move |key: &ObjectKey| places.group_of(key)),
             None if by_namespace => {
-                // With a random hasher, users cannot choose a namespace whose name takes the turns of another
-                // namespace.
+                // The hasher is random. Otherwise, a user could choose the name of a namespace so that it shares the
+                // turns of another namespace.
                 let hasher = RandomState::new();
                 queue = queue.group_by(move |key: &ObjectKey| {
                     GroupId::new(hasher.hash_one(key.namespace()))
@@ -415,8 +418,8 @@ mod tests {
         }
     }
 
-    /// The test also checks that the hasher is SipHash. With foldhash, a user who can create
-    /// objects could choose keys that collide.
+    /// The type in this test also proves that the hasher is SipHash. With foldhash, a user who can create objects could
+    /// choose keys with equal hashes.
     #[tokio::test(start_paused = true)]
     async fn an_object_that_runs_too_often_waits() {
         let minute = Duration::from_secs(60);

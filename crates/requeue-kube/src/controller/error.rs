@@ -1,4 +1,4 @@
-//! The errors of a controller.
+//! The errors that a controller reports.
 
 use std::any::Any;
 use std::error::Error as StdError;
@@ -12,26 +12,27 @@ use crate::ObjectKey;
 use crate::leader::LeadershipLost;
 use crate::membership::MembershipError;
 
-/// An error in the stream of a [`Controller`](crate::Controller).
+/// An item of the stream of a [`Controller`](crate::Controller) that is not a success.
 ///
-/// The type has the variants of kube's error, and two others. Only [`RunnerError`](Self::RunnerError) ends the
-/// controller.
+/// The type has all variants of kube's error type, and two further ones. The controller continues after every variant
+/// except [`RunnerError`](Self::RunnerError).
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Error<ReconcilerErr, QueueErr> {
-    /// The object to reconcile is not in the store. In most cases, this object is an owner that is being deleted
-    /// together with the objects that it owns.
+    /// The object to reconcile is not in the controller's store. In most cases, the object is an owner that is being
+    /// deleted together with the objects that it owns.
     ObjectNotFound(Box<ObjectRef<DynamicObject>>),
-    /// The reconciler failed.
+    /// The reconciler returned an error, which is the first value.
     ReconcilerFailed(ReconcilerErr, Box<ObjectRef<DynamicObject>>),
-    /// The reconciler or the error policy panicked with this message. The object is retried with
-    /// backoff.
+    /// The reconciler or the error policy panicked. Contains the message of the panic. The controller retries the
+    /// object with backoff.
     ReconcilerPanicked(String, Box<ObjectRef<DynamicObject>>),
-    /// The reconciler exceeded this time limit. The object is retried with backoff.
+    /// The run of the reconciler exceeded the time limit, which the error contains. The controller retries the object
+    /// with backoff.
     ReconcilerTimedOut(Duration, Box<ObjectRef<DynamicObject>>),
-    /// A watch failed. The watch is restarted with backoff.
+    /// A watch failed. Contains its error. The controller restarts the watch with backoff.
     QueueError(QueueErr),
-    /// The controller could not continue, and has ended.
+    /// The controller cannot continue, and has ended. Contains the reason.
     RunnerError(RunnerError),
 }
 
@@ -59,7 +60,8 @@ impl<R: fmt::Display, Q: fmt::Display> fmt::Display for Error<R, Q> {
 impl<R: StdError + 'static, Q: StdError + 'static> StdError for Error<R, Q> {
     fn source(&self) -> Option<&(dyn StdError + 'static)> {
         match self {
-            // The message of this error already contains the message of the cause.
+            // This error's message already contains the message of the inner error. The source is therefore the source
+            // of the inner error.
             Self::ReconcilerFailed(error, _) => error.source(),
             Self::QueueError(error) => error.source(),
             Self::ObjectNotFound(_)
@@ -70,52 +72,52 @@ impl<R: StdError + 'static, Q: StdError + 'static> StdError for Error<R, Q> {
     }
 }
 
-/// The reason why a controller, or a [`Manager`](crate::Manager), could not continue.
+/// The reason why a controller, or a [`Manager`](crate::Manager), cannot continue.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum RunnerError {
-    /// These watches, named as in `ConfigMap.v1 (owned)`, did not list their objects, or the objects of a received
-    /// shard, within this [time limit](super::Config::cache_sync_timeout). The API server cannot be reached, does not
-    /// know the kind, or does not permit a list of this kind.
+    /// The watches with these names did not list their objects, or the objects of a gained shard, within the [time
+    /// limit](super::Config::cache_sync_timeout). The API server cannot be reached, does not serve the kind, or does
+    /// not permit this process to list the kind. A name is, for example, `ConfigMap.v1 (owned)`.
     #[error(
         "no first list within {timeout:?} of {}; check the connection to the API server, the kind, and the \
          permission to list it",
         .0.join(", "), timeout = .1
     )]
     CacheSync(Vec<String>, Duration),
-    /// Another controller of this [name](crate::Controller::name) runs in this process.
+    /// Another controller with the same [name](crate::Controller::name) runs in this process. Contains the name.
     #[error(
         "a controller named {0:?} already runs in this process; give one of them another name with \
          `Controller::name`"
     )]
     DuplicateName(String),
-    /// The [configuration](super::Config) or the use of a [shard
-    /// group](crate::Controller::shard_group) is invalid. The text contains the setting and the
-    /// next step.
+    /// The [configuration](super::Config) or the use of a [shard group](crate::Controller::shard_group) is invalid. The
+    /// text names the setting, and says how to correct it.
     ///
-    /// Examples are settings that cannot be combined, and a failure of the function that assigns objects to shards.
+    /// For example, two settings cannot be combined, or the user's function that assigns objects to shards has failed.
     #[error("{0}")]
     Config(String),
-    /// A watch failed, and [`trigger_backoff`](crate::Controller::trigger_backoff) returned `None`. Runs in flight have
-    /// completed. Contains the name of the watch, in the same form as in [`CacheSync`](Self::CacheSync).
+    /// The watch with this name failed, and [`trigger_backoff`](crate::Controller::trigger_backoff) returned `None`.
+    /// Runs in flight have completed. The name has the same form as in [`CacheSync`](Self::CacheSync).
     #[error("the watch of {0} failed, and its backoff allows no restart")]
     WatchEnded(String),
-    /// The shutdown dropped runs at an `await`, because it exceeded its
-    /// [limit](super::Config::shutdown_timeout), or because a second signal arrived. The API server
-    /// may still execute the requests of these runs. Contains the objects in flight, in order.
+    /// The shutdown dropped runs at an `await`, because it exceeded its [time limit](super::Config::shutdown_timeout),
+    /// or because a second signal arrived. The error contains the sorted keys of the objects in flight. The API server
+    /// may still execute requests of these runs.
     #[error("the shutdown interrupted the reconciliation of {}", join_keys(.0))]
     CutOff(Vec<ObjectKey>),
-    /// The process cannot join its [shard group](crate::Controller::shard_group), or is no longer a
-    /// member.
+    /// The process cannot join its [shard group](crate::Controller::shard_group), or is no longer a member of the
+    /// group.
     ///
-    /// Contains the reason, which is part of the message, and the objects in flight, in order. The runs of these
-    /// objects were dropped at an `await`, as in [`CutOff`](Self::CutOff). The error of a manager contains no objects.
+    /// The first value is the reason, which the message contains. The second value is the sorted keys of the objects in
+    /// flight. Their runs were dropped at an `await`, as with [`CutOff`](Self::CutOff). A manager's error contains no
+    /// keys.
     #[error("{interrupted}{0}", interrupted = describe_interrupted(.1))]
     Membership(MembershipError, Vec<ObjectKey>),
-    /// The process is no longer the leader, and the controller runs only [while it
+    /// This process is no longer the leader, and the controller runs only [while the process
     /// leads](crate::Controller::leader_election).
     ///
-    /// Contains the reason, and the objects in flight, as [`Membership`](Self::Membership) does.
+    /// The values are the reason and the keys of the objects in flight, as in [`Membership`](Self::Membership).
     #[error("{interrupted}{0}", interrupted = describe_interrupted(.1))]
     LeadershipLost(LeadershipLost, Vec<ObjectKey>),
 }
@@ -125,7 +127,8 @@ impl RunnerError {
         Self::Membership(error, Vec::new())
     }
 
-    /// `owner` is a controller or a manager.
+    /// Creates the error for a setting that cannot be combined with a group. `owner` is the word `controller` or
+    /// `manager`.
     pub(crate) fn group_conflict(owner: &str, setting: &str) -> Self {
         Self::Config(format!(
             "a {owner} with a shard group cannot have {setting}: the group replaces it; remove one of \
@@ -133,7 +136,7 @@ impl RunnerError {
         ))
     }
 
-    /// Names the objects whose runs were dropped when the process lost its right to run them.
+    /// Adds the keys of the runs that were dropped when the process lost its right to run them.
     pub(super) fn with_interrupted(mut self, interrupted: Vec<ObjectKey>) -> Self {
         if let Self::Membership(_, keys) | Self::LeadershipLost(_, keys) = &mut self {
             *keys = interrupted;
@@ -146,8 +149,8 @@ fn join_keys(keys: &[ObjectKey]) -> String {
     keys.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
 }
 
-/// Returns the beginning of a message. The names come first, because the advice at the end of a reason must stay at the
-/// end of the message.
+/// Returns the first part of a message, with the keys of the dropped runs. The keys come first, so that the message
+/// ends with the advice of the reason.
 fn describe_interrupted(keys: &[ObjectKey]) -> String {
     match keys {
         [] => String::new(),
@@ -155,7 +158,7 @@ fn describe_interrupted(keys: &[ObjectKey]) -> String {
     }
 }
 
-/// Returns the message of a panic.
+/// Returns the text with which a task panicked.
 pub(super) fn panic_message(panic: &(dyn Any + Send)) -> String {
     let message = panic.downcast_ref::<&str>().copied();
     let message = message.or_else(|| panic.downcast_ref::<String>().map(String::as_str));

@@ -1,7 +1,7 @@
-//! The failures of each object, and the events that end its backoff early.
+//! The failures of each object, and the events that end an object's backoff early.
 //!
-//! Only another version of an object ends its backoff early. A run that started early and failed
-//! waits for its whole delay. Until the object succeeds, the limiter forgets its key at most once.
+//! Only a new version of the object ends its backoff early. If the early run fails too, the object waits for its whole
+//! delay. Until the object succeeds, the limiter therefore forgets its failures at most once.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -13,13 +13,13 @@ use requeue::limiter::RateLimiter;
 
 use crate::{ObjectKey, watch};
 
-/// The version of an object that failed: its generation and its uid. The uid is needed because another object may get
-/// the same name.
+/// The version of an object whose run failed: its generation and its uid. The uid distinguishes the object from a later
+/// object of the same name.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Version {
-    /// The hash of the uid. A hash suffices, because uids are only compared.
+    /// The hash of the uid. A hash needs less memory, and suffices for a comparison.
     uid: u64,
-    /// The generation, or `None` if new generations have no effect.
+    /// The generation, or `None` if a new generation does not end a backoff.
     generation: Option<i64>,
 }
 
@@ -30,40 +30,42 @@ impl Version {
     }
 }
 
-/// The failures of each key: the rate limiter, and the state that decides when a key runs again.
+/// The rate limiter, and the state of each key that decides when the key runs again.
 ///
-/// The queue delays a key until its backoff has passed. Another [`Version`] of the object ends the wait early. Either
-/// the watch or the worker that has just recorded a failure may be the first to see that version. The store has the new
-/// object before the watch reports it. Both therefore compare the failed version with the store, under the lock of
-/// `keys`. The later comparison has no effect.
+/// The queue delays a failed key until its backoff has passed. A new [`Version`] of the object ends the delay early.
+/// Two threads can be the first to notice this version: the watch that reports the object, and the worker that has just
+/// recorded the failure. The store already has the new object when the watch reports it. Both threads therefore compare
+/// the failed version with the store, under the lock of `keys`. The second comparison has no effect.
 ///
-/// Each object that has failed and has not succeeded since has an entry.
+/// `keys` has an entry for each object that has failed and has not succeeded since.
 pub(super) struct Failures {
-    /// The limiter may be user code. It is therefore called only under this lock, never under the lock of `keys`. A
-    /// slow limiter then delays only callers that wait for its result.
+    /// The limiter may be the user's code, and may be slow. It is called only under its own lock, never under the lock
+    /// of `keys`. A slow limiter therefore delays only the threads that need its result.
     limiter: Mutex<Box<dyn RateLimiter<ObjectKey>>>,
     keys: Mutex<HashMap<ObjectKey, Failure>>,
 }
 
 #[derive(Default)]
 struct Failure {
-    /// The version that failed, or the version for which the wait was ended early.
+    /// The version whose run failed, or the version that ended the backoff early.
     version: Option<Version>,
-    /// The number of consecutive failures of this version since it was last given up.
+    /// The number of consecutive failures since the last success, since the key was last given up, and since the
+    /// backoff last ended early.
     count: u32,
     wait: Wait,
-    /// If the key was given up, the number of its adds at that time. After the delay, the key is
-    /// delivered only to check whether it was added since.
+    /// `Some` if the key was given up. Contains the number of its adds at that time. After the delay, the queue
+    /// delivers the key. The key then runs only if it was added since it was given up.
     parked: Option<u32>,
-    /// True if the key runs before its delay has passed. If the key fails again, it waits for its whole delay.
+    /// True if the next run of the key begins before its delay has passed. If this run fails, the key waits for its
+    /// whole delay.
     hurried: bool,
-    /// True if the limiter has forgotten the key since its last success.
+    /// True if the limiter has forgotten the key's failures since its last success.
     cleared: bool,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Default)]
 enum Wait {
-    /// The key is ready or in flight, so it does not back off.
+    /// The key is ready or in flight, so it does not wait for its backoff.
     #[default]
     No,
     UntilDueOrChanged,
@@ -75,9 +77,9 @@ impl Failures {
         Self { limiter: Mutex::new(limiter), keys: Mutex::default() }
     }
 
-    /// The controller calls this method at the delivery of a key, with its number of adds. `is_retry` is false if the
-    /// key was removed from the queue since its failure. Returns the number of the attempt, or `None` if the key does
-    /// not run, because it was given up and not added since.
+    /// Returns the number of the attempt that begins. The controller calls this method when a key with this number of
+    /// adds was delivered. Returns `None` if the key was given up and was not added since, so that it does not run.
+    /// `is_retry` is false if the key has left the queue since its failure.
     pub(super) fn begin_attempt(&self, key: &ObjectKey, adds: u32, is_retry: bool) -> Option<u32> {
         let mut keys = self.keys.lock();
         let Some(failure) = keys.get_mut(key) else { return Some(1) };
@@ -88,7 +90,7 @@ impl Failures {
         Some(failure.count.saturating_add(1))
     }
 
-    /// Records a failure of `version`. Returns `delay` if it is given, and otherwise the limiter's delay.
+    /// Records a failed run of `version`. Returns `delay`, or the limiter's delay if `delay` is `None`.
     pub(super) fn record_failure(
         &self,
         key: &ObjectKey,
@@ -96,8 +98,8 @@ impl Failures {
         delay: Option<Duration>,
         now: Time,
     ) -> Duration {
-        // The limiter is called first, so that it never counts a failure of a key that has no entry
-        // to forget.
+        // The limiter is called before the entry exists. Otherwise, another thread could remove the entry in between,
+        // and the limiter would never forget the failure.
         let delay = delay.unwrap_or_else(|| self.limiter.lock().delay(key, now));
         let mut keys = self.keys.lock();
         let failure = keys.entry(key.clone()).or_default();
@@ -106,8 +108,8 @@ impl Failures {
         delay
     }
 
-    /// Records that a run of `version`, with this number of adds, failed and is not retried. The
-    /// limiter counts the failure. If the key is added, it can run again after the returned delay.
+    /// Records a failed run of `version` after which the key is given up. The limiter counts the failure. If the key is
+    /// added again, it runs after the returned delay at the earliest.
     pub(super) fn record_give_up(
         &self,
         key: &ObjectKey,
@@ -122,36 +124,35 @@ impl Failures {
         delay
     }
 
-    /// Forgets the failures of a key that has succeeded, or whose object no longer exists.
+    /// Forgets the failures of a key. Its run has succeeded, or its object no longer exists.
     pub(super) fn forget_failures(&self, key: &ObjectKey) {
-        // The lock is released before the limiter is called.
+        // The lock on `keys` is released at the end of this statement, before the limiter is called.
         let known = self.keys.lock().remove(key);
         if known.is_some() {
             self.limiter.lock().forget(key);
         }
     }
 
-    /// Forgets the failures of the keys for which `is_gone` returns true.
+    /// Forgets the failures of all keys for which `is_gone` returns true.
     pub(super) fn forget_all(&self, is_gone: impl Fn(&ObjectKey) -> bool) {
-        // The keys are collected first, because the limiter must not be called under the lock of
-        // `keys`.
+        // The keys are collected first, because the limiter must not be called under the lock on `keys`.
         let gone: Vec<_> = self.keys.lock().keys().filter(|key| is_gone(key)).cloned().collect();
         gone.iter().for_each(|key| self.forget_failures(key));
     }
 
-    /// The controller calls this method when the queue has recorded the completion. After a failure, the key now backs
-    /// off.
+    /// Notes that a failed key now waits for its backoff. The controller calls this method when the queue has recorded
+    /// the completion of the run.
     pub(super) fn begin_backoff(&self, key: &ObjectKey) {
         if let Some(failure) = self.keys.lock().get_mut(key) {
             let hurried = std::mem::take(&mut failure.hurried);
-            // A key that ran before its time waits for its whole delay. Generations that the reconciler itself creates
-            // therefore cannot undo the backoff.
+            // If the run began early, a new version does not end the following backoff. A reconciler that creates new
+            // generations of its own object therefore still backs off.
             failure.wait = if hurried { Wait::UntilDue } else { Wait::UntilDueOrChanged };
         }
     }
 
-    /// Ends the wait of the key if the version that failed is not `version`. When the wait ends, calls `release` under
-    /// the lock of `keys`, and returns true. Neither closure may run user code.
+    /// If the store's `version` is not the version that failed, ends the key's wait, and returns true. It then calls
+    /// `release`, under the lock on `keys`. Neither closure may call the user's code.
     pub(super) fn end_wait_if_changed(
         &self,
         key: &ObjectKey,
@@ -174,8 +175,9 @@ impl Failures {
                 release();
                 return true;
             }
-            // The limiter must forget the key before the release, and is not called under this lock. In the meantime,
-            // the key may have become due or been released. All conditions are therefore checked again.
+            // The limiter must forget the key before `release` is called, but must not be called under this lock. While
+            // the lock is released, the key may become due, or another thread may release it. All conditions are
+            // therefore checked again.
             drop(keys);
             self.limiter.lock().forget(key);
             limiter_forgot = true;

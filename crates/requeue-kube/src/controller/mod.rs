@@ -1,5 +1,5 @@
-//! Controllers for Kubernetes objects: kube's [`Controller`](kube::runtime::Controller) on
-//! requeue's queue.
+//! Controllers for Kubernetes objects. They have the interface of kube's
+//! [`Controller`](kube::runtime::Controller), and use requeue's queue.
 //!
 //! A controller calls a reconciler for each object that has changed, or that a trigger names. An
 //! object never has two runs at the same time.

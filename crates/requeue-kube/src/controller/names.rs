@@ -1,6 +1,6 @@
-//! The names of the controllers that run in this process.
+//! The names of the controllers in this process.
 //!
-//! Each name is in use at most once.
+//! Two controllers cannot have the same name at the same time.
 
 use std::collections::BTreeSet;
 
@@ -11,18 +11,19 @@ use super::error::RunnerError;
 
 static NAMES: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
 
-/// Reserves a name until this value is dropped.
+/// A reserved name of a controller. Dropping this value releases the name.
 #[derive(Debug)]
 pub(super) struct Name(Option<String>);
 
 impl Name {
     pub(super) fn claim_name(name: &str) -> Result<Self, RunnerError> {
         let name = name.to_owned();
-        // The replicas of a simulation are separate processes.
+        // A simulation runs many replicas in one process. Their controllers have the same names.
         if is_simulated() {
             return Ok(Self(None));
         }
-        // Names are labels of metrics, so they are unique in the process, not only in a manager.
+        // The name is a label of metrics of the process. It must therefore be unique in the
+        // process, not only in its manager.
         let is_free = NAMES.lock().insert(name.clone());
         if is_free { Ok(Self(Some(name))) } else { Err(RunnerError::DuplicateName(name)) }
     }

@@ -1,7 +1,7 @@
-//! The keys that a controller owns. The controller reconciles no other keys.
+//! The keys that a controller owns, which means that the controller reconciles their objects.
 //!
-//! All other modules of the controller ask an [`Ownership`], and do not know whether there are
-//! shards:
+//! The other modules of the controller use the trait [`Ownership`]. They do not know whether the objects are divided
+//! into shards:
 //!
 //! | implementation | keys |
 //! |---|---|
@@ -27,117 +27,117 @@ use super::error::RunnerError;
 use crate::ObjectKey;
 use crate::range::Shard;
 
-/// Returns true if an object is in the store, and satisfies the condition.
+/// Returns true if the object of a mapper or a trigger is in the store, and satisfies the condition.
 type InStore<'a> = &'a dyn Fn(&dyn Fn(&ObjectKey, &ObjectMeta) -> bool) -> bool;
 
-/// The keys that a controller owns. The default methods are for a controller that owns every key. The default methods
-/// allocate no memory, and acquire no lock.
+/// Decides which keys a controller owns. The default methods are for a controller that owns every key. They allocate no
+/// memory and acquire no lock.
 pub(super) trait Ownership: Send + Sync {
-    /// Connects this value with the controller that starts.
+    /// Gives this value access to the queue and the state of the controller that starts.
     fn attach_controller(&self, _controller: Attached) {}
 
-    /// Returns the shard of all keys, if it does not change.
+    /// Returns the shard whose objects the controller reconciles, if this shard never changes.
     fn fixed_shard(&self) -> Option<Shard> {
         None
     }
 
-    /// Returns the shards of the keys, if they change. The watch of the controller's own kind selects these shards, and
-    /// each shard is a group of the queue.
+    /// Returns the shards whose objects the controller reconciles, if they can change. The watch of the controller's
+    /// own kind then selects these shards, and each shard is a group of the queue.
     fn changing_shards(&self) -> Option<&ChangingShards> {
         None
     }
 
-    /// The controller calls this method before it handles an event or a list. Until the end of the handling, no shard
-    /// of an object is forgotten.
+    /// Notes that the controller begins to handle an event or a list. Until it calls [`end_event`](Self::end_event), no
+    /// shard of an object is forgotten.
     fn begin_event(&self) {}
 
-    /// The controller calls this method after it has handled an event or a list. `is_gone` is as in
+    /// Notes that the controller has handled an event or a list. `is_gone` is the same function as that of
     /// [`forget_shard_of`](Self::forget_shard_of).
     fn end_event(&self, _is_gone: &dyn Fn(&ObjectKey) -> bool) {}
 
-    /// Learns of an object that a watch shows. The result states whether the key of the object is
-    /// owned.
+    /// Stores the shard of an object that a watch has reported. The result says whether the controller owns the
+    /// object's key.
     fn learn_object(&self, _meta: &ObjectMeta) -> Learned {
         Learned::Held
     }
 
-    /// Learns of an owner that an owned object names by its uid. Returns false if the owner's key is
-    /// certainly not owned.
+    /// Stores the shard of an owner, which an owned object names with its uid. Returns false if the controller
+    /// certainly does not own the owner's key.
     fn learn_owner(&self, _owner: &ObjectKey, _uid: &str, _owned: &ObjectMeta) -> bool {
         true
     }
 
-    /// Returns true if the watch requested this object from the API server, although its key is not
-    /// owned.
+    /// Returns true if the last request of the watch selected this object, although the controller does not own the
+    /// object's key.
     fn is_selected(&self, _meta: &ObjectMeta) -> bool {
         false
     }
 
-    /// Continues the watch with a narrower selector, if shards in the present selector were
-    /// released.
+    /// Makes the watch continue with a new request, if the selector of the last request includes shards that this
+    /// process has released.
     fn narrow_selector(&self) {}
 
-    /// Returns true if the controller reconciles the object that a mapper or a trigger names.
+    /// Returns true if the controller owns the key of an object that a mapper or a trigger has named.
     fn owns_target(&self, _in_store: InStore<'_>) -> bool {
         true
     }
 
-    /// Returns a value if the key is owned. While the value exists, the key remains owned, so that an add comes before
-    /// the release of the shard.
+    /// Returns a guard if the controller owns the key. While the guard exists, the key's shard cannot be released. An
+    /// add under the guard therefore comes before the release.
     fn hold(&self, _key: &ObjectKey) -> Option<Hold<'_>> {
         Some(Hold::default())
     }
 
-    /// Returns true if the key is owned.
+    /// Returns true if the controller owns the key.
     fn is_held(&self, key: &ObjectKey) -> bool {
         self.hold(key).is_some()
     }
 
-    /// Returns true if the key is owned, and the watch has listed the objects of its shard.
+    /// Returns true if the controller owns the key, and the watch has listed the objects of the key's shard.
     fn is_listed(&self, _key: &ObjectKey) -> bool {
         true
     }
 
-    /// Returns true if the key's shard was gained, and the watch has not listed the objects of the
-    /// shard since.
+    /// Returns true if this process has gained the key's shard, and the watch has not listed the objects of the shard
+    /// since then.
     fn is_gained(&self, _key: &ObjectKey) -> bool {
         false
     }
 
-    /// Returns true if the watch has not listed the objects of all shards yet.
+    /// Returns true if this process has gained a shard whose objects the watch has not listed yet.
     fn awaits_list(&self) -> bool {
         false
     }
 
-    /// Begins a run of `key`, which is in flight until the result is dropped. `uid` reads the uid of the object from
-    /// the store, and returns `None` if the store has no such object.
+    /// Begins a run of `key`. The run is in flight until the result is dropped. `uid` returns the uid of the object in
+    /// the store, or `None` if the store does not contain the object.
     ///
-    /// The result is `None` if the key is not owned, if its shard is not listed yet, or if an event
-    /// will show another object with the same name. After the list or the event, the key runs.
+    /// Returns `None` in three cases: the controller does not own the key, the watch has not listed the key's shard, or
+    /// the store has another object of this name than the known one. A later list or event then adds the key again.
     fn begin_run(&self, _key: &ObjectKey, _uid: &dyn Fn() -> Option<String>) -> Option<InFlight> {
         Some(InFlight::default())
     }
 
-    /// Removes a key from the group of its former shard, if its object has moved. Returns true if
-    /// the object has moved.
+    /// Removes a key from the queue group of its former shard, if its object has moved to another shard. Returns true
+    /// if the object has moved.
     ///
-    /// `remove` returns true if the queue no longer contains the key. Otherwise the key is in
-    /// flight, and must be removed again after its run.
+    /// `remove` returns true if the queue no longer contains the key. If it returns false, the key is in flight, and
+    /// this method must be called again after the run.
     fn regroup(&self, _key: &ObjectKey, _remove: &dyn Fn() -> bool) -> bool {
         false
     }
 
-    /// Forgets the shard of an object as soon as no event is being handled. The shard is forgotten only if `is_gone`
-    /// then returns true, which means that the key has no object and is not in the queue.
+    /// Forgets the shard of an object when no event is being handled. At that time `is_gone` must return true: the
+    /// object does not exist, and its key is not in the queue.
     fn forget_shard_of(&self, _key: &ObjectKey, _is_gone: &dyn Fn(&ObjectKey) -> bool) {}
 
-    /// Returns the error of the user's function that assigns objects to shards, if it has failed.
+    /// Returns the error if the user's function that assigns objects to shards has failed.
     fn function_error(&self) -> Option<RunnerError> {
         None
     }
 }
 
-/// The ownership of a controller that is alone. The controller owns all keys.
+/// The ownership of a controller that shares its objects with no other replica. It owns every key.
 pub(super) struct AllKeys;
 
 impl Ownership for AllKeys {}

@@ -1,4 +1,4 @@
-//! The parts of a controller that has not started, in groups.
+//! The settings of a controller that has not started.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -24,12 +24,11 @@ use crate::membership::ShardGroup;
 use crate::metrics::Metrics;
 use crate::range::Shard;
 
-/// Returns the watch of the controller's own kind, with the predicate that filters its changes, if
-/// any.
+/// Creates the watch of the controller's own kind. The argument is the user's predicate, which ignores some changes.
 pub(super) type MakeOwn<K> = Box<dyn FnOnce(Option<AnyPredicate<K>>) -> Source + Send>;
 pub(super) type Trigger = Box<dyn FnOnce(Arc<Enqueuer>) -> BoxFuture<'static, ()> + Send>;
 
-/// The settings of a controller.
+/// All settings of a controller.
 pub(super) struct Parts<K: ObjectKind> {
     pub(super) name: Option<String>,
     pub(super) config: Config,
@@ -42,25 +41,24 @@ pub(super) struct Parts<K: ObjectKind> {
 }
 
 impl<K: ObjectKind> Parts<K> {
-    /// Returns the name of the controller, or the default.
+    /// Returns the name that the user has set, or the kind in lower case.
     pub(super) fn effective_name(&self) -> String {
         self.name.clone().unwrap_or_else(|| K::kind(&self.own.dyntype).to_lowercase())
     }
 
-    /// Returns the retry period of the controller's group or election, if any.
+    /// Returns the retry period of the controller's shard group or election, if it has one.
     pub(super) fn retry_period(&self) -> Option<Duration> {
         let common = self.sharding.common_group.as_ref().map(Group::retry_period);
         let own = self.sharding.shards.as_ref().map(ShardGroup::period);
         own.or(common).or_else(|| Some(self.start.election_status()?.retry_period()))
     }
 
-    /// Returns the group that the controller itself must join, if any. A manager joins its group for all of its
-    /// controllers.
+    /// Returns the shard group that the controller itself must join, if there is one. If the controller belongs to a
+    /// manager, the manager joins the group for all of its controllers.
     ///
     /// # Errors
     ///
-    /// Returns an error if the settings of the group are invalid, or cannot be combined with the
-    /// controller's settings.
+    /// Returns an error if a setting of the group is invalid, or cannot be combined with a setting of the controller.
     pub(super) fn take_group(&mut self) -> Result<Option<Group>, RunnerError> {
         let common = self.sharding.common_group.take();
         let shards = self.sharding.shards.take();
@@ -75,7 +73,7 @@ impl<K: ObjectKind> Parts<K> {
                 let plural = K::plural(&self.own.dyntype);
                 let group = K::group(&self.own.dyntype);
                 let dot = if group.is_empty() { "" } else { "." };
-                // A group without separate metrics uses the metrics of the controller.
+                // If the user has set no metrics for the group, the group uses the controller's metrics.
                 let metrics = self.observers.metrics.as_ref().map(AsRef::as_ref);
                 let shards = shards.for_controller(format!("{plural}{dot}{group}"), metrics);
                 (Group::new(shards, self.sharding.client.take())?, true)
@@ -92,7 +90,7 @@ impl<K: ObjectKind> Parts<K> {
     }
 }
 
-/// The controller's own kind.
+/// The settings of the controller's own kind.
 pub(super) struct Own<K: ObjectKind> {
     pub(super) dyntype: K::DynamicType,
     pub(super) scope: Option<discovery::Scope>,
@@ -101,29 +99,29 @@ pub(super) struct Own<K: ObjectKind> {
     pub(super) predicate: Option<AnyPredicate<K>>,
 }
 
-/// The other sources of runs.
+/// The watches of other kinds, and the triggers.
 #[derive(Default)]
 pub(super) struct Others {
     pub(super) watches: Vec<Source>,
     pub(super) triggers: Vec<Trigger>,
-    /// The backoff of all watches.
+    /// The backoff that all watches share, if the user has set one.
     pub(super) backoff: Option<TriggerBackoff>,
 }
 
-/// The objects that the controller reconciles: those in a fixed shard, or those in the shards that a group assigns to
-/// this process.
+/// The settings that select the objects by shards: a fixed shard, or the shards that a group assigns to this process.
 #[derive(Default)]
 pub(super) struct ShardSettings {
     pub(super) shard: Option<Shard>,
     pub(super) shards: Option<ShardGroup>,
     pub(super) common_group: Option<Group>,
     pub(super) changing: Option<ChangingShards>,
-    /// The client of the main `Api`.
+    /// The client of the controller's `Api`. The group uses it if it has no separate client.
     pub(super) client: Option<Client>,
 }
 
 impl ShardSettings {
-    /// Returns the keys that the controller owns. `scope` is the scope of the controller's objects.
+    /// Returns the rule that decides which keys the controller owns. `scope` tells whether the controller's kind has
+    /// namespaces.
     pub(super) fn into_ownership(self, scope: &Scope) -> Arc<dyn Ownership> {
         match (self.changing, self.shard) {
             (Some(changing), _) => Arc::new(changing),
@@ -134,17 +132,17 @@ impl ShardSettings {
     }
 }
 
-/// The events that stop a controller or a manager.
+/// The futures that stop a controller or a manager when they complete.
 #[derive(Default)]
 pub(crate) struct StopTriggers {
-    /// After one of these events, no new run starts.
+    /// When one of these futures completes, no further run starts.
     pub(crate) graceful: Vec<BoxFuture<'static, ()>>,
-    /// After one of these events, runs in flight are also dropped.
+    /// When one of these futures completes, runs in flight are also dropped.
     pub(crate) forced: Vec<BoxFuture<'static, ()>>,
 }
 
 impl StopTriggers {
-    /// Adds Ctrl-C and SIGTERM. The second signal forces the stop.
+    /// Makes the first Ctrl-C or SIGTERM begin a graceful stop, and the second one drop the runs in flight.
     pub(crate) fn add_signals(&mut self) {
         let (first, second) = shutdown_signals();
         self.graceful.push(first);
@@ -152,10 +150,10 @@ impl StopTriggers {
     }
 }
 
-/// Receives the queue of a controller that starts.
+/// The user's callback, which receives the queue of the controller at the start.
 pub(super) type OnStart = Box<dyn FnOnce(ObjectQueue) + Send>;
 
-/// The parts that show the state of the controller to users.
+/// The values through which users observe the controller.
 pub(super) struct Observers {
     pub(super) lists: Lists,
     pub(super) status: Status,

@@ -1,4 +1,4 @@
-//! The readiness of a controller: the watches that have not received their first list.
+//! The readiness of a controller. It is ready when all of its watches have received their first list.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -6,10 +6,10 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 use tokio::sync::watch;
 
-/// Reports whether all watches of a [`Controller`](crate::Controller), or of all controllers of a
+/// Tells whether all watches of a [`Controller`](crate::Controller), or of all controllers of a
 /// [`Manager`](crate::Manager), have received their first list.
 ///
-/// Use this value for a readiness probe. A process in standby is also ready.
+/// Use this value for a readiness probe. A process that waits for its election can also be ready.
 ///
 /// ```no_run
 /// use k8s_openapi::api::core::v1::ConfigMap;
@@ -30,18 +30,18 @@ use tokio::sync::watch;
 pub struct Readiness(Arc<Mutex<Vec<(String, Lists)>>>);
 
 impl Readiness {
-    /// Returns the readiness of one controller.
+    /// Creates the readiness of one controller.
     pub(super) fn new(lists: Lists) -> Self {
         Self(Arc::new(Mutex::new(vec![(String::new(), lists)])))
     }
 
-    /// Adds a controller of a manager.
+    /// Adds the watches of a controller to the readiness of its manager.
     pub(crate) fn add_controller(&self, controller: &str, added: &Self) {
         let named = |(_, lists)| (format!("{controller}: "), lists);
         self.0.lock().extend(added.lists().into_iter().map(named));
     }
 
-    /// Returns the lists of each controller, with the beginning of the names of its watches.
+    /// Returns the lists of each controller, and the prefix for the names of its watches.
     fn lists(&self) -> Vec<(String, Lists)> {
         self.0.lock().clone()
     }
@@ -52,8 +52,8 @@ impl Readiness {
         self.lists().iter().all(|(_, lists)| lists.0.borrow().is_empty())
     }
 
-    /// Returns the watches that have not received their first list, for example `ConfigMap.v1 (owned)`, or for a
-    /// manager `website: ConfigMap.v1 (owned)`.
+    /// Returns the names of the watches that have not received their first list, such as `ConfigMap.v1 (owned)`. In a
+    /// manager, the name of the controller comes first: `website: ConfigMap.v1 (owned)`.
     #[must_use]
     pub fn waiting_for(&self) -> Vec<String> {
         let mut waiting = Vec::new();
@@ -67,16 +67,16 @@ impl Readiness {
     ///
     /// # Cancel safety
     ///
-    /// The future can be dropped, and the method called again.
+    /// If the future is dropped, nothing is lost, and the method can be called again.
     pub async fn ready(&self) {
         for (_, lists) in self.lists() {
-            // The wait cannot fail, because the sender is in `lists`.
+            // The wait fails only if the sender is dropped, and `lists` owns the sender.
             _ = lists.0.subscribe().wait_for(BTreeMap::is_empty).await;
         }
     }
 }
 
-/// The watches of a controller that have not received their first list, by their numbers.
+/// The watches of one controller that have not received their first list: the number and the name of each watch.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Lists(Arc<watch::Sender<BTreeMap<usize, String>>>);
 
@@ -87,7 +87,7 @@ impl Lists {
         });
     }
 
-    /// Expects no list, because the watches start only when this process leads.
+    /// Removes all watches, because they start only when this process leads, and readiness must not wait for that.
     pub(super) fn expect_nothing(&self) {
         self.0.send_modify(BTreeMap::clear);
     }
@@ -97,7 +97,8 @@ impl Lists {
     }
 
     pub(super) fn mark_listed(&self, number: usize) {
-        // The first list of the watch removed the number. A later list must wake no task.
+        // Only the first list of a watch removes the watch's number. The closure returns false at a later list, so no
+        // waiting task is woken.
         self.0.send_if_modified(|waiting| waiting.remove(&number).is_some());
     }
 }

@@ -1,4 +1,4 @@
-//! The reasons why an object is reconciled.
+//! The reasons for which an object is reconciled, for the queue and in kube's terms.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -11,14 +11,14 @@ use requeue::{Reasons, describe_reasons, intern_reason};
 use crate::ObjectKey;
 use crate::watch::ChangeKind;
 
-/// The reason of an add: a flag, and a reason with its cause in the queue.
+/// The reason for which a key is added. The queue stores it as a flag, a text and a cause.
 #[derive(Clone, Debug)]
 pub(super) enum Reason {
-    /// The object itself, with the text of the reason and its cause.
+    /// The object itself changed. Contains the text of the reason, and its cause.
     Object(requeue::Reason, Option<Arc<str>>),
     Bulk,
     Unknown,
-    /// An object of another watch changed.
+    /// An object of another watch, with this key, changed.
     Related(Arc<RelatedWatch>, ObjectKey, ChangeKind),
     Custom(String),
 }
@@ -32,12 +32,12 @@ pub(super) struct RelatedWatch {
 }
 
 impl Reason {
-    /// The reason for a change of an object of the controller's own kind.
+    /// Creates the reason for a change of an object of the controller's own kind.
     pub(super) fn of_change(kind: &str, change: ChangeKind) -> Self {
         Self::Object(intern_reason(&format!("{kind} {change}")), None)
     }
 
-    /// Returns the reason in the queue, and its cause.
+    /// Returns the text of the reason and its cause, as the queue stores them.
     pub(super) fn in_queue(&self) -> (requeue::Reason, Option<Arc<str>>) {
         match self {
             Self::Object(reason, cause) => (*reason, cause.clone()),
@@ -63,7 +63,7 @@ impl Reason {
     }
 }
 
-/// Returns the reasons of a former run as the cause of the add that replaces it.
+/// Returns the text of a former run's reasons. It is the cause of the add that replaces this run.
 pub(super) fn cause_of(former: &Reasons) -> Option<Arc<str>> {
     (!former.is_empty()).then(|| describe_reasons(former).to_string().into())
 }
@@ -73,15 +73,17 @@ const BULK: u32 = 1 << 1;
 const UNKNOWN: u32 = 1 << 2;
 const DETAILED: u32 = 1 << 3;
 
-/// The details that the flags cannot hold. Each key that was added for a reason with details, and
-/// has not been delivered since, has an entry with the details of its first such add.
+/// The details of the reasons, which the flags in the queue cannot contain. The map has an entry
+/// for each key that was added for a reason with details and has not been delivered since. The
+/// entry is the first such reason.
 #[derive(Default)]
 pub(super) struct Details(Mutex<HashMap<ObjectKey, Reason>>);
 
 impl Details {
     pub(super) fn note_detail(&self, key: &ObjectKey, reason: Reason) {
         if reason.flag() == DETAILED {
-            // The first detail counts, because a run has only one reason in kube's terms.
+            // A later reason does not replace the first one, because kube has only one reason for
+            // each run.
             self.0.lock().entry(key.clone()).or_insert(reason);
         }
     }
@@ -90,12 +92,12 @@ impl Details {
         self.0.lock().remove(key);
     }
 
-    /// Forgets the details of the keys for which `is_gone` returns true.
+    /// Removes the details of the keys for which `is_gone` returns true.
     pub(super) fn forget_all(&self, is_gone: impl Fn(&ObjectKey) -> bool) {
         self.0.lock().retain(|key, _| !is_gone(key));
     }
 
-    /// Moves the details of a key to the other key of the same object.
+    /// Moves the details of a key to another key of the same object.
     pub(super) fn rename_key(&self, from: &ObjectKey, to: &ObjectKey) {
         let mut details = self.0.lock();
         if let Some(reason) = details.remove(from) {
@@ -103,8 +105,8 @@ impl Details {
         }
     }
 
-    /// Returns the reason of an attempt, in kube's terms. If an attempt has several reasons,
-    /// returns the first one in the order of the branches below.
+    /// Returns the reason of an attempt in kube's terms. If there are several reasons, returns the
+    /// one whose branch below comes first.
     pub(super) fn take_reason(&self, key: &ObjectKey, flags: u32, attempt: u32) -> ReconcileReason {
         let detail = if flags & DETAILED == 0 { None } else { self.0.lock().remove(key) };
         let has = |flag| flags & flag != 0;

@@ -1,4 +1,4 @@
-//! The reconciler and the error policy of a controller, as one value.
+//! The user's reconciler, error policy and context, as one value.
 
 use std::fmt::Debug;
 use std::future::Future;
@@ -11,32 +11,32 @@ use kube::runtime::reflector::ObjectRef;
 use super::action::Action;
 use crate::key::ObjectKind;
 
-/// The kind of the objects that a controller reconciles.
+/// A kind whose objects a controller can reconcile.
 pub(super) trait OwnKind: ObjectKind<DynamicType: Debug> + Debug {}
 
 impl<K: ObjectKind<DynamicType: Debug> + Debug> OwnKind for K {}
 
-/// A reconciler with its error policy and its context.
+/// The user's reconciler, with its error policy and its context.
 pub(super) trait Reconcile<K: OwnKind>: Send + Sync + 'static {
-    /// The type of the reconciler's argument: the object, or a reference.
+    /// The type of the reconciler's first argument: the object, or a reference to it.
     type Target: Send;
     type Error: std::error::Error + Send + 'static;
 
-    /// Returns true if deleted objects are also reconciled.
+    /// Returns true if the reconciler is also called for objects that have been deleted.
     fn runs_gone(&self) -> bool;
 
-    /// Returns the reconciler's argument, or `None` if there is no object to reconcile. `found` is the object in the
-    /// store.
+    /// Returns the first argument for the reconciler, or `None` if it cannot be called. `found` is the object in the
+    /// store, if any.
     fn target_of(&self, object: &ObjectRef<K>, found: Option<Arc<K>>) -> Option<Self::Target>;
 
-    /// Calls the reconciler, and after a failure the error policy.
+    /// Calls the reconciler. If it fails, calls the error policy.
     fn reconcile(
         &self,
         target: Self::Target,
     ) -> impl Future<Output = Result<Action, (Self::Error, Action)>> + Send;
 }
 
-/// The arguments of [`run`](crate::Controller::run) or [`run_refs`](crate::Controller::run_refs).
+/// The arguments of [`run`](crate::Controller::run) or [`run_refs`](crate::Controller::run_refs), as one value.
 pub(super) struct Reconciler<K: Resource, T, F, P, C> {
     pub(super) to_target: fn(&ObjectRef<K>, Option<Arc<K>>) -> Option<T>,
     pub(super) runs_gone: bool,
@@ -67,7 +67,7 @@ where
     }
 
     async fn reconcile(&self, target: T) -> Result<Action, (Fut::Error, Action)> {
-        // The closures are called without a lock, because all workers share them.
+        // Both functions are called without a lock, because all workers call them at the same time.
         let reconciling = (self.reconcile)(target.clone(), Arc::clone(&self.context));
         TryFutureExt::into_future(reconciling).await.map_err(|error| {
             let action = (self.error_policy)(target, &error, Arc::clone(&self.context));

@@ -1,5 +1,4 @@
-//! A request to reconcile an object: the reference of the object, and optionally a reason and a
-//! priority.
+//! Requests to reconcile an object. A request has a reference to the object, and may have a reason and a priority.
 
 use std::fmt;
 
@@ -11,11 +10,10 @@ use kube::runtime::reflector::ObjectRef;
 use super::reason::Reason;
 use crate::ObjectKey;
 
-/// An object to reconcile, which a mapper of [`watches`](crate::Controller::watches) or the stream of
-/// [`reconcile_on`](crate::Controller::reconcile_on) names.
+/// An object to reconcile. A mapper of [`watches`](crate::Controller::watches) or the stream of
+/// [`reconcile_on`](crate::Controller::reconcile_on) returns requests.
 ///
-/// Both methods also accept kube's [`ObjectRef`] and [`ReconcileRequest`]. A `Request` can have a
-/// priority:
+/// Both methods also accept kube's [`ObjectRef`] and [`ReconcileRequest`]. Only a `Request` can have a priority:
 ///
 /// ```
 /// use k8s_openapi::api::core::v1::{ConfigMap, Pod};
@@ -23,7 +21,7 @@ use crate::ObjectKey;
 /// use kube::runtime::reflector::ObjectRef;
 /// use requeue_kube::controller::Request;
 ///
-/// // Pods of the system go before others.
+/// // Pods of the system run before other pods.
 /// let mapper = |pod: Pod| {
 ///     let namespace = pod.namespace().unwrap_or_default();
 ///     let request = Request::new(ObjectRef::<ConfigMap>::new("settings").within(&namespace));
@@ -46,23 +44,23 @@ impl<K: Resource> Request<K> {
         Self { object, reason: None, priority: None }
     }
 
-    /// Sets the priority.
+    /// Sets the priority of the object's run.
     ///
-    /// A ready object with a higher priority runs first. Without this setting, a change of another object has priority
-    /// 0, and the first list of a watch has [low priority](crate::controller::LOW_PRIORITY). Triggers, and the objects
-    /// of a kind that was installed after the start, also have priority 0. If several requests name an object, the
-    /// object has the highest of their priorities.
+    /// Ready objects with higher priorities run first. Without this setting, the priority is 0 for a change of a
+    /// watched object, for a trigger, and for the objects of a kind that was installed after the start. It is
+    /// [low](crate::controller::LOW_PRIORITY) for objects in the first list of a watch. If several requests name an
+    /// object, the object has the highest of their priorities.
     pub const fn priority(mut self, priority: i32) -> Self {
         self.priority = Some(priority);
         self
     }
 
-    /// Returns the key and the priority, which a watch remembers.
+    /// Returns the key and the priority. A watch stores them for each object that it has seen.
     pub(super) fn target(&self) -> (ObjectKey, Option<i32>) {
         (ObjectKey::from(&self.object), self.priority)
     }
 
-    /// Returns the key, the priority and the reason of the add.
+    /// Returns the key, the priority and the reason with which the enqueuer adds the object.
     pub(super) fn into_add(self) -> (ObjectKey, i32, Reason) {
         let (key, priority) = self.target();
         (key, priority.unwrap_or(0), self.reason.map_or(Reason::Unknown, Reason::Custom))

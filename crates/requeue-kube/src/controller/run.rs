@@ -1,4 +1,4 @@
-//! The execution of a controller: its watches, its workers and its shutdown.
+//! The execution of a controller: its watches, its workers, and its shutdown.
 
 use std::any::Any;
 use std::future::{self, Future};
@@ -32,19 +32,18 @@ use super::start_gate::{Right, Start};
 use crate::membership::Joining;
 use crate::metrics::{Metrics, Series};
 
-/// The maximum number of results that wait for the reader of the stream. Further results are
-/// dropped.
+/// The maximum number of results in the stream that its reader has not read. Further results are dropped.
 const RESULTS: usize = 1024;
 
-/// Returns the controller's stream. The stream starts the controller when it is polled, and stops the controller when
-/// it is dropped.
+/// Returns the controller's stream. The controller starts when the stream is first polled, and stops when the stream is
+/// dropped.
 pub(super) fn controller_stream<K: OwnKind, R: Reconcile<K>>(
     parts: Parts<K>,
     reconciler: R,
 ) -> impl Stream<Item = Item<K, R::Error>> + Send {
     let name = parts.effective_name();
     stream! {
-        // The name is free as soon as the stream is dropped.
+        // Another controller can use the name as soon as this stream is dropped.
         let claimed = match Name::claim_name(&name) {
             Ok(claimed) => claimed,
             Err(error) => {
@@ -53,19 +52,20 @@ pub(super) fn controller_stream<K: OwnKind, R: Reconcile<K>>(
             }
         };
         let (results, mut items) = mpsc::channel(RESULTS);
-        // Dropping the set with the stream aborts the controller.
+        // When the stream is dropped, this set is dropped too, and aborts the controller.
         let mut tasks = JoinSet::new();
         tasks.spawn(run_and_release(parts, reconciler, name, results).in_current_span());
         while let Some(item) = items.recv().await {
             yield item;
         }
-        // The reader may start the next controller of this name as soon as the stream has ended.
+        // The name is released before the last poll, so that the reader can start another controller of this name as
+        // soon as the stream has ended.
         drop(claimed);
         tasks.join_next().await.map(pass_on);
     }
 }
 
-/// Runs a controller, and then releases its lease.
+/// Runs a controller until it ends, and then releases its Lease.
 async fn run_and_release<K: OwnKind, R: Reconcile<K>>(
     parts: Parts<K>,
     reconciler: R,
@@ -74,20 +74,20 @@ async fn run_and_release<K: OwnKind, R: Reconcile<K>>(
 ) {
     let mut right = Right::Free;
     let ended = run_controller(parts, reconciler, name, &results, &mut right).await;
-    // The API server may still execute the requests of dropped runs. In this case, the lease is not
-    // released, but expires.
+    // The API server may still execute requests of the runs that were dropped. The Lease is therefore not released, but
+    // expires later.
     let may_run = matches!(ended, Err(RunnerError::CutOff(_) | RunnerError::LeadershipLost(..)));
     if !may_run {
         right.release_lease().await;
     }
     if let Err(error) = ended {
-        // The error is the last item. Unlike a result, it waits for space in the stream.
+        // The error is the last item of the stream. Unlike a result, it waits until the stream has space.
         _ = results.send(Err(Error::RunnerError(error))).await;
     }
 }
 
-/// Waits for the right to run, then for the first lists, and then runs the workers. `right` is the right to run, once
-/// the controller has it.
+/// Waits for the first lists and for the right to run, and then runs the workers. As soon as the controller has the
+/// right, it is in `right`.
 async fn run_controller<K: OwnKind, R: Reconcile<K>>(
     mut parts: Parts<K>,
     reconciler: R,
@@ -143,7 +143,8 @@ async fn run_controller<K: OwnKind, R: Reconcile<K>>(
     let started =
         wait_for_start(readiness, times.timeout, start, group, &enqueuer, &store, &mut joining);
     let begun = stops.unless_stopped(watches.until_started(started, right)).await;
-    // After a stop, a membership that was already requested may still begin.
+    // If the controller was stopped while it joined the group, it leaves the group, because the join may already have
+    // created a Lease.
     abandon_join(joining, config.shutdown_timeout, stops.forced.clone()).await;
     let Some(begun) = begun else { return Ok(()) };
     if let Some(begun) = begun? {
@@ -165,22 +166,24 @@ async fn run_controller<K: OwnKind, R: Reconcile<K>>(
         panics: (!config.recover_panic).then(|| panics.clone()),
         config,
     };
-    // `panics` must exist until the end, because a closed channel would look like an event.
+    // `panics` lives until the end of the function. If it were dropped earlier, its closed channel would look like a
+    // panic.
     run_workers(Arc::new(attempts), right, stops, watches, panicked, &series.name).await
 }
 
-/// Shows a controller that starts to its observers.
+/// Makes a controller visible to the user when it starts: adds its metrics, and passes its queue to the user's
+/// callback.
 fn show_start(series: &Arc<Series>, metrics: Option<Metrics>, on_start: Option<OnStart>) {
     metrics.iter().for_each(|metrics| metrics.show_series(series));
     if let Some(use_queue) = on_start {
-        // The callback is called before the watches start, so it receives a queue without keys.
+        // The callback is called before the watches start. It therefore receives an empty queue.
         use_queue(series.queue.clone());
     }
 }
 
-/// Waits for the first lists, then for the right to start or for the membership in the shard group. Because the lists
-/// come first, a replica that cannot list never leads and holds no shards. Returns `None` if the controller needs no
-/// right.
+/// Waits for the first lists, and then for the trigger, the election or the membership in the shard group. The lists
+/// come first, so that a replica that cannot list never leads and never holds a shard. Returns `None` if the controller
+/// waits for none of these.
 async fn wait_for_start<K: OwnKind>(
     readiness: Readiness,
     timeout: Duration,
@@ -190,7 +193,7 @@ async fn wait_for_start<K: OwnKind>(
     store: &Store<K>,
     joining: &mut Option<Joining>,
 ) -> Result<Option<Right>, RunnerError> {
-    // A replica that cannot list must neither lead nor hold shards.
+    // If the lists fail, the function returns before the process takes part in an election or a group.
     tokio::time::timeout(timeout, readiness.ready())
         .await
         .map_err(|_| RunnerError::CacheSync(readiness.waiting_for(), timeout))?;
@@ -205,8 +208,8 @@ async fn wait_for_start<K: OwnKind>(
     Ok(right)
 }
 
-/// Runs the workers until an event ends the controller. An error names the objects that were still
-/// in flight.
+/// Runs the workers until the controller must stop. If this function returns an error, the error names the objects
+/// whose runs were dropped.
 async fn run_workers<K: OwnKind, R: Reconcile<K>>(
     attempts: Arc<Attempts<K, R>>,
     right: &Right,
@@ -229,10 +232,11 @@ async fn run_workers<K: OwnKind, R: Reconcile<K>>(
     let workers = Workers::new(enqueuer.queue.clone(), handler)
         .on_finish(move |key| finished.run_finished(key))
         .concurrency(config.worker_count())
-        // The drain has the shutdown's time limit. After the drain, runs are dropped without a further wait.
+        // A drain waits for runs in flight until the time limit of the shutdown. Then the workers drop the remaining
+        // runs immediately.
         .grace(Duration::ZERO)
         .drain_timeout(config.shutdown_timeout)
-        // Each attempt creates its span itself.
+        // The workers create no spans, because each attempt creates its span itself.
         .span(|_, _| Span::none());
     let running = || attempts.running.lock().iter().cloned().collect::<Vec<_>>();
     let mut ended = Ok(());
@@ -250,7 +254,8 @@ async fn run_workers<K: OwnKind, R: Reconcile<K>>(
     };
     let work = async {
         let shutdown = async {
-            // When all watches have ended, the shards are held until the remaining keys have run.
+            // If all watches have ended without a shutdown, this process holds its shards until the remaining keys have
+            // run.
             if let Some(result) = until_stopped(&enqueuer, graceful, &mut watches).await {
                 ended = result;
                 hand_over().await;
@@ -262,8 +267,8 @@ async fn run_workers<K: OwnKind, R: Reconcile<K>>(
     };
     let mut lost = None;
     tokio::select! {
-        // The loss is polled first, because a run must not count as completed after its right was
-        // lost.
+        // The loss of the right is polled first. A run that completes at the same time must not be reported as
+        // completed, because it may have run without the right.
         biased;
         error = right.wait_for_loss() => lost = Some(error),
         () = &mut forced => {}
@@ -272,12 +277,12 @@ async fn run_workers<K: OwnKind, R: Reconcile<K>>(
             tracing::debug!(controller = name, dropped = drained.dropped.len(), "shut down");
         }
     }
-    // The workers were dropped. The key of each run that had not completed is still in the list.
+    // The workers have been dropped. `running` still has the key of each run that had not completed.
     let mut keys = running();
     if let Some(error) = lost {
         return Err(error.with_interrupted(keys));
     }
-    // Some of these runs may still be in flight.
+    // The same key may also be in `running`, so duplicates are removed.
     keys.extend(cut_off);
     keys.sort_unstable();
     keys.dedup();
@@ -287,8 +292,8 @@ async fn run_workers<K: OwnKind, R: Reconcile<K>>(
     }
 }
 
-/// Waits for a graceful shutdown, or for the end of all watches. After a shutdown, the queue is paused. Returns `None`
-/// when all watches have ended. The queue is then not paused, because the remaining keys still run.
+/// Waits for a graceful shutdown, or for the end of all watches. In the first case, it pauses the queue, so that no run
+/// starts. In the second case, it returns `None`, and the queue continues, because its remaining keys must still run.
 async fn until_stopped(
     enqueuer: &Enqueuer,
     graceful: impl Future<Output = ()>,
@@ -305,17 +310,17 @@ async fn until_stopped(
             Err(error) => Err(error),
         },
     };
-    // The pause keeps ready keys in the queue, because no run may start after the shutdown has
+    // The pause stops deliveries. Keys that are ready stay in the queue, because no run may start after a shutdown has
     // begun.
     enqueuer.queue.pause();
     Some(stopped)
 }
 
-/// The two ways in which a caller stops a controller.
+/// The futures with which the user stops a controller.
 struct Stops {
-    /// After this future completes, no new run starts.
+    /// When this future completes, no further run starts.
     graceful: BoxFuture<'static, ()>,
-    /// After this future completes, runs in flight are also dropped.
+    /// When this future completes, runs in flight are also dropped.
     forced: Shared<BoxFuture<'static, ()>>,
 }
 
@@ -324,11 +329,11 @@ impl Stops {
         Self { graceful: any_of(triggers.graceful), forced: any_of(triggers.forced).shared() }
     }
 
-    /// Waits for `future`. Returns `None` if the controller is stopped earlier.
+    /// Waits for `future`. Returns `None` if the user stops the controller before the future completes.
     async fn unless_stopped<T>(&mut self, future: impl Future<Output = T>) -> Option<T> {
         tokio::select! {
             biased;
-            // If both futures have completed, the forced stop has precedence.
+            // `biased` polls in this order, so a forced stop has precedence over a graceful stop and over `future`.
             () = &mut self.forced => None,
             () = &mut self.graceful => None,
             value = future => Some(value),
@@ -336,10 +341,10 @@ impl Stops {
     }
 }
 
-/// The tasks that detect changes. The tasks stop when this value is dropped.
+/// The tasks of the watches and triggers. They are aborted when this value is dropped.
 struct Watches {
     watches: JoinSet<Result<(), RunnerError>>,
-    /// Triggers, which may end at any time.
+    /// The tasks of the triggers. The end of a trigger has no effect on the controller.
     others: JoinSet<()>,
 }
 
@@ -359,7 +364,8 @@ impl Watches {
         let kinds: Vec<_> = sources.iter().map(|source| source.kind.clone()).collect();
         for (number, source) in sources.into_iter().enumerate() {
             let has_twins = kinds.iter().filter(|kind| **kind == source.kind).count() > 1;
-            // The first source is the controller's own kind.
+            // The source with number 0 watches the controller's own kind. It receives no receiver, because it waits for
+            // the other sources.
             let other = (number > 0).then(|| others.subscribe());
             let following = Following {
                 enqueuer: Arc::clone(enqueuer),
@@ -374,8 +380,8 @@ impl Watches {
                 name: source.name.clone(),
                 kind: source.kind.clone(),
                 lists: ListTimes {
-                    // A backoff of the user applies to all attempts of a list, except those of a
-                    // shared watch.
+                    // If the user has set a backoff, it applies to all attempts without this limit. A shared watch does
+                    // not use the user's backoff, so the limit remains.
                     period: times.period.filter(|_| source.is_shared || backoff.is_none()),
                     ..times
                 },
@@ -383,14 +389,14 @@ impl Watches {
                 others: Arc::clone(&others),
                 handling: None,
             };
-            // The watch is registered before it begins, so its first list cannot be missed.
+            // The watch is registered before it starts. Otherwise, readiness could be reported before its first list.
             lists.expect_list(number, source.name);
             enqueuer.writes.add_watch(source.kind, number);
             let follow = (source.follow)(following);
             let follow = async move {
                 let ended = follow.await;
-                // The watch of the controller's own kind waits until all these receivers are
-                // dropped.
+                // The watch of the controller's own kind continues until the watches of all other kinds have dropped
+                // their receivers.
                 drop(other);
                 ended
             };
@@ -399,7 +405,8 @@ impl Watches {
         Self { watches, others: JoinSet::new() }
     }
 
-    /// Waits for `started`. If the right is lost or a watch fails, returns an error.
+    /// Waits for `started`. Returns an error if this process loses the right to run, or if a watch fails, before
+    /// `started` completes.
     async fn until_started<T>(
         &mut self,
         started: impl Future<Output = Result<T, RunnerError>>,
@@ -408,14 +415,14 @@ impl Watches {
         tokio::select! {
             biased;
             error = right.wait_for_loss() => Err(error),
-            // The end of all watches is no failure, so the wait continues.
+            // If all watches end without an error, the wait for `started` continues.
             Err(error) = self.wait_for_end() => Err(error),
             started = started => started,
         }
     }
 
-    /// Completes when all watches have ended, or when a watch has failed permanently. Panics if a
-    /// task has panicked, such as one that calls a mapper.
+    /// Waits until all watches have ended, or until one has failed and its backoff permits no restart. Panics if a task
+    /// has panicked, for example in a mapper.
     async fn wait_for_end(&mut self) -> Result<(), RunnerError> {
         loop {
             tokio::select! {
@@ -430,8 +437,7 @@ impl Watches {
     }
 }
 
-/// Returns the result of a task, or `None` if it was aborted. Resumes the panic of a task that
-/// panicked.
+/// Returns the result of a task, or `None` if the task was aborted. If the task panicked, panics with the same payload.
 pub(crate) fn pass_on<T>(ended: Result<T, JoinError>) -> Option<T> {
     match ended.map_err(JoinError::try_into_panic) {
         Ok(value) => Some(value),
@@ -440,7 +446,7 @@ pub(crate) fn pass_on<T>(ended: Result<T, JoinError>) -> Option<T> {
     }
 }
 
-/// Completes when one of the futures completes.
+/// Returns a future that completes when one of `futures` completes.
 pub(crate) fn any_of(mut futures: Vec<BoxFuture<'static, ()>>) -> BoxFuture<'static, ()> {
     futures.push(future::pending().boxed());
     select_all(futures).map(|_| ()).boxed()

@@ -1,4 +1,4 @@
-//! The scope of a kind, which states whether its objects are in namespaces.
+//! The scope of a kind, which says whether the objects of the kind have namespaces.
 
 use std::any::TypeId;
 use std::sync::OnceLock;
@@ -8,10 +8,11 @@ use kube::{Resource, discovery};
 
 use crate::ObjectKey;
 
-/// The scope of a kind. It is needed because the owner of a namespaced object may have no
-/// namespace. The key of such an owner must be the same for owned objects in all namespaces.
+/// The scope of a kind. The controller needs it because a namespaced object can have an owner
+/// without a namespace. All objects with this owner must lead to the same key.
 ///
-/// If the kind is known only at run time, the scope is learned from the first object that is seen.
+/// If the kind is known only at run time, the first object that a watch reports determines the
+/// scope.
 pub(crate) struct Scope(OnceLock<discovery::Scope>);
 
 impl Scope {
@@ -30,21 +31,22 @@ impl Scope {
         Self(OnceLock::from(scope.clone()))
     }
 
-    /// Learns the scope from an object of the kind.
+    /// Sets the scope of the kind to that of this object, unless the scope is already known.
     pub(crate) fn learn_from(&self, object: &impl Resource) {
-        // The first object determines the scope, because all objects of a kind have the same scope.
+        // The first object suffices, because all objects of a kind have the same scope.
         self.0.get_or_init(|| match object.meta().namespace {
             Some(_) => discovery::Scope::Namespaced,
             None => discovery::Scope::Cluster,
         });
     }
 
-    /// Returns true if the objects are known to have no namespaces.
+    /// Returns true if the scope is known, and the objects of the kind have no namespaces.
     pub(crate) fn is_cluster(&self) -> bool {
         self.0.get() == Some(&discovery::Scope::Cluster)
     }
 
-    /// Returns the one key of the object that `key` refers to.
+    /// Returns the key of the object that `key` means. If the kind has no namespaces, the result
+    /// has no namespace.
     pub(crate) fn normalize(&self, key: ObjectKey) -> ObjectKey {
         match key.namespace() {
             Some(_) if self.is_cluster() => ObjectKey::new(None, key.name()),

@@ -1,5 +1,5 @@
-//! Controllers in a shard group. This module joins the group, and applies the changes of the group
-//! to the shards that the controllers hold.
+//! The shard group of a controller or a manager. This module joins the group, and passes on each gain and release of
+//! shards to the controllers.
 
 #[cfg(test)]
 mod tests;
@@ -23,10 +23,10 @@ use crate::membership::{
     GroupStatus, HeldShard, Joining, Observer, ShardGroup, ShardedWork, Sharding,
 };
 
-/// The shards that a [sharded](crate::Controller::shard_group) controller holds.
+/// The shards that a [controller in a group](crate::Controller::shard_group) holds.
 ///
-/// A reconciler uses the handle to protect its writes by the [fence](HeldShard::fence) of its object's shard. All
-/// clones refer to the same shards. The handle is empty while the controller is not a member of a group.
+/// A reconciler uses this handle to protect its writes by the [fence](HeldShard::fence) of its object's shard. All
+/// clones show the same shards. While the controller is not a member of its group, it holds no shards.
 ///
 /// ```
 /// use k8s_openapi::api::core::v1::ConfigMap;
@@ -44,26 +44,25 @@ pub struct HeldShards(Arc<Shown>);
 
 #[derive(Default)]
 struct Shown {
-    /// The shards of objects, once the controller has started.
+    /// The controller's shards and the known shards of objects. Empty before the controller has started.
     changing: OnceLock<ChangingShards>,
     held: RwLock<BTreeMap<u32, HeldShard>>,
-    /// The group, once the controller has joined it.
+    /// The group. Empty before the controller has joined it.
     group: OnceLock<Observer>,
 }
 
 impl HeldShards {
     /// Returns the shard of an object, or `None` if this process does not hold the shard.
     ///
-    /// During a run of the object, the result is `Some`, unless the shard was lost.
+    /// During a run, the result for the run's object is `Some`, unless this process has lost the shard.
     #[must_use]
     pub fn for_object(&self, object: &ObjectKey) -> Option<HeldShard> {
         let shard = self.0.changing.get()?.places().shard_of(object)?;
         self.0.held.read().get(&shard).cloned()
     }
 
-    /// Returns all shards that this process holds, in order.
-    // The method is hidden, because it is for tests. Users get the holders of all shards from
-    // `Status::shard_group`.
+    /// Returns all shards that this process holds, in the order of their numbers. The method is hidden, because it is
+    /// for tests. Users find the holders of all shards in `Status::shard_group`.
     #[doc(hidden)]
     #[must_use]
     pub fn all(&self) -> Vec<HeldShard> {
@@ -79,12 +78,13 @@ impl HeldShards {
         self.0.changing.get()?.wait_of(object)
     }
 
-    /// Returns true if the member Lease has expired by this process's clock. The group may not have
-    /// reported the loss yet, because the process was frozen.
+    /// Returns true if the member Lease has expired by the clock of this process. This can be true before the group
+    /// reports the loss, for example after the process was frozen.
     pub(super) fn has_expired(&self, object: &ObjectKey) -> bool {
         match self.for_object(object) {
             Some(held) => !held.is_member(),
-            // The membership was lost, and the controller is about to be notified of the loss.
+            // The shard is known, but this process does not hold it: the membership was lost, and the loss will cancel
+            // the run.
             None => {
                 let changing = self.0.changing.get().filter(|_| self.0.group.get().is_some());
                 changing.is_some_and(|it| it.places().shard_of(object).is_some())
@@ -99,11 +99,11 @@ impl fmt::Debug for HeldShards {
     }
 }
 
-/// The shards of all controllers in a group.
+/// The handles of all controllers in a group.
 struct Parts(Vec<HeldShards>);
 
 impl Parts {
-    /// Each part has its handle, which it received when it was added to the group.
+    /// Each controller received its `ChangingShards` when it was added to the group.
     fn shards_of_parts(&self) -> impl Iterator<Item = &ChangingShards> {
         self.0.iter().filter_map(|held| held.0.changing.get())
     }
@@ -111,7 +111,8 @@ impl Parts {
 
 impl ShardedWork for Parts {
     fn gain(&self, gained: &[HeldShard]) {
-        // A handle must show its shards as held before the first run in these shards begins.
+        // The handles show the shards as held before the first run in these shards begins, because this run may ask for
+        // its fence.
         for held in &self.0 {
             let gained = gained.iter().map(|it| (it.index(), it.clone()));
             held.0.held.write().extend(gained);
@@ -142,21 +143,21 @@ impl ShardedWork for Parts {
     }
 }
 
-/// The group of a controller, or of a manager's controllers. All clones are the same group.
+/// The shard group of one controller, or of all controllers of a manager. All clones are the same group.
 #[derive(Clone)]
 pub(crate) struct Group {
     shards: ShardGroup,
     client: Client,
-    /// The controllers that have started.
+    /// The handles of the controllers that have started.
     parts: Arc<Mutex<Vec<HeldShards>>>,
 }
 
 impl Group {
-    /// Creates a group. Its requests use the client in the settings, or otherwise `client`.
+    /// Creates a group. Its requests use the client in `shards`, or `client` if `shards` has none.
     ///
     /// # Errors
     ///
-    /// Returns an error if the settings of the group are invalid, or if there is no client.
+    /// Returns an error if the settings of the group are invalid, or if neither client is set.
     pub(crate) fn new(shards: ShardGroup, client: Option<Client>) -> Result<Self, RunnerError> {
         shards.check().map_err(RunnerError::from_membership)?;
         let client = shards.client.clone().or(client).ok_or_else(|| {
@@ -169,12 +170,13 @@ impl Group {
         Ok(Self { shards, client, parts: Arc::default() })
     }
 
-    /// Returns the retry period of the group.
+    /// Returns the group's retry period.
     pub(super) const fn retry_period(&self) -> Duration {
         self.shards.period()
     }
 
-    /// Adds the part of a controller that starts, and returns the handle of its shards.
+    /// Adds a controller to the group when it starts, and returns the handle through which the group changes its
+    /// shards.
     pub(super) fn add_part(&self, held: HeldShards) -> ChangingShards {
         let rule = match self.shards.shard_of.clone() {
             Some(shard_of) => {
@@ -183,16 +185,16 @@ impl Group {
             None => Rule::Hash(self.shards.by),
         };
         let changing = ChangingShards::new(self.shards.count, rule);
-        // `set` cannot fail, because a controller starts once.
+        // `set` fails only at a second call, and a controller starts only once.
         _ = held.0.changing.set(changing.clone());
         self.parts.lock().push(held);
         changing
     }
 
-    /// Joins the group. From then on, applies the changes of the group to the controllers, which must have started. If
-    /// the future is dropped during the join, `joining` contains the attempt.
+    /// Joins the group, and then passes on each change of shards to the controllers. All controllers of the group must
+    /// have started. If the future is dropped before the process is a member, the attempt to join remains in `joining`.
     pub(crate) async fn join(self, joining: &mut Option<Joining>) -> Result<Sharding, RunnerError> {
-        // All controllers have started, so no part is added after this line.
+        // All controllers have started, so the list of their handles is complete.
         let parts = std::mem::take(&mut *self.parts.lock());
         let joined = self.shards.join_by(self.client, joining).await;
         let membership = joined.map_err(RunnerError::from_membership)?;
@@ -203,16 +205,16 @@ impl Group {
     }
 }
 
-/// Leaves the group after a join that did not complete. Otherwise, the Lease would have to expire, and another replica
-/// might wait for the expiry. After `limit`, or when `forced` completes, the process continues to leave in the
-/// background.
+/// Leaves the group if a join did not complete. Otherwise, the member Lease would stay until it expires, and another
+/// replica might wait for that. When `limit` has passed or `forced` completes, the function returns, and the process
+/// continues to leave in the background.
 pub(crate) async fn abandon_join(
     joining: Option<Joining>,
     limit: Duration,
     forced: impl Future<Output = ()>,
 ) {
     let Some(joining) = joining else { return };
-    // The process leaves in a separate task, which continues after the time limit.
+    // A separate task leaves the group, so that it can continue after the function has returned.
     let left = tokio::spawn(joining.leave().in_current_span());
     tokio::select! {
         biased;

@@ -1,25 +1,25 @@
-//! The signals that shut a process down.
+//! The signals Ctrl-C and SIGTERM, which shut a controller down.
 
 use futures_util::FutureExt;
 use futures_util::future::{BoxFuture, select};
 use tokio::sync::oneshot;
 
-/// Returns a future that completes at the first signal, and a future that completes at the second signal. The first
-/// future completes only if the second future is polled.
+/// Returns two futures. The first one completes at the first signal, and the second one at the second signal. The first
+/// one makes progress only while the second one is polled.
 pub(super) fn shutdown_signals() -> (BoxFuture<'static, ()>, BoxFuture<'static, ()>) {
-    // One future waits for both signals, because two handlers would both receive the first signal.
+    // The second future handles both signals. Two separate handlers would both receive the first signal.
     let (first, shutdown) = oneshot::channel();
     let second = async {
         wait_for_signal().await;
         tracing::info!("shutting down; a second signal drops the runs in flight");
-        // The send fails if the receiver was dropped because the shutdown has already begun.
+        // The receiver is gone if the shutdown has begun for another reason. The error is ignored.
         _ = first.send(());
         wait_for_signal().await;
     };
     (shutdown.map(|_| ()).boxed(), second.boxed())
 }
 
-/// Completes at the next Ctrl-C or SIGTERM.
+/// Waits for the next Ctrl-C or SIGTERM.
 async fn wait_for_signal() {
     let interrupt = tokio::signal::ctrl_c().map(|received| {
         received

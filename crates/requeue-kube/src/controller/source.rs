@@ -1,4 +1,4 @@
-//! One watch of a controller. It reads a stream of events, and reports changes to the enqueuer.
+//! One watch of a controller, which reads a stream of events and reports the changes to the enqueuer.
 
 use std::fmt;
 use std::future::pending;
@@ -28,27 +28,27 @@ use crate::range::Shard;
 use crate::relist::Events;
 use crate::shared::{Object, SharedWatch};
 
-/// Starts a watch of the objects that a selector selects. A shared watch has no selector, but needs the
-/// [period](ListTimes::period) of its list.
+/// Starts a watch of the selected objects. The duration is the [period](ListTimes::period) of the list, for a shared
+/// watch, which has no selector.
 pub(super) type StartWatch<O> = Box<dyn FnMut(Selected, Option<Duration>) -> Events<O> + Send>;
 
-/// The events of a watch.
+/// The origin of the events of a watch.
 pub(super) enum MakeEvents<O> {
-    /// A stream of the user, which contains all objects.
+    /// The user's stream, which contains the events of all objects.
     Made(Events<O>),
     Watch(StartWatch<O>),
-    /// A shared watch. The function returns true for the object of an event that combines several
-    /// changes.
+    /// A shared watch. The function returns true if the event of this object combines several changes of the object.
     Shared(StartWatch<O>, fn(&O) -> bool),
 }
 
-/// The objects that the controller requests from the API server.
+/// The objects that a watch requests from the API server.
 pub(super) enum Selected {
     All,
-    /// No objects. A list of one object shows whether the kind can be listed.
+    /// No object is watched. The watch only lists one object, to check that this process can list the kind.
     Probe,
     Shard(Shard),
-    /// The shards that were held when the watch started, and that are still held.
+    /// The objects in the shards that this process held when the watch started, except for shards that it has released
+    /// since.
     Held(Selection),
 }
 
@@ -57,7 +57,7 @@ impl Selected {
         shard.map_or(Self::All, Self::Shard)
     }
 
-    /// Returns an `Api` whose lists and watches request only these objects.
+    /// Returns an `Api` whose list and watch requests select these objects.
     pub(super) fn select_objects<O: Resource>(
         self,
         api: Api<O>,
@@ -76,13 +76,12 @@ impl Selected {
         }
     }
 
-    /// Returns the configuration for a watch of these objects. Each new shard is listed by a
-    /// consistent read, because a cache of the API server may be behind the writes of the former
-    /// holder.
+    /// Returns the configuration for a watch of these objects. The shards that a group assigns are listed by a
+    /// consistent read. The cache of an API server may be older than the last writes of a shard's former holder.
     pub(super) fn list_config(&self, wc: watcher::Config) -> watcher::Config {
         match self {
             Self::All | Self::Probe | Self::Shard(_) => wc,
-            // A streaming list could begin with the outdated state of a cache.
+            // A streaming list may also begin with the outdated state of a cache.
             Self::Held(_) => watcher::Config {
                 list_semantic: watcher::ListSemantic::MostRecent,
                 initial_list_strategy: watcher::InitialListStrategy::ListWatch,
@@ -93,54 +92,53 @@ impl Selected {
 }
 
 pub(super) type AnyPredicate<O> = Box<dyn Predicate<O> + Send>;
-/// An object to reconcile because another object concerns it, and the priority from a mapper, if
-/// any.
+/// An object that must be reconciled because another object changed, and the priority that the mapper has set, if any.
 pub(super) type Target = (ObjectKey, Option<i32>);
 type Follow = Box<dyn FnOnce(Following) -> BoxFuture<'static, Result<(), RunnerError>> + Send>;
 
-/// A watch that has not started.
+/// A watch of a controller that has not started.
 pub(super) struct Source {
-    /// The name of the watch, for example `ConfigMap.v1 (owned)`.
+    /// The name of the watch in messages, for example `ConfigMap.v1 (owned)`.
     pub(super) name: String,
     pub(super) kind: Kind,
     pub(super) follow: Follow,
-    /// True if the events come from a shared watch, which has a separate backoff.
+    /// True if the events come from a shared watch, which applies its backoff itself.
     pub(super) is_shared: bool,
 }
 
-/// The time limits of the lists that a controller awaits.
+/// The time limits of the lists for which a controller waits.
 #[derive(Clone, Copy)]
 pub(super) struct ListTimes {
-    /// The time limit for all first lists, and for the list of a new shard.
+    /// The time limit for all first lists together, and for the list of a gained shard.
     pub(super) timeout: Duration,
-    /// The maximum time between two attempts of a list. It applies while the process awaits the list to take part in
-    /// its group or election, or to work on a shard.
+    /// The maximum time between two attempts of a list for which the process waits. It waits before it takes part in
+    /// its group or election, and before it works on a gained shard. `None` without a group or an election.
     pub(super) period: Option<Duration>,
 }
 
-/// The parts that a running watch needs.
+/// The values that a running watch needs.
 pub(super) struct Following {
     pub(super) enqueuer: Arc<Enqueuer>,
-    /// The backoff, or `None` for a shared watch.
+    /// The backoff after errors. `None` for a shared watch, which applies its backoff itself.
     pub(super) backoff: Option<TriggerBackoff>,
     pub(super) listed: Lists,
-    /// The name of the watch.
+    /// The name of the watch in messages.
     pub(super) name: String,
     pub(super) number: usize,
     /// The role of the watch, if the controller has several watches of the kind.
     pub(super) role: Option<String>,
     pub(super) kind: Kind,
     pub(super) lists: ListTimes,
-    /// Is closed when the watches of the other kinds have ended.
+    /// This channel is closed when the watches of all other kinds have ended.
     pub(super) others: Arc<watch::Sender<()>>,
-    /// Receives each error of the watch.
+    /// A callback that receives each error of the watch.
     pub(super) failed: Arc<dyn Fn(watcher::Error) + Send + Sync>,
-    /// The event or the list that is being handled.
+    /// The guard for the event or list that the watch is handling.
     pub(super) handling: Option<Handling>,
 }
 
-/// Lists one object, and then waits forever. If the list fails, the next poll tries again, as in
-/// kube's watcher.
+/// Lists one object, and then never yields another event. If the list fails, the next poll lists again, as with kube's
+/// watcher.
 pub(super) fn probe_events<O>(api: Api<O>, wc: &watcher::Config) -> Events<O>
 where
     O: Clone + DeserializeOwned + fmt::Debug + Send + Sync + 'static,
@@ -163,7 +161,7 @@ where
 }
 
 impl<O> MakeEvents<O> {
-    /// Returns a function that starts the events again, or the events themselves if they cannot start
+    /// Returns a function that starts the watch again. Returns the events themselves as the error if they cannot start
     /// again.
     pub(super) fn into_restart(self) -> Result<StartWatch<O>, Events<O>> {
         match self {
@@ -190,7 +188,7 @@ impl<K: ObjectKind> MakeEvents<Object<K>> {
 }
 
 impl Source {
-    /// Creates a source. `follow` reads the events until they end.
+    /// Creates a source. The function `follow` reads the watch's events until they end.
     pub(super) fn new<E: 'static, F>(
         name: String,
         kind: Kind,
@@ -227,11 +225,11 @@ impl Source {
 }
 
 impl Following {
-    /// Handles events until the stream ends, and waits after each error.
+    /// Applies events until the stream ends. After each error, waits for the delay of the backoff.
     ///
     /// # Errors
     ///
-    /// Returns an error if the watch failed and the backoff returned `None`.
+    /// Returns an error if the watch failed and the user's backoff returned `None`.
     pub(super) async fn follow_events<O: Resource>(
         &mut self,
         events: MakeEvents<O>,
@@ -248,7 +246,7 @@ impl Following {
         Ok(())
     }
 
-    /// Applies one event with `on_event`, or waits after an error.
+    /// Applies one event with `on_event`. If the event is an error, waits for the delay of the backoff.
     pub(super) async fn handle_event<O: Resource>(
         &mut self,
         event: watcher::Result<Event<O>>,
@@ -257,8 +255,8 @@ impl Following {
     ) -> Result<(), RunnerError> {
         match event {
             Ok(event) => {
-                // The backoff is not reset at the beginning of a list, because the list may still
-                // fail.
+                // The beginning of a list does not reset the backoff, because the list may still fail. Otherwise, a
+                // list that always fails in the middle would be repeated without a growing delay.
                 if let Some(backoff) = &self.backoff
                     && !matches!(event, Event::Init | Event::InitApply(_))
                 {
@@ -268,23 +266,23 @@ impl Following {
                 let is_handled = !matches!(event, Event::Init | Event::InitApply(_));
                 let origin = Origin::from_event(&self.kind, &event, is_merged);
                 self.handling.get_or_insert_with(|| Handling::begin_event(&self.enqueuer));
-                // The event is applied before the writes that it shows are closed, so that a run
-                // that waited for these writes reads the new store.
+                // The event is applied before the writes that it shows are closed. A run that waited for one of these
+                // writes therefore reads the new store.
                 on_event(event, origin);
                 if is_handled {
                     self.handling = None;
                 }
                 self.enqueuer.watch_progressed(origin, self.number);
                 if is_listed {
-                    // Readiness is reported last, when the objects of the list are in the store and
-                    // their keys are in the queue.
+                    // Readiness is reported last. At this time, the objects of the list are in the store, and their
+                    // keys are in the queue.
                     self.listed.mark_listed(self.number);
                 }
             }
             Err(error) if self.backoff.is_none() => (self.failed)(error),
             Err(error) => {
-                // The error is logged here, because kube's watchers retry silently, even if
-                // permission is denied.
+                // The watch logs each error itself, because kube's watcher retries without a message, even if the
+                // permission is missing.
                 tracing::warn!(watch = self.name, %error, "a watch failed");
                 (self.failed)(error);
                 let Some(delay) = self.error_delay() else {
@@ -296,24 +294,24 @@ impl Following {
         if let Some(error) = self.enqueuer.ownership.function_error() {
             return Err(error);
         }
-        // A stream that is always ready must yield to other tasks.
+        // The stream may always be ready. It must yield to the other tasks of the runtime from time to time.
         tokio::task::consume_budget().await;
         Ok(())
     }
 
-    /// Returns the delay after an error, or `None` if the watch must end.
+    /// Returns the delay after an error, or `None` if the user's backoff permits no restart.
     ///
-    /// The delay of an awaited list is limited, because kube's backoff is up to 30 s after an outage. An object of a
-    /// shard without a holder would wait that long, although other requests of the process succeed.
+    /// If the process waits for the list, the delay is limited. kube's delay is up to 30 s after an outage, and the
+    /// objects of a gained shard have no reconciler during this delay.
     fn error_delay(&self) -> Option<Duration> {
         let delay = self.backoff.as_ref()?.lock().next()?;
-        // The watch of the controller's own kind, which lists gained shards, has the number 0.
+        // Only the watch of the controller's own kind, which has number 0, lists gained shards.
         let is_awaited = self.listed.awaits_list(self.number)
             || self.number == 0 && self.enqueuer.ownership.awaits_list();
         Some(self.lists.period.filter(|_| is_awaited).map_or(delay, |period| delay.min(period)))
     }
 }
 
-/// The backoff of a watch after an error. By default, each watch has a separate backoff, with kube's delays. All
-/// watches share a backoff of the user.
+/// The backoff of a watch after an error. By default, each watch has a separate backoff with kube's delays. If the user
+/// sets a backoff, all watches share it.
 pub(super) type TriggerBackoff = Arc<Mutex<dyn Backoff>>;

@@ -9,7 +9,8 @@ use tracing::{Span, field};
 
 use crate::metrics::Outcome;
 
-/// The span of one run. If the span is dropped before [`record_end`](Self::record_end), the run was cancelled.
+/// The tracing span of one run. If it is dropped before [`record_end`](Self::record_end), its result is recorded as
+/// cancelled.
 pub(super) struct RunSpan {
     pub(super) span: Span,
     is_over: bool,
@@ -40,12 +41,12 @@ impl RunSpan {
         Self { span, is_over: false }
     }
 
-    /// Records the delay before the next run.
+    /// Records the delay until the object's next run.
     pub(super) fn requeued_after(&self, delay: Duration) {
         self.span.record("requeue_after_seconds", delay.as_secs_f64());
     }
 
-    /// Records the result.
+    /// Records the result of the run.
     pub(super) fn record_end(&mut self, outcome: Outcome) {
         self.is_over = true;
         self.span.record("result", outcome.name());

@@ -1,4 +1,4 @@
-//! The conditions for the start of controllers, and the right to run after the start.
+//! The conditions under which a controller starts, and the right that lets it run.
 
 use std::future::pending;
 
@@ -10,12 +10,12 @@ use crate::leader::{LeaderElector, Status, Term};
 use crate::membership::{Joining, Sharding};
 use crate::metrics::Metrics;
 
-/// The parts that a manager sets for its controllers.
+/// The values that a manager sets in each of its controllers.
 pub(crate) struct Managed {
-    /// With an election, a future that completes when the process leads, and the status of the election. The manager
-    /// stops the controller when the term ends.
+    /// `Some` if the manager has an election. Contains a future that completes when the process leads, and the status
+    /// of the election. When the term ends, the manager stops the controller.
     pub(crate) lead: Option<(BoxFuture<'static, ()>, Status)>,
-    /// The shard group of all controllers, which the manager joins.
+    /// The shard group that the manager joins for all of its controllers.
     pub(crate) group: Option<Group>,
     pub(crate) graceful: BoxFuture<'static, ()>,
     pub(crate) forced: BoxFuture<'static, ()>,
@@ -26,24 +26,25 @@ pub(crate) struct Managed {
 pub(super) struct Start {
     pub(super) on: Option<BoxFuture<'static, ()>>,
     pub(super) elector: Option<LeaderElector>,
-    /// The status of an election that the manager takes part in.
+    /// The status of the manager's election.
     pub(super) election: Option<Status>,
-    /// True if the watches do not run before the start.
+    /// True if the watches start only when the controller starts.
     pub(super) is_cold: bool,
 }
 
 impl Start {
-    /// Returns true if the controller must wait before it starts.
+    /// Returns true if the controller must wait for a trigger or an election before it starts.
     pub(super) fn is_awaited(&self) -> bool {
         self.on.is_some() || self.elector.is_some()
     }
 
-    /// Returns the status of the election, if the controller runs only while this process leads.
+    /// Returns the status of the election without which the controller must not run.
     pub(super) fn election_status(&self) -> Option<Status> {
         self.elector.as_ref().map(LeaderElector::status).or_else(|| self.election.clone())
     }
 
-    /// Waits until the controller may start. Dropping the future withdraws from the election.
+    /// Waits for the trigger, and then for the election. If the future is dropped, the process withdraws from the
+    /// election.
     pub(super) async fn wait_for_start(self) -> Right {
         if let Some(on) = self.on {
             on.await;
@@ -52,10 +53,10 @@ impl Start {
     }
 }
 
-/// The right of this process to run a controller, or the controllers of a manager.
+/// The right of this process to run one controller, or all controllers of a manager.
 #[derive(Default)]
 pub(crate) enum Right {
-    /// The process needs neither an election nor a group.
+    /// There is neither an election nor a group, so this process may always run.
     #[default]
     Free,
     Term(Term),
@@ -63,7 +64,7 @@ pub(crate) enum Right {
 }
 
 impl Right {
-    /// Waits until this process leads, if there is an election.
+    /// Waits until this process leads. Returns immediately if there is no election.
     pub(crate) async fn wait_for_term(elector: Option<LeaderElector>) -> Self {
         match elector {
             Some(elector) => Self::Term(elector.acquire().await),
@@ -71,7 +72,7 @@ impl Right {
         }
     }
 
-    /// Joins the group, if any: see [`Group::join`].
+    /// Joins the group by [`Group::join`]. Returns `self` if there is no group.
     pub(crate) async fn or_join(
         self,
         group: Option<Group>,
@@ -83,7 +84,7 @@ impl Right {
         }
     }
 
-    /// Waits until the right is lost, and returns the reason.
+    /// Waits until this process loses the right, and returns the cause as an error.
     pub(crate) async fn wait_for_loss(&self) -> RunnerError {
         match self {
             Self::Free => pending().await,
@@ -92,7 +93,7 @@ impl Right {
         }
     }
 
-    /// Releases the lease of a term.
+    /// Releases the Lease of the election. Does nothing if there is no election.
     pub(crate) async fn release_lease(self) {
         if let Self::Term(term) = self
             && let Err(error) = term.release().await

@@ -1,14 +1,13 @@
-//! The state of a controller, for its observers.
+//! The part of a controller's state that its queue does not contain.
 
 use super::sharding::HeldShards;
 use super::writes::Writes;
 use crate::ObjectKey;
 use crate::membership::GroupStatus;
 
-/// The state of a controller that its queue does not contain, for a dashboard.
+/// The part of a controller's state that its queue does not contain, for example for a dashboard.
 ///
-/// All clones refer to the same controller. The methods hold a lock for a short time, and perform
-/// no I/O.
+/// All clones show the same controller. Each method holds a lock for a short time, and performs no I/O.
 ///
 /// ```
 /// use requeue_kube::ObjectKey;
@@ -33,20 +32,20 @@ pub struct Status {
 }
 
 impl Status {
-    /// Returns the reason why the run of an object waits, if the queue does not know this reason.
+    /// Returns the reason why an object waits, if only the controller knows it, and not the queue.
     ///
-    /// The reason is that a watch has not shown a [write](Writes) of the object's last run yet, or
-    /// that the object's shard is being listed or handed over.
+    /// There are two such reasons. A watch has not reported a [write](Writes) of the object's last run yet. Or the
+    /// object's shard is being listed or handed over.
     ///
-    /// For all other reasons see [`Entry::explain`](requeue::Entry::explain).
+    /// [`Entry::explain`](requeue::Entry::explain) returns all other reasons.
     #[must_use]
     pub fn why_waits(&self, object: &ObjectKey) -> Option<String> {
-        // The shard is checked first, because the writes of its objects have no effect while the
-        // shard moves.
+        // The shard comes first. While it is being gained or released, its objects do not run, even if all own writes
+        // are shown.
         self.held.wait_of(object).or_else(|| self.writes.wait_of(object))
     }
 
-    /// Returns the state of the shard group, or `None` if the controller has not joined a group.
+    /// Returns the state of the controller's shard group, or `None` if the controller has not joined a group.
     #[must_use]
     pub fn shard_group(&self) -> Option<GroupStatus> {
         self.held.group_status()

@@ -1,4 +1,4 @@
-//! Triggers for reconciliation, and the conditions for the start and the shutdown of a controller.
+//! The methods of a controller that set triggers, and that set when it starts and shuts down.
 
 use std::fmt::Debug;
 use std::future::Future;
@@ -20,10 +20,9 @@ where
     K: Clone + Resource + DeserializeOwned + Debug + Send + Sync + 'static,
     K::DynamicType: Eq + Hash + Clone,
 {
-    /// Reconciles all objects each time that `trigger` yields, for example after a change of the
-    /// configuration.
+    /// Reconciles all objects each time that `trigger` yields an item, for example after the configuration has changed.
     ///
-    /// These objects have [low priority](crate::controller::LOW_PRIORITY), so that changed objects go first.
+    /// These runs have [low priority](crate::controller::LOW_PRIORITY). Objects that change run first.
     ///
     /// # Examples
     ///
@@ -35,7 +34,7 @@ where
     /// use futures_util::stream;
     ///
     /// # let _ = |controller: Controller<ConfigMap>| {
-    /// // A comparison of all objects every hour.
+    /// // Reconciles all objects once per hour.
     /// let hours = stream::unfold((), async |()| {
     ///     tokio::time::sleep(Duration::from_secs(3600)).await;
     ///     Some(((), ()))
@@ -50,9 +49,9 @@ where
 
     /// Reconciles the objects that `trigger` yields.
     ///
-    /// The items of the stream are [`ObjectRef`](kube::runtime::reflector::ObjectRef)s,
-    /// [`ReconcileRequest`](kube::runtime::controller::ReconcileRequest)s, which also have a reason, or [`Request`]s,
-    /// which can have a priority.
+    /// The items of the stream can be [`ObjectRef`](kube::runtime::reflector::ObjectRef)s,
+    /// [`ReconcileRequest`](kube::runtime::controller::ReconcileRequest)s, which contain a reason, or [`Request`]s,
+    /// which can contain a priority.
     ///
     /// In kube, this method is unstable, and accepts only `ObjectRef`s.
     ///
@@ -65,7 +64,7 @@ where
     /// use kube::runtime::reflector::ObjectRef;
     ///
     /// # let _ = |controller: Controller<ConfigMap>| {
-    /// // For example the names in a stream of webhooks.
+    /// // For example, webhooks send the names of objects.
     /// let names = stream::iter(["a", "b"].map(|name| ObjectRef::new(name).within("default")));
     /// let controller = controller.reconcile_on(names);
     /// # };
@@ -90,7 +89,7 @@ where
         self.parts.others.triggers.push(Box::new(move |enqueuer: Arc<Enqueuer>| {
             let on_item = move |item| {
                 add(&enqueuer, item);
-                // A stream that is always ready must yield to other tasks.
+                // The stream may always be ready. It must yield to the other tasks of the runtime from time to time.
                 consume_budget()
             };
             trigger.for_each(on_item).boxed()
@@ -100,12 +99,12 @@ where
 
     /// Shuts down gracefully when `trigger` completes.
     ///
-    /// From then on, no run starts. Runs in flight can complete until the [time
-    /// limit](super::Config::shutdown_timeout). The stream then ends.
+    /// From then on, no run starts. Runs in flight can complete until the [time limit](super::Config::shutdown_timeout)
+    /// has passed. The controller's stream then ends.
     ///
-    /// If runs were still in flight at the time limit, the last item of the stream is a
-    /// [`RunnerError::CutOff`](super::RunnerError::CutOff). The method can be called several times.
-    /// The first trigger that completes counts.
+    /// If runs are still in flight at the time limit, the last item of the stream is
+    /// [`RunnerError::CutOff`](super::RunnerError::CutOff). If this method is called several times, the first trigger
+    /// that completes starts the shutdown.
     ///
     /// # Examples
     ///
@@ -117,7 +116,7 @@ where
     /// # let _ = |controller: Controller<ConfigMap>| {
     /// let stop = CancellationToken::new();
     /// let controller = controller.graceful_shutdown_on(stop.clone().cancelled_owned());
-    /// // Later: `stop.cancel()`.
+    /// // The shutdown begins at the call of `stop.cancel()`.
     /// # };
     /// ```
     pub fn graceful_shutdown_on(
@@ -128,14 +127,14 @@ where
         self
     }
 
-    /// Shuts down [gracefully](Self::graceful_shutdown_on) on Ctrl-C or SIGTERM.
+    /// Shuts down [gracefully](Self::graceful_shutdown_on) at the first Ctrl-C or SIGTERM.
     ///
-    /// At the second signal, the stream ends immediately, and runs in flight are
-    /// [dropped](super::RunnerError::CutOff) at an `await`.
+    /// At the second signal, the controller [drops](super::RunnerError::CutOff) the runs in flight at an `await`, and
+    /// its stream ends immediately.
     ///
     /// # Panics
     ///
-    /// The stream panics if a signal handler cannot be installed.
+    /// The stream panics if the handler of a signal cannot be installed.
     ///
     /// # Examples
     ///
@@ -158,22 +157,21 @@ where
         self
     }
 
-    /// Delays the start until `trigger` completes, for example until this process is the leader.
+    /// Delays the start of the controller until `trigger` completes, for example until this process is the leader.
     ///
-    /// Until then, the controller is in standby. Watches run and update the [store](Self::store), unless
-    /// [`without_warmup`](Self::without_warmup) is set, but no object is queued. At the start, all objects in the store
-    /// are queued, with [low priority](crate::controller::LOW_PRIORITY).
+    /// Until then, the controller is in standby. Its watches run and update the [store](Self::store), unless
+    /// [`without_warmup`](Self::without_warmup) is set. No object is queued. At the start, all objects in the store are
+    /// queued with [low priority](crate::controller::LOW_PRIORITY).
     ///
-    /// If the lease is lost, the caller must drop the stream immediately. With
-    /// [`leader_election`](Self::leader_election), the controller itself stops in this case. To
-    /// stop while the process still leads, use
-    /// [`graceful_shutdown_on`](Self::graceful_shutdown_on).
+    /// If the trigger waits for a Lease, the caller must drop the stream immediately when the Lease is lost. With
+    /// [`leader_election`](Self::leader_election), the controller does this itself. To stop while the process still
+    /// leads, use [`graceful_shutdown_on`](Self::graceful_shutdown_on).
     ///
     /// # Examples
     ///
-    /// A program with a [`Fence`](crate::leader::Fence), or with work other than controllers, can connect a controller
-    /// with the program's election. In standby, the controller already runs its watches and updates its store, so that
-    /// it starts immediately when the process leads:
+    /// A program needs this method if it has its own election, because it uses a [`Fence`](crate::leader::Fence) or has
+    /// other work than controllers. In standby, the controller already runs its watches and updates its store. It
+    /// therefore starts immediately when the process leads:
     ///
     /// ```no_run
     /// # use std::{pin::pin, sync::Arc};
@@ -205,12 +203,12 @@ where
     /// lead.cancel();
     /// tokio::select! {
     ///     biased;
-    ///     // The return drops the work at its current `await`.
+    ///     // The lease was lost. The return drops the work at its current `await`.
     ///     lost = term.lost() => return Err(lost.into()),
     ///     ended = &mut work => {
-    ///         // After an error, dropped runs may still have effects, so the lease is not released, but expires.
+    ///         // Requests of dropped runs may still take effect, so the lease is not released, but expires.
     ///         ended?;
-    ///         // The controller has shut down gracefully. The lease was renewed in the meantime.
+    ///         // The controller has shut down gracefully. Until now, the election has renewed the lease.
     ///         term.release().await?;
     ///     }
     /// }
@@ -222,26 +220,26 @@ where
         self
     }
 
-    /// Runs the controller only while this process leads. One of several replicas works, and the
-    /// others stand by.
+    /// Runs the controller only while this process is the leader. One of several replicas reconciles objects. The other
+    /// replicas are in standby.
     ///
-    /// - **Start.** The controller takes part in the election when its watches have listed their objects, so a replica
-    ///   that cannot list never leads. [Without warmup](Self::without_warmup), the controller lists after it has become
-    ///   the leader, and releases the lease if it cannot list. With [`start_on`](Self::start_on), the controller takes
-    ///   part only after the trigger has completed. Until this process leads, the controller is in standby, as
-    ///   described at `start_on`.
-    /// - **Shutdown.** During a [shutdown](Self::graceful_shutdown_on), the controller renews the lease while runs in
-    ///   flight complete, for at most [`shutdown_timeout`](super::Config::shutdown_timeout). The controller then
-    ///   releases the lease, so that another replica starts immediately. If runs were dropped, the lease is not
-    ///   released, but expires.
-    /// - **Loss of the lease.** All runs in flight are immediately dropped, each at an `await`. The stream ends with
-    ///   [`RunnerError::LeadershipLost`](super::RunnerError::LeadershipLost) before another replica leads. The process
-    ///   should then exit, because an elector leads only once.
+    /// - **Start.** The controller takes part in the election when its watches have listed their objects. A replica
+    ///   that cannot list therefore never leads. [Without warmup](Self::without_warmup), the controller lists after it
+    ///   has become the leader, and releases the lease if the list fails. With [`start_on`](Self::start_on), the
+    ///   controller takes part only after the trigger has completed. Until this process leads, the controller is in
+    ///   standby, as described at `start_on`.
+    /// - **Shutdown.** During a [shutdown](Self::graceful_shutdown_on), the controller renews the lease until the runs
+    ///   in flight have completed, for at most [`shutdown_timeout`](super::Config::shutdown_timeout). It then releases
+    ///   the lease, so that another replica starts immediately. If runs were dropped, it does not release the lease,
+    ///   and the lease expires.
+    /// - **Loss of the lease.** The controller immediately drops all runs in flight, each at an `await`. The stream
+    ///   ends with [`RunnerError::LeadershipLost`](super::RunnerError::LeadershipLost) before another replica can lead.
+    ///   The process should then exit, because an elector leads only once.
     ///
-    /// Work that blocks its thread cannot be dropped, and writes that were already sent cannot be recalled. A
-    /// [`Fence`](crate::leader::Fence) protects against both. To use a fence, connect the controller and the election
-    /// yourself, as in the example of [`start_on`](Self::start_on). A [`Manager`](crate::Manager::leader_election) runs
-    /// several controllers with one lease.
+    /// The controller cannot drop a run that blocks its thread, and cannot recall a request that it has sent. A
+    /// [`Fence`](crate::leader::Fence) protects objects against both. To use a fence, create the election yourself, as
+    /// in the example of [`start_on`](Self::start_on). A [`Manager`](crate::Manager::leader_election) runs several
+    /// controllers with one lease.
     ///
     /// ```no_run
     /// # use std::{sync::Arc, time::Duration};
@@ -270,10 +268,10 @@ where
         self
     }
 
-    /// Starts the watches only after the trigger of [`start_on`](Self::start_on) has completed, or
-    /// when this process leads.
+    /// Delays the start of the watches until the trigger of [`start_on`](Self::start_on) has completed, or until this
+    /// process leads.
     ///
-    /// By default, the watches also run in standby, so that a new leader starts immediately.
+    /// By default, the watches run in standby too, so that a new leader can start without waiting for its lists.
     pub fn without_warmup(mut self) -> Self {
         self.parts.start.is_cold = true;
         self

@@ -1,4 +1,4 @@
-//! The description of a kind that a controller watches in addition to its own kind.
+//! The kinds that a controller watches in addition to its own kind.
 
 use std::borrow::Borrow;
 use std::fmt::{self, Debug};
@@ -24,12 +24,11 @@ use crate::relist::{self, Events};
 use crate::shared::{Object, SharedWatch};
 use crate::watch::{Observation, Watch, watch_name};
 
-/// A kind that a controller watches in addition to its own kind, for
-/// [`watch_owned`](crate::Controller::watch_owned) and
-/// [`watch_mapped`](crate::Controller::watch_mapped).
+/// A kind that a controller watches in addition to its own kind. Pass it to
+/// [`watch_owned`](crate::Controller::watch_owned) or [`watch_mapped`](crate::Controller::watch_mapped).
 ///
-/// [`owns`](crate::Controller::owns) and [`watches`](crate::Controller::watches) suffice for a watch without options. A
-/// `Watched` has a source, and options that can be combined:
+/// For a watch without options, [`owns`](crate::Controller::owns) and [`watches`](crate::Controller::watches) suffice.
+/// A `Watched` has one source of objects, and accepts these options:
 ///
 /// | source | objects | options |
 /// |---|---|---|
@@ -38,7 +37,7 @@ use crate::watch::{Observation, Watch, watch_name};
 /// | [`stream`](Self::stream) | the objects of your stream of raw events | [`filter`](Self::filter) |
 /// | [`shared`](Self::shared) | the objects of a [`SharedWatch`], each in an `Arc` | [`filter`](Self::filter), and [`SharedWatch::optional`] |
 ///
-/// Namespaces, labels and fields come from the [`Api`] and the [`watcher::Config`]. A constructor whose name ends with
+/// The [`Api`] and the [`watcher::Config`] select namespaces, labels and fields. A constructor whose name ends with
 /// `_with` is for a kind that is known only at run time.
 ///
 /// ```no_run
@@ -117,18 +116,17 @@ where
 }
 
 impl<O: Resource> Watched<O> {
-    /// States that the kind may not be installed.
+    /// Permits that the API server does not serve the kind.
     ///
-    /// While the API server does not serve the kind, the controller works without it. The controller does not wait for
-    /// the kind before it starts, and no error is reported. If the first list fails for another reason, such as a
-    /// missing permission, the error is reported, but does not delay the start. Once the kind is installed, the watch
-    /// begins. If the kind is removed, its objects count as deleted, and the controller waits again. One message is
-    /// logged for each of these changes.
+    /// While the API server does not serve the kind, the controller starts and works without this watch, and reports no
+    /// error. The watch begins when the kind is installed. When the kind is removed, the controller treats its objects
+    /// as deleted, and waits again. The controller logs one message for each of these changes. If the first list fails
+    /// for another reason, such as a missing permission, the controller reports the error, and starts anyway.
     ///
-    /// With the permission to list and watch `customresourcedefinitions` of `apiextensions.k8s.io`, the watch begins
-    /// when the definition exists. The permission can be limited to the definition's name, such as
-    /// `certificates.cert-manager.io`. Without this permission, and for kinds of aggregated API servers, the controller
-    /// retries the watch with kube's backoff, which is at most 30 s.
+    /// The controller finds out that the kind is installed in one of two ways. If it may list and watch
+    /// `customresourcedefinitions` of `apiextensions.k8s.io`, it waits for the kind's definition. The permission can be
+    /// limited to the definition's name, such as `certificates.cert-manager.io`. Without the permission, and for kinds
+    /// of aggregated API servers, it retries the watch with kube's backoff, which is at most 30 s.
     pub fn optional(mut self) -> Self {
         self.source.is_optional = true;
         self
@@ -136,8 +134,8 @@ impl<O: Resource> Watched<O> {
 }
 
 impl<O: Resource> Watched<O, Events<O>> {
-    /// Watches the objects of a stream of raw events: see
-    /// [`for_stream`](crate::Controller::for_stream).
+    /// Watches the objects of a stream of raw events. [`for_stream`](crate::Controller::for_stream) describes such a
+    /// stream.
     ///
     /// ```no_run
     /// # use k8s_openapi::api::core::v1::{ConfigMap, Secret};
@@ -149,7 +147,7 @@ impl<O: Resource> Watched<O, Events<O>> {
     /// # let _ = |controller: Controller<ConfigMap>, api: Api<Secret>| {
     /// let (secrets, writer) = reflector::store();
     /// let events = watcher(api, watcher::Config::default()).reflect(writer);
-    /// // The reconciler reads `secrets`.
+    /// // `secrets` is a reader for the reconciler.
     /// let controller = controller.watch_owned(Watched::stream(events));
     /// # };
     /// ```
@@ -174,7 +172,7 @@ where
     O: Clone + Resource + Send + Sync + 'static,
     O::DynamicType: Eq + Hash + Clone,
 {
-    /// Watches the objects of a shared watch. A mapper receives each object in an `Arc`, from the store of the watch.
+    /// Watches the objects of a shared watch. A mapper receives an `Arc` of each object from the store of the watch.
     pub fn shared(watch: &SharedWatch<O>) -> Self {
         Self::from_source(watch.clone(), watch.dyntype().clone())
     }
@@ -185,11 +183,11 @@ impl<O: Resource, S> Watched<O, S> {
         Self { dyntype, source, predicate: None }
     }
 
-    /// Ignores changes that leave the result of `predicate` unchanged. An example of a predicate is
+    /// Ignores a change of an object if the result of `predicate` stays the same. An example is
     /// [`predicates::generation`](kube::runtime::predicates::generation).
     ///
-    /// New and deleted objects are never ignored. A second filter replaces the first filter. To use
-    /// both, [`combine`](Predicate::combine) the predicates.
+    /// A new or deleted object is never ignored. A second call replaces the predicate of the first call. To use two
+    /// predicates, [`combine`](Predicate::combine) them.
     pub fn filter(mut self, predicate: impl Predicate<O> + Send + 'static) -> Self {
         self.predicate = Some(Box::new(predicate));
         self
@@ -202,17 +200,18 @@ impl<O: Resource, S> Debug for Watched<O, S> {
     }
 }
 
-/// The relation of an object of the other kind to the objects of the controller.
+/// The relation between a watched object and the objects that the controller reconciles.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Role {
-    /// The object names its owners, which are in its namespace or have no namespace.
+    /// The watched object has owner references. Its owners are in the same namespace, or have no namespace.
     Owned,
-    /// A mapper names the objects to reconcile, which may be in another shard.
+    /// The user's mapper returns the objects to reconcile. They may be in shards that this process does not hold.
     Mapped,
 }
 
 impl<O: Resource, S> Watched<O, S> {
-    /// Returns the watch. `targets` returns the objects that an object concerns.
+    /// Creates the source for this watch. `targets` returns the objects that must be reconciled when a watched object
+    /// changes.
     pub(super) fn into_source(
         self,
         role: Role,
@@ -231,8 +230,8 @@ impl<O: Resource, S> Watched<O, S> {
         Source::new(name, kind, events, move |mut following, events| async move {
             let enqueuer = Arc::clone(&following.enqueuer);
             let related = Arc::new(RelatedWatch { kind: resource, role: following.role.take() });
-            // The API server can select owned objects only by namespace, because an owned object
-            // has another uid than its owner.
+            // If the shards depend on the uid, the API server cannot select the owned objects of a shard, because an
+            // owned object has another uid than its owner.
             let selects = |shard: &Shard| role == Role::Owned && shard.selects_owned();
             let selected = Selected::from_shard(enqueuer.ownership.fixed_shard().filter(selects));
             let mut watch = Watch::new();
@@ -243,15 +242,15 @@ impl<O: Resource, S> Watched<O, S> {
                     let observation = Observation::from_meta(item.meta()).property(property);
                     let targets = targets(item, &enqueuer);
                     let priority = |(key, priority): &Target| Some((key.clone(), (*priority)?));
-                    // Most mappers set no priorities. In this case, no memory is allocated for
-                    // priorities.
+                    // Most mappers set no priority. The check avoids the allocation of a list of priorities in this
+                    // case.
                     let priorities: Vec<_> = targets.iter().filter_map(priority).collect();
                     let targets = targets.into_iter().map(|(key, _)| key);
                     observation.concerning(targets).priorities(priorities)
                 });
                 if role == Role::Mapped {
-                    // A mapper does not know the shards, so its targets are filtered here. The store is read after the
-                    // event was applied.
+                    // The mapper does not know which objects this controller owns, so other targets are removed. The
+                    // store is read after the event was applied to it.
                     let targets = changes.iter_mut().map(|change| &mut change.targets);
                     targets.for_each(|targets| targets.retain(|target| enqueuer.is_ours(target)));
                 }
@@ -262,29 +261,30 @@ impl<O: Resource, S> Watched<O, S> {
     }
 }
 
-/// The origin of the events of a kind. This type is private, so that only the constructors of [`Watched`] name sources.
+/// A source of the events of a kind. The trait is private, so that users can create sources only by the constructors of
+/// [`Watched`].
 pub(super) trait EventSource<O: Resource>: Send + 'static {
-    /// An object as a mapper receives it.
+    /// The type in which a mapper receives an object.
     type Object;
-    /// An object in an event.
+    /// The type of an object in an event.
     type Item: Resource<DynamicType = O::DynamicType>
         + Borrow<O>
         + Into<Self::Object>
         + Send
         + 'static;
 
-    /// Returns the events. `watch` is the name of the watch.
+    /// Returns the events of the source. `watch` is the name of the watch in messages.
     fn into_events(self, watch: &str, dyntype: &O::DynamicType) -> MakeEvents<Self::Item>;
 }
 
-/// A source of events from an [`Api`].
+/// The source that watches the objects of an [`Api`].
 pub struct FromApi<O> {
     select: Box<dyn FnMut(Selected) -> StartWatch<O> + Send>,
     client: Client,
     is_optional: bool,
 }
 
-/// Starts a watch.
+/// Starts one watch. Each call begins with a list.
 type StartWatch<O> = Box<dyn FnMut() -> Events<O> + Send>;
 
 impl<O: 'static> FromApi<O> {

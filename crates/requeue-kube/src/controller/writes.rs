@@ -1,10 +1,10 @@
-//! The writes of reconcilers, and the events that show them.
+//! The writes that reconcilers make to the API server, and the events that show these writes.
 //!
-//! A write is *shown* when a watch of its kind has reported it. From then on, a store that the watch maintains contains
-//! the write. If a run has made a write that is not shown yet, its object waits for the event before it runs again.
+//! A write is *shown* when a watch of its kind has reported it, so that a store of this watch contains it. If a run has
+//! made a write that is not shown yet, the run's object does not run again before the event of the write arrives.
 //!
-//! Resource versions of one resource are compared as integers, as [Kubernetes
-//! allows](https://kubernetes.io/docs/reference/using-api/api-concepts/#resource-versions).
+//! The resource versions of one resource are compared as integers, which [Kubernetes
+//! permits](https://kubernetes.io/docs/reference/using-api/api-concepts/#resource-versions).
 
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
@@ -24,19 +24,19 @@ use super::reason::Reason;
 use crate::ObjectKey;
 use crate::watch::hash;
 
-/// The number of events of a kind that are remembered. They are needed for a write that is recorded
-/// after its event has arrived.
+/// The number of past events of a kind that are stored. An event can arrive before its write is recorded. The write is
+/// then found to be shown by a stored event.
 const RECENT: usize = 1024;
 
-/// The minimum time for which the events of own writes start no run.
+/// The minimum time for which a write is stored in order to recognize its event, if own writes are suppressed.
 const SUPPRESSED: Duration = Duration::from_secs(10);
 
 tokio::task_local! {
-    /// The run that the task executes: the writes of its controller, and its object.
+    /// The run that the current task executes: the `Writes` of the run's controller, and the run's object.
     static RUN: (Writes, ObjectKey);
 }
 
-/// A kind of objects in any version, as its group and its name.
+/// A kind of objects, as its group and its name. All versions of a kind are equal.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub(super) struct Kind(Arc<(String, String)>);
 
@@ -46,29 +46,28 @@ impl Kind {
     }
 }
 
-/// The writes of a controller's reconcilers, so that no run reads a cache that is older than the
-/// controller's own writes.
+/// The recorded writes of a controller's reconcilers. They prevent a run on a store that does not contain the
+/// controller's own writes yet.
 ///
-/// A reconciler records the response of each write. Its object then does not run again until the
-/// controller's watch of that kind has shown the write. The object waits for the event. It is not
-/// polled, and no failure is counted. Writes of kinds that the controller does not watch delay
-/// nothing.
+/// A reconciler records the response of each write. Afterwards, the run's object does not run again until the
+/// controller's watch of the written kind has reported the write. The event of the write starts the run, without
+/// polling, and the wait is not a failure. A write of a kind that the controller does not watch delays no run.
 ///
-/// The object waits at most for [`Config::own_writes_timeout`](super::Config::own_writes_timeout), because an event may
-/// never come, for example if the watch has a selector that excludes the object. After this time, the object runs, and
-/// the metric `stale_sync_timeouts_total` counts the run.
+/// The wait is limited by [`Config::own_writes_timeout`](super::Config::own_writes_timeout), because the event may
+/// never come. For example, the selector of the watch may exclude the written object. After this time, the object runs,
+/// and the metric `stale_sync_timeouts_total` counts the run.
 ///
-/// With several watches of one kind, the first event that shows a write counts, because the other
-/// watches may have selectors that exclude the object. The store of another watch may not contain
-/// the write yet. A [`SharedWatch`](crate::shared::SharedWatch) has only one store.
+/// If the controller has several watches of the kind, the wait ends at the first event that shows the write. The other
+/// watches may have selectors that exclude the object. Their stores may not contain the write yet. A
+/// [`SharedWatch`](crate::shared::SharedWatch) has only one store.
 ///
-/// A write without a response cannot be recorded. If the connection breaks, the API server may have executed the write.
-/// Use server-side apply, or derive the names of the objects that a run creates from its object. A repeated write then
-/// creates no second object.
+/// A write without a response cannot be recorded, and the API server may have executed it, for example if the
+/// connection broke. A later run may then repeat the write. To prevent a second object, use server-side apply, or
+/// derive the names of created objects from the run's object.
 ///
-/// Read the objects from a store that the controller's own watches maintain: [`Controller::store`]
-/// for its own kind, and [`Watched::stream`] with
-/// [`reflect`](kube::runtime::WatchStreamExt::reflect) for other kinds.
+/// A reconciler must read objects from the stores of the controller's own watches. For the controller's own kind, this
+/// is [`Controller::store`]. For other kinds, it is a store that [`reflect`](kube::runtime::WatchStreamExt::reflect)
+/// fills, with [`Watched::stream`].
 ///
 /// ```
 /// use std::sync::Arc;
@@ -115,39 +114,41 @@ pub struct Writes(#[educe(Debug(ignore))] Arc<Mutex<State>>);
 #[derive(Default)]
 struct State {
     kinds: HashMap<Kind, Watched>,
-    /// The objects with writes that are not shown.
+    /// The objects that have writes that are not shown yet.
     open: HashMap<ObjectKey, Open>,
-    /// The open writes in the order in which their time limits pass.
+    /// The writes that are not shown yet, in the order of their time limits.
     limits: VecDeque<(Instant, Kind, Write)>,
     timeout: Duration,
-    /// The number of writes that were recorded.
+    /// The number of writes recorded so far. It is the number of the last write.
     recorded: u64,
-    /// The events that arrived for each object in flight, if own writes are suppressed.
+    /// If own writes are suppressed: for each object in flight, the adds that are held back until its run has ended.
     in_flight: HashMap<ObjectKey, Vec<Held>>,
     suppresses: bool,
 }
 
-/// A kind that the controller watches, with its writes.
+/// A kind that the controller watches, and the writes to objects of the kind.
 #[derive(Default)]
 struct Watched {
-    /// The watches of this kind, by their numbers.
+    /// The watches of this kind, by the numbers of their sources.
     watches: BTreeMap<usize, Progress>,
-    /// The open writes by resource version. Deletions without a version are in `deletions`.
+    /// The writes that are not shown yet, by resource version. Deletions whose responses have no version are in
+    /// `deletions`.
     versions: BTreeMap<u64, Vec<Write>>,
     deletions: Vec<Write>,
     recent: VecDeque<Shown>,
-    /// The writes whose events start no run of the object for which the write was made, by version.
+    /// The writes whose events must not start a run, by resource version. Only the object of the run that made the
+    /// write is suppressed.
     own: BTreeMap<u64, Vec<Write>>,
 }
 
 #[derive(Default)]
 struct Progress {
-    /// The highest resource version that the watch has shown.
+    /// The highest resource version that the watch has reported.
     reached: u64,
-    /// The highest version in the list in progress.
+    /// The highest resource version in the list in progress.
     listing: u64,
-    /// The numbers of writes that were recorded before two lists began: the list in progress, and the last complete
-    /// list.
+    /// The value of `State::recorded` when a list began. `recorded` belongs to the list in progress, and `listed` to
+    /// the last complete list.
     recorded: u64,
     listed: u64,
 }
@@ -155,43 +156,43 @@ struct Progress {
 #[derive(Clone)]
 struct Write {
     key: ObjectKey,
-    /// The object that was written.
+    /// The object that was written, which may be another object than that of the run.
     object: ObjectKey,
     uid: u64,
-    /// The version in the response, or `None` for a deletion whose response has no version.
+    /// The resource version in the response, or `None` if the response to a deletion has no version.
     version: Option<u64>,
     number: u64,
 }
 
-/// An event of one object.
+/// The state of an object that an event shows.
 #[derive(Clone, Copy)]
 struct Shown {
     uid: u64,
     version: u64,
-    /// True if the object no longer exists, or is being deleted.
+    /// True if the object no longer exists, or has a deletion timestamp.
     is_deleted: bool,
 }
 
-/// The state of the stores at the delivery of an object, compared with the writes of the object's
-/// runs.
+/// The result of the comparison, at the delivery of an object, between the stores and the writes of the object's
+/// earlier runs.
 pub(super) enum Freshness {
     Fresh,
-    /// A write is not shown yet, so the run waits, but at most for this time.
+    /// A write is not shown yet. The run must wait for its event, at most for this time.
     Stale(Duration),
-    /// The run has waited for the maximum time, and starts.
+    /// The object has already waited for the maximum time, so its run starts anyway.
     TimedOut,
 }
 
 struct Open {
-    /// The numbers of the open writes.
+    /// The numbers of the object's writes that are not shown yet.
     writes: Vec<u64>,
     until: Instant,
-    /// True if the object was delivered and its run waits.
+    /// True if the object was delivered, and its run waits for these writes.
     waits: bool,
 }
 
-/// An add that waits for the end of the run in flight, because its event may show a write that the
-/// run has not recorded yet.
+/// An add that the enqueuer holds back until the run in flight has ended. Its event may show a write that the run has
+/// not recorded yet.
 pub(super) struct Held {
     kind: Kind,
     shown: Shown,
@@ -200,7 +201,7 @@ pub(super) struct Held {
 }
 
 impl Shown {
-    /// Returns `None` for an object without a numeric resource version.
+    /// Returns `None` if the object's resource version is not a number.
     fn from_meta(meta: &ObjectMeta, is_gone: bool) -> Option<Self> {
         Some(Self {
             uid: hash(&meta.uid),
@@ -214,13 +215,13 @@ fn numeric_version(meta: &ObjectMeta) -> Option<u64> {
     meta.resource_version.as_ref()?.parse().ok()
 }
 
-/// The event that causes an add.
+/// The event that causes adds.
 #[derive(Clone, Copy)]
 pub(super) struct Origin<'a> {
     kind: &'a Kind,
     progressed: Option<Progressed>,
-    /// True if the event combines several changes. The last change may be an own write, although an earlier change came
-    /// from another client.
+    /// True if the event combines several changes. Even if the last change is an own write, an earlier one may be
+    /// another client's.
     is_merged: bool,
 }
 
@@ -234,12 +235,12 @@ impl<'a> Origin<'a> {
         Self { kind, progressed: Progressed::from_event(event), is_merged }
     }
 
-    /// Returns the name of the kind of the watch.
+    /// Returns the name of the watched kind.
     pub(super) fn kind(&self) -> &'a str {
         &self.kind.0.1
     }
 
-    /// Returns the version that the event shows, if the event may show only an own write.
+    /// Returns the state that the event shows, if it is possible that the event shows an own write and nothing else.
     fn only_shows(&self) -> Option<Shown> {
         match self.progressed {
             Some(Progressed::Shown(shown)) if !self.is_merged => Some(shown),
@@ -248,7 +249,7 @@ impl<'a> Origin<'a> {
     }
 }
 
-/// The part of an event that is relevant for writes.
+/// The part of an event that decides which writes are shown.
 #[derive(Clone, Copy)]
 enum Progressed {
     ListBegan,
@@ -272,15 +273,14 @@ impl Progressed {
 }
 
 impl Writes {
-    /// Records the response of a write: a create, replace, patch or apply of an object or of a
+    /// Records the response of a write. The write can be a create, replace, patch or apply of an object, or of a
     /// subresource such as `status`.
     ///
-    /// Call this method in the reconciler, on the task on which the controller runs it. On any other task, such as a
-    /// task that the reconciler has spawned, call [`record_for`](Self::record_for), because `record` only logs a
-    /// warning there.
+    /// Call this method on the task on which the controller runs the reconciler. On any other task, for example one
+    /// that the reconciler has spawned, this method only logs a warning. Call [`record_for`](Self::record_for) there.
     ///
-    /// An object without a uid, or with a resource version that is not a number, is ignored,
-    /// because its event could not be recognized.
+    /// The method ignores an object that has no uid, or whose resource version is not a number, because the controller
+    /// could not recognize its event.
     ///
     /// # Examples
     ///
@@ -309,7 +309,7 @@ impl Writes {
         }
     }
 
-    /// Like [`record`](Self::record), for a write of the run of `object`.
+    /// Like [`record`](Self::record), for a write by the run of `object`. The method can be called on any task.
     pub fn record_for<K, O>(&self, object: &ObjectRef<K>, written: &O)
     where
         K: Lookup,
@@ -319,10 +319,10 @@ impl Writes {
         self.record_version(ObjectKey::from(object), written, &O::DynamicType::default());
     }
 
-    /// Records the response of a deletion.
+    /// Records the response of a delete request.
     ///
-    /// A deletion is shown when the object no longer exists or has a deletion timestamp. In all other respects, the
-    /// method works like [`record`](Self::record).
+    /// The deletion is shown when a watch has reported that the object no longer exists, or that it has a deletion
+    /// timestamp. Otherwise, the method works like [`record`](Self::record).
     ///
     /// ```no_run
     /// use k8s_openapi::api::core::v1::Secret;
@@ -342,7 +342,7 @@ impl Writes {
         let Some(key) = self.current_run() else { return };
         let kind = Kind::from_type::<O>(&O::DynamicType::default());
         match deleted {
-            // The object continues to exist for some time, with this version.
+            // The object has a finalizer, and continues to exist. The deletion timestamp is a write with this version.
             Either::Left(object) if object.meta().deletion_timestamp.is_some() => {
                 self.record_version(key, object, &O::DynamicType::default());
             }
@@ -354,7 +354,7 @@ impl Writes {
                 let details = status.details.as_ref();
                 if let Some(uid) = details.map(|it| &it.uid).filter(|uid| !uid.is_empty()) {
                     let name = details.map_or("", |it| &it.name);
-                    // The response of a completed delete does not contain the namespace.
+                    // The response of a completed deletion contains the uid, but no namespace and no version.
                     let object = ObjectKey::new(None, name);
                     self.open_write(key, &kind, (object, hash(&Some(uid))), None);
                 }
@@ -362,9 +362,10 @@ impl Writes {
         }
     }
 
-    /// Returns the object of the run that this task executes.
+    /// Returns the object whose run the current task executes.
     fn current_run(&self) -> Option<ObjectKey> {
-        // A reconciler may use the `Writes` of another controller, which does not execute this run.
+        // A reconciler may by mistake use the `Writes` of another controller. That controller does not execute this
+        // run.
         let run =
             RUN.try_with(|(writes, key)| Arc::ptr_eq(&writes.0, &self.0).then(|| key.clone()));
         let key = run.ok().flatten();
@@ -395,7 +396,7 @@ impl Writes {
         self.0.lock().open_write(Write { key, object, uid, version, number: 0 }, kind);
     }
 
-    /// Returns the latest write for which the run of `key` waits.
+    /// Returns a text for the latest write for which the run of `key` waits.
     pub(super) fn wait_of(&self, key: &ObjectKey) -> Option<String> {
         let state = self.0.lock();
         let open = state.open.get(key).filter(|open| open.waits)?;
@@ -413,26 +414,25 @@ impl Writes {
         })
     }
 
-    /// Sets the time limit of a wait. If `suppress` is true, the events of own writes start no
-    /// run.
+    /// Sets the maximum time for which a run waits. If `suppress` is true, the events of own writes start no run.
     pub(super) fn set_limits(&self, timeout: Duration, suppress: bool) {
         let mut state = self.0.lock();
         state.timeout = timeout;
         state.suppresses = suppress;
     }
 
-    /// Adds a watch of `kind`.
+    /// Registers a watch of `kind`. From then on, writes of this kind delay runs.
     pub(super) fn add_watch(&self, kind: Kind, number: usize) {
         self.0.lock().kinds.entry(kind).or_default().watches.insert(number, Progress::default());
     }
 
-    /// Executes the run of `key`, whose writes are then recorded for it.
+    /// Executes the run of `key`. Writes that the task records during the run belong to `key`.
     pub(super) async fn record_during<F: Future>(&self, key: ObjectKey, run: F) -> F::Output {
         RUN.scope((self.clone(), key), run).await
     }
 
-    /// The controller calls this method at the delivery of `key`. Returns the freshness of the
-    /// stores.
+    /// Compares the stores with the writes of the earlier runs of `key`. The controller calls this method at each
+    /// delivery of `key`.
     pub(super) fn begin_run(&self, key: &ObjectKey) -> Freshness {
         let mut state = self.0.lock();
         let state = &mut *state;
@@ -447,19 +447,19 @@ impl Writes {
             state.open.remove(key);
         }
         if state.suppresses {
-            // An entry may exist already, because the end of the previous run may not be recorded
-            // here yet.
+            // The map may already have an entry, because `end_run` may not have been called for the previous run yet.
             state.in_flight.entry(key.clone()).or_default();
         }
         if timed_out { Freshness::TimedOut } else { Freshness::Fresh }
     }
 
-    /// The controller calls this method after the run of `key`. Returns the adds that waited for the end of the run.
+    /// Returns the adds that were held back until the run of `key` has ended. The controller calls this method after
+    /// each run.
     pub(super) fn end_run(&self, key: &ObjectKey) -> Vec<Held> {
         self.0.lock().in_flight.remove(key).unwrap_or_default()
     }
 
-    /// Returns true if an event shows a write of a run of `key`, and must start no run of `key`.
+    /// Returns true if the event shows a write by a run of `key`, so that the event must not start a run of `key`.
     pub(super) fn is_own(&self, event: Origin<'_>, key: &ObjectKey) -> bool {
         let Some(shown) = event.only_shows() else { return false };
         let state = self.0.lock();
@@ -468,8 +468,8 @@ impl Writes {
         own.is_some_and(|writes| writes.iter().any(is_by_key))
     }
 
-    /// Keeps an add until the end of the run of `key`, if there is such a run, and if the event of the add may show a
-    /// write that the run has not recorded yet. Returns the add otherwise.
+    /// Holds an add back until the run of `key` has ended, if a run is in flight and the event may show a write that
+    /// the run has not recorded yet. Otherwise, returns the add's reason.
     pub(super) fn hold_add(
         &self,
         key: &ObjectKey,
@@ -488,8 +488,7 @@ impl Writes {
         }
     }
 
-    /// Forgets the open writes of an object that no longer exists, and the adds that wait for its
-    /// run.
+    /// Forgets the writes of an object that no longer exists, and the adds that are held back until its run has ended.
     pub(super) fn forget_writes(&self, key: &ObjectKey) {
         let mut state = self.0.lock();
         state.open.remove(key);
@@ -498,13 +497,13 @@ impl Writes {
         }
     }
 
-    /// The controller calls this method when all watches have ended. From now on, no run waits for an event. Returns
-    /// the adds that waited for the ends of runs, with their objects, and the objects whose runs waited.
+    /// Ends all waits for events, because all watches have ended. Returns the adds that were held back, with their
+    /// keys. Also returns the keys whose runs waited.
     pub(super) fn stop_waits(&self) -> (Vec<(ObjectKey, Held)>, Vec<ObjectKey>) {
         let mut state = self.0.lock();
-        // Without watched kinds, no write delays a run.
+        // If no kind is watched, no write delays a run.
         state.kinds.clear();
-        // No event would end the wait of a held add, so no add is held from this line on.
+        // From this line on, no add is held back.
         state.suppresses = false;
         let in_flight = std::mem::take(&mut state.in_flight).into_iter();
         let held =
@@ -513,8 +512,7 @@ impl Writes {
         (held.collect(), waiting.collect())
     }
 
-    /// Like [`forget_writes`](Self::forget_writes), for the objects for which `is_gone` returns
-    /// true.
+    /// Like [`forget_writes`](Self::forget_writes), for all objects for which `is_gone` returns true.
     pub(super) fn forget_all(&self, is_gone: impl Fn(&ObjectKey) -> bool) {
         let mut state = self.0.lock();
         state.open.retain(|key, _| !is_gone(key));
@@ -522,8 +520,8 @@ impl Writes {
         in_flight.filter(|(key, _)| is_gone(key)).for_each(|(_, held)| held.clear());
     }
 
-    /// The controller calls this method after it has applied an event. Returns the objects whose runs waited for the
-    /// event and can now start.
+    /// Closes the writes that the event shows. The controller calls this method after it has applied the event to its
+    /// store. Returns the objects whose runs waited only for these writes.
     pub(super) fn apply_progress(&self, event: Origin<'_>, watch: usize) -> Vec<ObjectKey> {
         let progress = |progressed| self.0.lock().apply_progress(event.kind, watch, progressed);
         event.progressed.map(progress).unwrap_or_default()
@@ -535,20 +533,20 @@ impl State {
         let now = Instant::now();
         self.expire_writes(now);
         let Some(watched) = self.kinds.get_mut(kind) else { return };
-        // A timeout that is out of range has no effect.
+        // If the timeout exceeds the range of `Instant`, the limit is about 34 years.
         let until = now.checked_add(self.timeout).unwrap_or(now + Duration::from_secs(1 << 30));
         if let (true, Some(version)) = (self.suppresses, write.version) {
             watched.own.entry(version).or_default().push(write.clone());
             if let Some(held) = self.in_flight.get_mut(&write.key) {
-                // The event of this write has arrived before the response, so the event starts no
-                // run.
+                // If the event of this write has arrived before the response, the enqueuer has held its add back. The
+                // add is dropped, because it must start no run.
                 held.retain(|held| held.kind != *kind || !held.shown.is_version(&write));
             }
-            // The event may come after the run's wait for it, so the write is remembered for longer. The limit is for
-            // events that never come.
+            // The event may come after the run has stopped waiting for it, so the write is stored for at least
+            // `SUPPRESSED`. The limit removes writes whose events never come.
             self.limits.push_back((until.max(now + SUPPRESSED), kind.clone(), write.clone()));
         }
-        // The event can arrive before the response does.
+        // The event can arrive before the response. In this case, no run must wait.
         if watched.has_shown(&write) {
             return;
         }
@@ -565,14 +563,14 @@ impl State {
         self.limits.push_back((until, kind.clone(), write));
     }
 
-    /// Forgets writes whose time limit has passed.
+    /// Removes the writes whose time limit has passed.
     fn expire_writes(&mut self, now: Instant) {
         while self.limits.front().is_some_and(|(until, ..)| *until <= now) {
             let Some((_, kind, write)) = self.limits.pop_front() else { return };
             if let Some(open) = self.open.get_mut(&write.key) {
                 open.writes.retain(|number| *number != write.number);
-                // The entry of a waiting run stays, because the run itself removes it, and counts that it has waited
-                // for the maximum time.
+                // If the run waits, the entry remains. The next `begin_run` removes it, and counts a run that has
+                // waited for the maximum time.
                 if open.writes.is_empty() && !open.waits {
                     self.open.remove(&write.key);
                 }
@@ -586,7 +584,7 @@ impl State {
         }
     }
 
-    /// Closes a write. Returns the object if the write was its last open write and its run waits.
+    /// Marks a write as shown. Returns the object if its run waited, and this write was the last one.
     fn close_write(&mut self, write: &Write) -> Option<ObjectKey> {
         let open = self.open.get_mut(&write.key)?;
         open.writes.retain(|number| *number != write.number);
@@ -619,7 +617,8 @@ impl State {
             Progressed::ListEnded => {
                 progress.reached = progress.reached.max(progress.listing);
                 progress.listed = progress.recorded;
-                // A deleted object is not in the list. The deletion is shown if it was recorded before the list began.
+                // A deleted object is missing in the list. Its deletion is shown if it was recorded before all watches
+                // of the kind began their last complete list.
                 let before = watched.watches.values().map(|progress| progress.listed).min();
                 let is_gone =
                     |write: &Write| write.version.is_none() && Some(write.number) <= before;
@@ -631,8 +630,8 @@ impl State {
                 if watched.recent.len() > RECENT {
                     watched.recent.pop_front();
                 }
-                // If the kind has only one watch, the version that this watch has reached answers the question without
-                // a search.
+                // If the kind has only one watch, `take_reached` finds all shown writes by their version, and the
+                // search is not needed.
                 if watched.watches.len() > 1 || event.is_deleted {
                     watched.take_shown(|write| event.shows_write(write), &mut shown);
                 }
@@ -645,7 +644,7 @@ impl State {
 }
 
 impl Shown {
-    /// Returns true if the event shows exactly the version that this write created.
+    /// Returns true if the event shows the object exactly as this write has left it.
     fn is_version(&self, write: &Write) -> bool {
         self.uid == write.uid && write.version == Some(self.version) && !self.is_deleted
     }
@@ -660,10 +659,9 @@ impl Shown {
 }
 
 impl Watched {
-    /// Returns the highest version that all watches of the kind have shown.
+    /// Returns the resource version up to which every watch of the kind has reported all writes.
     fn lowest_reached(&self) -> u64 {
-        // The lowest version is used, because versions of different objects arrive in order only
-        // within one watch.
+        // The result is the minimum, because versions of different objects arrive in order only within one watch.
         self.watches.values().map(|progress| progress.reached).min().unwrap_or(0)
     }
 
@@ -672,7 +670,7 @@ impl Watched {
             || self.recent.iter().rev().any(|event| event.shows_write(write))
     }
 
-    /// Moves the writes that satisfy `is_shown` to `shown`.
+    /// Moves the writes for which `is_shown` returns true from this kind to `shown`.
     fn take_shown(&mut self, is_shown: impl Fn(&Write) -> bool, shown: &mut Vec<Write>) {
         self.versions.retain(|_, writes| {
             shown.extend(writes.extract_if(.., |write| is_shown(write)));
@@ -681,21 +679,21 @@ impl Watched {
         shown.extend(self.deletions.extract_if(.., |write| is_shown(write)));
     }
 
-    /// Moves the writes that all watches have reached to `shown`.
+    /// Moves the writes up to the version that all watches have reached to `shown`.
     fn take_reached(&mut self, shown: &mut Vec<Write>) {
         let reached = self.lowest_reached();
         while let Some(entry) = self.versions.first_entry().filter(|it| *it.key() <= reached) {
             shown.extend(entry.remove());
         }
-        // Writes of exactly the reached version are kept, because the event of this version may not be compared with
-        // them yet.
+        // A write with exactly the reached version stays, because the enqueuer may not have compared the event of this
+        // version with it yet.
         while let Some(entry) = self.own.first_entry().filter(|it| *it.key() < reached) {
             entry.remove();
         }
     }
 }
 
-/// Keeps only the values of `version` that satisfy `keep`.
+/// Removes the values of `version` for which `keep` returns false.
 fn retain_writes<T>(map: &mut BTreeMap<u64, Vec<T>>, version: u64, keep: impl Fn(&T) -> bool) {
     if let Entry::Occupied(mut values) = map.entry(version) {
         values.get_mut().retain(keep);

@@ -1,5 +1,4 @@
-//! The encoding of a controller's metrics, with controller-runtime's names, help texts, labels and
-//! buckets.
+//! The metric families of a controller, with controller-runtime's names, help texts, labels and buckets.
 
 use std::fmt;
 use std::sync::Arc;
@@ -16,7 +15,7 @@ use self::Values::{Depths, One, ReconcileTime, Results};
 use super::Series;
 use super::meters::RESULTS;
 
-/// The values of a controller at one moment.
+/// The values of one controller's metrics, read at one time.
 pub(super) struct Sample {
     series: Arc<Series>,
     depths: Vec<(String, usize)>,
@@ -30,13 +29,13 @@ impl Sample {
     }
 }
 
-/// The name, the help text and the values of a metric family. The names of counters do not contain
-/// the suffix `_total`.
+/// A metric family: its name, its help text and the kind of its values. The name of a counter does not include the
+/// suffix `_total`.
 pub(super) type Family = (&'static str, &'static str, Values);
 
-/// The values of a family in a sample. Each value has the label `controller`. Values of the queue also have the label
-/// `name`, with the same content. `Results` and `Depths` have several values each, with another label to distinguish
-/// them.
+/// The values of a family for one controller. Each value has the label `controller`. If a value is from the queue, it
+/// also has the label `name`, with the same content. `Results` and `Depths` have several values, which a further label
+/// distinguishes.
 pub(super) enum Values {
     Results,
     ReconcileTime,

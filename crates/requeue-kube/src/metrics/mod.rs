@@ -1,6 +1,6 @@
-//! Metrics of controllers, with controller-runtime's names, labels and buckets.
+//! Metrics of controllers, with the names, labels and buckets of controller-runtime's metrics.
 //!
-//! Dashboards and alerts for controller-runtime work unchanged.
+//! Dashboards and alerts that were written for controller-runtime also work with these metrics.
 
 mod families;
 mod meters;
@@ -20,11 +20,11 @@ use self::families::{FAMILIES, Sample, encode_family};
 pub(crate) use self::meters::{Meters, Outcome};
 use crate::ObjectQueue;
 
-/// The controllers in a Prometheus registry.
+/// The metrics of the controllers that are in one Prometheus registry.
 ///
-/// Create one value for each registry, and pass it to each [`Controller::metrics`](crate::Controller::metrics).
-/// Controllers are read only when the registry is encoded. The series of a controller appear when it starts, and
-/// disappear when it ends.
+/// Create one value for each registry, and pass it to each [`Controller::metrics`](crate::Controller::metrics). The
+/// metrics read the state of the controllers only when the registry is encoded. The series of a controller exist from
+/// its start to its end.
 ///
 /// ```
 /// use prometheus_client::registry::Registry;
@@ -37,8 +37,8 @@ use crate::ObjectQueue;
 ///
 /// # Export
 ///
-/// The metrics work as for a queue: see [`requeue::metrics::Metrics`]. Do not register both in one registry, because
-/// both have series whose names begin with `workqueue_`.
+/// [`requeue::metrics::Metrics`] describes how to export the metrics. Do not register both values in one registry,
+/// because both contain series whose names begin with `workqueue_`.
 ///
 /// # Series
 ///
@@ -62,17 +62,17 @@ use crate::ObjectQueue;
 /// | `workqueue_unfinished_work_seconds` | `name`, `controller` | the sum of the times since delivery of all keys in flight |
 /// | `workqueue_longest_running_processor_seconds` | `name`, `controller` | the longest time since delivery of a key in flight |
 ///
-/// The series of elections and shard groups are described at [`LeaseMetrics`].
+/// [`LeaseMetrics`] describes the series of elections and shard groups, which this value also contains.
 ///
-/// A scrape reads counters, so its duration does not depend on the number of keys.
+/// A scrape reads only counters. Its duration does not depend on the number of keys.
 #[derive(Clone, Debug)]
 pub struct Metrics(Arc<Shown>);
 
 impl Metrics {
-    /// Registers one collector in `registry`.
+    /// Creates the metrics, and registers them in `registry`.
     ///
-    /// Call this function once for each registry, because two collectors would both write the
-    /// headers of all families.
+    /// Call this function once for each registry. A second value in the same registry would write the headers of all
+    /// families again.
     pub fn register(registry: &mut Registry) -> Self {
         let shown = Arc::new(Shown::default());
         registry.register_collector(Box::new(Arc::clone(&shown)));
@@ -81,20 +81,20 @@ impl Metrics {
 
     pub(crate) fn show_series(&self, series: &Arc<Series>) {
         let mut controllers = self.0.controllers.lock();
-        // The references are weak, so the series of a controller end with the controller, not with the registry.
+        // The registry has only a weak reference to each controller, so the series of a controller end when it ends.
         controllers.retain(|_, series| series.strong_count() > 0);
         controllers.insert(series.name.clone(), Arc::downgrade(series));
     }
 }
 
-/// The metrics of elections and shard groups.
+/// Returns the metrics of elections and shard groups in the same registry.
 impl AsRef<LeaseMetrics> for Metrics {
     fn as_ref(&self) -> &LeaseMetrics {
         &self.0.leases
     }
 }
 
-/// The metrics of a controller, which exist as long as it runs.
+/// The state from which the metrics of one controller are read. It exists while the controller runs.
 pub(crate) struct Series {
     pub(crate) name: String,
     pub(crate) workers: usize,
@@ -103,14 +103,14 @@ pub(crate) struct Series {
     priorities: Mutex<Priorities>,
 }
 
-/// The priorities that were seen so far. Each has a series, which remains.
+/// All priorities that were seen so far. Each has a series that remains, even if no key has this priority now.
 #[derive(Default)]
 struct Priorities {
     seen: BTreeSet<i32>,
     exceeded: bool,
 }
 
-/// controller-runtime's limit.
+/// The maximum number of priorities with a series each, as in controller-runtime.
 const MOST_PRIORITIES: usize = 25;
 
 impl Series {
@@ -124,28 +124,29 @@ impl Series {
         })
     }
 
-    /// Returns the depth for each value of the label `priority`. `total` is the depth of all priorities.
+    /// Returns the depth for each value of the label `priority`. `total` is the depth of all priorities together.
     fn depths_by_priority(&self, total: usize) -> Vec<(String, usize)> {
-        // The call returns one priority more than the limit permits, so that an exceeded limit is detected.
+        // The call returns at most one priority more than is permitted, which suffices to notice that the limit is
+        // exceeded.
         let depths: BTreeMap<_, _> =
             self.queue.ready_and_dirty_by_priority(MOST_PRIORITIES + 1).into_iter().collect();
         let mut priorities = self.priorities.lock();
         priorities.seen.extend(depths.keys());
-        // After the limit was exceeded once, the series stay omitted, because they must not appear and disappear
-        // repeatedly.
+        // Once the limit is exceeded, the series of the single priorities never return. Otherwise, they would appear
+        // and disappear repeatedly.
         priorities.exceeded |= priorities.seen.len() > MOST_PRIORITIES;
         if priorities.exceeded {
             priorities.seen.clear();
             return vec![("exceeded_cardinality_limit".to_owned(), total)];
         }
-        // Priority 0, which every change has, is present from the start.
+        // Every change has priority 0, so its series exists from the start.
         priorities.seen.insert(0);
         let depth = |priority: &i32| depths.get(priority).copied().unwrap_or(0);
         priorities.seen.iter().map(|priority| (priority.to_string(), depth(priority))).collect()
     }
 }
 
-/// The collector in the registry.
+/// The collector that is registered in the registry.
 #[derive(Default, Educe)]
 #[educe(Debug)]
 struct Shown {

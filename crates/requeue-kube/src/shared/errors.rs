@@ -1,4 +1,5 @@
-//! Copies of the errors of a shared watch, one for each subscriber.
+//! Copies of a shared watch's errors. kube's errors cannot be cloned, but each subscriber needs
+//! one.
 
 use std::error::Error;
 use std::fmt;
@@ -6,11 +7,12 @@ use std::sync::Arc;
 
 use kube::runtime::watcher;
 
-/// Returns an error with the same kind and message.
+/// Returns an error of the same variant, with the same message.
 pub(super) fn copy_error(error: &Arc<watcher::Error>) -> watcher::Error {
     let copied = |cause: &kube::Error| match cause {
         kube::Error::Api(status) => kube::Error::Api(status.clone()),
-        // Other errors of kube cannot be cloned, so the copy refers to the original.
+        // Other variants of kube's error cannot be cloned. The copy contains a reference to the
+        // original error.
         _ => kube::Error::Service(Box::new(Copied(Arc::clone(error)))),
     };
     match &**error {
@@ -24,13 +26,13 @@ pub(super) fn copy_error(error: &Arc<watcher::Error>) -> watcher::Error {
     }
 }
 
-/// The cause of an error that cannot be cloned.
+/// An error that refers to the cause of another error.
 #[derive(Debug)]
 struct Copied(Arc<watcher::Error>);
 
 impl Copied {
-    /// Returns the cause of the error, because the copy already has the message of the error
-    /// itself.
+    /// Returns the cause of the original error. The message of the original error itself is already
+    /// in the copy.
     fn cause(&self) -> &(dyn Error + 'static) {
         self.0.source().unwrap_or(&*self.0)
     }

@@ -1,4 +1,4 @@
-//! Indexes of the objects of a shared watch.
+//! Indexes, which find the objects of a shared watch by the result of a function.
 
 use std::borrow::Borrow;
 use std::collections::{BTreeMap, HashMap};
@@ -12,24 +12,24 @@ use parking_lot::{Mutex, RwLock};
 
 use crate::ObjectKey;
 
-/// The objects of a [`SharedWatch`](super::SharedWatch), found by the values that a function
-/// returns for each object.
+/// An index of the objects of a [`SharedWatch`](super::SharedWatch). A function of the user returns the values of each
+/// object. The index finds all objects that have a given value.
 ///
-/// An index is created by [`SharedWatch::by_index`](super::SharedWatch::by_index), and contains the objects of the
-/// watch's store. The index is updated directly after the store, and before the subscribers receive the event. The
-/// index is cheap to clone.
+/// [`SharedWatch::by_index`](super::SharedWatch::by_index) creates an index of all objects in the watch's store. The
+/// watch updates the store, then the index, and then notifies its subscribers of the change. A clone of the index
+/// shares its content.
 ///
-/// A look-up takes constant time, plus the time for its result. A look-up does not wait for the watch, except while an
-/// update is being written. For each object and value, the index keeps two copies of the object's key, which share
-/// their text, and two copies of the value. For each object and value, the copies need about 150 bytes plus the memory
-/// that the value allocates. The objects themselves are shared with the store.
+/// The time of a look-up depends only on the size of its result. A look-up waits only while a change is being written
+/// to the index. For each object and value, the index has two copies of the key, which share their text, and two copies
+/// of the value. This takes about 150 bytes, plus the memory that the value allocates. The objects are shared with the
+/// store.
 #[derive(Educe)]
 #[educe(Clone(bound()), Debug(bound()))]
 pub struct Index<V, K>(#[educe(Debug(ignore))] Arc<RwLock<Entries<V, K>>>);
 
 struct Entries<V, K> {
     objects: HashMap<V, BTreeMap<ObjectKey, Arc<K>>>,
-    /// For each object that has values, its values.
+    /// The values of each object that has at least one value.
     values: HashMap<ObjectKey, Vec<V>>,
 }
 
@@ -38,7 +38,7 @@ impl<V: Hash + Eq + Clone, K> Index<V, K> {
         Self(Arc::new(RwLock::new(Entries { objects: HashMap::new(), values: HashMap::new() })))
     }
 
-    /// Returns the objects with this value, in the order of their keys.
+    /// Returns the objects that have this value, sorted by key.
     #[must_use]
     pub fn get<Q>(&self, value: &Q) -> Vec<Arc<K>>
     where
@@ -53,7 +53,7 @@ impl<V: Hash + Eq + Clone, K> Index<V, K> {
             .unwrap_or_default()
     }
 
-    /// Returns the keys of the objects with this value, in order.
+    /// Returns the sorted keys of the objects that have this value.
     #[must_use]
     pub fn keys<Q>(&self, value: &Q) -> Vec<ObjectKey>
     where
@@ -93,36 +93,36 @@ impl<V: Hash + Eq + Clone, K> Entries<V, K> {
     }
 }
 
-/// The updates of an index. The watch does not know the type of the index's values.
+/// An index that a watch updates. The trait hides the type of the index's values from the watch.
 ///
-/// [`prepare_object`](Self::prepare_object) calls the function of the user, which may be slow, before the watch takes
-/// its lock. The other methods call that function only for objects that were not prepared.
+/// The user's function may be slow. [`prepare_object`](Self::prepare_object) calls it before the watch acquires its
+/// lock. The other methods call it only for objects that were not prepared.
 pub(super) trait Update<K>: Send + Sync {
-    /// Computes the values of an object that will be inserted, alone or as part of a list.
+    /// Computes and stores the values of an object that the watch will insert, alone or in a list.
     fn prepare_object(&self, key: &ObjectKey, object: &K);
-    /// Forgets computed values that were not used, because a new list begins.
+    /// Drops computed values that no insertion has used, because another list begins.
     fn begin_list(&self);
     fn put_object(&self, key: &ObjectKey, object: &Arc<K>);
     fn remove_object(&self, key: &ObjectKey);
-    /// Replaces all objects.
+    /// Replaces all objects in the index by these objects.
     fn replace_objects(&self, objects: &[(ObjectKey, Arc<K>)]);
 }
 
-/// An index, and its function.
+/// An index with the user's function that computes its values.
 pub(super) struct Indexed<V, K, F> {
     index: Index<V, K>,
     reader: Mutex<Reader<V, F>>,
 }
 
-/// The function of an index. Also stores its results for objects that are not in the index yet,
-/// with the resource versions of these objects.
+/// The user's function, and its results for objects that are not in the index yet. Each result is stored with the
+/// resource version of its object.
 struct Reader<V, F> {
     function: F,
     prepared: HashMap<ObjectKey, (Option<String>, Vec<V>)>,
 }
 
 impl<V, F> Reader<V, F> {
-    /// Returns the values of an object. If the function panics, the object has no values.
+    /// Calls the user's function for an object. If the function panics, the object has no values.
     fn read_values<K, I>(&self, key: &ObjectKey, object: &K) -> Vec<V>
     where
         F: Fn(&K) -> I,
@@ -172,8 +172,7 @@ where
     }
 
     fn put_object(&self, key: &ObjectKey, object: &Arc<K>) {
-        // The values are computed before the entries are locked, because a look-up must not wait
-        // for a function of the user.
+        // The values are computed before the index is locked. Otherwise, look-ups would wait for the user's function.
         let values = self.reader.lock().take_values(key, &**object);
         let mut entries = self.index.0.write();
         entries.remove_object(key);
@@ -185,7 +184,7 @@ where
     }
 
     fn replace_objects(&self, objects: &[(ObjectKey, Arc<K>)]) {
-        // Look-ups use the old entries until the new entries are complete.
+        // Look-ups see the old entries until all new entries are complete.
         let mut fresh = Entries { objects: HashMap::new(), values: HashMap::new() };
         let mut reader = self.reader.lock();
         for (key, object) in objects {

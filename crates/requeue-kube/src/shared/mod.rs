@@ -1,7 +1,8 @@
-//! One watch and one store for several controllers of a process.
+//! A watch and a store of one kind, which several controllers of a process share.
 //!
-//! Two controllers that need the objects of one kind usually have a watch and a store each. With a [`SharedWatch`],
-//! they share one watch and one store. After an outage, there is only one list, and each object is in memory only once.
+//! Without this module, each controller has a watch and a store for each kind that it needs. With a [`SharedWatch`],
+//! several controllers use one watch and one store. Each object is then in memory once, and is listed only once after
+//! an outage.
 //!
 //! ```no_run
 //! use k8s_openapi::api::core::v1::{ConfigMap, Node, Pod};
@@ -20,7 +21,7 @@
 //!         let pods = by_node.keys(&node.name_any());
 //!         pods.into_iter().map(|pod| pod.to_ref(())).collect::<Vec<ObjectRef<Pod>>>()
 //!     };
-//!     // Each pod runs when its node changes.
+//!     // When a node changes, the controller runs each pod on this node.
 //!     let of_pods =
 //!         Controller::for_shared(&pods).watches(nodes, watcher::Config::default(), on_node);
 //!     let maps = Api::<ConfigMap>::all(client);
@@ -66,29 +67,29 @@ use crate::key::ObjectKind;
 use crate::watch::watch_name;
 use crate::{ObjectKey, optional, relist};
 
-/// A watch of one kind, scope and selector, and its store, for several controllers of a process.
+/// A watch of one kind, scope and selector, with its store. Several controllers of a process can share it.
 ///
-/// Pass the watch to [`Controller::for_shared`] and [`Watched::shared`]. The watch begins when the first of these
-/// controllers starts, and ends when all these controllers have ended and all clones of this value are dropped.
+/// Pass it to [`Controller::for_shared`] and [`Watched::shared`]. The watch begins when the first of these controllers
+/// starts. It ends when all these controllers have ended, and all clones of this value are dropped.
 ///
-/// - **Deletions are delivered**, including deletions while the watch was disconnected. kube's shared streams deliver
-///   no deletions.
-/// - **Each subscriber is a queue.** A slow subscriber delays no other subscriber, and needs memory only for the keys
-///   of objects that have changed since it last read. The subscriber then reads the latest state of these objects.
-///   Several changes of an object become one event, which
+/// - **Subscribers receive deletions**, including those of objects that were deleted while the watch was disconnected.
+///   kube's shared streams report no deletions.
+/// - **Each subscriber has a queue.** A slow subscriber does not delay other subscribers. Its queue contains the keys
+///   of the objects that have changed since it last read. The subscriber then reads the latest state of these objects.
+///   If an object has changed several times, the subscriber receives one event, which
 ///   [`suppress_own_writes`](crate::controller::Config::suppress_own_writes) never suppresses.
-/// - **A late subscriber** first receives the current state, as a first list.
-/// - **After an outage**, the watch requests only one list from the API server. Each controller
-///   reconciles only the objects that have changed.
-/// - **Errors** of the watch are reported by each controller. The watch uses kube's backoff, and not the backoff of
-///   [`Controller::trigger_backoff`]. If a subscriber has a shard group or an election, the first list is repeated at
-///   least once per retry period.
+/// - **A late subscriber** first receives all objects in the store, as its first list.
+/// - **After an outage**, the watch lists its objects once. Each controller reconciles only the objects that have
+///   changed.
+/// - **Errors** of the watch appear in the stream of each controller. The watch has kube's backoff. It ignores the
+///   backoff of [`Controller::trigger_backoff`]. If a subscriber has a shard group or an election, the watch repeats
+///   its first list at least once per retry period of the group or election.
 ///
-/// With a [shard](crate::Controller::shard), each controller drops the objects of other shards, but the store contains
-/// all objects.
+/// If a controller has a [shard](crate::Controller::shard), it drops the objects of other shards. The shared store
+/// contains the objects of all shards.
 ///
-/// The store contains each object once. For each object, each subscriber also remembers the key, the uid, the version
-/// and the targets, which need about 100 bytes, and 16 bytes for each target.
+/// The store contains each object once. For each object, each subscriber stores the key, the uid, the version and the
+/// targets. This takes about 100 bytes, and 16 bytes for each target.
 ///
 /// [`Controller::for_shared`]: crate::Controller::for_shared
 /// [`Watched::shared`]: crate::controller::Watched::shared
@@ -103,24 +104,24 @@ where
 struct Inner<K: ObjectKind> {
     dyntype: K::DynamicType,
     fanout: Arc<Mutex<Fanout<K>>>,
-    /// The future of the watch, before the watch begins.
+    /// The future that runs the watch, until the watch begins.
     start: Mutex<Option<BoxFuture<'static, ()>>>,
-    /// The task of the watch, after the watch has begun. Dropping the task ends the watch.
+    /// The task that runs the watch, from its beginning. The watch ends when this value is dropped.
     task: Mutex<JoinSet<()>>,
 }
 
-/// The state that the watch changes and the subscribers read. The state has one lock, so that a subscriber receives
-/// each change exactly once, either in the store when it reads a list, or as a key.
+/// The state that the watch writes and the subscribers read, under one lock. A subscriber therefore receives each
+/// change exactly once: in the store when it lists, or by its queue.
 struct Fanout<K: ObjectKind> {
     dyntype: K::DynamicType,
     writer: Writer<K>,
     store: Store<K>,
     indexes: Vec<Arc<dyn Update<K>>>,
     subscribers: BTreeMap<u64, Subscriber<K>>,
-    /// The number of subscribers that were added so far.
+    /// The number of subscribers so far, including those that have ended.
     numbers: u64,
     is_listed: bool,
-    /// The shortest retry period of the groups and elections of the subscribers.
+    /// The shortest retry period of the elections and groups of all subscribers.
     list_period: Option<Duration>,
     end: Option<End>,
 }
@@ -131,22 +132,22 @@ enum End {
     Panicked,
 }
 
-/// The changes that a subscriber has not read.
+/// The changes that one subscriber has not read yet.
 struct Subscriber<K> {
-    /// True if the subscriber must read the whole store before the other changes.
+    /// True if the subscriber must list the whole store before it reads further changes.
     lists: bool,
     order: VecDeque<ObjectKey>,
     changed: HashMap<ObjectKey, Changed<K>>,
-    /// The latest error that the subscriber has not read.
+    /// The latest error of the watch, if the subscriber has not read it yet.
     error: Option<Arc<watcher::Error>>,
     wake: Arc<Notify>,
 }
 
-/// The changes of an object that a subscriber has not read.
+/// The changes of one object that a subscriber has not read yet.
 struct Changed<K> {
-    /// The last state before the deletion, if the object was deleted.
+    /// The last state of the object before its deletion. `None` if it was not deleted.
     deleted: Option<Arc<K>>,
-    /// True if several changes were combined.
+    /// True if this value combines several changes.
     is_merged: bool,
 }
 
@@ -155,7 +156,7 @@ where
     K: Clone + Resource + DeserializeOwned + fmt::Debug + Send + Sync + 'static,
     K::DynamicType: Eq + Hash + Clone,
 {
-    /// Creates a watch of the objects that `api` and `wc` select.
+    /// Creates a shared watch of the objects that `api` and `wc` select. It begins when a controller subscribes to it.
     ///
     /// # Examples
     ///
@@ -180,8 +181,8 @@ where
         Self::from_stream(relist::consistent_watch(api, &dyntype, wc), dyntype)
     }
 
-    /// Like [`new_with`](Self::new_with), for a kind that may not be installed: see
-    /// [`Watched::optional`](crate::controller::Watched::optional).
+    /// Like [`new_with`](Self::new_with), for a kind that the API server may not serve.
+    /// [`Watched::optional`](crate::controller::Watched::optional) describes the effects.
     ///
     /// # Examples
     ///
@@ -211,9 +212,9 @@ where
     K: Clone + Resource + Send + Sync + 'static,
     K::DynamicType: Eq + Hash + Clone,
 {
-    /// Shares a stream of raw events, such as a watcher whose objects are changed by `modify`.
+    /// Shares a stream of raw events, for example of a watcher whose objects `modify` changes.
     ///
-    /// `dyntype` is `()` for a kind that is known at compile time.
+    /// If the kind is known at compile time, `dyntype` is `()`.
     ///
     /// ```no_run
     /// use k8s_openapi::api::core::v1::ConfigMap;
@@ -249,11 +250,11 @@ where
         Self(Arc::new(Inner { dyntype, fanout, start: Mutex::new(Some(start)), task }))
     }
 
-    /// Returns a reader of the store, which contains the objects as they were last seen.
+    /// Returns a reader of the store, which contains the last known state of the objects.
     ///
-    /// The store is empty before the first controller has started the watch. For a kind whose objects are only looked
-    /// up, use [`watch_mapped`](crate::Controller::watch_mapped) with a mapper that returns no objects. The controller
-    /// then starts only when the store is complete.
+    /// The store is empty until a controller has started the watch. If a reconciler only reads the objects of this
+    /// kind, pass the watch to [`watch_mapped`](crate::Controller::watch_mapped) with a mapper that returns nothing.
+    /// The controller then starts only when the store is complete.
     ///
     /// # Examples
     ///
@@ -271,13 +272,12 @@ where
         self.lock_fanout().store.clone()
     }
 
-    /// Returns an index of the objects by the values that `f` returns for each object. `f` can return any number of
-    /// values.
+    /// Returns an index of the objects. `f` returns the values by which an object can be found. It can return any
+    /// number of values.
     ///
-    /// Use the index in a mapper, to find the objects that refer to a changed object. `f` is called
-    /// once for each change of an object, and once for each object of a list. A slow `f` delays
-    /// only the events of the watch. If `f` panics, the panic is logged, and the object has no
-    /// value in the index until its next change.
+    /// A mapper can use the index to find the objects that refer to a changed object. The watch calls `f` once for each
+    /// change of an object, and once for each object of a list. A slow `f` delays only the events of this watch. If `f`
+    /// panics, the watch logs the panic, and the object has no value until its next change.
     ///
     /// ```
     /// use k8s_openapi::api::core::v1::Pod;
@@ -309,16 +309,15 @@ where
         &self.0.dyntype
     }
 
-    /// Returns the events of a new subscriber. The watch begins when the stream is first polled. If a period is given,
-    /// a first list that fails is repeated at least once per period.
+    /// Adds a subscriber, and returns its events. The watch begins when this stream is first polled. `list_period` is
+    /// the maximum time between two attempts of the first list.
     pub(crate) fn subscribed_events(
         &self,
         list_period: Option<Duration>,
     ) -> BoxStream<'static, watcher::Result<Event<Object<K>>>> {
         let (number, wake) = {
             let mut fanout = self.lock_fanout();
-            // The shortest period of the subscribers applies, because all subscribers wait for the
-            // same list.
+            // All subscribers wait for the same first list, so the shortest of their periods is used.
             fanout.list_period = fanout.list_period.into_iter().chain(list_period).min();
             fanout.add_subscriber()
         };
@@ -326,8 +325,8 @@ where
         let events = stream! {
             subscription.shared.begin_watch();
             loop {
-                // The events and the end are read under one lock. Otherwise, the last events could
-                // be lost.
+                // The events and the end of the watch are read under one lock. Otherwise, events that come just before
+                // the end could be lost.
                 let (events, end) = {
                     let mut fanout = subscription.shared.lock_fanout();
                     (fanout.take_events(subscription.number), fanout.end)
@@ -352,9 +351,9 @@ where
         self.0.fanout.lock()
     }
 
-    /// Starts the watch, unless the watch has already begun.
+    /// Starts the task of the watch, unless it has already started.
     fn begin_watch(&self) {
-        // Only the first caller receives the watch, and starts it.
+        // Only the first call finds the future here, and starts it.
         let watch = self.0.start.lock().take();
         if let Some(watch) = watch {
             self.0.task.lock().spawn(watch);
@@ -362,12 +361,12 @@ where
     }
 }
 
-/// Passes the events of the watch to the fanout, until the stream ends.
+/// Applies the events of the watch to the shared state, until the stream ends.
 async fn follow_watch<K: ObjectKind>(
     fanout: Arc<Mutex<Fanout<K>>>,
     events: impl Stream<Item = watcher::Result<Event<K>>> + Send,
 ) {
-    /// Ends the streams of all subscribers, also after a panic.
+    /// Ends the streams of all subscribers when it is dropped, even after a panic.
     struct Ending<'a, K: ObjectKind>(&'a Mutex<Fanout<K>>);
 
     impl<K: ObjectKind> Drop for Ending<'_, K> {
@@ -386,8 +385,7 @@ async fn follow_watch<K: ObjectKind>(
     while let Some(event) = events.next().await {
         match event {
             Ok(event) => {
-                // The functions of the user run before the lock is acquired, because all
-                // subscribers need the lock.
+                // The user's functions are called before the lock is acquired, because all subscribers need the lock.
                 prepare_indexes(&fanout, &event);
                 fanout.lock().apply_event(event);
             }
@@ -400,12 +398,12 @@ async fn follow_watch<K: ObjectKind>(
                 }
             }
         }
-        // A stream that is always ready must yield to other tasks.
+        // The stream may always be ready. It must yield to the other tasks of the runtime from time to time.
         tokio::task::consume_budget().await;
     }
 }
 
-/// The backoff of a shared watch. It is kube's backoff, but before the first list at most the
+/// The backoff of a shared watch, which is kube's backoff. Until the first list is complete, a delay is at most the
 /// period of the subscribers.
 struct ListBackoff<K: ObjectKind> {
     backoff: DefaultBackoff,
@@ -429,7 +427,7 @@ impl<K: ObjectKind> Backoff for ListBackoff<K> {
     }
 }
 
-/// Calls the functions of the indexes for the object of an event, without the lock of the fanout.
+/// Calls the user's functions of all indexes for the objects of an event, without the lock on the shared state.
 fn prepare_indexes<K: ObjectKind>(fanout: &Mutex<Fanout<K>>, event: &Event<K>) {
     let indexes = fanout.lock().indexes.clone();
     match event {
@@ -444,8 +442,8 @@ fn prepare_indexes<K: ObjectKind>(fanout: &Mutex<Fanout<K>>, event: &Event<K>) {
 
 impl<K: ObjectKind> Fanout<K> {
     fn apply_event(&mut self, event: Event<K>) {
-        // The store changes under the lock of the subscribers. Each subscriber therefore receives the change either in
-        // its list or as a key, but never both.
+        // The store and the queues of the subscribers change under one lock. A subscriber that lists therefore sees the
+        // change either in the store or in its queue, but never in both.
         self.writer.apply_watcher_event(&event);
         match event {
             Event::Init | Event::InitApply(_) => {}
@@ -504,10 +502,10 @@ impl<K: ObjectKind> Fanout<K> {
         (self.numbers, wake)
     }
 
-    /// Returns the next events of a subscriber, or no events if the subscriber has read all events.
+    /// Returns the next events of a subscriber. The result is empty if the subscriber has read all changes.
     fn take_events(&mut self, number: u64) -> Vec<watcher::Result<Event<Object<K>>>> {
         let Some(subscriber) = self.subscribers.get_mut(&number) else { return Vec::new() };
-        // An error is passed on first, even before a list that the subscriber has not read.
+        // The subscriber receives an error first, even if it must still list the store.
         if let Some(error) = subscriber.error.take() {
             return vec![Err(errors::copy_error(&error))];
         }
@@ -532,10 +530,10 @@ impl<K: ObjectKind> Fanout<K> {
 }
 
 impl<K> Subscriber<K> {
-    /// Makes the subscriber read the whole store.
+    /// Makes the subscriber list the whole store.
     fn list_again(&mut self) {
         self.lists = true;
-        // The pending changes are dropped, because the list also shows them.
+        // The list includes the pending changes, so they are dropped.
         self.order.clear();
         self.changed.clear();
         self.wake.notify_one();
@@ -547,7 +545,8 @@ impl<K> Subscriber<K> {
         }
         match self.changed.entry(key.clone()) {
             Entry::Vacant(entry) => {
-                // The state is read from the store later, so a slow subscriber keeps no old states.
+                // The queue does not contain the new state, which is read from the store later. A slow subscriber
+                // therefore keeps no old states in memory.
                 entry.insert(Changed { deleted: deleted.cloned(), is_merged: false });
                 self.order.push_back(key.clone());
                 self.wake.notify_one();
@@ -555,7 +554,7 @@ impl<K> Subscriber<K> {
             Entry::Occupied(mut entry) => {
                 let changed = entry.get_mut();
                 changed.is_merged = true;
-                // An object that was created again must also be reported as deleted.
+                // The object was deleted, and has since been created again. The subscriber must receive both.
                 if let Some(object) = deleted {
                     changed.deleted = Some(Arc::clone(object));
                 }
@@ -570,7 +569,7 @@ impl<K> Subscriber<K> {
     }
 }
 
-/// The subscription of one subscriber. Dropping this value ends the subscription.
+/// A guard that removes the subscriber when it is dropped.
 struct Subscription<K: ObjectKind> {
     shared: SharedWatch<K>,
     number: u64,

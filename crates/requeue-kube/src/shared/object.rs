@@ -1,4 +1,4 @@
-//! An object of a shared store, as an item of an event.
+//! The type of the objects in the events of a shared watch.
 
 use std::borrow::{Borrow, Cow};
 use std::sync::Arc;
@@ -6,11 +6,12 @@ use std::sync::Arc;
 use kube::Resource;
 use kube::core::ObjectMeta;
 
-/// An object that several controllers share.
+/// An object in the store of a shared watch, as an item of an event.
 #[derive(Debug)]
 pub(crate) struct Object<K> {
     pub(crate) object: Arc<K>,
-    /// True if the event combines several changes, of which only the last state is known.
+    /// True if the object has changed several times since the last event. Only its last state is
+    /// known.
     pub(crate) is_merged: bool,
 }
 

@@ -1,4 +1,5 @@
-//! Subscribers that read at any time, and the indexes, compared with the store.
+//! Tests in which subscribers read at any time. Their events and the indexes must agree with the
+//! store.
 
 use std::collections::BTreeMap;
 
@@ -24,8 +25,8 @@ fn shared() -> SharedWatch<ConfigMap> {
     SharedWatch::from_stream(stream::pending(), ())
 }
 
-/// Reads the next events of a subscriber. Each event is `+` or `-` with the version of the object.
-/// `++` means that the event combines several changes.
+/// Reads the next events of a subscriber as texts. `+3` means that an object was put with version
+/// 3, and `-3` that it was deleted. `++3` is an event that combines several changes.
 fn read(shared: &SharedWatch<ConfigMap>, number: u64) -> Vec<String> {
     let events = shared.lock_fanout().take_events(number);
     let text = |event: watcher::Result<Event<Object<ConfigMap>>>| match event.unwrap() {
@@ -93,7 +94,7 @@ fn a_list_replaces_the_changes_that_were_not_read() {
     list(&shared, [map(0, 3)]);
     assert_eq!(read(&shared, subscriber), ["init", "+3", "done"]);
     assert!(read(&shared, subscriber).is_empty());
-    // A late subscriber reads the current state.
+    // A subscriber that is added later first receives the objects in the store.
     let (late, _) = shared.lock_fanout().add_subscriber();
     assert_eq!(read(&shared, late), ["init", "+3", "done"]);
 }
@@ -102,7 +103,8 @@ fn a_list_replaces_the_changes_that_were_not_read() {
 enum Step {
     Put(u8),
     Delete(u8),
-    /// A list. Before the list, the watch has missed that these objects were put or deleted.
+    /// The watch lists its objects. Before the list, it has missed that these objects were put
+    /// (true) or deleted (false).
     List(Vec<(u8, bool)>),
     Subscribe,
     Unsubscribe(usize),
@@ -120,7 +122,7 @@ fn any_step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// The state that a subscriber knows from its events.
+/// The state of the store, as a subscriber can infer it from its events.
 #[derive(Default)]
 struct Replica {
     known: BTreeMap<ObjectKey, u32>,
@@ -144,7 +146,7 @@ impl Replica {
         }
     }
 
-    /// Reads the next events. Returns false if there are none.
+    /// Reads the next events. Returns false if the subscriber has read all events.
     fn read(&mut self, shared: &SharedWatch<ConfigMap>, number: u64) -> bool {
         let events = shared.lock_fanout().take_events(number);
         let is_some = !events.is_empty();

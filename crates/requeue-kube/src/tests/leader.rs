@@ -1,4 +1,4 @@
-//! Controllers that run while they lead.
+//! Tests of controllers that run only while their process leads.
 
 use std::convert::Infallible;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -23,7 +23,8 @@ use crate::controller::{Action, Config, Error, RunnerError};
 use crate::leader::LeadershipLost;
 use crate::{Controller, ObjectKey, policy};
 
-/// A replica. Its runs have a fixed duration. Its log contains the start and the end of each run.
+/// A replica whose runs all have the same duration. Its log has an entry for the beginning and the
+/// end of each run.
 struct Replica {
     feed: UnboundedSender<Event<ConfigMap>>,
     log: Log,
@@ -72,7 +73,7 @@ impl Replica {
         Self { feed, log, stop, suspended, ended }
     }
 
-    /// Makes the watch list the objects `a` and `b`.
+    /// Makes the controller's watch list the objects `a` and `b`.
     fn lists(&self) {
         let list = ["a", "b"].map(|name| Event::InitApply(map(name)));
         for event in [Event::Init].into_iter().chain(list).chain([Event::InitDone]) {

@@ -1,4 +1,4 @@
-//! Managers, whose controllers run while the process leads.
+//! Tests of managers whose controllers run only while their process leads.
 
 use std::convert::Infallible;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -22,7 +22,8 @@ use crate::controller::{Action, Config, RunnerError};
 use crate::leader::LeadershipLost;
 use crate::{Controller, Manager, ObjectKey, policy};
 
-/// A replica with the controllers `first` and `second`. The log contains the start and the end of each run.
+/// A replica with two controllers, `first` and `second`. Its log has an entry for the beginning and the end of each
+/// run.
 pub(super) struct Replica {
     feeds: Vec<UnboundedSender<Event<ConfigMap>>>,
     log: Arc<Mutex<Vec<String>>>,
@@ -62,7 +63,7 @@ impl Replica {
         Self { feeds: feeds.into(), log, stop, ended }
     }
 
-    /// Makes the watch of this controller list one object.
+    /// Makes the watch of the controller with this number list one object.
     fn lists(&self, controller: usize) {
         let metadata = ObjectMeta { name: Some("a".into()), ..ObjectMeta::default() };
         let map = ConfigMap { metadata, ..ConfigMap::default() };

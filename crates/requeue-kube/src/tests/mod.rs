@@ -1,4 +1,5 @@
-//! Controllers and managers that lead, or that hold shards, with an API server in memory.
+//! Tests of controllers and managers with an election or a shard group. The API server is in
+//! memory.
 
 mod leader;
 mod leading_manager;
@@ -14,7 +15,7 @@ fn seconds(seconds: f64) -> Duration {
     Duration::from_secs_f64(seconds)
 }
 
-/// Returns an election with short names and client-go's times.
+/// Returns the configuration of an election with short names and client-go's durations.
 fn election() -> Config {
     Config::new("default", "web").host("host")
 }

@@ -1,4 +1,4 @@
-//! Replicas that start while the API server is down, or that cannot list a shard.
+//! Tests of replicas that start while the API server cannot be reached, or that cannot list the objects of a shard.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -19,7 +19,7 @@ use crate::membership::ShardGroup;
 use crate::shared::SharedWatch;
 use crate::{Controller, Manager, policy};
 
-/// The default retry period of a group and of an election.
+/// The retry period of groups and elections by default.
 const PERIOD: Duration = Duration::from_secs(2);
 const MINUTE: Duration = Duration::from_secs(60);
 
@@ -36,7 +36,7 @@ fn name() -> String {
     format!("outage {}", NAMES.fetch_add(1, Ordering::Relaxed))
 }
 
-/// Returns a controller of ConfigMaps that own Secrets, with the client of its `Api`.
+/// Returns a controller of ConfigMaps that own Secrets. It has the client of its `Api`.
 fn controller(api: &Api) -> Controller<ConfigMap> {
     let (client, wc) = (api.client(), watcher::Config::default());
     Controller::new(kube::Api::<ConfigMap>::all(client.clone()), wc.clone())
@@ -44,7 +44,7 @@ fn controller(api: &Api) -> Controller<ConfigMap> {
         .name(name())
 }
 
-/// Returns the same controller with shared watches, whose first lists are streaming lists.
+/// Returns a controller of the same kinds with shared watches. Their first lists are streaming lists.
 fn shared(api: &Api) -> Controller<ConfigMap> {
     let (client, wc) = (api.client(), watcher::Config::default().streaming_lists());
     let maps = SharedWatch::new(kube::Api::<ConfigMap>::all(client.clone()), wc.clone());
@@ -59,14 +59,14 @@ async fn reconcile(_: Arc<ConfigMap>, _: Arc<()>) -> Result<Action, Infallible> 
 struct Replica {
     held: HeldShards,
     readiness: Readiness,
-    /// The status of the election, if any.
+    /// The status of the election. `None` if the replica has a group.
     status: Option<Status>,
     task: JoinHandle<()>,
 }
 
 impl Replica {
-    /// Starts a replica. `options` adds the group or the election, and returns the status of the
-    /// election.
+    /// Starts a replica with one controller. `options` adds the group or the election to the controller, and returns
+    /// the status of the election.
     fn start(
         api: &Api,
         options: impl FnOnce(Controller<ConfigMap>) -> (Controller<ConfigMap>, Option<Status>),
@@ -77,7 +77,7 @@ impl Replica {
         Self { held, readiness, status, task: tokio::spawn(stream.for_each(async |_| {})) }
     }
 
-    /// Starts a replica with a manager, which has the group or the election.
+    /// Starts a replica with a manager. `options` adds the group or the election to the manager.
     fn managed(api: &Api, options: impl FnOnce(Manager) -> (Manager, Option<Status>)) -> Self {
         let (mut manager, status) = options(Manager::new());
         let controller = controller(api);
@@ -94,7 +94,7 @@ impl Replica {
         }
     }
 
-    /// Waits until the replica leads or holds all shards.
+    /// Waits until the replica leads, or until it holds all shards.
     async fn begins(&self) {
         while !self.acts() {
             sleep(Duration::from_millis(10)).await;
@@ -108,7 +108,7 @@ impl Drop for Replica {
     }
 }
 
-/// Returns the longest time between two lists of a kind.
+/// Returns the longest time between two consecutive lists of the same kind.
 fn longest_gap(api: &Api, kind: &str) -> Duration {
     let inner = api.inner();
     let lists = inner.lists.iter().filter(|(path, _)| path.ends_with(kind));
@@ -117,7 +117,7 @@ fn longest_gap(api: &Api, kind: &str) -> Duration {
     gaps.max().expect("several lists")
 }
 
-/// Returns the longest time between two lists of any kind of a replica.
+/// Returns the longest time between two consecutive lists of ConfigMaps or of Secrets.
 fn longest_gap_of_all(api: &Api) -> Duration {
     longest_gap(api, "/configmaps").max(longest_gap(api, "/secrets"))
 }
@@ -158,7 +158,7 @@ async fn a_replica_that_starts_during_an_outage_begins_one_retry_period_after_it
         api.inner().fails = None;
         replica.begins().await;
         let late = back.elapsed();
-        // An election retries after at most 2.2 periods.
+        // A standby repeats a read of the Lease after at most 2.2 retry periods.
         let most = if replica.status.is_some() { PERIOD * 5 / 2 } else { PERIOD * 5 / 4 };
         assert!(late < most, "{start} begins {late:?} after the outage");
         if start != "an election without warmup" {
@@ -168,7 +168,7 @@ async fn a_replica_that_starts_during_an_outage_begins_one_retry_period_after_it
     }
 }
 
-/// The former members cannot release their Leases, and no replica knows when these Leases were last renewed.
+/// The former members could not release their Leases, and no new replica knows when these Leases were last renewed.
 #[tokio::test(start_paused = true)]
 async fn after_an_outage_that_ends_all_members_the_shards_wait_for_one_lease_duration() {
     let api = Api::default();
@@ -191,7 +191,7 @@ async fn after_an_outage_that_ends_all_members_the_shards_wait_for_one_lease_dur
 #[tokio::test(start_paused = true)]
 async fn a_shard_that_cannot_be_listed_is_tried_again_after_one_retry_period() {
     let api = Api::default();
-    // The list before the join asks for one object.
+    // The list before the join asks for only one object, and succeeds.
     api.inner().fails =
         Some(|path, query| path.ends_with("/configmaps") && !query.contains("limit=1"));
     let replica = Replica::start(&api, |it| (it.shard_group(group(&api)), None));
@@ -201,7 +201,7 @@ async fn a_shard_that_cannot_be_listed_is_tried_again_after_one_retry_period() {
     assert!(gap <= PERIOD + Duration::from_millis(10), "no list for {gap:?}");
 }
 
-/// A backoff of the user.
+/// A backoff of the user, with a constant delay.
 struct Constant;
 
 impl Iterator for Constant {
@@ -216,7 +216,7 @@ impl Backoff for Constant {
     fn reset(&mut self) {}
 }
 
-/// A shared watch has kube's backoff, even if a controller has another backoff.
+/// A shared watch has kube's backoff, even if its controller has a backoff of the user.
 #[tokio::test(start_paused = true)]
 async fn shared_watches_are_repeated_once_per_retry_period_as_well() {
     for has_backoff in [false, true] {
@@ -236,8 +236,8 @@ async fn shared_watches_are_repeated_once_per_retry_period_as_well() {
     }
 }
 
-/// kube's backoff, or the user's backoff, applies unchanged if no right of the process depends on
-/// the list.
+/// If the process does not need the list in order to lead or to hold shards, kube's backoff or the user's backoff
+/// applies without a limit.
 #[tokio::test(start_paused = true)]
 async fn other_lists_have_their_own_backoff() {
     for is_alone in [true, false] {

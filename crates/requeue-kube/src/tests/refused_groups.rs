@@ -1,4 +1,4 @@
-//! Controllers and managers that cannot join their shard group.
+//! Tests of controllers and managers that cannot join their shard group.
 
 use std::convert::Infallible;
 use std::error::Error as _;
@@ -14,7 +14,8 @@ use crate::controller::Action;
 use crate::membership::ShardGroup;
 use crate::{Controller, Manager, policy};
 
-/// Returns a shard group whose lease duration and renew deadline are long enough for a busy machine.
+/// Returns a shard group whose lease duration and renew deadline are long, so that a slow machine
+/// does not end a membership.
 fn group() -> ShardGroup {
     ShardGroup::new("web", "default").objects("websites").lease(|lease| {
         let lease = lease.lease_duration(Duration::from_secs(90));
@@ -25,7 +26,7 @@ fn group() -> ShardGroup {
 #[tokio::test]
 async fn a_controller_and_a_manager_that_are_refused_name_the_cause_and_the_next_step() {
     let server = ApiServer::new();
-    // The group has a different number of shards.
+    // A group with a different number of shards already exists.
     drop(group().join(server.client()).await.unwrap());
     let shards = || group().count(32).with_client(server.client());
     let controller = |name: &str| {

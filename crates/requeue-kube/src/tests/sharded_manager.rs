@@ -1,4 +1,4 @@
-//! Managers whose controllers share one shard group.
+//! Tests of managers whose controllers share one shard group.
 
 use std::collections::BTreeSet;
 use std::convert::Infallible;
@@ -30,7 +30,7 @@ use crate::metrics::Metrics;
 use crate::range::{Shard, ShardBy};
 use crate::{Controller, Manager, ObjectKey, policy};
 
-/// The number of objects of each kind. Each object is in a separate namespace.
+/// The number of objects of each kind. Each object is in a different namespace.
 const OBJECTS: usize = 12;
 
 type Log = Arc<Mutex<Vec<String>>>;
@@ -46,7 +46,7 @@ fn unique(name: &str) -> String {
     format!("{name} {}", NAMES.fetch_add(1, Ordering::Relaxed))
 }
 
-/// Lists the objects, and then reports no changes.
+/// Returns a controller whose watch lists the objects, and then reports no changes.
 fn controller<K>(name: &str) -> Controller<K>
 where
     K: Resource<DynamicType = ()> + Default + Clone + fmt::Debug + DeserializeOwned,
@@ -76,8 +76,8 @@ where
         .name(unique(name))
 }
 
-/// A replica with a controller of ConfigMaps and a controller of Secrets. The log contains the
-/// start and the end of each run, with the name of the object.
+/// A replica with a controller of ConfigMaps and a controller of Secrets. Its log has an entry for
+/// the beginning and the end of each run, with the name of the object.
 struct Replica {
     held: [HeldShards; 2],
     status: Status,
@@ -89,8 +89,8 @@ struct Replica {
 }
 
 impl Replica {
-    /// Starts a replica whose runs of Secrets take the time `takes`. Its runs of ConfigMaps take no
-    /// time.
+    /// Starts a replica whose runs of Secrets take the time `takes`. Its runs of ConfigMaps end
+    /// immediately.
     fn start(api: &Api, takes: Duration) -> Self {
         let (stop, stopped) = oneshot::channel::<()>();
         let (force, forced) = oneshot::channel::<()>();
@@ -107,13 +107,13 @@ impl Replica {
         Self { held: [maps, secrets], status, metrics, log, stop, force, ended }
     }
 
-    /// Returns the names of the objects that this replica has begun to reconcile, and forgets them.
+    /// Returns the names of the objects whose runs have begun since the last call.
     fn take_begun(&self) -> BTreeSet<String> {
         let log = std::mem::take(&mut *self.log.lock().unwrap());
         log.iter().filter_map(|line| line.strip_suffix(" begins")).map(str::to_owned).collect()
     }
 
-    /// Returns the value of a metric of the group.
+    /// Returns the value of a metric in the replica's registry.
     fn metric(&self, name: &str) -> f64 {
         let mut text = String::new();
         encode(&mut text, &self.metrics).unwrap();
@@ -159,7 +159,7 @@ fn all() -> BTreeSet<String> {
     names("map").chain(names("secret")).collect()
 }
 
-/// Waits long enough for a handover without runs.
+/// Waits until a handover is complete, if no runs are in flight.
 async fn settle() {
     sleep(Duration::from_secs(8)).await;
 }
@@ -198,7 +198,7 @@ async fn the_controllers_of_a_replica_are_one_member_and_hold_the_same_shards() 
 async fn a_shard_moves_when_the_runs_of_all_controllers_have_ended() {
     let api = Api::default();
     let first = Replica::start(&api, Duration::from_secs(20));
-    // The runs begin within the first second, and all runs have completed after 21 s.
+    // All runs begin within 1 s, and end within 21 s.
     sleep(Duration::from_secs(2)).await;
     assert_eq!(first.take_begun(), all());
     let second = Replica::start(&api, Duration::ZERO);
@@ -206,7 +206,7 @@ async fn a_shard_moves_when_the_runs_of_all_controllers_have_ended() {
     sleep(Duration::from_secs(15)).await;
     let early = second.take_begun();
     assert!(first.log.lock().unwrap().is_empty(), "the runs go on");
-    // Until now, only shards without objects have moved.
+    // So far, only shards without objects have moved.
     assert_eq!(early, BTreeSet::new());
     assert_eq!(first.ended.await.unwrap(), Ok(()));
     settle().await;
@@ -229,7 +229,7 @@ async fn the_status_and_the_metrics_show_the_holder_of_each_shard_and_the_moves(
 
     let second = Replica::start(&api, Duration::ZERO);
     sleep(Duration::from_secs(10)).await;
-    // The Secrets in half of the shards are in flight.
+    // The runs of Secrets are in flight. Half of the shards must move.
     let releasing = first.held[1].all().into_iter().filter(|shard| {
         let key = |number: usize| {
             ObjectKey::new(Some(&format!("{number}-namespace")), &format!("secret-{number}"))
@@ -261,7 +261,8 @@ async fn the_status_and_the_metrics_show_the_holder_of_each_shard_and_the_moves(
     };
     assert_eq!((moves("handover"), moves("takeover")), (4.0, 0.0));
 
-    // A replica that is dropped holds no shards. The other replica takes its shards over.
+    // When a replica is dropped, it holds no shards. The other replica takes over the shards of the
+    // dead member.
     first.ended.abort();
     sleep(Duration::from_secs(1)).await;
     assert_eq!(first.metric("shard_group_shards_held{name=\"things\"}"), 0.0);

@@ -1,11 +1,11 @@
-//! The changes of objects that a watch has seen, also while it was disconnected.
+//! The changes of the objects of a watch, including changes while the watch was disconnected.
 //!
-//! kube's trigger streams yield single objects, so they never report a deletion that happened while the watch was
-//! disconnected. A [`Watch`] reads the raw [`Event`]s instead, and remembers the state of each object. When a new list
-//! arrives, the watch reports which objects are new, changed, unchanged or deleted. The watch also remembers which
-//! other objects each object concerns, so that an owner is notified when an owned object is deleted.
+//! kube's streams for triggers yield single objects. They do not report an object that was deleted while the watch was
+//! disconnected. A [`Watch`] reads the raw [`Event`]s, and stores the last state of each object. At the end of a list,
+//! it therefore finds which objects are new, changed, unchanged or deleted. It also stores which other objects each
+//! object concerns. If an owned object is deleted, its owner can be reconciled.
 //!
-//! A watch performs no I/O, reads no clock, and never waits. Its input is events, and its output is [`Change`]s.
+//! A `Watch` performs no I/O, reads no clock and never waits. Its input is [`Event`]s, and its output is [`Change`]s.
 
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, HashMap};
@@ -22,13 +22,13 @@ use crate::ObjectKey;
 #[cfg(test)]
 mod tests;
 
-/// The priority of objects that can wait: objects in the first list, unchanged objects in a later list, and objects
-/// that are reconciled in bulk.
+/// The priority of objects whose runs can wait. These are objects in the first list, unchanged objects in a later list,
+/// and all objects that a bulk trigger reconciles.
 ///
-/// controller-runtime uses the same value.
+/// controller-runtime has the same value.
 pub const LOW_PRIORITY: i32 = -100;
 
-/// Returns the name of a watch, for example `ConfigMap.v1 (owned)`.
+/// Returns the name of a watch in messages, for example `ConfigMap.v1 (owned)`.
 pub(crate) fn watch_name<O: Resource>(dyntype: &O::DynamicType, role: &str) -> String {
     let kind = O::kind(dyntype);
     let version = O::version(dyntype);
@@ -37,35 +37,35 @@ pub(crate) fn watch_name<O: Resource>(dyntype: &O::DynamicType, role: &str) -> S
     format!("{kind}.{version}{dot}{group} ({role})")
 }
 
-/// The state of an object when it was seen.
+/// The state of an object in one event of a watch.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Observation {
     key: ObjectKey,
     seen: Seen,
 }
 
-/// The remembered state of an object. Values that are only compared are stored as hashes, as in
-/// kube's predicates, because there can be many objects.
+/// The state of an object that the watch stores. There may be many objects. Values that are only compared are therefore
+/// stored as hashes, as in kube's predicates.
 #[derive(Clone, PartialEq, Eq, Debug)]
 struct Seen {
     uid: u64,
-    /// The version as a number, or a hash with the highest bit set if the version is not a number. `None` for an object
-    /// without a resource version, which never counts as unchanged.
+    /// The resource version as a number, or a hash with the highest bit set if it is not a number. `None` if the object
+    /// has no resource version. Such an object is never unchanged.
     resource_version: Option<NonZeroU64>,
     generation: u64,
     property: Option<NonZeroU64>,
-    /// The keys of the targets, sorted and without duplicates, because a mapper may return them in
-    /// any order.
+    /// The keys of the objects that this object concerns. They are sorted and without duplicates, because a mapper may
+    /// return them in any order.
     targets: Box<[ObjectKey]>,
-    /// The priorities of targets that have a priority. Priorities are rare, so they are boxed, and
-    /// `None` needs only eight bytes.
+    /// The priorities that the mapper has set. They are in a box, because they are rare, and a `None` then takes only
+    /// eight bytes.
     priorities: Option<Box<Priorities>>,
 }
 
 type Priorities = BTreeMap<ObjectKey, i32>;
 
 impl Observation {
-    /// Creates the observation of an object with this metadata, which concerns only itself.
+    /// Creates the observation of the object with this metadata. The object concerns only itself.
     #[must_use]
     pub fn from_meta(meta: &ObjectMeta) -> Self {
         Self {
@@ -81,8 +81,7 @@ impl Observation {
         }
     }
 
-    /// Adds the objects that this object concerns: its owners, or the objects that a mapper returns
-    /// for it.
+    /// Adds objects that this object concerns: its owners, or the objects that a mapper has returned for it.
     #[must_use]
     pub fn concerning(mut self, targets: impl IntoIterator<Item = ObjectKey>) -> Self {
         let mut targets: Vec<_> = self.seen.targets.into_iter().chain(targets).collect();
@@ -92,10 +91,10 @@ impl Observation {
         self
     }
 
-    /// Sets the priorities of objects that this object concerns.
+    /// Sets the priorities of runs of the objects that this object concerns.
     ///
-    /// All other objects have the priority of the [kind of the change](ChangeKind::priority). If an object has several
-    /// priorities, the highest priority counts.
+    /// An object that is not in `priorities` has the priority of the [kind of the change](ChangeKind::priority). If an
+    /// object occurs several times, it has the highest of its priorities.
     ///
     /// ```
     /// use k8s_openapi::api::core::v1::ConfigMap;
@@ -122,10 +121,10 @@ impl Observation {
         self
     }
 
-    /// Sets the result of a [predicate](kube::runtime::Predicate) for the object.
+    /// Sets the result of a [predicate](kube::runtime::Predicate) for this object.
     ///
-    /// If an object changes, but neither this result nor the objects that it concerns change, there
-    /// is no [`Change`]. With `None`, every change counts.
+    /// If the object changes, but neither this result nor its targets change, the watch reports no [`Change`]. With
+    /// `None`, the watch reports every change.
     #[must_use]
     pub fn property(mut self, property: Option<u64>) -> Self {
         self.seen.property = property.as_ref().map(nonzero_hash);
@@ -134,20 +133,20 @@ impl Observation {
 }
 
 impl Seen {
-    /// Returns true if this version is older than the version of `other`. Versions of one resource are compared as
-    /// integers, also between different objects.
+    /// Returns true if both versions are numbers, and this one is smaller. Numbers of different objects of one resource
+    /// can also be compared.
     fn is_older_than(&self, other: &Self) -> bool {
         let number = |seen: &Self| seen.resource_version.filter(|it| it.get() & HASHED == 0);
         number(self).zip(number(other)).is_some_and(|(this, other)| this < other)
     }
 
-    /// Forgets the version, so that the object counts as changed when it is seen again.
+    /// Removes the version, so that the next event of the object is reported as a change.
     fn without_version(mut self) -> Self {
         (self.resource_version, self.property) = (None, None);
         self
     }
 
-    /// Returns the kind of change since `before`, or `None` if the change does not count.
+    /// Returns the kind of change since `before`, or `None` if the predicate ignores the change.
     fn change_since(&self, before: &Self) -> Option<ChangeKind> {
         let concerns_the_same = self.targets == before.targets;
         let is_same_version =
@@ -172,7 +171,7 @@ pub(crate) fn hash(of: &impl Hash) -> u64 {
     hasher.finish()
 }
 
-/// Returns a hash that is not zero, so that an `Option` of the hash needs only eight bytes.
+/// Returns a hash that is never zero, so that an `Option` of the hash takes only eight bytes.
 fn nonzero_hash(of: &impl Hash) -> NonZeroU64 {
     NonZeroU64::new(hash(of)).unwrap_or(NonZeroU64::MIN)
 }
@@ -184,27 +183,27 @@ fn version_number(text: &str) -> NonZeroU64 {
     number.unwrap_or_else(|| nonzero_hash(&text) | HASHED)
 }
 
-/// The kind of a change.
+/// The kind of a change that a watch reports.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
 pub enum ChangeKind {
-    /// The object is in the first list.
+    /// The object is in the first list of the watch.
     Listed,
-    /// The object was seen again, for example in a list after `410 Gone`. The object has the same uid and the same
-    /// resource version, and concerns the same objects.
+    /// A later list, for example after `410 Gone`, contains the object with the same uid, the same resource version and
+    /// the same targets.
     Unchanged,
-    /// The object has changed, or concerns other objects. Its generation, if any, is the same. An object without a
-    /// resource version is never [`Unchanged`](Self::Unchanged), but `Updated`.
+    /// The object or its targets have changed, but its generation is the same, or it has no generation. An object
+    /// without a resource version is reported as `Updated`, never as [`Unchanged`](Self::Unchanged).
     Updated,
-    /// The object has a new generation: its desired state has changed.
+    /// The object has a new generation, which means that its desired state has changed.
     NewGeneration,
-    /// The object is new, or another object (by its uid) replaces a deleted object of the same name.
+    /// The object is new. It may have the name of a deleted object, but it has another uid.
     Created,
-    /// The object was deleted.
+    /// The object no longer exists.
     Deleted,
 }
 
 impl ChangeKind {
-    /// Returns the priority of such a change: 0, or [`LOW_PRIORITY`].
+    /// Returns the priority of a change of this kind, which is 0 or [`LOW_PRIORITY`].
     #[must_use]
     pub const fn priority(self) -> i32 {
         match self {
@@ -214,7 +213,7 @@ impl ChangeKind {
     }
 }
 
-/// Writes the change as words that follow the kind of an object, as in `Pod created`.
+/// Writes the words that follow the kind of the object in a text, such as `created` in `Pod created`.
 impl fmt::Display for ChangeKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
@@ -228,17 +227,17 @@ impl fmt::Display for ChangeKind {
     }
 }
 
-/// A change of an object.
+/// A change of an object that a watch has found.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Change {
-    /// The object.
+    /// The key of the changed object.
     pub key: ObjectKey,
-    /// The objects that the changed object concerns, or concerned before, sorted and without
-    /// duplicates.
+    /// The objects that the changed object concerns now, and those that it concerned before the change. They are sorted
+    /// and without duplicates.
     pub targets: Vec<ObjectKey>,
-    /// The kind of the change.
+    /// The kind of this change, such as a creation or a deletion.
     pub kind: ChangeKind,
-    /// The priorities in the latest known state.
+    /// The priorities that the mapper returned for the last state of the object.
     priorities: Priorities,
 }
 
@@ -253,15 +252,15 @@ impl Change {
         Self { key: key.clone(), targets, kind, priorities }
     }
 
-    /// Returns the priority of a run of `target`: its [own priority](Observation::priorities), or the priority of the
-    /// [kind](ChangeKind::priority) of this change.
+    /// Returns the priority of a run of `target`. It is the [priority of the target](Observation::priorities), or
+    /// otherwise the priority of the [kind of this change](ChangeKind::priority).
     #[must_use]
     pub fn priority_of(&self, target: &ObjectKey) -> i32 {
         self.priorities.get(target).copied().unwrap_or(self.kind.priority())
     }
 }
 
-/// Remembers the objects that one watch has seen, and finds their changes.
+/// The last state of all objects of one watch. It finds the changes that an event shows.
 ///
 /// ```
 /// use k8s_openapi::api::core::v1::ConfigMap;
@@ -280,38 +279,38 @@ impl Change {
 /// assert!(events(Event::InitApply(map("a"))).is_empty());
 /// assert_eq!(events(Event::InitDone)[0].kind, ChangeKind::Listed);
 ///
-/// // The watch is disconnected. When it lists again, `a` is gone.
+/// // The watch was disconnected. Its next list no longer contains `a`.
 /// events(Event::Init);
 /// let changes = events(Event::InitDone);
 /// assert_eq!((changes[0].key.name(), changes[0].kind), ("a", ChangeKind::Deleted));
 /// ```
 #[derive(Clone, Default, Debug)]
 pub struct Watch {
-    /// True if a list has been completed.
+    /// True if a list was complete at least once.
     listed: bool,
-    /// The objects as they were last seen.
+    /// The last known state of each object that the watch has reported.
     seen: HashMap<ObjectKey, Seen>,
-    /// The objects of the list in progress.
+    /// The objects of the list in progress, so far.
     list: HashMap<ObjectKey, Seen>,
 }
 
 impl Watch {
-    /// Creates a watch that has seen no objects.
+    /// Creates the state of a watch that has received no event.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Handles an event, and returns the changes of objects.
+    /// Applies an event, and returns the changes that it shows.
     ///
-    /// The changes of a list are returned at its end: first the deleted objects, then all other
-    /// objects, both in the order of their keys. A list that is interrupted and starts again
-    /// returns no changes for the interrupted part.
+    /// The changes of a list are returned at the end of the list. Deleted objects come first, and all other objects
+    /// follow. Both parts are sorted by key. If a list is interrupted and starts again, its first part is dropped
+    /// without any change.
     ///
-    /// A list may be older than the state that the watch has seen, if the API server answers from an old cache. The
-    /// watch recognizes an old list by an object whose version is older than the version already seen. Objects that are
-    /// missing in an old list are kept, and count as changed when they are seen again. An old list without such an
-    /// object is not recognized, because the version of the list itself is not part of the events.
+    /// A list may be older than the stored states, if the API server answers from an old cache. The watch detects this
+    /// if at least one object in the list has an older version than its stored state. It then keeps the stored objects
+    /// that the list does not contain, and reports them as changed in their next event. If no object in the list has an
+    /// older version, the watch cannot detect an old list, because events do not contain the version of the list.
     #[must_use = "the changes name the objects that need a run"]
     pub fn event<O>(
         &mut self,
@@ -335,9 +334,9 @@ impl Watch {
         change.into_iter().collect()
     }
 
-    /// Keeps the state of an object in a list that cannot be decoded.
+    /// Keeps the stored state of an object that a list contains, but that cannot be decoded.
     ///
-    /// Such an object counts as unchanged if it was seen before, and not as deleted.
+    /// The watch then reports the object as unchanged, and not as deleted.
     ///
     /// ```
     /// use k8s_openapi::api::core::v1::ConfigMap;
@@ -364,8 +363,8 @@ impl Watch {
         }
     }
 
-    /// Forgets the objects for which `is_gone` returns true. No deletion is reported for these
-    /// objects. When they are seen again, they are new.
+    /// Forgets the objects for which `is_gone` returns true, without reporting their deletion. If an event shows such
+    /// an object again, it is reported as new.
     pub(crate) fn forget_objects(&mut self, is_gone: impl Fn(&ObjectKey) -> bool) {
         self.seen.retain(|key, _| !is_gone(key));
     }
@@ -380,7 +379,7 @@ impl Watch {
             Entry::Occupied(mut entry) => {
                 let before = entry.insert(seen);
                 let now = entry.get();
-                // The key from the map is used, so that its text is stored only once.
+                // The key is cloned from the map, so that all copies share one text.
                 Some(Change::new(now.change_since(&before)?, entry.key(), Some(now), Some(&before)))
             }
         }
@@ -396,7 +395,8 @@ impl Watch {
         let is_older = |(key, now): (&_, &Seen)| {
             before.get(key).is_some_and(|before| now.is_older_than(before))
         };
-        // An old list lacks the objects that were created after it, so a missing object does not count as deleted.
+        // An old list does not contain objects that were created after it. Missing objects are therefore not reported
+        // as deleted.
         let missing: Vec<_> = match self.seen.iter().any(is_older) {
             true => before.extract_if(|key, _| !self.seen.contains_key(key)).collect(),
             false => Vec::new(),
@@ -414,8 +414,7 @@ impl Watch {
             Some(Change::new(kind?, key, Some(seen), before))
         });
         let mut changes: Vec<_> = gone.chain(here).collect();
-        // Deletions come first, because only they are certain. The sort also removes the random
-        // order of the maps.
+        // Deletions come first. The sort also makes the order independent of the random order of the maps.
         changes.sort_unstable_by(|a, b| {
             let here = |change: &Change| change.kind != ChangeKind::Deleted;
             here(a).cmp(&here(b)).then_with(|| a.key.cmp(&b.key))

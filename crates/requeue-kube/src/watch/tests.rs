@@ -1,5 +1,5 @@
-//! Compares the watch with a simple model, and with a cluster that changes while the watch is
-//! disconnected.
+//! Tests that compare a watch with a simple model, and with a cluster that changes while the watch
+//! is disconnected.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -27,8 +27,7 @@ fn meta(name: &str, uid: u8, version: u32) -> ObjectMeta {
     }
 }
 
-/// Passes events to the watch, with observations as their objects. Returns the kind of change of
-/// each object.
+/// Applies events whose objects are observations. Returns the key and the kind of each change.
 fn feed(
     watch: &mut Watch,
     events: impl IntoIterator<Item = Event<Observation>>,
@@ -65,7 +64,7 @@ fn the_first_list_is_of_low_priority() {
 fn nothing_is_said_before_a_list_is_complete() {
     let mut watch = Watch::new();
     assert_eq!(feed(&mut watch, [Event::Init, Event::InitApply(observation("a", 1, 1))]), []);
-    // The list is interrupted, and starts again without `a`.
+    // The list was interrupted. It starts again, and no longer contains `a`.
     assert_eq!(
         feed(&mut watch, list([observation("b", 1, 1)])),
         became(&[("b", ChangeKind::Listed)])
@@ -100,12 +99,12 @@ fn a_list_that_is_older_than_what_was_seen_deletes_nothing() {
         &mut watch,
         [Event::Apply(observation("new", 1, 3)), Event::Apply(observation("a", 1, 4))],
     );
-    // The list is older than the creation of `new`.
+    // The list is older than the creation of `new`, so it does not contain `new`.
     let changes = feed(&mut watch, list([observation("a", 1, 1), observation("gone", 1, 2)]));
     let seen = [("a", ChangeKind::Updated), ("gone", ChangeKind::Unchanged)];
     assert_eq!((changes, watch.seen.len()), (became(&seen), 3));
-    // A store does not contain the object in the meantime, so the object counts as changed when it
-    // is seen again.
+    // In the meantime, a store does not contain the object. It must therefore be reported as
+    // changed when an event shows it again.
     let changes = feed(&mut watch, [Event::Apply(observation("new", 1, 3))]);
     assert_eq!(changes, became(&[("new", ChangeKind::Updated)]));
     let changes = feed(&mut watch, list([observation("a", 1, 4), observation("new", 1, 3)]));
@@ -136,8 +135,8 @@ fn an_object_is_unchanged_only_if_nothing_of_it_is_known_to_differ() {
     let cases = [
         (observation("a", 1, 1), observation("a", 1, 1), ChangeKind::Unchanged),
         (observation("a", 1, 1), observation("a", 1, 2), ChangeKind::Updated),
-        // The object was deleted and created again between two lists, perhaps by a restored etcd
-        // that repeats versions.
+        // The object was deleted and created again with the same version. This is possible if etcd
+        // was restored from a backup.
         (observation("a", 1, 1), observation("a", 2, 1), ChangeKind::Created),
         (unversioned("a"), unversioned("a"), ChangeKind::Updated),
         (observation("a", 1, 1), unversioned("a"), ChangeKind::Updated),
@@ -151,7 +150,7 @@ fn an_object_is_unchanged_only_if_nothing_of_it_is_known_to_differ() {
             observation("a", 1, 1),
             ChangeKind::Updated,
         ),
-        // A mapper may return the same keys in another order, and more than once.
+        // A mapper may return the same keys in another order, and one key several times.
         (
             observation("a", 1, 1).concerning(["x", "y"].map(key)),
             observation("a", 1, 1).concerning(["y", "x", "y"].map(key)),
@@ -210,9 +209,9 @@ fn a_target_keeps_its_priority_until_the_object_is_gone() {
     };
     assert_eq!(changes(&mut watch, list([at(1)])), [(7, LOW_PRIORITY)]);
     assert_eq!(changes(&mut watch, vec![Event::Apply(at(2))]), [(7, 0)]);
-    // The watch has missed the deletion.
+    // The object was deleted while the watch was disconnected.
     assert_eq!(changes(&mut watch, list([])), [(7, 0)]);
-    // Only the latest state of the object counts.
+    // The priorities are those of the latest state of the object.
     assert_eq!(changes(&mut watch, list([at(3)])), [(7, 0)]);
     assert_eq!(changes(&mut watch, vec![Event::Apply(observation("a", 1, 4))]), [(0, 0)]);
 }
@@ -240,17 +239,18 @@ fn a_change_of_something_else_is_none() {
     assert_eq!(feed(&mut watch, list([at(3, Some(7))])), []);
     let changes = feed(&mut watch, [Event::Apply(at(4, Some(8))), Event::Apply(at(5, None))]);
     assert_eq!(changes, became(&[("a", ChangeKind::Updated), ("a", ChangeKind::Updated)]));
-    // Any change of the result of the predicate counts.
+    // The watch reports a change whenever the result of the predicate differs, also between `None`
+    // and `Some`.
     let changes = feed(&mut watch, [Event::Apply(at(5, Some(0))), Event::Apply(at(5, Some(1)))]);
     assert_eq!(changes, became(&[("a", ChangeKind::Unchanged), ("a", ChangeKind::Unchanged)]));
     feed(&mut watch, [Event::Apply(at(5, Some(8)))]);
-    // The object now concerns another object, which is a change even if the result of the predicate
-    // is the same.
+    // If the object concerns another object, the watch reports a change, even if the result of the
+    // predicate is the same.
     let moved = at(6, Some(8)).concerning([key("owner")]);
     feed(&mut watch, [Event::Apply(at(6, Some(8)))]);
     assert_eq!(feed(&mut watch, [Event::Apply(moved)]), became(&[("a", ChangeKind::Updated)]));
-    // Another object under the same name is a change, and so is its deletion, for any result of the
-    // predicate.
+    // The watch always reports another object under the same name, and its deletion, even if the
+    // result of the predicate is the same.
     feed(&mut watch, [Event::Apply(at(6, Some(8)))]);
     let another = observation("a", 2, 7).property(Some(8));
     let changes = feed(&mut watch, [Event::Apply(another.clone()), Event::Delete(another)]);
@@ -269,7 +269,8 @@ fn the_metadata_of_an_object_is_what_is_remembered() {
     );
 }
 
-/// The model: all observations of each object, searched from the beginning each time.
+/// The model: a list of all observations of each object. It is searched from the beginning each
+/// time.
 #[derive(Default)]
 struct Model {
     seen: Vec<Observation>,
@@ -297,7 +298,8 @@ impl Model {
                 };
                 let keys =
                     |of: &[Observation]| of.iter().map(|s| s.key.clone()).collect::<BTreeSet<_>>();
-                // The generated versions have one digit. 0 means that the object has no version.
+                // A generated version is a number with one digit. 0 stands for an object without a
+                // version.
                 let number = |observation: &Observation| {
                     observation.seen.resource_version.map(|it| it.get()).filter(|it| *it < 10)
                 };
@@ -401,16 +403,16 @@ fn any_event() -> impl Strategy<Value = Event<Observation>> {
     ]
 }
 
-/// A step of a cluster, or of its watch.
+/// A step of a test: a change of the cluster, or an event of its watch.
 #[derive(Clone, Debug)]
 enum Step {
-    /// An object is created or changed, and concerns these objects.
+    /// An object is created or changed. It then concerns these objects.
     Put(u8, Vec<u8>),
     Remove(u8),
-    /// The watch is disconnected, and receives no events.
+    /// The watch is disconnected. It receives no events until it lists again.
     Cut,
-    /// The watch lists again. The list is interrupted after this number of objects, if the list has
-    /// more objects.
+    /// The watch lists its objects. If there are more objects than this number, the list is
+    /// interrupted after this number, and starts again.
     List(usize),
 }
 
@@ -437,8 +439,8 @@ proptest! {
         }
     }
 
-    /// At each notification, a target remembers the versions of the objects that concern it.
-    /// Whenever the watch is up to date, the remembered versions are the current versions.
+    /// At each notification, a target stores the versions of the objects that concern it. After
+    /// each event without an interruption, the stored versions must be the current ones.
     #[test]
     fn whoever_is_concerned_hears_of_it_whatever_was_missed(
         steps in prop::collection::vec(any_step(), 0..60)

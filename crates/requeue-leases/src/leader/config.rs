@@ -1,4 +1,4 @@
-//! The configuration of an election: its Lease, durations and deadlines.
+//! The configuration of an election: the name of its Lease, and its durations.
 
 use std::time::Duration;
 
@@ -7,10 +7,10 @@ use serde_json::{Value, json};
 
 use crate::error::ConfigError;
 
-/// The Lease, durations and deadlines of an election.
+/// The configuration of an election: the name of its Lease, and its durations.
 ///
-/// The defaults are client-go's: a lease duration of 15 s, a renew deadline of 10 s and a retry period of 2 s. The
-/// drain timeout is 30 s. [`LeaderElector::new`](super::LeaderElector::new) checks the values.
+/// The defaults are those of client-go: a lease duration of 15 s, a renew deadline of 10 s and a retry period of 2 s.
+/// The drain timeout is 30 s by default. [`LeaderElector::new`](super::LeaderElector::new) checks the values.
 ///
 /// ```
 /// use std::time::Duration;
@@ -31,14 +31,14 @@ pub struct Config {
     pub(super) drain_timeout: Duration,
     pub(super) host: Option<String>,
     pub(crate) has_events: bool,
-    /// True if the elector makes only one attempt, to create the Lease.
+    /// True if the elector makes only one attempt to lead, which is to create the Lease.
     pub(super) only_create: bool,
-    /// The metadata of a Lease that the elector creates.
+    /// The metadata with which the elector creates the Lease.
     pub(super) metadata: Value,
 }
 
 impl Config {
-    /// Creates the configuration for the Lease `name` in `namespace`.
+    /// Creates the configuration of an election for the Lease `name` in `namespace`.
     ///
     /// If the Lease does not exist, the elector creates it.
     #[must_use]
@@ -58,67 +58,66 @@ impl Config {
         }
     }
 
-    /// Makes an elector for the Lease `name`, which must not exist yet, with these labels and annotations.
+    /// Changes the configuration so that the elector only creates the Lease `name`, with these labels and annotations.
     ///
-    /// The elector creates the Lease, or gives up. It never takes an existing Lease over, so the Lease has only one
-    /// term.
+    /// If the Lease exists, or if its creation fails, the elector gives up. It never takes over an existing Lease. The
+    /// Lease therefore has only one term.
     pub(crate) fn only_create(mut self, name: &str, labels: Value, annotations: Value) -> Self {
         name.clone_into(&mut self.name);
         self.metadata = json!({ "name": name, "labels": labels, "annotations": annotations });
         self.only_create = true;
-        // The Events of a group report takeovers instead of the terms of its members.
+        // A group publishes Events about takeovers instead of Events about the terms of its members.
         self.has_events = false;
         self
     }
 
-    /// Permits further attempts, as a planted bug.
+    /// Permits further attempts after the first one. Only tests use this method, as a planted bug.
     #[cfg(test)]
     pub(crate) fn allow_retries(mut self) -> Self {
         self.only_create = false;
         self
     }
 
-    /// Sets the duration of the lease, in whole seconds, because the Lease counts in seconds.
+    /// Sets the duration of the lease. It must be whole seconds, because the Lease stores seconds.
     ///
     /// The default is 15 s.
     ///
-    /// Other replicas wait for this time before they take over from a leader that does not renew. The duration
-    /// therefore determines how soon another replica replaces a leader that has died.
+    /// If a leader stops renewing, the other replicas wait for this time before they take over. The duration therefore
+    /// determines how soon a dead leader is replaced.
     #[must_use]
     pub fn lease_duration(mut self, duration: Duration) -> Self {
         self.lease_duration = duration;
         self
     }
 
-    /// Sets the time after which a leader steps down, measured from the time at which its last
-    /// successful renewal was sent.
+    /// Sets the renew deadline. A leader steps down if no renewal has succeeded for this time. The time begins when the
+    /// leader sends its last successful renewal.
     ///
-    /// The default is 10 s. The deadline must be less than the lease's duration. Otherwise a leader would still lead
+    /// The default is 10 s. The deadline must be less than the lease duration. Otherwise, a leader would still lead
     /// when another replica takes over.
     ///
-    /// The ratio of the lease's duration to this deadline is the margin for inaccurate clocks. With
-    /// 15 s and 10 s, one clock may run almost 1.5 times as fast as another.
+    /// The lease duration divided by this deadline is the tolerance for inaccurate clocks. With 15 s and 10 s, one
+    /// machine's clock may run almost 1.5 times as fast as another's.
     #[must_use]
     pub fn renew_deadline(mut self, deadline: Duration) -> Self {
         self.renew_deadline = deadline;
         self
     }
 
-    /// Sets the time between two attempts.
+    /// Sets the time between two attempts to acquire or renew the lease.
     ///
-    /// The default is 2 s. 1.2 times this period must be less than the renew deadline. Otherwise, a leader would have
-    /// no second attempt.
+    /// The default is 2 s. This period times 1.2 must be less than the renew deadline. Otherwise, a leader whose first
+    /// attempt fails would have no second attempt.
     ///
-    /// A leader waits for exactly this time. Standbys add a random part of up to 1.2 times this
-    /// time.
+    /// A leader waits for exactly this period. A standby adds a random time of up to 1.2 periods.
     #[must_use]
     pub fn retry_period(mut self, period: Duration) -> Self {
         self.retry_period = period;
         self
     }
 
-    /// Sets the time for which the lease is still renewed after the leader was asked to stop, so
-    /// that its work can complete.
+    /// Sets the maximum time for which the leader's work may continue after the leader was asked to stop. During this
+    /// time, the lease is still renewed.
     ///
     /// The default is 30 s.
     #[must_use]
@@ -127,27 +126,26 @@ impl Config {
         self
     }
 
-    /// Sets the first part of the identity, which is the host's name by default.
+    /// Sets the first part of the elector's identity. By default, it is the name of the host.
     ///
-    /// The second part is always a UUID, so no two electors have the same identity.
+    /// The second part is always a UUID. Two electors therefore never have the same identity.
     #[must_use]
     pub fn host(mut self, host: impl Into<String>) -> Self {
         self.host = Some(host.into());
         self
     }
 
-    /// Publishes no Kubernetes Events. By default, Events report the start and the end of each
-    /// term.
+    /// Disables Kubernetes Events. By default, an Event reports the beginning and the end of each term.
     #[must_use]
     pub fn without_events(mut self) -> Self {
         self.has_events = false;
         self
     }
 
-    /// Creates a client for the election alone, with separate connections.
+    /// Creates a client that only the election uses, with separate connections.
     ///
-    /// The timeouts of the client are the timeouts of the election's requests. The client does not retry requests,
-    /// because the election decides about retries.
+    /// The timeouts of the client are half of the renew deadline, but at least 1 s. The client does not repeat a failed
+    /// request, because the election decides when to repeat it.
     ///
     /// # Errors
     ///
@@ -155,30 +153,30 @@ impl Config {
     pub fn client(&self, config: kube::Config) -> Result<Client, kube::Error> {
         let mut config = self.limit_requests(config);
         config.read_timeout = config.write_timeout;
-        // The time limit begins with each request, so an idle connection does not exceed it.
+        // The time limit starts again with each request. An idle connection therefore does not exceed it.
         config.reset_reader_on_write = true;
         Client::try_from(config)
     }
 
-    /// Sets the time limits of a client's requests, except the limit for reads, because a watch can be silent for
-    /// longer.
+    /// Sets the time limits of a client's requests. The limit for reads is not set, because a watch may receive nothing
+    /// for a longer time.
     pub(crate) fn limit_requests(&self, mut config: kube::Config) -> kube::Config {
         config.connect_timeout = Some(self.request_limit());
         config.write_timeout = Some(self.request_limit());
-        // The protocol decides about retries, because it knows when a request is outdated.
+        // The protocol repeats failed requests itself. Only the protocol knows when a request is outdated.
         config.default_retry = false;
         config
     }
 
-    /// Returns the time limit of a request. A request of a leader ends no later than its lease.
+    /// Returns the time limit of one request. The end of a leader's right can shorten it further.
     pub(crate) fn request_limit(&self) -> Duration {
-        // The limit is half of the renew deadline, so that a renewal whose request hangs still has
-        // a second attempt.
+        // The limit is half of the renew deadline. If one renewal hangs, a second attempt is still possible before the
+        // deadline.
         (self.renew_deadline / 2).max(Duration::from_secs(1))
     }
 
     pub(crate) fn lease_seconds(&self) -> i32 {
-        // `check` has ensured that the duration fits.
+        // `check` has verified that the number of seconds fits into an `i32`.
         i32::try_from(self.lease_duration.as_secs()).unwrap_or(i32::MAX)
     }
 
@@ -190,7 +188,7 @@ impl Config {
             || lease_duration.subsec_nanos() != 0
             || i32::try_from(lease_duration.as_secs()).is_err()
         {
-            // The Lease stores whole seconds, so other replicas would read another duration.
+            // The Lease stores whole seconds. Other replicas would read a rounded duration.
             let most = i32::MAX;
             format!(
                 "the lease's duration must be whole seconds, from 1 to {most}, not {lease_duration:?}"

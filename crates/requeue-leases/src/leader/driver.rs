@@ -1,4 +1,4 @@
-//! Runs an [`Election`] with a clock and an API server.
+//! The driver of an [`Election`], which connects it with a clock and an API server.
 
 use std::sync::Arc;
 
@@ -13,17 +13,17 @@ pub(super) struct Driver {
     pub(super) election: Election,
     pub(super) requests: Requests,
     pub(super) shared: Arc<Shared>,
-    /// True if the error about a Lease of a shard group was logged.
+    /// True if the driver has logged that the Lease belongs to a shard group.
     pub(super) has_reported: bool,
 }
 
 impl Driver {
-    /// Polls the Lease until this process leads, and takes the Lease when it is free. Returns
-    /// `None` if the only attempt has failed.
+    /// Reads the Lease repeatedly, and takes it when it is free. Returns when this process leads. Returns `None` if the
+    /// elector has only one attempt, and this attempt has failed.
     ///
     /// # Cancel safety
     ///
-    /// The future can be dropped. A request that was in flight then counts as failed.
+    /// If the future is dropped, a request in flight is treated as failed.
     pub(super) async fn acquire(&mut self) -> Option<FencingToken> {
         loop {
             let ended = self.take_step().await.is_some();
@@ -34,7 +34,7 @@ impl Driver {
         }
     }
 
-    /// Renews the lease until a renewal fails, or until a release is requested.
+    /// Renews the Lease until the term ends: the term is lost, or the Lease is released on request.
     pub(super) async fn hold_lease(&mut self) -> End {
         loop {
             if let Some(end) = self.take_step().await {
@@ -49,7 +49,8 @@ impl Driver {
             Step::Call { call, until } => {
                 let answer = tokio::select! {
                     biased;
-                    // A write whose response is late may still take effect. The next write then meets a conflict.
+                    // If the response to a write comes too late, the write may still be executed. The next write then
+                    // has a conflict, and the election reads the Lease again.
                     answer = self.requests.make_call(call) => answer,
                     () = clock.sleep_until(until) => {
                         tracing::warn!(lease = self.shared.lease, "a request of the leader election timed out");
@@ -72,9 +73,9 @@ impl Driver {
         }
     }
 
-    /// Handles a request to renew the lease now, or to release it.
+    /// Handles a wake, which asks the election to renew the Lease now or to release it.
     fn handle_wake(&mut self) {
-        // A wake carries no value, so several wakes can coalesce. The view contains the reason.
+        // A wake carries no value, and several wakes can become one. The state of the term shows what to do.
         let release = self.shared.view.borrow().led.as_ref().is_some_and(|led| led.released);
         if release { self.election.release() } else { self.election.renew_now() }
     }
@@ -90,7 +91,7 @@ impl Driver {
         }
         let holder = self.election.holder().map(str::to_owned);
         let times = self.election.right_times();
-        // One update changes both, so no observer combines a new holder with an earlier right.
+        // One update changes the holder and the right, so that no observer sees a new holder with an earlier right.
         self.shared.view.send_modify(|view| {
             if view.holder != holder {
                 tracing::info!(lease = self.shared.lease, leader = ?holder, "the lease has another holder");

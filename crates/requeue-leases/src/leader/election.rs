@@ -1,12 +1,12 @@
-//! The election with client-go's algorithm, as a state machine without a clock and without a network.
+//! The election, which has client-go's algorithm, as a state machine. It has no clock and sends no requests.
 //!
-//! Invariant: no two replicas lead at the same time. A leader's right ends one renew deadline after its last successful
-//! renewal was *sent*. The API server stored the renewal after it was sent, and a follower read it after it was stored.
-//! The follower then waits for a whole lease duration, which is longer than the renew deadline. It takes over with a
-//! write that fails if another replica has written since the read.
+//! The invariant is that no two replicas lead at the same time. A leader's right ends one renew deadline after it has
+//! *sent* its last successful renewal. The API server stored this renewal after it was sent, and a follower read it
+//! after it was stored. From its read on, the follower waits for a whole lease duration, which is longer than the renew
+//! deadline. It then takes over by a write that fails if another replica has written the Lease since the read.
 //!
-//! Only the rates of the two clocks matter. The ratio of the faster rate to the slower rate must be less than the ratio
-//! of the lease duration to the renew deadline. The clocks do not have to show the same time.
+//! The two clocks need not show the same time. Only their rates matter. The faster rate divided by the slower rate must
+//! be less than the lease duration divided by the renew deadline.
 
 use std::time::Duration;
 
@@ -20,8 +20,8 @@ use crate::lease::Lease;
 use crate::requests::{Answer, Call};
 use crate::token::FencingToken;
 
-/// One elector's part in an election. The caller passes the time, and makes the requests that the
-/// election returns.
+/// The participation of one elector in an election. The caller tells it the time, sends the requests that it returns,
+/// and passes on their results.
 pub(crate) struct Election {
     config: Config,
     identity: String,
@@ -29,11 +29,11 @@ pub(crate) struct Election {
     seen: Option<Seen>,
     role: Role,
     plan: Plan,
-    /// The request in flight.
+    /// The request in flight, with the time at which it was sent.
     sent: Option<Plan>,
 }
 
-/// The Lease as last read, and the time at which its current record was first read.
+/// The Lease that this elector has read last, and the time at which it first read the present record.
 struct Seen {
     lease: Lease,
     since: Time,
@@ -47,18 +47,18 @@ enum Role {
 
 struct Held {
     token: FencingToken,
-    /// The time at which the last successful renewal was sent.
+    /// The time at which this elector sent its last successful renewal.
     renewed: Time,
-    /// True if the last write met a conflict, after which the Lease was read immediately. After a second conflict, the
-    /// next read waits for the retry period.
+    /// True if the last write had a conflict, after which the Lease is read immediately. After a second conflict in a
+    /// row, the elector waits for the retry period before it reads the Lease.
     conflicted: bool,
-    /// The next write, which is `Hold` until a release is requested.
+    /// The next write. It is `Hold` until the caller asks for a release.
     write: Request,
 }
 
 impl Held {
-    /// Returns the end of a term whose Lease was deleted or has another holder. During a release,
-    /// the cause is the release by this elector.
+    /// Returns the end of a term whose Lease was deleted, or has another holder. If this elector was releasing the
+    /// Lease, this is the result of the release, and not a loss.
     fn end_without_lease(&self, lost: LeadershipLost) -> End {
         if self.write == Request::Release { End::Released } else { End::Lost(lost) }
     }
@@ -67,26 +67,26 @@ impl Held {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Request {
     Read,
-    /// Create the Lease, take it over or renew it.
+    /// Creates the Lease, takes it over, or renews it.
     Hold,
     Release,
 }
 
-/// A request, and the time at which it is due or was sent.
+/// A request, with the time at which it must be sent or was sent.
 struct Plan {
     request: Request,
     at: Time,
 }
 
-/// The next step of the driver.
+/// The next step that the driver must take.
 #[must_use]
 #[derive(Debug)]
 pub(crate) enum Step {
-    /// Make this call. If there is no response by `until`, the call counts as failed.
+    /// Make this call. If there is no response by `until`, the call has failed.
     Call { call: Call, until: Time },
-    /// Wait until this time.
+    /// Wait until this time, and then poll again.
     Wait(Time),
-    /// The election has ended.
+    /// The election has ended. There is no further step.
     Ended(End),
 }
 
@@ -104,17 +104,18 @@ impl Election {
         }
     }
 
-    /// Returns the next step at `now`. `wall` is the time of day.
+    /// Returns the next step at the time `now`. `wall` is the time of day for the fields of the Lease.
     ///
-    /// If the previous call has no response yet, it counts as failed.
+    /// If the result of the previous call was not passed to [`handle_answer`](Self::handle_answer), that call is
+    /// treated as failed.
     pub(crate) fn poll(&mut self, now: Time, wall: Timestamp) -> Step {
         self.handle_answer(now, Answer::Failed);
         self.step_down_when_late(now);
         if let Role::Ended(end) = &self.role {
             return Step::Ended(end.clone());
         }
-        // No wait or request may outlast the right, so that the leader learns in time that its
-        // right has ended.
+        // No wait and no request lasts longer than the leader's right, so that the leader learns in time that its right
+        // has ended.
         let end = self.leading_until().unwrap_or(Time::NEVER);
         if now < self.plan.at {
             return Step::Wait(self.plan.at.min(end));
@@ -138,23 +139,24 @@ impl Election {
         }
     }
 
-    /// Releases the Lease as soon as possible. The work of the leader must have ended.
+    /// Makes the next write release the Lease. The work of the leader must have ended before.
     pub(crate) fn release(&mut self) {
         let Role::Leader(held) = &mut self.role else { return };
-        // A planned read comes before the release, because its result decides whether there is a term to release.
+        // If the next request is a read, the read comes before the release, because it may show that the term has
+        // ended.
         held.write = Request::Release;
         if self.plan.request == Request::Hold {
             self.plan = Plan { request: Request::Release, at: Time::ZERO };
         }
     }
 
-    /// Renews now, without waiting for the retry period.
+    /// Makes the next renewal due now, instead of after the retry period.
     pub(super) fn renew_now(&mut self) {
-        // A time in the past makes the plan due at the next poll.
+        // A plan for a time in the past is due at the next poll.
         self.plan.at = Time::ZERO;
     }
 
-    /// Returns the token of the current term, or `None` if this elector does not lead.
+    /// Returns the token of this elector's term, or `None` if this elector does not lead.
     pub(crate) fn fencing_token(&self) -> Option<&FencingToken> {
         match &self.role {
             Role::Leader(held) => Some(&held.token),
@@ -162,11 +164,12 @@ impl Election {
         }
     }
 
-    /// Returns the time at which the last successful renewal was sent, and the time at which the
-    /// right expires.
+    /// Returns the time at which this elector sent its last successful renewal, and the time at which its right
+    /// therefore ends.
     pub(crate) fn right_times(&self) -> Option<(Time, Time)> {
         match &self.role {
-            // The right counts from the time of sending, because the response may be late.
+            // The right begins when the renewal is sent, not when its response arrives. A late response therefore does
+            // not lengthen the right.
             Role::Leader(held) => Some((held.renewed, held.renewed + self.config.renew_deadline)),
             Role::Follower | Role::Ended(_) => None,
         }
@@ -176,7 +179,7 @@ impl Election {
         self.right_times().map(|(_renewed, until)| until)
     }
 
-    /// Returns the holder of the Lease as last read.
+    /// Returns the holder in the Lease that was read last, or `None` if it has no holder.
     pub(super) fn holder(&self) -> Option<&str> {
         self.seen.as_ref().map(|seen| seen.lease.holder()).filter(|holder| !holder.is_empty())
     }
@@ -194,7 +197,8 @@ impl Election {
             (Request::Release, Some(Seen { lease, .. })) => Call::Replace(lease.as_released(wall)),
             (Request::Hold, Some(Seen { lease, .. })) => Call::Replace(match self.role {
                 Role::Leader(_) => lease.as_renewed(seconds, wall),
-                // The number is always new, so that no two terms of one Lease have the same number.
+                // Each term gets a new number, even if the same elector takes its own Lease again. No two terms of one
+                // Lease therefore have the same number.
                 Role::Follower | Role::Ended(_) => lease.taken_by(
                     &self.identity,
                     seconds,
@@ -213,8 +217,8 @@ impl Election {
                     return self.plan = Plan { request: Request::Hold, at: now };
                 }
             }
-            // The Lease may have been deleted without its leader's knowledge. A follower that has
-            // seen a holder waits until the Lease would have expired.
+            // The Lease may have been deleted while its leader still leads. A follower that has seen the holder waits
+            // until the Lease would have expired. It then creates the Lease.
             (Request::Read, Answer::NotFound) if self.is_free(now) => {
                 self.seen = None;
                 return self.plan = Plan { request: Request::Hold, at: now };
@@ -223,8 +227,8 @@ impl Election {
                 let mine = lease.holder() == self.identity;
                 let token = lease.fencing_token();
                 self.see_lease(lease, now);
-                // A late response gives no right to lead. The Lease nevertheless names this elector, which can take the
-                // Lease over without a wait.
+                // If the response comes too late, this elector has no right to lead. The Lease still names it as the
+                // holder, so it can take over its own Lease without a wait.
                 if mine && now < sent.at + self.config.renew_deadline {
                     let held =
                         Held { token, renewed: sent.at, conflicted: false, write: Request::Hold };
@@ -238,7 +242,8 @@ impl Election {
         if self.config.only_create {
             return self.role = Role::Ended(End::Lost(LeadershipLost::Abandoned));
         }
-        // Standbys that have seen the same renewal must not all poll at the same time. client-go uses the same factor.
+        // The wait is random, because several standbys that have seen the same renewal must not read at the same time.
+        // client-go uses the same factor of 1.2.
         let pause = jitter(self.config.retry_period, 1.2, &mut self.jitter);
         self.plan = Plan { request: Request::Read, at: sent.at + pause };
     }
@@ -258,8 +263,8 @@ impl Election {
                 } else if request == Request::Read {
                     self.plan = Plan { request: held.write, at: now };
                 } else {
-                    // This line ensures safety. The right counts from the time at which the renewal was sent, and no
-                    // other replica can have seen the renewal earlier.
+                    // The safety of the election depends on this line. The right begins when the renewal was sent, and
+                    // no other replica can have read the renewal before that time.
                     held.renewed = sent.at;
                     held.conflicted = false;
                     let at = if held.write == Request::Hold { later } else { now };
@@ -271,8 +276,9 @@ impl Election {
                 self.role = Role::Ended(held.end_without_lease(LeadershipLost::Deleted));
             }
             (Request::Hold | Request::Release, Answer::Conflict | Answer::NotFound) => {
-                // The conflicting write is either an earlier write of this elector, whose response was lost, or another
-                // client's change of a label. After the first conflict, a read follows immediately.
+                // The conflicting write was made either by this elector, whose earlier response was lost, or by another
+                // client, which has for example changed a label. After the first conflict, the elector reads the Lease
+                // immediately.
                 let at = if held.conflicted { later } else { now };
                 held.conflicted = !held.conflicted;
                 self.plan = Plan { request: Request::Read, at };
@@ -286,33 +292,34 @@ impl Election {
 
     fn see_lease(&mut self, lease: Lease, now: Time) {
         let since = match &self.seen {
-            // Only a change of the record shows that the holder is alive, and restarts the wait for the end of its
-            // lease.
+            // If the record has not changed, the holder has not renewed the Lease, and the wait for the end of the
+            // lease continues. A change of another field does not restart the wait.
             Some(seen) if seen.lease.same_record(&lease) => seen.since,
             Some(_) | None => now,
         };
         self.seen = Some(Seen { lease, since });
     }
 
-    /// Returns true if the last seen Lease has no holder, or has expired.
+    /// Returns true if the Lease that was read last has no holder, or has expired.
     fn is_free(&self, now: Time) -> bool {
         let Some(Seen { lease, since }) = &self.seen else { return true };
         let lease_duration =
             lease.duration_seconds().map_or(self.config.lease_duration, Duration::from_secs);
-        // If this elector is the holder, the response to its write was lost, because no other elector has this
-        // identity.
+        // No other elector has this identity. If the Lease names this elector as its holder, the response to an earlier
+        // write was lost.
         let unheld = lease.holder().is_empty() || lease.holder() == self.identity;
         unheld || now >= *since + lease_duration
     }
 
-    /// Returns true if this elector may take the last seen Lease. A Lease with the highest number has no further term,
-    /// and must be deleted by hand. An elector never takes the object of a shard group.
+    /// Returns true if this elector may take the Lease that it has read last. If the number of the term is the highest
+    /// possible one, no further term can begin, and a user must delete the Lease. An elector never takes the object of
+    /// a shard group.
     fn may_take(&self) -> bool {
         let is_last = |seen: &Seen| seen.lease.transitions() == i32::MAX;
         !self.is_of_group() && !self.seen.as_ref().is_some_and(is_last)
     }
 
-    /// Returns true if the Lease that was last seen is the object of a shard group.
+    /// Returns true if the Lease that was read last is the object of a shard group.
     pub(super) fn is_of_group(&self) -> bool {
         self.seen.as_ref().is_some_and(|seen| seen.lease.is_group())
     }

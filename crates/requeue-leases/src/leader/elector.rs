@@ -1,4 +1,4 @@
-//! The elector, through which a process takes part in an election.
+//! The elector, with which a process takes part in an election.
 
 use std::fmt;
 use std::future::{Future, pending};
@@ -24,10 +24,10 @@ use crate::metrics::LeaseMetrics;
 use crate::requests::Requests;
 use crate::simulation::unique_id;
 
-/// Takes part in an election, and leads at most once.
+/// A process's participation in an election. An elector leads at most once.
 ///
-/// An elector cannot be used after its term. To take part again, create another elector, which has
-/// another identity.
+/// After its term, an elector cannot be used again. To take part again, create another elector, which gets another
+/// identity.
 #[must_use = "an elector does nothing until it is run"]
 pub struct LeaderElector {
     client: Client,
@@ -35,14 +35,14 @@ pub struct LeaderElector {
 }
 
 impl LeaderElector {
-    /// Creates an elector with a unique identity: the host's name and a UUID.
+    /// Creates an elector. Its identity is unique: it consists of the name of the host and a UUID.
     ///
-    /// Use a separate client, such as the client that [`Config::client`] creates, because renewals must not wait behind
-    /// other requests of the process.
+    /// Pass a client that the rest of the program does not use, for example the client of [`Config::client`]. Renewals
+    /// then never wait behind other requests.
     ///
     /// # Errors
     ///
-    /// Returns an error if the configuration is not safe. The error names the values.
+    /// Returns an error if the configuration is invalid or not safe. The error names the setting and its value.
     pub fn new(client: Client, config: Config) -> Result<Self, ConfigError> {
         Self::with_clock(client, config, Clock::new())
     }
@@ -56,8 +56,8 @@ impl LeaderElector {
         let host = config.host.clone().unwrap_or_else(clock::host_name);
         let shared = Shared {
             lease: format!("{}/{}", config.namespace, config.name),
-            // The identity is unique, because a process that starts again on a host must not
-            // mistake the term of its predecessor for its own term.
+            // The UUID makes the identity unique. If a process starts again on the same host, it must not mistake the
+            // term of its predecessor for its own.
             identity: format!("{host}_{}", unique_id()),
             config,
             clock,
@@ -69,10 +69,10 @@ impl LeaderElector {
         Ok(Self { client, shared: Arc::new(shared) })
     }
 
-    /// Sets the metrics whose gauge `leader_election_master_status` shows whether this process
-    /// leads, under the name of the Lease.
+    /// Sets the metrics in which the gauge `leader_election_master_status` shows whether this process leads. The label
+    /// `name` is the name of the Lease.
     ///
-    /// Only the first call has an effect.
+    /// If this method is called several times, only the first call has an effect.
     pub fn metrics(self, metrics: impl AsRef<LeaseMetrics>) -> Self {
         self.shared
             .gauge
@@ -83,7 +83,7 @@ impl LeaderElector {
 
     /// Returns a handle that shows the current state of the election.
     ///
-    /// The handle remains valid after the elector is dropped.
+    /// The handle can also be used after the elector was dropped.
     #[must_use]
     pub fn status(&self) -> Status {
         Status(Arc::clone(&self.shared))
@@ -91,18 +91,19 @@ impl LeaderElector {
 
     /// Waits until this process leads.
     ///
-    /// [`run`](Self::run) also performs the steps that follow.
+    /// This method only waits until the process leads. [`run`](Self::run) also runs the work, and releases the lease
+    /// afterwards.
     ///
-    /// After that, a task of the runtime renews the lease.
+    /// When this method has returned, a task of the runtime renews the lease.
     ///
     /// # Panics
     ///
-    /// Panics outside a tokio runtime with time and I/O.
+    /// Panics if it is called outside a tokio runtime with time and I/O.
     ///
     /// # Cancel safety
     ///
-    /// If the future is dropped, this process withdraws from the election. If the future is dropped while the process
-    /// takes the Lease over, no other replica can lead until the Lease expires.
+    /// If the future is dropped, this process no longer takes part in the election. If it is just taking the Lease
+    /// over, no other replica can lead until the Lease has expired.
     ///
     /// # Examples
     ///
@@ -115,7 +116,7 @@ impl LeaderElector {
     /// let elector = LeaderElector::new(client, Config::new("default", "web-controller"))?;
     /// let term = elector.acquire().await;
     /// tokio::select! {
-    ///     // The drop of the work stops it at its current `await`.
+    ///     // The return drops the work, which stops it at its current `await`.
     ///     lost = term.lost() => return Err(lost.into()),
     ///     () = work() => term.release().await?,
     /// }
@@ -125,12 +126,13 @@ impl LeaderElector {
     pub async fn acquire(self) -> Term {
         match self.try_acquire().await {
             Some(term) => term,
-            // Only an elector with a single attempt gives up. Such an elector is not public.
+            // Only an elector with a single attempt returns `None`, and the public API cannot create such an elector.
             None => pending().await,
         }
     }
 
-    /// Like [`acquire`](Self::acquire). Returns `None` if the only attempt has failed.
+    /// Like [`acquire`](Self::acquire), but returns `None` if the elector has only one attempt, and this attempt has
+    /// failed.
     pub(crate) async fn try_acquire(self) -> Option<Term> {
         let Self { client, shared } = self;
         let config = shared.config.clone();
@@ -139,7 +141,8 @@ impl LeaderElector {
             .has_events
             .then(|| Events::new(client.clone(), namespace, name, &shared.identity));
         let now = shared.clock.now();
-        // If a test seeds the random generator of this thread, all delays are repeatable.
+        // The seed comes from the random generator of this thread. A test that seeds this generator gets the same
+        // delays each time.
         let jitter = JitterSource::new(fastrand::u64(..));
         let election = Election::new(config, shared.identity.clone(), jitter, now);
         let requests = Requests::new(client, namespace, "leader election", name);
@@ -156,25 +159,25 @@ impl LeaderElector {
         tracing::info!(lease = shared.lease, identity = shared.identity, %token, "became leader");
         shared.show_leading(true);
         if let Some(events) = &events {
-            // The future is dropped, because the Event is published in a separate task.
+            // The handle of the task is dropped, but the task continues to publish the Event.
             drop(events.publish("became leader", token.uid()));
         }
         let leadership = Leadership {
             token: Arc::clone(&token),
             shared: Arc::clone(&shared),
-            // The drop of the last clone cancels `let_go`. The release of the Lease waits for this cancellation.
+            // When the last clone of this guard is dropped, `let_go` is cancelled. The release of the Lease waits for
+            // this.
             _hold: Arc::new(shared.let_go.clone().drop_guard()),
         };
-        // The renewals run in a separate task, because work that is busy between two `await`s must
-        // not delay them.
+        // A separate task renews the Lease. Work that computes for a long time between two `await`s therefore does not
+        // delay renewals.
         let task = tokio::spawn({
             let shared = Arc::clone(&shared);
             async move {
                 let end = driver.hold_lease().await;
                 shared.end_term(&end);
                 if let Some(events) = events {
-                    // The term has already ended, and a failure to publish the Event is already
-                    // logged.
+                    // The term has ended, and an error has already been logged. The result is therefore ignored.
                     let _ = events.publish("stopped leading", token.uid()).await;
                 }
                 end
@@ -183,29 +186,28 @@ impl LeaderElector {
         Some(Term { leadership: Some(leadership), shared, task })
     }
 
-    /// Waits until this process leads, and runs `lead` as long as the process leads.
+    /// Waits until this process leads, and then runs `lead` while it leads.
     ///
-    /// The lease is released when `lead` has returned and every clone of its [`Leadership`] is
-    /// dropped. If some clones still exist after [`Config::drain_timeout`], the lease is not
-    /// released, but expires.
+    /// The elector releases the lease when `lead` has returned, and every clone of its [`Leadership`] was dropped. If
+    /// clones still exist after [`Config::drain_timeout`], it does not release the lease, and the lease expires.
     ///
-    /// A separate task renews the lease. Work that blocks all threads of the runtime prevents the
-    /// renewals. The lease is then lost, and the blocked work cannot be notified.
+    /// A separate task renews the lease. If the work blocks all threads of the runtime, this task cannot run, and the
+    /// lease is lost. The blocked work is then not notified.
     ///
     /// # Errors
     ///
-    /// Returns an error if the lease is lost. `lead` is then immediately dropped, at an `await`. Most programs should
-    /// exit in this case.
+    /// Returns an error if the lease is lost. `lead` is dropped immediately, at an `await`. Most programs should then
+    /// exit.
     ///
     /// # Panics
     ///
-    /// Panics outside a tokio runtime with time and I/O. A panic of `lead` is passed on to the
-    /// caller, and the lease is not released.
+    /// Panics if it is called outside a tokio runtime with time and I/O. If `lead` panics, this method panics too, and
+    /// does not release the lease.
     ///
     /// # Cancel safety
     ///
-    /// If the future is dropped, `lead` is dropped and the term ends. The lease is not released, because `lead` may
-    /// have started work that still runs.
+    /// If the future is dropped, `lead` is dropped, and the term ends. The lease is not released, because tasks that
+    /// `lead` has started may still run.
     ///
     /// ```no_run
     /// # async fn reconcile_all() {}
@@ -223,29 +225,29 @@ impl LeaderElector {
         F: FnOnce(Leadership) -> L,
         L: Future,
     {
-        // Without a stop, the result is an output or an error.
+        // `pending` never completes, so the result is never `None`. The error is for the compiler.
         self.run_until(pending(), lead).await?.ok_or(LeadershipLost::Abandoned)
     }
 
-    /// Works like [`run`](Self::run), until `stop` completes.
+    /// Works like [`run`](Self::run), but stops gracefully when `stop` completes.
     ///
-    /// [`Leadership::stopping`] then notifies `lead`, which can complete within
-    /// [`Config::drain_timeout`], while the lease is still renewed.
+    /// [`Leadership::stopping`] then completes, so that `lead` can end its work. It has [`Config::drain_timeout`] for
+    /// this. In the meantime, the lease is still renewed.
     ///
-    /// Returns `None` if `stop` has completed before this process led.
+    /// Returns `None` if `stop` completes before this process leads.
     ///
     /// # Errors
     ///
-    /// Returns an error if the lease is lost, or if `lead` has not completed in time. In both
-    /// cases, `lead` was dropped, and the lease is not released.
+    /// Returns an error if the lease is lost, or if `lead` does not return in time after the stop. In both cases,
+    /// `lead` is dropped, and the lease is not released.
     ///
     /// # Panics
     ///
-    /// The same as for [`run`](Self::run).
+    /// Panics in the same cases as [`run`](Self::run).
     ///
     /// # Cancel safety
     ///
-    /// The same as for [`run`](Self::run).
+    /// Dropping the future has the same effects as for [`run`](Self::run).
     ///
     /// ```no_run
     /// # async fn reconcile(_key: u32) {}
@@ -281,8 +283,7 @@ impl LeaderElector {
         let mut stop = pin!(stop);
         let term = tokio::select! {
             biased;
-            // A stop has precedence over a term that begins at the same time, because no work has
-            // started yet.
+            // If both futures are ready, the stop comes first, because no work has started yet.
             () = &mut stop => return Ok(None),
             term = self.acquire() => term,
         };
@@ -293,7 +294,7 @@ impl LeaderElector {
         };
         let ended = tokio::select! {
             biased;
-            // The loss is polled first, because work of a term that has ended must not count as
+            // The loss is polled first. If `lead` completes at the same time, its work must not be reported as
             // completed.
             lost = term.lost() => Err(lost),
             output = lead(leadership) => Ok(output),

@@ -1,4 +1,4 @@
-//! Fencing: the API server rejects writes of leaders of earlier terms.
+//! Fences, with which the API server rejects the writes of leaders of earlier terms.
 
 use std::fmt;
 use std::sync::Arc;
@@ -13,40 +13,38 @@ use super::leadership::Leadership;
 use super::lost::LeadershipLost;
 use crate::token::FencingToken;
 
-/// The default name of the annotation with the term of a leader.
+/// The default name of the annotation that contains the term of a leader.
 const ANNOTATION: &str = "requeue/leader-term";
 
-/// Makes the API server reject writes of leaders of earlier terms.
+/// A fence makes the API server reject the writes of leaders of earlier terms.
 ///
-/// A process can be frozen between its last check of the clock and a write, and continue when another process leads. No
-/// election can prevent that write. An annotation of the object therefore contains the term that last claimed the
-/// object, and every write tests this annotation:
+/// A process can be frozen between its check of the clock and a write. When it continues, another process may lead. No
+/// election can prevent this write. Therefore, an annotation of each object contains the term of the leader that last
+/// claimed it, and every write tests the annotation:
 ///
-/// 1. Before its first write to an object, a leader [claims](Fence::claim) the object. It reads the
-///    object, and sends the patch of the claim. The patch writes the leader's term if the object
-///    has not changed since it was read.
-/// 2. Each write of the leader to the object, or to its `status`, is a JSON patch from
-///    [`patch`](Fence::patch). The patch first tests the term. The API server applies either all
-///    operations of a JSON patch or none.
+/// 1. Before its first write to an object, a leader reads the object, and [claims](Fence::claim) it by a patch. The
+///    patch writes the leader's term into the annotation. It fails if the object has changed since it was read.
+/// 2. For each write to the object or its `status`, the leader uses a JSON patch from [`patch`](Fence::patch). The
+///    patch first tests the annotation. The API server applies either all operations of a JSON patch or none.
 ///
-/// After a leader has claimed an object, all writes of earlier leaders to the object are rejected.
-/// A write is rejected with code 422, because its test fails. A claim fails with
-/// [`LeadershipLost::Fenced`] if it finds a later term.
+/// After a leader has claimed an object, the API server rejects all writes of earlier leaders to this object. It
+/// answers such a write with code 422, because the test fails. If an earlier leader tries to claim the object,
+/// [`claim`](Fence::claim) returns [`LeadershipLost::Fenced`].
 ///
 /// Limits:
 ///
-/// - A write without the test is not rejected. A merge patch, an apply and a `PUT` cannot contain
-///   the test. (A `PUT` with a `resourceVersion` that was read after the claim is equally safe.)
-/// - A creation is not fenced, because there is no object to test. If the create request of an earlier leader arrives
-///   late, it restores an object that was deleted in the meantime. Create objects with [the
-///   annotation](Fence::annotation), so that they show their term.
-/// - A delete has no patch. Use the uid and the `resourceVersion` that were read after the claim as
-///   preconditions.
-/// - A fence protects single objects. An earlier leader can still write to objects that have not
-///   been claimed yet.
-/// - The terms of another Lease have another fence. If the Lease is deleted while a leader holds it, two processes lead
-///   until the first leader notices. The fence distinguishes the terms of these two leaders, and only the holder of the
-///   current Lease can claim objects.
+/// - A write without the test is not rejected. Merge patches, applies and `PUT`s cannot contain the test. (A `PUT` is
+///   equally safe if its `resourceVersion` was read after the claim.)
+/// - A create request is not fenced, because there is no object to test. If the create request of an earlier leader
+///   arrives late, it restores an object that was deleted in the meantime. Create objects with [the
+///   annotation](Fence::annotation), so that each object shows the term of its creator.
+/// - A delete request has no patch. Give it preconditions: the uid and the `resourceVersion` that were read after the
+///   claim.
+/// - A fence protects single objects. An earlier leader can still write to objects that no later leader has claimed
+///   yet.
+/// - The terms of two Leases cannot be compared. If a Lease is deleted while a leader holds it, two processes lead
+///   until the first one notices. The fence distinguishes their terms, and only the holder of the present Lease can
+///   claim objects.
 ///
 /// ```no_run
 /// # use k8s_openapi::api::core::v1::ConfigMap;
@@ -74,12 +72,12 @@ pub struct Fence {
     annotation: String,
 }
 
-/// The right to write that belongs to a token.
+/// The right that a token stands for: leading a term, or holding a shard.
 pub(crate) trait Right: fmt::Debug + Send + Sync {
-    /// Returns an error if the right has ended, by the clock.
+    /// Returns an error if the right has ended by the clock of this process. Sends no request.
     fn check(&self) -> Result<(), LeadershipLost>;
 
-    /// Asks the API server, and returns an error if the right has ended.
+    /// Sends a request to the API server, and returns an error if the right has ended.
     fn confirm(&self) -> BoxFuture<'_, Result<(), LeadershipLost>>;
 }
 
@@ -94,7 +92,7 @@ impl Right for Leadership {
 }
 
 impl Leadership {
-    /// Returns a fence. With its patches, the API server rejects late writes of earlier terms.
+    /// Returns a fence of this term. Its patches make the API server reject writes of earlier terms.
     #[must_use]
     pub fn fence(&self) -> Fence {
         Fence::new(Arc::new(self.clone()), Arc::clone(&self.token), ANNOTATION)
@@ -106,8 +104,7 @@ impl Fence {
         Self { right, token, annotation: annotation.to_owned() }
     }
 
-    /// Sets the name of the annotation, for example if the leaders of two elections write to one
-    /// object.
+    /// Sets the name of the annotation. This is necessary if the leaders of two elections write to the same object.
     ///
     /// The default is `requeue/leader-term` for a leader, and `requeue/shard-term` for a shard.
     #[must_use]
@@ -116,31 +113,29 @@ impl Fence {
         self
     }
 
-    /// Returns the name and the value of the annotation, for an object that is created in this
-    /// term.
+    /// Returns the name and the value of the annotation. Add it to each object that is created in this term.
     #[must_use]
     pub fn annotation(&self) -> (String, String) {
         (self.annotation.clone(), self.token.to_string())
     }
 
-    /// Returns the patch to send before the first write to an object that was just read. Returns
-    /// `None` if this term has already claimed the object.
+    /// Returns the patch that claims an object that was just read. Send it before the first write to the object.
+    /// Returns `None` if this term has already claimed the object.
     ///
-    /// In most cases, the call sends no request. If the object was claimed under another Lease, or if the annotation is
-    /// not a term, the call first renews the lease. The renewal ensures that the term in the annotation is not a later
-    /// term.
+    /// In most cases, this method sends no request. It first renews the lease if the annotation contains a term of
+    /// another Lease, or is not a term. The renewal proves that the annotation does not come from a later leader.
     ///
-    /// The patch fails with code 422 if the object has changed since it was read. Read the object
-    /// again in that case.
+    /// The API server rejects the patch with code 422 if the object has changed since it was read. In this case, read
+    /// the object again, and call this method again.
     ///
     /// # Errors
     ///
-    /// Returns [`LeadershipLost::Fenced`] if a later term has claimed the object, and another reason if this term has
-    /// ended. In both cases, the writer must stop.
+    /// Returns [`LeadershipLost::Fenced`] if a later term has claimed the object. Returns another error if this term
+    /// has ended. In both cases, this process must stop writing.
     ///
     /// # Cancel safety
     ///
-    /// The future can be dropped at any point. The only possible effect is a renewal of the lease.
+    /// If the future is dropped, the lease may have been renewed. Nothing else has changed.
     ///
     /// # Examples
     ///
@@ -171,29 +166,29 @@ impl Fence {
                         return Err(LeadershipLost::Fenced(term));
                     }
                 }
-                // Terms of two Leases cannot be compared. However, a process that can renew its lease now was also the
-                // leader when it read the annotation.
+                // The terms of two Leases cannot be compared. But if this process can renew its lease now, it was also
+                // the leader when it read the annotation.
                 Some(_) | None => self.right.confirm().await?,
             }
         }
-        // Without this test, a late claim would overwrite the claim of a later term.
+        // This operation makes a late claim fail. Without it, the claim could overwrite the claim of a later term.
         let mut operations =
             vec![test_op(&["metadata", "resourceVersion"], json!(object.resource_version()))];
         if annotations.is_empty() {
-            // A JSON patch cannot add an entry to a map that does not exist.
+            // A JSON patch cannot add an entry to a map that does not exist, so the map is created first.
             operations.push(add_op(&["metadata", "annotations"], json!({})));
         }
         operations.push(add_op(&self.annotation_path(), json!(ours.to_string())));
         Ok(Some(Patch::Json(Operations(operations))))
     }
 
-    /// Returns a patch with these operations, after a test that this term has claimed the object.
+    /// Returns a JSON patch that tests whether this term has claimed the object, and then applies `operations`.
     ///
-    /// The call does not check whether this process still leads, because the API server decides.
+    /// This method does not check whether this process still leads. The API server checks the annotation.
     #[must_use]
     pub fn patch(&self, operations: Operations) -> Patch<()> {
         let term = json!(self.token.to_string());
-        // The test comes first, because the API server stops at the first operation that fails.
+        // The test is the first operation, because the API server stops at the first operation that fails.
         let mut all = vec![test_op(&self.annotation_path(), term)];
         all.extend(operations.0);
         Patch::Json(Operations(all))

@@ -1,4 +1,4 @@
-//! The leader's handle of its term, and the state that elector, term and status share.
+//! The leader's handle of its term, and the state that the elector, the term and the status share.
 
 use std::sync::{Arc, OnceLock};
 
@@ -12,10 +12,10 @@ use super::lost::{End, LeadershipLost};
 use crate::clock::Clock;
 use crate::token::FencingToken;
 
-/// The right to lead, for one term.
+/// The right to lead during one term.
 ///
-/// The handle is cheap to clone. Each clone means that some work still runs, so the lease is released only when all
-/// clones are dropped. For read access only, use a [`Status`](super::Status).
+/// A clone is cheap. While a clone exists, the elector assumes that some work still runs. It releases the lease only
+/// when all clones were dropped. To read the state of the election, use a [`Status`](super::Status) instead.
 ///
 /// ```no_run
 /// # use requeue_leases::leader::Leadership;
@@ -24,7 +24,7 @@ use crate::token::FencingToken;
 ///     while leadership.is_leading() {
 ///         tokio::select! {
 ///             () = work() => {}
-///             // Start no more work.
+///             // The leader was asked to stop, so it starts no more work.
 ///             () = leadership.stopping() => break,
 ///         }
 ///     }
@@ -37,41 +37,41 @@ pub struct Leadership {
     pub(super) _hold: Arc<DropGuard>,
 }
 
-/// The state that the election, the leader's work and the observers share.
+/// The state that the elector, the leader's work and the observers share.
 #[derive(Debug)]
 pub(super) struct Shared {
-    /// The namespace and the name of the Lease.
+    /// The Lease in messages, as `namespace/name`.
     pub(super) lease: String,
     pub(super) identity: String,
     pub(super) config: Config,
     pub(super) clock: Clock,
     pub(super) view: watch::Sender<View>,
-    /// Requests a renewal or a release.
+    /// Wakes the driver, so that it renews or releases the Lease.
     pub(super) wake: Notify,
-    /// This token is cancelled when every [`Leadership`] is dropped.
+    /// This token is cancelled when every clone of the [`Leadership`] was dropped.
     pub(super) let_go: CancellationToken,
     pub(super) gauge: OnceLock<Gauge>,
 }
 
 #[derive(Clone, Debug, Default)]
 pub(super) struct View {
-    /// The holder of the Lease as last read.
+    /// The holder in the Lease that was read last. `None` if the Lease has no holder.
     pub(super) holder: Option<String>,
     pub(super) led: Option<Led>,
 }
 
-/// A term that has begun, and may have ended.
+/// The state of a term that has begun, and that may have ended.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Led {
-    /// The time at which the last successful renewal was sent.
+    /// The time at which this process sent its last successful renewal.
     pub(super) renewed: Time,
     pub(super) until: Time,
-    /// The time at which the leader was asked to stop.
+    /// The time at which the leader was first asked to stop.
     pub(super) stopping: Option<Time>,
-    /// True if the lease is released, or if the release has begun.
+    /// True if the Lease was released, or is about to be released.
     pub(super) released: bool,
     pub(super) lost: Option<LeadershipLost>,
-    /// True if the end of the term was reported.
+    /// True if the end of the term was logged and published.
     pub(super) ended: bool,
 }
 
@@ -84,7 +84,8 @@ impl Led {
 impl Shared {
     pub(super) fn is_leading(&self) -> bool {
         let view = self.view.borrow();
-        // The clock is read after the right. Otherwise, a right that ends between the two reads would look valid.
+        // The end of the right is read first, and the clock second. In the other order, the right could end between the
+        // two reads, and would still look valid.
         view.led.as_ref().is_some_and(|led| !led.is_over() && self.clock.now() < led.until)
     }
 
@@ -94,12 +95,11 @@ impl Shared {
         }
     }
 
-    /// Reports the end of the term. Only the first call has an effect.
+    /// Reports the end of the term, at most once. Further calls have no effect.
     pub(super) fn end_term(&self, end: &End) {
         let mut first = false;
         self.change_term(|led| {
-            // Two callers report the end of a term: the task that renews the lease, and the drop of
-            // the term.
+            // The task that renews the Lease and the drop of the term may both report the end.
             first = !led.ended;
             led.ended = true;
             match end {
@@ -113,7 +113,8 @@ impl Shared {
         }
     }
 
-    /// Changes the state of the term, if any, and wakes the tasks that wait for a change.
+    /// Changes the state of the term, and wakes the tasks that wait for a change. Does nothing before the term has
+    /// begun.
     pub(super) fn change_term(&self, change: impl FnOnce(&mut Led)) {
         self.view.send_modify(|view| {
             if let Some(led) = &mut view.led {
@@ -122,34 +123,32 @@ impl Shared {
         });
     }
 
-    /// Waits until `what` returns a value for the state of the term.
+    /// Waits until `what` returns a value for the present state of the term.
     pub(super) async fn wait_for<T>(&self, mut what: impl FnMut(&Led) -> Option<T>) -> T {
         let mut view = self.view.subscribe();
         loop {
-            // The state is marked as seen before the check, so a change after the check wakes this
-            // loop.
+            // The state is marked as seen before it is checked. A change after the check therefore wakes this loop.
             let it = view.borrow_and_update().led.as_ref().and_then(&mut what);
             if let Some(it) = it {
                 return it;
             }
-            // The wait cannot fail, because the sender is in `self`.
+            // The wait fails only if the sender is dropped, and `self` owns the sender.
             let _ = view.changed().await;
         }
     }
 }
 
 impl Leadership {
-    /// Returns true if this process leads at this moment, by a clock that also counts while the
-    /// machine is suspended.
+    /// Returns true if this process leads at this moment. The clock also advances while the machine is suspended.
     ///
-    /// The result is exact, and costs one read of the clock. Call this method before each piece of
-    /// work. For the time between the call and a write, use the [`fence`](Self::fence).
+    /// The result is exact, and the call only reads the clock. Call this method before each piece of work. Between this
+    /// call and a write, the right may still end. The [`fence`](Self::fence) protects against this.
     #[must_use]
     pub fn is_leading(&self) -> bool {
         self.shared.is_leading()
     }
 
-    /// Returns the reason why this process does not lead. A [`Leadership`] belongs to one term, so the result is final.
+    /// Returns the reason why this process no longer leads. A [`Leadership`] belongs to one term, so an error is final.
     pub(crate) fn check(&self) -> Result<(), LeadershipLost> {
         if self.is_leading() {
             return Ok(());
@@ -170,8 +169,8 @@ impl Leadership {
         &self.token
     }
 
-    /// Returns the time at which the right to lead ends without a further renewal, or `None` if the
-    /// term has ended.
+    /// Returns the time at which the right to lead ends if no further renewal succeeds. Returns `None` if the term has
+    /// ended.
     pub(crate) fn right_until(&self) -> Option<Time> {
         let view = self.shared.view.borrow();
         view.led.as_ref().filter(|led| !led.is_over()).map(|led| led.until)
@@ -186,15 +185,14 @@ impl Leadership {
         Self { _hold: Arc::new(CancellationToken::new().drop_guard()), ..self.clone() }
     }
 
-    /// Waits until the leader must start no more work, because it was asked to stop or because the
-    /// term has ended.
+    /// Waits until the leader must start no more work. This is so when it was asked to stop, or when the term has
+    /// ended.
     ///
-    /// Work in progress can complete, because the lease is still renewed, until it is
-    /// [`lost`](Self::lost).
+    /// Work in progress may continue until the lease is [`lost`](Self::lost), because the lease is still renewed.
     ///
     /// # Cancel safety
     ///
-    /// The future can be dropped, and the method called again.
+    /// If the future is dropped, nothing is lost, and the method can be called again.
     ///
     /// # Examples
     ///
@@ -214,11 +212,11 @@ impl Leadership {
 
     /// Waits until the lease is lost.
     ///
-    /// All work in progress must then be dropped.
+    /// The caller must then drop all work in progress.
     ///
     /// # Cancel safety
     ///
-    /// The future can be dropped, and the method called again.
+    /// If the future is dropped, nothing is lost, and the method can be called again.
     ///
     /// # Examples
     ///
@@ -237,9 +235,9 @@ impl Leadership {
         self.shared.wait_for(|led| led.lost.clone()).await
     }
 
-    /// Renews the lease now, and waits for the result.
+    /// Renews the lease without waiting for the next regular renewal, and waits for the result.
     ///
-    /// If the call succeeds, this process was the leader at some time after the start of the call.
+    /// If the method succeeds, this process was the leader at a time after the call began.
     ///
     /// # Errors
     ///
@@ -247,20 +245,20 @@ impl Leadership {
     ///
     /// # Cancel safety
     ///
-    /// If the future is dropped, the lease is still renewed.
+    /// If the future is dropped, the lease is renewed nevertheless.
     ///
     /// # Examples
     ///
     /// ```no_run
     /// # use requeue_leases::leader::{Leadership, LeadershipLost};
     /// async fn read_as_leader(leadership: &Leadership) -> Result<(), LeadershipLost> {
-    ///     // Objects that are read from now on are not older than this process's term.
+    ///     // From now on, each read returns objects that are not older than the beginning of this term.
     ///     leadership.confirm().await
     /// }
     /// ```
     pub async fn confirm(&self) -> Result<(), LeadershipLost> {
-        // The clock is read before the request, because a renewal that was sent earlier proves
-        // nothing about the time of this call.
+        // The clock is read before the renewal is requested. A renewal that was sent earlier does not prove that this
+        // process leads now.
         let since = self.shared.clock.now();
         self.shared.wake.notify_one();
         self.shared

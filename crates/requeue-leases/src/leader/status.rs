@@ -6,12 +6,13 @@ use std::time::Duration;
 use super::leadership::Shared;
 use super::lost::LeadershipLost;
 
-/// A leader that has not stopped counts as stuck when this time has passed since the end of its lease.
+/// If work of a leader still runs this long after the end of its lease, [`Status::check`] reports
+/// that it is stuck.
 const TOLERANCE: Duration = Duration::from_secs(20);
 
-/// Shows the current state of an election.
+/// A handle that shows the present state of an election.
 ///
-/// The handle is cheap to clone, and remains valid after its elector is dropped.
+/// A clone is cheap. The handle can also be used after the elector was dropped.
 ///
 /// ```no_run
 /// # use requeue_leases::leader::LeaderElector;
@@ -34,38 +35,38 @@ impl Status {
         self.0.is_leading()
     }
 
-    /// Returns the holder of the Lease as last read.
+    /// Returns the identity of the leader, from the Lease that was read last.
     ///
-    /// Returns `None` before the first read, and if the Lease has no holder.
+    /// Returns `None` if the Lease was not read yet, or has no holder.
     #[must_use]
     pub fn leader(&self) -> Option<String> {
         self.0.view.borrow().holder.clone()
     }
 
-    /// Returns the identity of this process in the Lease.
+    /// Returns the identity of this process's elector.
     #[must_use]
     pub fn identity(&self) -> &str {
         &self.0.identity
     }
 
-    /// Returns the time between two attempts to lead.
+    /// Returns the time between two attempts to acquire or renew the lease.
     #[doc(hidden)]
     #[must_use]
     pub fn retry_period(&self) -> Duration {
         self.0.config.retry_period
     }
 
-    /// Checks the election for `/healthz`.
+    /// Checks whether work of a former leader is stuck. Use this method for the endpoint
+    /// `/healthz`.
     ///
     /// # Errors
     ///
-    /// [`LeadershipLost::Undrained`]: the lease ended more than 20 s ago, and a
-    /// [`Leadership`](super::Leadership) still exists. Some work is stuck, and the process must be
-    /// stopped from outside.
+    /// Returns [`LeadershipLost::Undrained`] if a [`Leadership`] still exists more than 20 s after
+    /// the end of the lease. Some work is then stuck, and only the end of the process can stop it.
     pub fn check(&self) -> Result<(), LeadershipLost> {
         let view = self.0.view.borrow();
         let Some(led) = &view.led else { return Ok(()) };
-        // Another replica may lead one lease duration after the last renewal.
+        // One lease duration after the last renewal, another replica may lead.
         let since = self.0.clock.now().since(led.renewed + self.0.config.lease_duration);
         if self.0.let_go.is_cancelled() || since <= TOLERANCE {
             return Ok(());

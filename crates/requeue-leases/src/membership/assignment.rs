@@ -1,4 +1,4 @@
-//! The object of a shard group: a Lease whose annotations contain the assignment.
+//! The group object: a Lease whose annotations contain the assignment of a shard group.
 
 use std::sync::Arc;
 
@@ -6,21 +6,22 @@ use serde_json::{Map, Value, json};
 
 use crate::lease::{ASSIGNMENT, Lease};
 
-/// The label of all Leases of a group. The value of the label is the group's name.
+/// The label of all Leases of a group. Its value is the name of the group.
 pub(super) const LABEL: &str = "requeue/shard-group";
-/// In a member Lease: the uid of the group object that the member has joined.
+/// The annotation of a member Lease that contains the uid of the group object. The member has joined the group with
+/// this object.
 pub(super) const JOINED: &str = "requeue/shard-group-uid";
-/// In a member Lease: the member is about to stop, and receives no shards.
+/// The annotation that a member adds to its Lease when it is about to stop. The member then receives no more shards.
 pub(super) const STOPPING: &str = "requeue/shard-stopping";
-/// The member that wrote the assignment. If the writer that moved a shard is not the shard's former holder, the former
-/// holder is dead.
+/// The annotation that contains the name of the member that wrote the assignment. Only the holder itself hands a shard
+/// over. If another member has moved a shard, the former holder is dead.
 const WRITER: &str = "requeue/shard-writer";
 const BY: &str = "requeue/shard-by";
 const OBJECTS: &str = "requeue/shard-objects";
-/// The holders, separated by spaces.
+/// The annotation that contains the names of all holders, separated by spaces.
 const HOLDERS: &str = "requeue/shard-holders";
 
-/// The properties of a group in which all of its members agree.
+/// The properties of a group that must be the same for all members.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Layout {
     pub(super) count: usize,
@@ -28,16 +29,16 @@ pub(super) struct Layout {
     pub(super) objects: String,
 }
 
-/// A shard in the assignment.
+/// The entry of a shard in the assignment.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(super) struct Slot {
     pub(super) holder: Option<Arc<str>>,
-    /// The number in the fencing token. It grows with each new holder, and is 0 before the first
-    /// holder.
+    /// The number in the fencing token of the shard. Each new holder gets a greater number. It is 0 if the shard has
+    /// never had a holder.
     pub(super) number: i32,
 }
 
-/// The holder of each shard.
+/// The entries of all shards, in the order of their numbers.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Assignment(Vec<Slot>);
 
@@ -54,11 +55,11 @@ impl Assignment {
         self.0.iter().any(|slot| slot.holder.as_deref() == Some(member))
     }
 
-    /// Changes the holder of a shard. A new holder gets a greater number.
+    /// Sets the holder of a shard. A holder gets a greater number than all former holders.
     pub(super) fn set_holder(&mut self, shard: usize, holder: Option<Arc<str>>) {
         let slot = &mut self.0[shard];
         if holder.is_some() {
-            // The number never decreases, so an earlier token is never valid again.
+            // The number never decreases, so the token of a former holder never becomes valid again.
             slot.number = slot.number.saturating_add(1);
         }
         slot.holder = holder;
@@ -80,7 +81,7 @@ impl Assignment {
 
     fn annotations(&self) -> Map<String, Value> {
         let mut holders: Vec<_> = self.0.iter().filter_map(|slot| slot.holder.as_deref()).collect();
-        // The holders are sorted, so equal assignments have equal texts.
+        // The holders are sorted, so that equal assignments have the same text.
         holders.sort_unstable();
         holders.dedup();
         let slot = |slot: &Slot| {
@@ -96,19 +97,19 @@ impl Assignment {
     }
 }
 
-/// The group object at its last read.
+/// The last version of the group object that this replica has read.
 #[derive(Clone, Debug)]
 pub(super) struct GroupLease {
     lease: Lease,
     pub(super) version: u64,
     pub(super) layout: Layout,
     pub(super) assignment: Assignment,
-    /// The longest lease duration of all members so far, in seconds.
+    /// The longest lease duration that any member has had so far, in seconds.
     pub(super) lease_seconds: u64,
 }
 
-/// The error for a Lease that is not the object of a shard group, or was damaged. Contains the name
-/// of the annotation that is missing or invalid.
+/// The error for a Lease that is not a group object, or that was damaged. Contains the name of the annotation that is
+/// missing or invalid.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Unreadable(pub(super) &'static str);
 
@@ -132,17 +133,17 @@ impl GroupLease {
         self.lease.uid()
     }
 
-    /// Returns the member that wrote this version.
+    /// Returns the member that wrote this version of the object.
     pub(super) fn writer(&self) -> Option<&str> {
         self.lease.annotation(WRITER)
     }
 
-    /// Returns the object of a new group, without holders.
+    /// Returns the object for a new group, in which no shard has a holder.
     pub(super) fn new_object(name: &str, layout: &Layout, seconds: u64) -> Value {
         let mut annotations = Assignment::new(layout.count).annotations();
         annotations.insert(BY.to_owned(), json!(layout.by));
         annotations.insert(OBJECTS.to_owned(), json!(layout.objects));
-        // The Lease has no holder, because no process holds the object of a group.
+        // `spec` contains no holder, because no process holds the group object itself.
         json!({
             "apiVersion": "coordination.k8s.io/v1",
             "kind": "Lease",
@@ -151,8 +152,8 @@ impl GroupLease {
         })
     }
 
-    /// Returns the object with this assignment. The write fails if the object has changed since it
-    /// was read.
+    /// Returns the object with this assignment. The write of this object fails if the object was changed since it was
+    /// read.
     pub(super) fn with_assignment(
         &self,
         assignment: &Assignment,
@@ -163,8 +164,8 @@ impl GroupLease {
         annotations.insert(WRITER.to_owned(), json!(writer));
         let mut json = self.lease.with_annotations(annotations);
         json["spec"]["leaseDurationSeconds"] = json!(self.lease_seconds.max(seconds));
-        // The number grows, so that each write changes the object. A write that changes nothing
-        // gets no new version from the API server.
+        // The number grows with each write, so that each write changes the object. The API server gives no new version
+        // to an object that a write does not change.
         json["spec"]["leaseTransitions"] = json!(self.lease.transitions().wrapping_add(1).max(0));
         json
     }
@@ -190,7 +191,7 @@ mod tests {
         }
     }
 
-    /// The API server limits annotations to 256 KiB, and etcd an object to 1.5 MiB.
+    /// The API server permits at most 256 KiB of annotations, and etcd an object of at most 1.5 MiB.
     #[test]
     fn the_largest_group_takes_a_few_kilobytes() {
         let mut assignment = Assignment::new(1024);

@@ -1,20 +1,20 @@
-//! The desired assignment, which is even and needs as few moves as possible.
+//! The desired assignment of shards to members. It is even, and needs as few moves as possible.
 //!
-//! The result is a function of the present assignment and the live members, so all replicas that see the same state
-//! compute the same result. With n members, each member has ⌊shards/n⌋ or ⌈shards/n⌉ shards. Only surplus shards and
-//! shards without a live holder move. Rendezvous hashing selects the surplus shards and their new holders. Rendezvous
-//! hashing alone would not suffice: of 64 shards, one of four members would often have 22, which is 38 % above its
-//! share.
+//! The result depends only on the present assignment and the live members. All replicas that see the same state
+//! therefore compute the same result. If there are n members, each gets ⌊shards/n⌋ or ⌈shards/n⌉ shards. Only surplus
+//! shards and shards without a live holder move. Rendezvous hashing selects the surplus shards and their new holders.
+//! Rendezvous hashing alone would not be even enough: one of four members would often get 22 of 64 shards, 38 % more
+//! than its share.
 //!
-//! A move toward the result does not change the result for the other shards. Members can therefore
-//! move their shards at different times, and still reach the same assignment.
+//! After some of the moves, the desired holders of the other shards are still the same. Members can therefore move
+//! their shards at different times, and still reach the same assignment.
 
 use std::sync::Arc;
 
 use super::assignment::{Assignment, Slot};
 use crate::range::fnv1a;
 
-/// Returns the desired holder of each shard. `None` if there are no members. `live` is sorted.
+/// Returns the desired holder of each shard. If there are no members, all holders are `None`. `live` must be sorted.
 pub(super) fn desired_holders(assignment: &Assignment, live: &[Arc<str>]) -> Vec<Option<Arc<str>>> {
     debug_assert!(live.is_sorted(), "all replicas use the same order");
     let slots = assignment.slots();
@@ -25,11 +25,11 @@ pub(super) fn desired_holders(assignment: &Assignment, live: &[Arc<str>]) -> Vec
     let scores = Scores::new(live);
     let mut to: Vec<Option<usize>> = vec![None; slots.len()];
     let mut free = quotas.clone();
-    // Each member keeps the shards for which it has the highest scores.
+    // Each member keeps the shards for which it has the highest scores, up to its quota.
     for (member, name) in live.iter().enumerate() {
         let mut own: Vec<_> =
             (0..slots.len()).filter(|shard| held_by(&slots[*shard], name)).collect();
-        // Equal scores are ordered by the number of the shard, so that all replicas sort alike.
+        // If two shards have the same score, the lower number comes first. All replicas therefore sort alike.
         own.sort_by_key(|shard| (std::cmp::Reverse(scores.score_of(member, *shard)), *shard));
         own.truncate(quotas[member]);
         free[member] -= own.len();
@@ -53,12 +53,13 @@ fn held_by(slot: &Slot, name: &str) -> bool {
     slot.holder.as_deref() == Some(name)
 }
 
-/// Returns the number of shards of each member. Their sum is the number of shards.
+/// Returns the number of shards that each member should have. The sum is the number of all shards.
 fn member_quotas(slots: &[Slot], live: &[Arc<str>]) -> Vec<usize> {
     let share = slots.len() / live.len();
     let extra = slots.len() % live.len();
     let has_extra = |name: &str| slots.iter().filter(|slot| held_by(slot, name)).count() > share;
-    // Members that already have more than the share keep one more shard, so that fewer shards move.
+    // If the shards cannot be divided evenly, some members get one more. These are first the members that already have
+    // more, so that fewer shards move.
     let (mut order, others): (Vec<_>, Vec<_>) =
         (0..live.len()).partition(|member| has_extra(&live[*member]));
     order.extend(others);
@@ -68,7 +69,7 @@ fn member_quotas(slots: &[Slot], live: &[Arc<str>]) -> Vec<usize> {
     quotas
 }
 
-/// The scores of rendezvous hashing: a hash of the member and the shard.
+/// The hashes of the members, from which rendezvous hashing computes a score for each member and shard.
 struct Scores(Vec<u64>);
 
 impl Scores {
@@ -81,7 +82,7 @@ impl Scores {
     }
 }
 
-/// The finalizer of SplitMix64. With FNV-1a alone, the high bits of similar names are similar.
+/// Returns the result of SplitMix64's last step. FNV-1a alone would give similar names similar high bits.
 fn mix_bits(value: u64) -> u64 {
     let value = value.wrapping_add(0x9e37_79b9_7f4a_7c15);
     let value = (value ^ (value >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -147,7 +148,7 @@ mod tests {
         }
     }
 
-    /// Members move their shards at different times. The order of the moves does not change the result.
+    /// Members move their shards at different times, so the result must not depend on the order of the moves.
     #[test]
     fn each_move_leaves_the_other_moves_unchanged() {
         let mut random = fastrand::Rng::with_seed(1);
@@ -171,7 +172,7 @@ mod tests {
         }
     }
 
-    /// Replicas with different versions of this crate must compute the same assignment.
+    /// Replicas with different versions of this crate may be in one group, and must compute the same assignment.
     #[test]
     fn the_scores_are_those_of_all_versions() {
         let scores = Scores::new(&names(0..2));

@@ -13,16 +13,16 @@ use crate::leader::Config;
 use crate::metrics::LeaseMetrics;
 use crate::range::ShardBy;
 
-/// The maximum number of shards, with which the group object has a few kilobytes.
+/// The maximum number of shards. A group object with this many shards is a few kilobytes large.
 const MAX_SHARDS: u32 = 1024;
 
-/// A function of the user that returns the shard of the object with this namespace and name.
+/// The user's function, which returns the shard of the object with this namespace and name.
 type ShardOf = Arc<dyn Fn(Option<&str>, &str) -> u32 + Send + Sync>;
 
-/// A shard group that this process joins.
+/// The configuration of a shard group that this process can join.
 ///
-/// The defaults are 64 shards by uid, the times of [`leader::Config`](Config), and 30 s for the runs in flight at a
-/// handover. [`join`](Self::join) checks the values.
+/// By default, a group has 64 shards by uid, and the durations of [`leader::Config`](Config). Runs in flight may
+/// continue for 30 s at a handover. [`join`](Self::join) checks the values.
 ///
 /// ```
 /// use requeue_leases::range::ShardBy;
@@ -35,7 +35,7 @@ type ShardOf = Arc<dyn Fn(Option<&str>, &str) -> u32 + Send + Sync>;
 #[must_use = "a group is joined by `join`"]
 pub struct ShardGroup {
     pub(super) name: String,
-    // These fields are public only for requeue-kube, which reads them for its controllers.
+    // These fields are public, but hidden. Only requeue-kube reads them.
     #[doc(hidden)]
     pub count: u32,
     #[doc(hidden)]
@@ -47,16 +47,16 @@ pub struct ShardGroup {
     pub(super) objects: String,
     pub(super) handover_timeout: Duration,
     pub(super) metrics: Option<LeaseMetrics>,
-    /// The options and the namespace of the member Lease.
+    /// The namespace, the durations and the other options of the member Lease.
     pub(super) lease: Config,
     pub(super) clock: Clock,
 }
 
 impl ShardGroup {
-    /// Creates the configuration of the group `name`, whose Leases are in `namespace`.
+    /// Creates the configuration of the group with the name `name`. Its Leases are in `namespace`.
     ///
     /// If the group does not exist, the first member creates it. Each controller needs a separate group. If two
-    /// controllers of the same kind used the same group name, each would reconcile only a part of the objects.
+    /// controllers of the same kind were in one group, each would reconcile only a part of the objects.
     pub fn new(name: impl Into<String>, namespace: impl Into<String>) -> Self {
         let name = name.into();
         let lease = Config::new(namespace, &name);
@@ -74,30 +74,30 @@ impl ShardGroup {
         }
     }
 
-    /// Sets the number of shards: a power of two, up to 1,024.
+    /// Sets the number of shards. It must be a power of two, and at most 1,024.
     ///
     /// The default is 64.
     ///
-    /// At most `count` members have work. To change the number later, stop all members and delete the Lease of the
-    /// group.
+    /// If there are more members than shards, some members have no shard. To change the number later, stop all members,
+    /// and delete the Lease of the group.
     pub fn count(mut self, count: u32) -> Self {
         self.count = count;
         self
     }
 
-    /// Sets the field whose hash determines an object's shard.
+    /// Sets the field from whose hash the shard of an object is computed.
     pub fn by(mut self, by: ShardBy) -> Self {
         self.by = by;
         self
     }
 
-    /// Sets a function that returns the shard of a controller's object with this namespace and name,
-    /// below [`count`](Self::count).
+    /// Sets a function that returns the number of an object's shard, from the object's namespace and name. The number
+    /// must be less than [`count`](Self::count).
     ///
-    /// The function replaces the hash, and must be the same in all members. The API server cannot select such a shard,
-    /// so each replica receives all objects, and drops the objects of other shards. The function is called for each
-    /// event and each run, while the controller holds locks. It must therefore return quickly, and must not use the
-    /// controller. If the function panics or returns a number that is out of range, the controller ends with
+    /// The function replaces the hash of the uid or namespace. All members must use the same function. The API server
+    /// cannot apply it. Each replica therefore receives all objects, and drops those of other shards. The controller
+    /// calls the function for each event and each run, while it holds locks. The function must return quickly, and must
+    /// not use the controller. If the function panics, or returns a number that is too large, the controller ends with
     /// `RunnerError::Config`.
     ///
     /// ```
@@ -117,45 +117,46 @@ impl ShardGroup {
         self
     }
 
-    /// Sets the client of a controller's group, such as a client from [`client`](Self::client).
+    /// Sets the client for the group's requests, such as a client from [`client`](Self::client).
     ///
-    /// Without this call, the controller uses the client of its `Api`. [`join`](Self::join) has a separate parameter
-    /// for its client.
+    /// If this method is not called, the group of a controller uses the client of the controller's `Api`.
+    /// [`join`](Self::join) ignores this setting, because it has a parameter for the client.
     pub fn with_client(mut self, client: Client) -> Self {
         self.client = Some(client);
         self
     }
 
-    /// Sets the kind of the sharded objects, such as `websites.example.com`.
+    /// Sets the kind of the objects that the group divides, such as `websites.example.com`.
     ///
-    /// All members of a group must set the same kind, so that two programs with different kinds do not share a group by
-    /// mistake. The default is the kind of the controller. If two programs work on the same kind, set different texts,
-    /// such as the names of the programs.
+    /// All members of a group must set the same kind. Two programs with different kinds then cannot share a group by
+    /// mistake. For a controller, the default is its kind. If two programs reconcile the same kind, set different
+    /// texts, such as the names of the programs.
     pub fn objects(mut self, objects: impl Into<String>) -> Self {
         self.objects = objects.into();
         self
     }
 
-    /// Sets the time after which the runs in flight are cancelled at a handover.
+    /// Sets how long runs in flight may continue at a handover. They are then cancelled.
     ///
     /// The default is 30 s.
     ///
-    /// During a handover, no other run of the shard starts, so a run that never completes must not delay the handover
-    /// forever. The new holder repeats a cancelled run.
+    /// During a handover, no other run of the shard begins. A run that never completes must therefore not delay the
+    /// handover forever. The new holder reconciles the object of a cancelled run again.
     pub fn handover_timeout(mut self, timeout: Duration) -> Self {
         self.handover_timeout = timeout;
         self
     }
 
-    /// Sets the times, the host and the Events of the member Lease.
+    /// Changes the durations, the host and the Events of the member Lease.
     ///
-    /// - [`renew_deadline`](Config::renew_deadline): a member that cannot renew its Lease leaves the group after this
-    ///   time.
-    /// - [`retry_period`](Config::retry_period): the time between two renewals, which are the only traffic of a group
-    ///   whose members do not change.
-    /// - [`without_events`](Config::without_events): by default, Kubernetes Events report takeovers.
+    /// - [`renew_deadline`](Config::renew_deadline): if a member cannot renew its Lease for this time, it leaves the
+    ///   group.
+    /// - [`retry_period`](Config::retry_period): the time between two renewals. If the members of a group do not
+    ///   change, renewals are its only requests.
+    /// - [`without_events`](Config::without_events): by default, a Kubernetes Event reports each takeover.
     ///
-    /// The [`drain_timeout`](Config::drain_timeout) has no effect: see [`handover_timeout`](Self::handover_timeout).
+    /// The [`drain_timeout`](Config::drain_timeout) has no effect. [`handover_timeout`](Self::handover_timeout)
+    /// replaces it.
     ///
     /// ```
     /// use std::time::Duration;
@@ -171,16 +172,15 @@ impl ShardGroup {
         self
     }
 
-    /// Sets the metrics that show the shards of this process, under the name of the group.
+    /// Sets the metrics in which this process shows its shards. The label `name` is the name of the group.
     pub fn metrics(mut self, metrics: impl AsRef<LeaseMetrics>) -> Self {
         self.metrics = Some(metrics.as_ref().clone());
         self
     }
 
-    /// Creates a client for the group alone, with separate connections.
+    /// Creates a client that only the group uses, with separate connections.
     ///
-    /// A separate client is needed because renewals must not wait behind other requests of the
-    /// process.
+    /// A separate client is necessary, because renewals must not wait behind other requests of the process.
     ///
     /// # Errors
     ///
@@ -207,11 +207,10 @@ impl ShardGroup {
     }
 }
 
-// These methods are hidden, because only requeue-kube needs them, for its controllers.
+// These methods are hidden, because only requeue-kube uses them.
 #[doc(hidden)]
 impl ShardGroup {
-    /// Sets the kind of the objects and the metrics to the values of a controller, unless they are
-    /// already set.
+    /// Sets the kind of the objects and the metrics to those of a controller, if the user has not set them.
     pub fn for_controller(mut self, objects: String, metrics: Option<&LeaseMetrics>) -> Self {
         if self.objects.is_empty() {
             self.objects = objects;
@@ -220,14 +219,14 @@ impl ShardGroup {
         self
     }
 
-    /// Returns the time between two renewals.
+    /// Returns the time between two renewals of the member Lease.
     pub const fn period(&self) -> Duration {
         self.lease.retry_period
     }
 
     /// # Errors
     ///
-    /// Returns the error of [`join`](Self::join) if the configuration is invalid.
+    /// Returns the error with which [`join`](Self::join) refuses an invalid configuration.
     pub fn check(&self) -> Result<(), MembershipError> {
         let is_label = |name: &str| {
             let plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit();

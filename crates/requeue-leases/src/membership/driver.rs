@@ -1,4 +1,4 @@
-//! Runs a [`Group`] with a clock and an API server.
+//! The driver of a [`Group`], which connects it with a clock and an API server.
 
 use std::collections::BTreeMap;
 use std::future::pending;
@@ -28,10 +28,10 @@ use crate::requests::{Answer, Call, Requests};
 use crate::simulation::unique_id;
 use crate::token::FencingToken;
 
-/// The pause after a failed attempt to create a member Lease.
+/// The wait after a failed attempt to create the member Lease.
 const RETRY_PAUSE: Duration = Duration::from_secs(1);
 
-/// The parts of a membership that the driver's task changes.
+/// The channels and the state through which the driver's task reports to the rest of the process.
 pub(super) struct Outputs {
     pub(super) changes: mpsc::UnboundedSender<Change>,
     pub(super) commands: mpsc::UnboundedSender<Command>,
@@ -39,8 +39,8 @@ pub(super) struct Outputs {
     pub(super) meters: GroupMeters,
 }
 
-/// Takes part in the group until the process has left it. When the process has joined, sends the
-/// name of its member Lease.
+/// Takes part in the group until this process has left it. Sends the name of the member Lease to `joined` when the
+/// process has joined.
 pub(super) async fn run_membership(
     config: ShardGroup,
     client: Client,
@@ -51,8 +51,8 @@ pub(super) async fn run_membership(
     let clock = &config.clock;
     let mut joined = Some(joined);
     loop {
-        // Each attempt uses a new name, because a late request of the previous attempt may still create a Lease with
-        // the old name.
+        // Each attempt uses a new name for the member Lease. A late request of the previous attempt may still create a
+        // Lease with the old name.
         let mut driver = Driver::new(&config, &client, &outputs);
         if let Some(result) = driver.take_part(&mut received, &mut joined).await {
             return result;
@@ -70,9 +70,10 @@ struct Driver<'a> {
     group: Group,
     requests: Requests,
     watch: WatchEvents,
-    /// The request in flight. This future is never ready without a request.
+    /// The request in flight. If there is none, this future never completes.
     call: Fuse<BoxFuture<'static, Answer>>,
-    /// The acquisition of the member Lease. This future is never ready without an acquisition.
+    /// The elector's attempt to create the member Lease, which lasts until the API server has answered. If there is
+    /// none, this future never completes.
     joining: Fuse<BoxFuture<'static, Option<Term>>>,
     term: Option<(Term, Leadership)>,
     events: Option<Events>,
@@ -109,7 +110,7 @@ impl<'a> Driver<'a> {
         }
     }
 
-    /// Takes part until the process has left the group. Returns `None` if the member Lease could not be created.
+    /// Takes part in the group until this process has left it. Returns `None` if the member Lease could not be created.
     async fn take_part(
         &mut self,
         commands: &mut mpsc::UnboundedReceiver<Command>,
@@ -119,14 +120,14 @@ impl<'a> Driver<'a> {
         loop {
             let right = self.term.as_ref().and_then(|(_, leadership)| leadership.right_until());
             let step = self.group.poll(self.clock.now(), right);
-            // The state is published before the next wait. A shard that this member is about to hand over then no
-            // longer appears as held.
+            // The state is published before the next wait. If this step begins to hand a shard over, observers then no
+            // longer see the shard as held.
             self.publish_state();
             let until = match step {
                 Step::Call(call) => {
                     let requests = self.requests.clone();
-                    // The call is not awaited here, because events and commands must not wait for a
-                    // slow response.
+                    // The loop below awaits the call together with other events, because a slow response must not delay
+                    // events and commands.
                     self.call = async move { requests.make_call(call).await }.boxed().fuse();
                     continue;
                 }
@@ -150,19 +151,19 @@ impl<'a> Driver<'a> {
             };
             tokio::select! {
                 biased;
-                // The loss is polled first, because after a loss other members may act on the
-                // shards.
+                // The loss is polled first. After a loss, other members may already act on the shards of this member.
                 () = membership_lost(self.term.as_ref()) => return Some(self.end_with(End::Lost).await),
                 answer = &mut self.call => self.group.handle_answer(self.clock.now(), answer),
                 term = &mut self.joining => {
                     let Some(term) = term else {
                         return stopping.then_some(Ok(()));
                     };
-                    // The clone does not count, because the runs are drained before the release.
+                    // The clone does not delay the release of the Lease. The group drains all runs before the Lease is
+                    // released.
                     let leadership = term.leadership().clone_uncounted();
                     self.term = Some((term, leadership));
                     if let Some(joined) = joined.take() {
-                        // The send fails if the join was dropped, which also stops this membership.
+                        // The send fails if the future of the join was dropped. The membership then ends too.
                         let _ = joined.send(self.member.to_string());
                     }
                 }
@@ -212,7 +213,7 @@ impl<'a> Driver<'a> {
             .then(|| MembershipError::missing_permission(verb, &self.config.lease.namespace))
     }
 
-    /// Updates the view of the held shards, and sends the changes to the user.
+    /// Updates the state that the held shards read, and sends the changes of shards to the user.
     fn publish_state(&mut self) {
         let count = self.config.count as usize;
         let held: Vec<_> = (0..count).map(|shard| self.group.acting_number(shard)).collect();
@@ -221,7 +222,7 @@ impl<'a> Driver<'a> {
         let slots = self.group.group().into_iter().flat_map(|group| group.assignment.slots());
         let holders = slots.map(|slot| slot.holder.clone()).collect();
         let now = self.clock.now();
-        // Most polls change nothing, and must not wake tasks that wait for the view.
+        // Most polls change nothing. They must not wake the tasks that wait for a change.
         self.outputs.view.send_if_modified(|view| view.update(held, holders, confirmed, now));
         while let Some(change) = self.group.next_change() {
             let number =
@@ -241,7 +242,7 @@ impl<'a> Driver<'a> {
                     continue;
                 }
             };
-            // The send fails if the membership was dropped, which ends this task.
+            // The send fails if the membership was dropped. In this case, this task is about to be aborted.
             let _ = self.outputs.changes.send(change);
         }
     }
@@ -251,7 +252,7 @@ impl<'a> Driver<'a> {
     }
 
     fn show_held(&self, shards: usize) {
-        // A group has at most 1,024 shards.
+        // A group has at most 1,024 shards, so the cast loses nothing.
         self.outputs.meters.held.set(shards as i64);
     }
 
@@ -267,7 +268,8 @@ impl<'a> Driver<'a> {
         })
     }
 
-    /// Counts the gains, and publishes an Event for each member whose shards were taken over.
+    /// Counts the gained shards in the metrics. Publishes an Event for each dead member whose shards this process has
+    /// taken over.
     fn report_gains(&self, gained: &[Gain]) {
         let mut taken: BTreeMap<&str, usize> = BTreeMap::new();
         for gain in gained {
@@ -288,7 +290,7 @@ impl<'a> Driver<'a> {
             tracing::info!(group = self.config.name, member, count, "took shards over");
             if let Some(events) = &self.events {
                 let note = format!("{} took over {count} shards of {member}", self.member);
-                // The future is dropped, because the Event is published in a separate task.
+                // The handle of the task is dropped, but the task continues to publish the Event.
                 drop(events.publish_note("ShardTakeover", "took shards over", note, uid));
             }
         }
@@ -296,7 +298,7 @@ impl<'a> Driver<'a> {
 
     async fn end_with(&mut self, end: End) -> Result<(), MembershipError> {
         let group = &self.config.name;
-        // `hold_nothing` comes first, because no shard may appear as held while the other steps run.
+        // This call comes first. While the next steps run, no shard may appear as held.
         self.hold_nothing();
         match end {
             End::Left => {
@@ -327,16 +329,15 @@ impl<'a> Driver<'a> {
     async fn leave_group(&mut self) {
         let Some((term, leadership)) = self.term.take() else { return };
         let uid = leadership.fencing_token().uid().to_owned();
-        // The Lease is released before its deletion, so that other members take over immediately even if the deletion
-        // fails.
+        // The release comes before the deletion. If the deletion fails, other members can still take over immediately.
         match term.release().await {
             Ok(()) | Err(LeadershipLost::Undrained(_)) => {}
             Err(error) => {
                 tracing::warn!(member = &*self.member, %error, "the member Lease was not released");
             }
         }
-        // The release has changed the version. The uid suffices as a precondition, because no other Lease ever has this
-        // name.
+        // The version of the Lease is not a precondition, because the release has changed it. The uid suffices, because
+        // no other Lease ever has this name.
         let delete = Call::Delete { name: self.member.to_string(), uid, version: 0 };
         let limit = self.clock.now() + self.config.lease.request_limit();
         tokio::select! {
@@ -347,7 +348,7 @@ impl<'a> Driver<'a> {
     }
 }
 
-/// A membership that has been dropped holds no shards.
+/// If the membership is dropped, this process must no longer appear as the holder of its shards.
 impl Drop for Driver<'_> {
     fn drop(&mut self) {
         self.hold_nothing();

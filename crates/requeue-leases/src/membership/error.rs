@@ -4,31 +4,31 @@ use super::assignment::{Layout, Unreadable};
 use crate::error::ConfigError;
 use crate::leader::LeadershipLost;
 
-/// The reason why a process cannot join a shard group, or is no longer a member.
+/// The reason why a process cannot join a shard group, or is no longer a member of it.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum MembershipError {
     /// The configuration is invalid, or does not fit the API server. For example, the namespace or a permission is
-    /// missing, or the group has another number of shards. Another attempt cannot succeed.
+    /// missing, or the group has another number of shards. A further attempt without a change would also fail.
     #[error("{0}")]
     Config(ConfigError),
-    /// The Lease of the group was deleted. Contains the name of the Lease.
+    /// The group object was deleted. Contains the name of its Lease.
     #[error("the Lease {0:?} of the shard group was deleted: join again")]
     Deleted(String),
-    /// The member Lease was lost. All shards are then also lost.
+    /// The process has lost its member Lease, and with it the right to all of its shards.
     #[error("the membership in the shard group has ended: {0}")]
     Lost(LeadershipLost),
 }
 
 impl MembershipError {
-    /// Returns the error for a namespace that does not exist.
+    /// Creates the error for a namespace that does not exist.
     pub(super) fn no_namespace(namespace: &str) -> Self {
         Self::from_text(format!(
             "the namespace {namespace:?} of the shard group does not exist: create it, or use another"
         ))
     }
 
-    /// Returns the error for a verb that is refused.
+    /// Creates the error for a verb that the API server does not permit.
     pub(super) fn missing_permission(verb: &str, namespace: &str) -> Self {
         Self::from_text(format!(
             "no permission to {verb} leases.coordination.k8s.io in namespace {namespace:?}: a shard \
@@ -36,9 +36,10 @@ impl MembershipError {
         ))
     }
 
-    /// Returns the error for a group that has another number of shards, or divides other objects.
+    /// Creates the error for a group that has another number of shards, or that divides other objects.
     pub(super) fn other_shards(group: &str, stored: &Layout, configured: &Layout) -> Self {
-        // The group of another controller may have another number of shards.
+        // If the group divides other objects, it belongs to another controller. A difference in the number of shards is
+        // then not the cause.
         let is_same = stored.objects == configured.objects && stored.by == configured.by;
         if is_same {
             let (stored, configured) = (stored.count, configured.count);
@@ -57,7 +58,7 @@ impl MembershipError {
         ))
     }
 
-    /// Returns the error for a Lease that is not the object of a shard group.
+    /// Creates the error for a Lease that is not the object of a shard group.
     pub(super) fn not_a_group(group: &str, Unreadable(annotation): Unreadable) -> Self {
         Self::from_text(format!(
             "the Lease {group:?} is not the object of a shard group: the annotation {annotation} is \

@@ -1,46 +1,45 @@
-//! The protocol of a shard group, as a state machine without a clock and without a network.
+//! The protocol of a shard group, as a state machine. It has no clock and sends no requests.
 //!
 //! # Safety
 //!
-//! Invariant: no two replicas act on a shard at the same time.
+//! The invariant is that no two replicas act on one shard at the same time. Three rules ensure it:
 //!
-//! 1. A replica acts on a shard only while it holds its member Lease, and while the last version of the group object
-//!    that it has seen names it as the holder. The replica's right ends one renew deadline after its last successful
-//!    renewal was sent. A replica whose right has ended never acts again. Each Lease has only one term. If the response
-//!    to its creation is lost, other replicas may observe that the Lease expires, so the replica makes only one attempt
-//!    with each name.
-//! 2. The group object changes only by writes whose precondition is the version that the writer has read. Two kinds of
-//!    writers change the holder of a shard. One writer is the present holder, after all runs of the shard have
-//!    completed. The other writer is a replica that knows that the present holder is [dead](super::members), which is
-//!    permanent.
-//! 3. A holder that has sent such a write does not act on the shard before it has seen a later
-//!    version of the object that names it as the holder. From then on, the write can no longer
-//!    succeed, even if it has not arrived yet.
+//! 1. A replica acts on a shard only under two conditions. It holds its member Lease, and the last version of the group
+//!    object that it has seen names it as the holder. Its right ends one renew deadline after it has sent its last
+//!    successful renewal. A replica whose right has ended never acts again, because each member Lease has only one
+//!    term. For each name, a replica makes only one attempt to create the Lease. If the response is lost, other
+//!    replicas may see the Lease expire.
+//! 2. The group object changes only by writes whose precondition is the version that the writer has read. Only two
+//!    writers change the holder of a shard. One is the present holder, after all runs of the shard have completed. The
+//!    other is a replica that knows that the present holder is [dead](super::members). A dead member never becomes
+//!    alive again.
+//! 3. After a holder has sent such a write, it does not act on the shard until it has seen a later version of the
+//!    object that names it as the holder. With this version, the write can no longer succeed, even if it arrives later.
 //!
-//! By rule 2, the assignment that a live holder has seen stays valid until the holder changes it. A late watch can
-//! therefore delay a member, but cannot make it act on the shard of another member.
+//! By rule 2, the assignment that a live holder has seen stays valid until the holder itself changes it. A late watch
+//! can therefore delay a member, but cannot make it act on the shard of another member.
 //!
-//! As in the election, only the rates of the clocks matter. The ratio of the faster rate to the slower rate must be
-//! less than the ratio of the lease duration to the renew deadline. When a suspended machine resumes, all other Leases
-//! may seem to have expired. Such a machine reads the Leases before it takes shards over.
+//! As in the election, only the rates of the clocks matter. The faster rate divided by the slower rate must be less
+//! than the lease duration divided by the renew deadline. When a suspended machine resumes, the Leases of all other
+//! members may seem to have expired. The replica therefore reads each Lease before it takes over shards.
 //!
-//! A group object that is deleted ends the membership of all its members. The members may notice the deletion late.
-//! Each member Lease names the uid of the group object. As long as a member whose Lease names another uid may be alive,
-//! no shard of the new object is taken.
+//! If the group object is deleted, all memberships end. A member may notice the deletion late. Each member Lease
+//! contains the uid of the group object that its member has joined. While a member of another group object may be
+//! alive, no replica takes shards of the new object.
 //!
 //! # Progress
 //!
-//! All replicas compute the [desired assignment](super::balance) from the group object and the live members, except for
-//! members that are [new](super::members). A holder hands a surplus shard over: it requests its
-//! [release](Change::Release), waits until the shard is drained, and writes the new holder. If a run exceeds the time
-//! limit, its [cancellation](Change::Cancel) is requested, because no other key of the shard can run until the run has
-//! stopped. A member that stops hands over all of its shards, and then releases and deletes its Lease.
+//! All replicas compute the [desired assignment](super::balance) from the group object and the live members.
+//! [New](super::members) members get no shards. A holder hands each surplus shard over: it requests a
+//! [release](Change::Release), waits until the shard is drained, and writes the new holder. If a run takes too long,
+//! the holder requests its [cancellation](Change::Cancel), because until it ends no other key of the shard can run. A
+//! member that stops hands over all of its shards, and then releases and deletes its Lease.
 //!
-//! A member that knows that another member is dead writes the desired holders of the dead member's shards. It also
-//! writes the desired holders of shards without a holder.
+//! If a member knows that another member is dead, it writes the desired holders of the dead member's shards. It also
+//! writes the desired holders of shards that have no holder.
 //!
-//! If the watch of a member has not shown its own renewals for a whole renew deadline, the member lists the Leases
-//! again.
+//! If the watch of a member has not shown the member's own renewals for a whole renew deadline, the member lists the
+//! Leases again.
 
 mod local;
 mod requests;
@@ -60,8 +59,8 @@ use super::protocol::{Change, End, Settings, Step, Watched};
 use crate::lease::Lease;
 use crate::requests::Answer;
 
-/// The state of one replica in a group. The caller passes the time, makes the requests, and passes
-/// the events of a watch of all Leases of the group.
+/// The state of one replica in a group. The caller tells it the time, sends the requests that it returns, and passes on
+/// the results and the events of a watch of the group's Leases.
 pub(super) struct Group {
     settings: Settings,
     jitter: JitterSource,
@@ -69,31 +68,31 @@ pub(super) struct Group {
     lists: Lists,
     group: Option<GroupLease>,
     members: Members,
-    /// The last observed version of this replica's Lease, and the time of that observation.
+    /// The version of this replica's Lease that its watch has shown last, and the time of that event.
     own: Option<(Lease, Time)>,
     local: Vec<Local>,
     desired: Option<Vec<Option<Arc<str>>>>,
     requests: Requests,
-    /// No step is due before this time, unless an event changes the state.
+    /// Before this time, no step is due, unless an event or a response changes the state.
     idle_until: Time,
     changes: VecDeque<Change>,
 }
 
-/// The lists of the watch.
+/// The state of the watch's lists.
 struct Lists {
-    /// True if the first list is complete.
+    /// True if the first list of the watch is complete.
     is_complete: bool,
-    /// True if the list in progress has not shown the group object.
+    /// True if the list in progress has not contained the group object yet.
     lacks_group: bool,
-    /// The time of the last request to list again, or of the join.
+    /// The time at which the list was last requested. Before the first request, the time of the join.
     requested: Time,
 }
 
 #[derive(Clone, PartialEq, Eq, Debug)]
 enum Phase {
-    /// The replica does not know the group object yet.
+    /// The replica has not read the group object yet.
     Looking,
-    /// The member Lease is about to be created. The replica may already have been asked to stop.
+    /// The replica is about to create its member Lease. `stops` is true if it was already asked to stop.
     Joining {
         stops: bool,
     },
@@ -120,8 +119,8 @@ impl Group {
         }
     }
 
-    /// Returns the next step at `now`. If the member Lease was acquired, `right` is the time until which the member may
-    /// act.
+    /// Returns the next step at the time `now`. If the replica has its member Lease, `right` is the time at which its
+    /// right to act ends.
     pub(super) fn poll(&mut self, now: Time, right: Option<Time>) -> Step {
         if self.requests.sent.as_ref().is_some_and(|sent| now >= sent.until) {
             self.handle_answer(now, Answer::Failed);
@@ -132,15 +131,15 @@ impl Group {
             self.phase = if stops { Phase::Stopping } else { Phase::Member };
             self.lists.requested = now;
             self.plan_again();
-            // Other members may have handed shards over to this replica before the response to the
-            // creation of its Lease arrived.
+            // The response to the creation of the member Lease has arrived. Before that, other members may have already
+            // handed shards over to this replica.
             if let Some(group) = self.group.take() {
                 self.follow_assignment(&group, None, now);
                 self.group = Some(group);
             }
         }
-        // Rule 1 is enforced here. The check precedes all other steps, and its result is final. Other members may take
-        // the shards over as soon as the right has ended, before the watch of this member shows the takeover.
+        // This check enforces rule 1. It comes before all other steps, and its result is final. When the right has
+        // ended, other members may take the shards over, even before the watch shows this.
         if self.is_member() && right.is_none_or(|right| now >= right) {
             self.phase = Phase::Ended(End::Lost);
         }
@@ -148,7 +147,8 @@ impl Group {
             return Step::Ended(end.clone());
         }
         let right = right.unwrap_or(Time::NEVER);
-        // The driver polls after each event of the watch, and most events are renewals without a consequence.
+        // The driver polls after each event. Most events are renewals that change nothing, so the steps below are
+        // skipped.
         if self.requests.sent.is_none() && self.requests.pause <= now && now < self.idle_until {
             return Step::Wait(right.min(self.idle_until));
         }
@@ -175,7 +175,7 @@ impl Group {
         })
     }
 
-    /// Handles an event of the watch.
+    /// Applies an event of the watch.
     pub(super) fn handle_event(&mut self, now: Time, event: Watched) {
         match event {
             Watched::Init => {
@@ -204,8 +204,8 @@ impl Group {
         }
     }
 
-    /// Announces that this replica stops, and hands all shards over. The protocol ends when all
-    /// shards are handed over.
+    /// Announces that this replica stops, and hands over all of its shards. The participation ends when no shard is
+    /// left.
     pub(super) fn stop(&mut self) {
         match self.phase {
             Phase::Looking => self.phase = Phase::Ended(End::Left),
@@ -218,7 +218,7 @@ impl Group {
         }
     }
 
-    /// Requests a read of the group object, so that `confirmed` becomes later than now.
+    /// Requests a read of the group object. When it has succeeded, `confirmed` is later than the time of this call.
     pub(super) fn request_read(&mut self) {
         self.requests.read = true;
         self.requests.read_again = self.requests.sent.is_some();
@@ -229,7 +229,7 @@ impl Group {
         self.requests.confirmed
     }
 
-    /// Returns the next change for the controller.
+    /// Returns the next change that the driver must send to the user.
     pub(super) fn next_change(&mut self) -> Option<Change> {
         self.changes.pop_front()
     }
@@ -264,7 +264,7 @@ impl Group {
         seen.max(self.lists.requested) + self.settings.renew_deadline
     }
 
-    /// Returns the next time at which a request is due without an event.
+    /// Returns the next time at which a step is due even if no event arrives.
     fn next_deadline(&self, now: Time) -> Time {
         if !self.is_member() {
             return Time::NEVER;
@@ -303,7 +303,7 @@ impl Group {
         self.plan_again_if(changed);
     }
 
-    /// Returns the members that receive shards, in the order of their names.
+    /// Returns the sorted names of the members that may receive shards.
     fn receiving_members(&self, group: &GroupLease) -> Vec<Arc<str>> {
         let is_renewed = self.own.as_ref().is_some_and(|(lease, _)| lease.is_renewed());
         let own = (Arc::clone(&self.settings.member), is_renewed);
@@ -315,8 +315,8 @@ impl Group {
             return;
         }
         self.lists.lacks_group = false;
-        // The events of the watch and the responses can arrive in any order. An earlier version could name this replica
-        // as the holder of a shard that it has since handed over.
+        // Events and responses may arrive in any order. An earlier version of the object might name this replica as the
+        // holder of a shard that it has since handed over.
         if self.group.as_ref().is_some_and(|group| group.version >= lease.resource_version()) {
             return;
         }
@@ -335,8 +335,8 @@ impl Group {
         self.idle_until = Time::ZERO;
         let slots = before.iter().flat_map(|before| before.assignment.slots());
         for (old, new) in slots.zip(group.assignment.slots()) {
-            // Only the holder itself hands a shard over. If another member wrote the new holder, the former holder is
-            // dead.
+            // Only the holder itself hands a shard over. If another member has written the new holder, the former
+            // holder is dead.
             if let Some(holder) = old.holder.as_deref()
                 && new.holder != old.holder
                 && group.writer() != Some(holder)
@@ -358,7 +358,8 @@ impl Group {
     fn group_deleted(&mut self) {
         self.idle_until = Time::ZERO;
         let was_known = self.group.take().is_some() || self.is_member();
-        // A replica that has not joined yet waits for a new group object, or creates it.
+        // If the replica has not joined yet, its participation does not end. It waits for a new group object, or
+        // creates it.
         if was_known && !matches!(self.phase, Phase::Looking | Phase::Ended(_)) {
             self.phase = Phase::Ended(End::Deleted);
         }

@@ -1,4 +1,4 @@
-//! The public handle of a process's membership in a shard group.
+//! The user's handle of the membership of a process in a shard group.
 
 use futures_util::FutureExt;
 use futures_util::future::{BoxFuture, Shared};
@@ -17,11 +17,11 @@ use crate::leader::LeadershipLost;
 
 /// The membership of this process in a shard group.
 ///
-/// Receive the changes from [`next`](Self::next), and answer each [`Change::Release`] and [`Change::Cancel`] with
-/// [`drained`](Self::drained). A task of the runtime renews the member Lease.
+/// Call [`next`](Self::next) in a loop to receive the changes. After each [`Change::Release`] and [`Change::Cancel`],
+/// call [`drained`](Self::drained) when the runs have ended. A task of the runtime renews the member Lease.
 ///
-/// Dropping the membership ends it without a handover. The shards then have no holder until the
-/// member Lease expires.
+/// If the membership is dropped, it ends without a handover. Its shards then have no holder until the member Lease has
+/// expired.
 ///
 /// ```no_run
 /// use requeue_leases::membership::{Change, ShardGroup};
@@ -33,7 +33,7 @@ use crate::leader::LeadershipLost;
 /// while let Some(change) = membership.next().await? {
 ///     match change {
 ///         Change::Gained(held) => println!("start to work on {} shards", held.len()),
-///         // At this point, no work is in flight.
+///         // When the runs of these shards have ended, report this.
 ///         Change::Release(shards) | Change::Cancel(shards) => membership.drained(shards),
 ///         Change::Lost(shards) => println!("cancel all work on {shards:?}"),
 ///     }
@@ -50,16 +50,16 @@ pub struct Membership {
     ended: Ended,
 }
 
-/// The result of a task, which any number of callers can await. The task is aborted when this future and its clones are
-/// dropped.
+/// The result of a task. Any number of callers can await it. When this future and all its clones are dropped, the task
+/// is aborted.
 pub(super) type Ended = Shared<BoxFuture<'static, Result<(), MembershipError>>>;
 
-/// Runs a part of a membership as a task, until the result is dropped.
+/// Runs a part of a membership as a task. The task is aborted when the result is dropped.
 pub(super) fn spawn_until_dropped(
     part: impl Future<Output = Result<(), MembershipError>> + Send + 'static,
 ) -> Ended {
     let task = AbortOnDropHandle::new(tokio::spawn(part));
-    // Awaiting the task fails if the runtime is shutting down, or if the task has panicked.
+    // The task gives no result if it has panicked, or if the runtime is shutting down.
     let lost = |_| Err(MembershipError::Lost(LeadershipLost::Abandoned));
     task.map(move |ended| ended.unwrap_or_else(lost)).boxed().shared()
 }
@@ -67,21 +67,21 @@ pub(super) fn spawn_until_dropped(
 impl ShardGroup {
     /// Joins the group.
     ///
-    /// If the API server cannot be reached, the method retries until it can be reached.
+    /// If the API server cannot be reached, the method repeats its requests until they succeed.
     ///
     /// # Errors
     ///
-    /// Returns an error if the configuration is invalid, if a permission is missing, or if the
-    /// group has another number of shards.
+    /// Returns an error if the configuration is invalid, if a permission is missing, or if the existing group has
+    /// another number of shards.
     ///
     /// # Panics
     ///
-    /// Panics outside a tokio runtime with time and I/O.
+    /// Panics if it is called outside a tokio runtime with time and I/O.
     ///
     /// # Cancel safety
     ///
-    /// If the future is dropped, this process does not join. If this process has created a Lease, a task of the runtime
-    /// deletes the Lease. If the runtime ends before that, the Lease expires.
+    /// If the future is dropped, this process does not join. If it has already created a Lease, a task of the runtime
+    /// deletes this Lease. If the runtime ends before that, the Lease expires.
     ///
     /// # Examples
     ///
@@ -100,16 +100,15 @@ impl ShardGroup {
         self.join_by(client, &mut None).await
     }
 
-    /// Like [`join`](Self::join). If the future is dropped during the join, `joining` contains the
-    /// attempt.
+    /// Like [`join`](Self::join). If the future is dropped before this process has joined, `joining` contains the
+    /// attempt, so that the caller can leave the group.
     #[doc(hidden)]
     pub async fn join_by(
         self,
         client: Client,
         joining: &mut Option<Joining>,
     ) -> Result<Membership, MembershipError> {
-        // The checks come before the join, so that no Lease is written for a member that can never
-        // work.
+        // The checks come before the first write. A process that can never be a member must not create a Lease.
         self.check()?;
         rights::review_permissions(&client, &self.lease.namespace).await?;
         let joined = joining.insert(Joining::begin_join(self, client)).wait_until_joined().await;
@@ -118,7 +117,7 @@ impl ShardGroup {
     }
 }
 
-/// An attempt to join. If the attempt is dropped, the process leaves the group in the background.
+/// An attempt to join a group. If it is dropped, the process leaves the group in the background.
 #[derive(Debug)]
 pub struct Joining {
     membership: Option<Membership>,
@@ -127,8 +126,7 @@ pub struct Joining {
 
 impl Joining {
     fn begin_join(group: ShardGroup, client: Client) -> Self {
-        // The channels are unbounded, because a slow consumer must not prevent the driver from
-        // renewing.
+        // The channels are unbounded. If the user receives slowly, the driver must still be able to renew the Lease.
         let (send_change, changes) = mpsc::unbounded_channel();
         let (commands, receive_command) = mpsc::unbounded_channel();
         let (send_joined, joined) = oneshot::channel();
@@ -159,12 +157,12 @@ impl Joining {
                 membership.observer.member = name;
                 Ok(membership)
             }
-            // The task has ended before the join.
+            // The task has ended before this process has joined.
             Err(_) => Err(membership.ended.clone().await.err().unwrap_or(abandoned)),
         }
     }
 
-    /// Waits until the process has left the group.
+    /// Leaves the group, and waits until this process has left it.
     pub async fn leave(mut self) {
         if let Some(membership) = self.membership.take() {
             membership.leave().await;
@@ -175,7 +173,7 @@ impl Joining {
 impl Drop for Joining {
     fn drop(&mut self) {
         if let Some(membership) = self.membership.take()
-            // Without a runtime, no request can be sent. The Lease then expires.
+            // Without a runtime, this process cannot send requests, and its Lease expires.
             && let Ok(runtime) = Handle::try_current()
         {
             runtime.spawn(membership.leave());
@@ -184,7 +182,7 @@ impl Drop for Joining {
 }
 
 impl Membership {
-    /// Returns the state of the group as this process has last seen it.
+    /// Returns the last state of the group that this process has seen.
     #[must_use]
     pub fn status(&self) -> GroupStatus {
         self.observer.status()
@@ -203,16 +201,16 @@ impl Membership {
 
     /// Waits for the next change.
     ///
-    /// Returns `None` when the process has left the group, after [`stop`](Self::stop).
+    /// Returns `None` when the process has left the group after a call of [`stop`](Self::stop).
     ///
     /// # Errors
     ///
-    /// Returns an error if the membership, and therefore the right to all shards, has ended. All
-    /// runs must then be cancelled immediately. To join again, call [`ShardGroup::join`].
+    /// Returns an error if the membership has ended, and with it the right to all shards. The caller must then cancel
+    /// all runs immediately. To join again, it can call [`ShardGroup::join`].
     ///
     /// # Cancel safety
     ///
-    /// No change is lost if the future is dropped.
+    /// If the future is dropped, no change is lost.
     ///
     /// # Examples
     ///
@@ -221,7 +219,7 @@ impl Membership {
     ///
     /// # async fn example(mut membership: Membership) -> Result<(), Box<dyn std::error::Error>> {
     /// while let Some(change) = membership.next().await? {
-    ///     // At this point, no work is in flight.
+    ///     // When the runs of these shards have ended, report this.
     ///     if let Change::Release(shards) | Change::Cancel(shards) = change {
     ///         membership.drained(shards);
     ///     }
@@ -236,19 +234,20 @@ impl Membership {
         }
     }
 
-    /// Reports that no run of these shards is in flight, after their release or cancellation.
+    /// Reports that no run of these shards is in flight. Call this method after a release or cancellation of the
+    /// shards.
     ///
-    /// Shards that are not being released are ignored.
+    /// The method ignores shards that are not being released.
     pub fn drained(&self, shards: impl IntoIterator<Item = u32>) {
         let shards = shards.into_iter().map(|shard| shard as usize).collect();
-        // The send fails only if the membership has ended.
+        // The send fails only if the membership has ended. The error is ignored.
         let _ = self.commands.send(Command::Drained(shards));
     }
 
-    /// Announces that this process leaves the group, and releases all shards.
+    /// Announces that this process leaves the group. All of its shards are then released.
     ///
-    /// Continue to receive changes until [`next`](Self::next) returns `None`. The member Lease is
-    /// released and deleted when all shards are drained and handed over.
+    /// Continue to call [`next`](Self::next) until it returns `None`. When all shards are drained and handed over, the
+    /// member Lease is released and deleted.
     pub fn stop(&self) {
         let _ = self.commands.send(Command::Stop);
     }

@@ -1,4 +1,4 @@
-//! The shards that a process holds, and their changes.
+//! The shards that a process holds, and the changes of these shards.
 
 use std::fmt;
 use std::sync::Arc;
@@ -10,30 +10,31 @@ use tokio::sync::{mpsc, watch};
 use crate::leader::{Fence, Leadership, LeadershipLost, Right};
 use crate::token::FencingToken;
 
-/// The default name of the annotation with the token of a shard.
+/// The default name of the annotation that contains the token of a shard.
 const ANNOTATION: &str = "requeue/shard-term";
 
-/// A change of the shards that a process holds.
+/// A change of the shards that this process holds.
 ///
-/// The enum is exhaustive, because each kind of change needs a reaction of the user.
+/// The enum is exhaustive, because a user must handle each kind of change.
 #[derive(Clone, Debug)]
 pub enum Change {
-    /// This process holds these shards, and must reconcile all of their objects.
+    /// This process now holds these shards, and must reconcile all of their objects.
     ///
-    /// A shard that was drained can be gained again, with the same token, if its handover is no
-    /// longer necessary.
+    /// The list may contain a shard that was drained. If its handover is no longer necessary, this process keeps it
+    /// with the same token.
     Gained(Vec<HeldShard>),
-    /// Start no more runs for these shards, wait for the runs in flight, and call
+    /// Start no more runs in these shards. When the runs in flight have ended, call
     /// [`Membership::drained`](super::Membership::drained).
     Release(Vec<u32>),
-    /// The [time limit](super::ShardGroup::handover_timeout) of the release has passed. Cancel the runs that are still
-    /// in flight, and call [`Membership::drained`](super::Membership::drained) when they have ended.
+    /// These shards were not drained within the [time limit](super::ShardGroup::handover_timeout). Cancel the runs that
+    /// are still in flight. When they have ended, call [`Membership::drained`](super::Membership::drained).
     Cancel(Vec<u32>),
-    /// Another process, which is not a member, has changed the holder of these shards. Cancel their runs now.
+    /// Another process has changed the holder of these shards, against the rules of the group. Cancel all runs in these
+    /// shards now.
     Lost(Vec<u32>),
 }
 
-/// A request of the user to the driver.
+/// A request from the user to the driver.
 #[derive(Debug)]
 pub(super) enum Command {
     Drained(Vec<usize>),
@@ -41,21 +42,21 @@ pub(super) enum Command {
     Confirm,
 }
 
-/// The state that the driver and the held shards share.
+/// The state that the driver writes, and the held shards and observers read.
 #[derive(Debug, Default)]
 pub(super) struct View {
-    /// For each shard on which this process acts: the fencing token, and the time at which this process began to act on
-    /// the shard.
+    /// For each shard on which this process acts: the number of its fencing token, and the time from which this process
+    /// has acted on it.
     pub(super) held: Vec<Option<(i32, Time)>>,
-    /// The holders of all shards at the last read.
+    /// The holder of each shard, from the last version of the group object that was seen.
     pub(super) holders: Vec<Option<Arc<str>>>,
-    /// The time at which the last read or write of the group object was sent.
+    /// The time at which the last successful read or write of the group object was sent.
     pub(super) confirmed: Option<Time>,
 }
 
 /// A shard that this process holds.
 ///
-/// The handle is cheap to clone, and does not delay a handover.
+/// A clone is cheap. The handle does not delay a handover.
 #[derive(Clone)]
 pub struct HeldShard {
     pub(super) index: u32,
@@ -66,7 +67,7 @@ pub struct HeldShard {
 }
 
 impl View {
-    /// Updates the view at `now`. Returns true if the view has changed.
+    /// Updates the state at the time `now`. Returns true if it has changed.
     pub(super) fn update(
         &mut self,
         held: Vec<Option<i32>>,
@@ -102,31 +103,31 @@ impl HeldShard {
         self.index
     }
 
-    /// Returns the fencing token: the uid of the group object, and the number that the shard's holder has received.
+    /// Returns the fencing token. It consists of the uid of the group object, and of a number.
     ///
-    /// Within one group object, a later holder of the same shard has a greater number.
+    /// In one group object, each new holder of a shard gets a greater number than all former holders.
     #[must_use]
     pub fn fencing_token(&self) -> &FencingToken {
         &self.token
     }
 
-    /// Returns true if this process holds the shard at this moment, by a clock that also counts while
-    /// the machine is suspended.
+    /// Returns true if this process holds the shard at this moment. The clock also advances while the machine is
+    /// suspended.
     #[must_use]
     pub fn is_held(&self) -> bool {
         self.leadership.is_leading() && self.is_named()
     }
 
-    /// Returns a fence. With its patches, the API server rejects late writes of former holders.
+    /// Returns a fence of this shard. Its patches make the API server reject writes of former holders.
     ///
-    /// The annotation of the fence is `requeue/shard-term`.
+    /// The name of the fence's annotation is `requeue/shard-term`.
     #[must_use]
     pub fn fence(&self) -> Fence {
         Fence::new(Arc::new(self.clone()), Arc::clone(&self.token), ANNOTATION)
     }
 
-    /// Returns true if the member Lease has not expired. During a release, the result is true,
-    /// although [`is_held`](Self::is_held) may be false.
+    /// Returns true if the member Lease has not expired. While the shard is being released, [`is_held`](Self::is_held)
+    /// may be false although this result is true.
     #[doc(hidden)]
     #[must_use]
     pub fn is_member(&self) -> bool {
@@ -141,16 +142,16 @@ impl HeldShard {
 
 impl Right for HeldShard {
     fn check(&self) -> Result<(), LeadershipLost> {
-        // The member Lease is checked first, because its loss is final, and is the more precise reason.
+        // The member Lease is checked first. Its loss is final, and a more precise reason than the loss of one shard.
         self.leadership.check()?;
         if self.is_named() { Ok(()) } else { Err(LeadershipLost::Shard(self.index)) }
     }
 
-    /// Reads the group object, because the member Lease says nothing about the holder of a shard.
+    /// Reads the group object. A renewal of the member Lease would not prove that this process holds the shard.
     fn confirm(&self) -> BoxFuture<'_, Result<(), LeadershipLost>> {
         Box::pin(async move {
-            // The clock is read before the command is sent, because an earlier read of the object
-            // proves nothing about the time of this call.
+            // The clock is read before the command is sent. An earlier read of the group object does not prove that
+            // this process holds the shard now.
             let since = self.leadership.now();
             let _ = self.commands.send(Command::Confirm);
             let mut view = self.view.clone();

@@ -1,23 +1,23 @@
-//! The members of a group, as a replica has observed them.
+//! The members of a group, as one replica (the observer) has seen them.
 //!
-//! A member is dead if it can never act again. A replica knows that a member is dead if the member
-//! has released its Lease, or if both of these conditions are true:
+//! A member is dead if it can never act again. The observer knows that a member is dead if the member has released its
+//! Lease, or if both of these conditions are true:
 //!
-//! - The Lease was unchanged for its whole duration, by the observer's clock.
-//! - A read that was *sent* after that time shows that the Lease is still unchanged.
+//! - By the observer's clock, the Lease has not changed for its whole duration.
+//! - A read that the observer *sent* after that time shows that the Lease has still not changed.
 //!
-//! The read is necessary because a watch may be late. A renewal that the read does not show was stored after the read
-//! was sent. At that time, the member's right had already ended, and a member whose right has ended never acts again. A
-//! Lease that was deleted is never created again. The member of a deleted Lease is dead when the longest lease duration
-//! of the group has passed since the absence of the Lease was observed.
+//! The read is necessary because the watch may be late. If the read does not show a renewal, this renewal was stored
+//! after the read was sent. At that time, the member's right had already ended, so the member never acts again. A
+//! deleted Lease is never created again. Its member is dead when the longest lease duration of the group has passed
+//! since the observer first noticed that the Lease is absent.
 //!
-//! A member that has not renewed its Lease yet is new. A new member receives no shards, because it may be in a crash
-//! loop. After each crash, its shards would have no holder until its Lease expires. The exception is a group in which
-//! no member has renewed its Lease. All members of such a group receive shards.
+//! A member that has never renewed its Lease is new. It may be in a crash loop. If it received shards, they would have
+//! no holder after each crash until its Lease has expired. New members therefore receive no shards. The exception is a
+//! group in which all members are new.
 //!
-//! A member that joins after a crash learns of the death later than the other members. Until then, it must not hand
-//! shards to the dead member. Therefore only a renewal that the observer has seen counts, and a member whose shards
-//! another member has taken receives no shards.
+//! A replica that joins after a crash notices the death later than the other members. Until then, it must not hand
+//! shards to the dead member. Two rules ensure this. A member is only treated as renewing if the observer itself has
+//! seen a renewal. A member whose shards another member has taken receives no shards.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -30,23 +30,23 @@ use crate::lease::Lease;
 
 pub(super) struct Member {
     pub(super) lease: Lease,
-    /// The time at which the current record, or the absence of the Lease, was first observed.
+    /// The time at which the observer first saw the present record, or the absence of the Lease.
     pub(super) since: Time,
     pub(super) state: State,
-    /// True if the list in progress has not shown the member yet.
+    /// True if a list is in progress, and has not contained the member's Lease yet.
     unlisted: bool,
-    /// True if the member is dead and its Lease was deleted.
+    /// True if the member is dead, and its Lease was deleted.
     gone: bool,
-    /// True if the observer has seen a renewal.
+    /// True if the observer has seen a renewal of the Lease.
     renews: bool,
-    /// True if another member has taken its shards, and the observer has seen no renewal since.
+    /// True if another member has taken shards of this member, and the observer has seen no renewal since then.
     is_taken: bool,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum State {
     Live,
-    /// The Lease was deleted.
+    /// The Lease was deleted, but the member may still act.
     Absent,
     /// The member never acts again.
     Dead,
@@ -64,7 +64,7 @@ impl Member {
             && self.lease.annotation(STOPPING).is_none()
     }
 
-    /// Returns the properties that decide whether a member receives shards.
+    /// Returns the properties that decide whether the member may receive shards.
     fn standing(&self) -> (bool, bool, bool) {
         (self.lease.annotation(STOPPING).is_some(), self.renews, self.is_taken)
     }
@@ -74,10 +74,11 @@ impl Member {
     }
 }
 
-/// The members, by the names of their Leases, except for the observer itself.
+/// The members other than the observer, by the names of their Leases.
 pub(super) struct Members {
     seen: BTreeMap<Arc<str>, Member>,
-    /// Holders of shards whose Lease was never observed, each with the time of a read that found no Lease.
+    /// The holders of shards whose Leases the observer has never seen. The value is the time of a read that found no
+    /// Lease.
     unknown: BTreeMap<Arc<str>, Time>,
     lease_duration: Duration,
 }
@@ -91,11 +92,10 @@ impl Members {
         self.seen.get(name)
     }
 
-    /// Returns the members that receive shards, in the order of their names. `own` is the observer,
-    /// if it may receive shards. Its flag is true if the observer has renewed its Lease.
+    /// Returns the sorted names of the members that may receive shards. `own` is the observer, if it may receive
+    /// shards. Its second value is true if the observer has renewed its Lease.
     ///
-    /// The candidates include a new member that already holds a shard, because it received the shard when all members
-    /// were new.
+    /// A new member that already holds a shard is also included. It received the shard when all members were new.
     pub(super) fn candidates(
         &self,
         group: &GroupLease,
@@ -111,13 +111,14 @@ impl Members {
         live.into_iter().map(|(name, _)| name).collect()
     }
 
-    /// Returns the longest lease duration of the live members, in seconds.
+    /// Returns the longest lease duration of all live members, in seconds.
     pub(super) fn longest_lease_seconds(&self) -> u64 {
         let live = self.seen.values().filter(|member| member.state == State::Live);
         live.filter_map(|member| member.lease.duration_seconds()).max().unwrap_or(0)
     }
 
-    /// Records that the Lease was observed. Returns true if the candidates may have changed.
+    /// Stores a Lease that the watch has shown. Returns true if this may change the result of
+    /// [`candidates`](Self::candidates).
     pub(super) fn see_lease(&mut self, lease: Lease, now: Time) -> bool {
         let released = lease.holder().is_empty();
         self.unknown.remove(lease.name());
@@ -143,7 +144,7 @@ impl Members {
         }
         let before = member.standing();
         let mut changed = false;
-        // A dead member stays dead, because its shards may have been taken over.
+        // A dead member is never treated as alive again, because other members may have taken over its shards.
         if member.state != State::Dead {
             if released {
                 member.state = State::Dead;
@@ -160,7 +161,7 @@ impl Members {
         changed || member.standing() != before
     }
 
-    /// Records the response to a read that was sent when the Lease seemed to have expired.
+    /// Handles the response to a read that was sent when the Lease seemed to have expired.
     pub(super) fn verify_expiry(&mut self, lease: Lease, sent: Time, now: Time) -> bool {
         let default = self.lease_duration;
         let unchanged = self.seen.get_mut(lease.name()).filter(|member| {
@@ -169,8 +170,8 @@ impl Members {
                 && sent >= member.since + member.lease_duration(default)
         });
         match unchanged {
-            // The member is declared dead here, permanently. A renewal that the read did not show was stored after the
-            // read was sent, when the member's right had already ended.
+            // The member is now known to be dead, permanently. If the read does not show a renewal, the renewal was
+            // stored after the read was sent. At that time, the member's right had already ended.
             Some(member) => {
                 member.state = State::Dead;
                 if lease.resource_version() > member.lease.resource_version() {
@@ -182,14 +183,14 @@ impl Members {
         }
     }
 
-    /// Records that another member has taken shards of this member, because it knows that this member is dead.
+    /// Notes that another member, which knows that this member is dead, has taken shards of it.
     pub(super) fn mark_taken(&mut self, name: &str) {
         if let Some(member) = self.seen.get_mut(name) {
             member.is_taken = true;
         }
     }
 
-    /// Records that the Lease is absent, because it was deleted or a read has not found it.
+    /// Notes that the Lease is absent, because it was deleted, or because a read has not found it.
     pub(super) fn mark_absent(&mut self, name: &str, now: Time) -> bool {
         match self.seen.get_mut(name) {
             Some(member) if member.state == State::Live => {
@@ -212,21 +213,21 @@ impl Members {
         self.seen.values_mut().for_each(|member| member.unlisted = true);
     }
 
-    /// Records that the Leases are absent that the completed list has not shown.
+    /// Notes that the Leases that the completed list did not contain are absent.
     pub(super) fn end_list(&mut self, now: Time) -> bool {
         let unlisted = self.seen.iter().filter(|(_, member)| member.unlisted);
         let unlisted: Vec<_> = unlisted.map(|(name, _)| Arc::clone(name)).collect();
-        // All members must be visited. `any` would stop at the first change.
+        // `any` would stop at the first member for which the result is true, but all members must be visited.
         unlisted.iter().fold(false, |changed, name| self.mark_absent(name, now) | changed)
     }
 
-    /// Returns true if the holder of a shard never acts again. `longest` is the longest lease
-    /// duration of the group.
+    /// Returns true if this holder of a shard never acts again. `longest` is the longest lease duration in the group.
     pub(super) fn is_dead(&self, name: &str, longest: Duration, now: Time) -> bool {
         self.dead_at(name, longest).is_some_and(|at| now >= at)
     }
 
-    /// Returns the time from which a member is dead, if the death does not depend on a read.
+    /// Returns the time from which the member is known to be dead without a read. Returns `None` if a read is
+    /// necessary, or if the member may be alive.
     fn dead_at(&self, name: &str, longest: Duration) -> Option<Time> {
         let longest = longest.max(self.lease_duration);
         match self.seen.get(name) {
@@ -239,14 +240,14 @@ impl Members {
         }
     }
 
-    /// Returns true if a member of an earlier group object with the same name may still act.
+    /// Returns true if a member of an earlier group object of the same name may still act.
     pub(super) fn has_foreign(&self, group: &str, longest: Duration, now: Time) -> bool {
         let mut foreign = self.seen.iter().filter(|(_, member)| member.joined_group() != group);
         foreign.any(|(name, _)| !self.is_dead(name, longest, now))
     }
 
-    /// Returns a member whose Lease must be read, because the Lease seems to have expired, or
-    /// because the member holds a shard and was never observed.
+    /// Returns a member whose Lease the observer must read. Either the Lease seems to have expired, or the member holds
+    /// a shard and the observer has never seen its Lease.
     pub(super) fn next_suspect<'a>(
         &self,
         mut holders: impl Iterator<Item = &'a Arc<str>>,
@@ -263,7 +264,7 @@ impl Members {
         late.or_else(|| holders.find(unknown).cloned())
     }
 
-    /// Returns the next time at which a member may be suspect or dead.
+    /// Returns the next time at which a Lease may seem to have expired, or a member may be known to be dead.
     pub(super) fn next_deadline(&self, longest: Duration, now: Time) -> Time {
         let live = self.seen.values().filter(|member| member.state == State::Live);
         let live = live.map(|member| member.since + member.lease_duration(self.lease_duration));
@@ -274,8 +275,7 @@ impl Members {
 
     /// Returns a dead member whose Lease can be deleted.
     pub(super) fn next_garbage(&self, holds: impl Fn(&str) -> bool) -> Option<&Member> {
-        // The Lease of a holder is kept, because a replica that joins now learns of the death from
-        // this Lease.
+        // The Lease of a holder is kept. A replica that joins later learns from this Lease that the holder is dead.
         let mut garbage = self
             .seen
             .iter()
@@ -283,7 +283,7 @@ impl Members {
         garbage.next().map(|(_, member)| member)
     }
 
-    /// Forgets members without a Lease that hold no shards.
+    /// Removes the members that have no Lease and hold no shards.
     pub(super) fn forget_gone(
         &mut self,
         group: &str,

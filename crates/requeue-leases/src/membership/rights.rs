@@ -1,7 +1,7 @@
-//! Reviews the permissions of a member before it joins.
+//! The review of a process's permissions, before it joins a group.
 //!
-//! Without this review, a missing permission would be reported later, and only in the log, because failed requests are
-//! repeated.
+//! Without the review, a missing permission would be noticed later, and only in the log. The protocol repeats a request
+//! that fails.
 
 use futures_util::future::join_all;
 use k8s_openapi::api::authorization::v1::{
@@ -14,8 +14,8 @@ use super::error::MembershipError;
 
 const VERBS: [&str; 6] = ["get", "list", "watch", "create", "update", "delete"];
 
-/// Returns an error for the first verb that is refused. If the server does not answer a review, the
-/// later requests show whether the permission exists.
+/// Returns an error for the first verb that the API server does not permit. If the server does not answer a review, a
+/// later request shows whether the permission is missing.
 pub(super) async fn review_permissions(
     client: &Client,
     namespace: &str,
@@ -33,8 +33,7 @@ pub(super) async fn review_permissions(
             SelfSubjectAccessReviewSpec { resource_attributes: Some(attributes), ..<_>::default() };
         let review = SelfSubjectAccessReview { spec, ..SelfSubjectAccessReview::default() };
         let answer = reviews.create(&PostParams::default(), &review).await;
-        // A missing answer does not count as a refusal, because the later requests show whether the
-        // permission exists.
+        // A missing answer is not a refusal. If the permission is missing, a later request fails.
         answer.ok().and_then(|review| review.status).is_none_or(|status| status.allowed)
     }));
     match VERBS.into_iter().zip(allowed.await).find(|(_, allowed)| !allowed) {

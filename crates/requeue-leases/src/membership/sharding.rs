@@ -1,5 +1,5 @@
-//! The membership of controllers. This module notifies the controllers of the shards that they hold, and hands a shard
-//! over when they have left it.
+//! The connection of controllers with their shard group. The module tells the controllers which shards they hold. When
+//! the runs of a shard have ended, it hands the shard over.
 
 use std::collections::BTreeMap;
 use std::future::pending;
@@ -17,30 +17,28 @@ use super::error::MembershipError;
 use super::handle::{Ended, Membership, spawn_until_dropped};
 use super::held::{Change, HeldShard};
 
-/// The maximum time in which a member leaves its group if none of its runs is in flight.
+/// The time limit for leaving the group, if no run is in flight.
 const LEAVE_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// The work on the objects of shards, such as the work of controllers.
+/// Work that is divided into shards, such as the work of controllers.
 pub trait ShardedWork: Send + Sync {
-    /// Takes these shards over. Their objects may then run.
+    /// Takes over these shards. Runs of their objects may begin.
     fn gain(&self, gained: &[HeldShard]);
 
     /// Returns true if no run of the shard is in flight.
     fn is_idle(&self, shard: u32) -> bool;
 
-    /// Starts no more runs of these shards. The future completes when no run of these shards is in
-    /// flight.
+    /// Starts no more runs in these shards. The future completes when no run in these shards is in flight.
     fn release(&self, shards: &[u32]) -> BoxFuture<'static, ()>;
 
-    /// Like [`release`](Self::release), but drops the runs in flight.
+    /// Works like [`release`](Self::release), and also drops the runs in flight.
     fn cancel(&self, shards: &[u32]) -> BoxFuture<'static, ()>;
 
-    /// Notifies the work that it no longer holds these shards.
+    /// Tells the work that this process no longer holds these shards.
     fn forget(&self, shards: &[u32]);
 }
 
-/// The membership of controllers that run. Dropping this value ends the membership without a
-/// handover.
+/// The membership of running controllers. If this value is dropped, the membership ends without a handover.
 pub struct Sharding {
     stop: CancellationToken,
     ended: Ended,
@@ -49,7 +47,7 @@ pub struct Sharding {
 }
 
 impl Sharding {
-    /// Applies the changes of the group to these controllers from now on.
+    /// Starts a task that applies the changes of the group to `work`.
     #[must_use]
     pub fn begin(membership: Membership, work: Arc<dyn ShardedWork>) -> Self {
         let count = membership.count();
@@ -65,7 +63,7 @@ impl Sharding {
         Self { stop, ended, work, count }
     }
 
-    /// Waits until the membership is lost.
+    /// Waits until the membership is lost, and returns the reason.
     pub async fn lost(&self) -> MembershipError {
         match self.ended.clone().await {
             Err(error) => error,
@@ -73,25 +71,25 @@ impl Sharding {
         }
     }
 
-    /// Starts to hand all shards over. Each shard moves when its runs in flight have completed.
+    /// Begins to hand all shards over. Each shard moves when its runs in flight have completed.
     pub fn begin_to_leave(&self) {
         self.stop.cancel();
     }
 
-    /// Hands all shards over. Returns false if runs in flight exceed `limit`.
+    /// Hands all shards over, and leaves the group. Returns false if this takes longer than `limit`.
     pub async fn leave(&self, limit: Duration) -> bool {
         self.begin_to_leave();
         timeout(limit, self.ended.clone()).await.is_ok()
     }
 
-    /// Cancels the runs in flight, so that the handover can complete.
+    /// Cancels the runs in flight, hands all shards over, and leaves the group.
     pub async fn cut_off(&self) {
-        // The driver waits for the end of the runs.
+        // The future is dropped, because the driver waits for the end of the runs anyway.
         drop(self.work.cancel(&Vec::from_iter(0..self.count)));
         self.leave_now().await;
     }
 
-    /// Hands all shards over. The runs of these shards must have ended, or are cancelled.
+    /// Hands all shards over, and leaves the group. All runs must have ended or been cancelled before this call.
     pub async fn leave_now(&self) {
         if !self.leave(LEAVE_TIMEOUT).await {
             tracing::warn!("the shards were not handed over, and the member Lease expires");
@@ -99,25 +97,26 @@ impl Sharding {
     }
 }
 
-/// Applies the changes of the group to the controllers.
+/// The task that applies the changes of the group to the work.
 struct Driver {
     membership: Membership,
     work: Arc<dyn ShardedWork>,
-    /// The shards that are being released, each with the number of its release. A shard that this
-    /// map does not contain must not be reported as drained, because it may have been gained again.
+    /// The shards that are being released, each with the number of its release. Only a shard in this map may be
+    /// reported as drained. Any other shard may have been gained again in the meantime.
     releasing: BTreeMap<u32, u64>,
-    /// The releases in progress. Each future completes when no run of its shards is in flight.
+    /// The releases in progress. Each future completes when no run in its shards is in flight.
     releases: FuturesUnordered<BoxFuture<'static, (Vec<u32>, u64)>>,
     /// The number of the last release.
     last_release: u64,
 }
 
-/// Without the driver, the work would not be notified of a loss.
+/// If the driver ends, nothing would tell the work about a later loss. Dropping the driver therefore releases all
+/// shards.
 impl Drop for Driver {
     fn drop(&mut self) {
         let all = Vec::from_iter(0..self.membership.count());
-        // The call alone prevents further runs. Its future would only wait for the runs in flight, which the
-        // controllers drop.
+        // The call alone prevents further runs. The future is dropped, because it only waits for the runs in flight,
+        // and the controllers drop these.
         drop(self.work.release(&all));
         self.work.forget(&all);
     }
@@ -129,8 +128,8 @@ impl Driver {
         loop {
             let change = tokio::select! {
                 biased;
-                // Changes are polled first, because a loss must reach the work before a stop hands
-                // shards over.
+                // Changes are polled first. If the membership is lost, the work must learn this before a stop begins to
+                // hand shards over.
                 change = self.membership.next() => change?,
                 () = stop.cancelled(), if !stopping => {
                     stopping = true;
@@ -153,8 +152,8 @@ impl Driver {
     }
 
     fn release_shards(&mut self, shards: Vec<u32>) {
-        // Shards without runs are released together, so that one write hands them over. Shards with
-        // runs do not wait for each other.
+        // All shards without runs are released together, so that one write hands them over. Each shard with runs is
+        // released separately, so that it does not wait for the runs of others.
         let (idle, busy): (Vec<_>, Vec<_>) =
             shards.into_iter().partition(|&shard| self.work.is_idle(shard));
         let parts = [idle].into_iter().filter(|idle| !idle.is_empty());
@@ -177,7 +176,8 @@ impl Driver {
         let lost = self.work.cancel(&shards);
         self.work.forget(&shards);
         self.releasing.retain(|shard, _| !shards.contains(shard));
-        // The future drops the keys at its end. The empty list reports no shard as drained.
+        // The future is polled because it drops the keys of the shards at its end. Its empty list reports no shard as
+        // drained.
         self.releases.push(lost.map(|()| (Vec::new(), 0)).boxed());
     }
 
@@ -192,8 +192,7 @@ impl Driver {
         shards.retain(|shard| self.releasing.get(shard) == Some(&number));
         shards.iter().for_each(|shard| _ = self.releasing.remove(shard));
         self.work.forget(&shards);
-        // The drain is reported last, because another member may act on the shards as soon as they
-        // are drained.
+        // The shards are reported as drained at the end. As soon as this is reported, another member may act on them.
         self.membership.drained(shards);
     }
 }

@@ -1,4 +1,4 @@
-//! The state of a group, for observers.
+//! The state of a shard group, for observers.
 
 use std::time::Duration;
 
@@ -8,33 +8,33 @@ use super::held::View;
 use crate::clock::Clock;
 use crate::metrics::GroupMeters;
 
-/// The state of a shard group as this process has last seen it, for a dashboard.
+/// The last state of a shard group that this process has seen, for example for a dashboard.
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct GroupStatus {
-    /// The name of the group.
+    /// The name of the shard group.
     pub group: String,
-    /// The name of this process's member Lease.
+    /// The name of the member Lease of this process.
     pub member: String,
-    /// All shards, in the order of their numbers. Empty until the process has read the object of the group.
+    /// All shards, in the order of their numbers. Empty until this process has read the group object.
     pub shards: Vec<ShardStatus>,
-    /// The number of shards that this process has received from live members.
+    /// The number of shards that live members have handed over to this process.
     pub handovers: u64,
     /// The number of shards that this process has taken over from dead members.
     pub takeovers: u64,
 }
 
-/// A shard in a [`GroupStatus`].
+/// The state of one shard in a [`GroupStatus`].
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct ShardStatus {
-    /// The name of the holder's member Lease, if the shard has a holder.
+    /// The name of the holder's member Lease. `None` if the shard has no holder.
     pub holder: Option<String>,
-    /// The time for which this process has held the shard, or `None` if it does not hold the shard.
+    /// How long this process has held the shard. `None` if this process does not hold it.
     pub held_for: Option<Duration>,
 }
 
-/// Reads the state of a group.
+/// A handle that reads the state of a group.
 #[derive(Clone, Debug)]
 pub struct Observer {
     pub(super) group: String,
@@ -45,10 +45,10 @@ pub struct Observer {
 }
 
 impl Observer {
-    /// Returns the state of the group as this process has last seen it.
+    /// Returns the last state of the group that this process has seen.
     #[must_use]
     pub fn status(&self) -> GroupStatus {
-        // The clock is read before the view is locked, because the driver needs that lock.
+        // The clock is read before the lock is acquired, because the driver needs the same lock.
         let now = self.clock.now();
         let view = self.view.borrow();
         let shards = view.holders.iter().enumerate().map(|(shard, holder)| ShardStatus {

@@ -1,4 +1,4 @@
-//! The watch on the Leases of a shard group, by kube's client.
+//! The watch on the Leases of a shard group, with kube's watcher.
 
 use futures_util::stream::{BoxStream, StreamExt};
 use k8s_openapi::api::coordination::v1;
@@ -12,16 +12,17 @@ use super::assignment::LABEL;
 use super::protocol::Watched;
 use crate::lease::Lease;
 
-/// The events of a watch. An error is followed by further events.
+/// The events of the watch. The stream continues after an error.
 pub(super) type Events = BoxStream<'static, Result<Watched, watcher::Error>>;
 
-/// Watches the Leases of the group.
+/// Starts a watch on the Leases of the group.
 pub(super) fn watch_leases(client: Client, namespace: &str, group: &str) -> Events {
     let resource = ApiResource::erase::<v1::Lease>(&());
     let api: Api<DynamicObject> = Api::namespaced_with(client, namespace, &resource);
     let config = watcher::Config::default().labels(&format!("{LABEL}={group}"));
     watcher(api, config)
-        // The pause protects an overloaded API server from many lists.
+        // After an error, the watcher waits before it lists again. This protects an overloaded API
+        // server.
         .default_backoff()
         .filter_map(async |event| match event {
             Ok(event) => read_event(event).map(Ok),
@@ -30,11 +31,11 @@ pub(super) fn watch_leases(client: Client, namespace: &str, group: &str) -> Even
         .boxed()
 }
 
-/// Returns the event with a parsed Lease, or `None` if its object is not a Lease.
+/// Returns the event with its object as a Lease, or `None` if the object is not a valid Lease.
 fn read_event(event: watcher::Event<DynamicObject>) -> Option<Watched> {
     let lease = |object: DynamicObject| {
         let mut json = serde_json::to_value(object).ok()?;
-        // The items of a list do not have these fields.
+        // In the response to a list, the single items do not have these two fields.
         json["apiVersion"] = json!("coordination.k8s.io/v1");
         json["kind"] = json!("Lease");
         Lease::from_json(json).ok()

@@ -1,4 +1,4 @@
-//! The requests of a shard group, with a client whose server is in memory.
+//! An API server in memory for the tests of shard groups, and a client for it.
 
 use std::convert::Infallible;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -16,22 +16,22 @@ use super::server::Server;
 use crate::membership::protocol::Watched;
 use crate::requests::{Answer, Call};
 
-/// An API server with Leases, and without other objects.
+/// An API server that stores Leases, and no other objects.
 #[derive(Clone, Default)]
 pub struct Api(Arc<Mutex<Inner>>);
 
 #[derive(Default)]
 pub struct Inner {
     server: Server,
-    /// The lines of a watch, with the versions of their objects.
+    /// The lines that a watch sends, each with the version of its object.
     lines: Vec<(u64, String)>,
     watches: Vec<mpsc::UnboundedSender<String>>,
-    /// The Kubernetes Events that were published.
+    /// The Kubernetes Events that clients have published.
     pub events: Vec<Value>,
     pub requests: usize,
-    /// The paths of the lists of other objects, including streaming lists, with the times of the requests.
+    /// The path and the time of each list request for other objects. Streaming lists are included.
     pub lists: Vec<(String, Instant)>,
-    /// Returns true for the path and the query of a request that should fail, to simulate an outage.
+    /// Simulates an outage. A request fails if this function returns true for its path and query.
     pub fails: Option<fn(&str, &str) -> bool>,
 }
 
@@ -56,12 +56,12 @@ impl Api {
         self.0.lock().unwrap()
     }
 
-    /// Returns the names of all Leases, in order.
+    /// Returns the sorted names of all Leases.
     pub fn leases(&self) -> Vec<String> {
         self.inner().server.leases.keys().cloned().collect()
     }
 
-    /// Deletes a Lease, as a user would.
+    /// Deletes a Lease without a precondition, as a user does with kubectl.
     pub fn delete(&self, name: &str) {
         let mut inner = self.inner();
         inner.server.delete(name);
@@ -151,7 +151,7 @@ impl Inner {
         respond(200, missed, Some(lines))
     }
 
-    /// Sends the new events to the watches.
+    /// Sends the new events of the server to all watches.
     fn publish(&mut self) {
         for event in std::mem::take(&mut self.server.events) {
             let (kind, lease) = match &event {
@@ -179,7 +179,7 @@ fn failure(code: u16) -> Response<Channel<Bytes, Infallible>> {
     respond(code, status.to_string(), None)
 }
 
-/// Responds with a text, and then with the texts from the channel, until it is closed.
+/// Responds with `first`, and then with each text from the channel. The response ends when the channel is closed.
 fn respond(
     code: u16,
     first: String,

@@ -1,4 +1,5 @@
-//! An API server that holds one Lease, and records the requests of an election.
+//! An API server in memory for the tests of elections. It stores one Lease, and records all
+//! requests.
 
 use std::convert::Infallible;
 use std::sync::{Arc, Mutex};
@@ -12,7 +13,7 @@ use crate::requests::Call;
 #[cfg(test)]
 use crate::{lease::Lease, requests::Answer};
 
-/// An API server with one Lease, which records its requests.
+/// An API server that stores one Lease, and records all requests.
 #[derive(Clone, Default)]
 pub struct ElectionApi(Arc<Mutex<Inner>>);
 
@@ -21,9 +22,9 @@ pub struct Inner {
     pub server: Server,
     pub(crate) log: Vec<(Method, String, Value)>,
     pub(crate) events: Vec<Value>,
-    /// True if the server reads requests, but does not answer.
+    /// True if the server receives requests, but sends no responses.
     pub(crate) silent: bool,
-    /// The error code with which the server answers, if any.
+    /// The HTTP status code with which the server refuses all requests. `None` if it accepts them.
     pub(crate) refuses: Option<u16>,
 }
 
@@ -96,7 +97,7 @@ fn respond(outcome: Result<Value, u16>) -> Response<Body> {
     Response::builder().status(code).body(Body::from(body.to_string().into_bytes())).unwrap()
 }
 
-/// An API server with one Lease, without HTTP.
+/// The state of an API server that stores one Lease, without HTTP.
 #[derive(Default)]
 pub struct Server {
     pub lease: Option<Value>,
@@ -105,7 +106,7 @@ pub struct Server {
 }
 
 impl Server {
-    /// Executes a call. Returns the Lease, or the code of the error.
+    /// Executes a call. Returns the Lease, or the HTTP status code of the error.
     pub(crate) fn call(&mut self, call: Call) -> Result<Value, u16> {
         match (call, &self.lease) {
             (Call::Read(_) | Call::Replace(_), None) => Err(404),
@@ -138,7 +139,7 @@ impl Server {
         }
     }
 
-    /// Changes a label, as another client would, if the Lease exists.
+    /// Changes a label of the Lease, as another client may do. Does nothing if there is no Lease.
     pub fn label(&mut self, value: u64) {
         if let Some(mut lease) = self.lease.take() {
             lease["metadata"]["labels"] = json!({ "changed": value.to_string() });

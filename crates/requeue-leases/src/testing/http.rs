@@ -1,4 +1,4 @@
-//! The test server, reached through kube's client. The server has only Leases, and its watches show no changes.
+//! An API server in memory for kube's client. It stores only Leases, and its watches never report a change.
 
 use std::collections::BTreeSet;
 use std::convert::Infallible;
@@ -13,7 +13,7 @@ use tokio::sync::watch;
 use super::server::Server;
 use crate::requests::{Answer, Call};
 
-/// The only namespace that exists.
+/// The only namespace that the server has.
 pub const NAMESPACE: &str = "ns";
 const LEASES: &str = "/apis/coordination.k8s.io/v1/namespaces/";
 const REVIEWS: &str = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews";
@@ -24,16 +24,16 @@ pub struct Fake(Arc<Inner>);
 #[derive(Default)]
 struct Inner {
     server: Mutex<Server>,
-    /// The verbs that are refused.
+    /// The verbs for which the server denies the permission.
     refused: Vec<&'static str>,
-    /// The names of all Leases.
+    /// The names of all Leases that the server stores.
     names: watch::Sender<BTreeSet<String>>,
-    /// While this value is true, the responses to creations of member Leases wait.
+    /// While this value is true, the server delays its responses to creations of member Leases.
     holds: watch::Sender<bool>,
 }
 
 impl Fake {
-    /// Refuses these verbs.
+    /// Creates a server that denies the permission for these verbs.
     pub fn refusing(refused: &[&'static str]) -> Self {
         Self(Arc::new(Inner { refused: refused.to_vec(), ..Inner::default() }))
     }
@@ -51,7 +51,7 @@ impl Fake {
         self.0.holds.send_replace(holds);
     }
 
-    /// Waits until the names of all Leases satisfy `condition`.
+    /// Waits until `condition` returns true for the names of all Leases.
     pub async fn until(&self, condition: impl FnMut(&BTreeSet<String>) -> bool) {
         self.0.names.subscribe().wait_for(condition).await.unwrap();
     }

@@ -1,9 +1,9 @@
-//! An API server in memory that stores Leases, for the tests of this crate and of requeue-kube.
+//! API servers in memory that store Leases. The tests of this crate and of requeue-kube use them.
 //!
-//! The published crate contains this module, but compiles it only with the feature `test-util`. The documentation of
-//! the crate does not show the module, and it may change at any time.
+//! The module is part of the published crate, but is compiled only with the feature `test-util`. The crate's
+//! documentation does not contain it. It may change in any version.
 
-// A request that cannot be read makes the test fail.
+// If a server receives a request that it cannot parse, the test must fail.
 #![allow(clippy::unwrap_used)]
 
 mod api;
@@ -28,15 +28,15 @@ use crate::clock::Clock;
 use crate::leader::{Config, LeaderElector};
 use crate::membership::ShardGroup;
 
-/// Returns an elector with the runtime's clock, which a test can pause, and the nanoseconds for which
-/// the machine was suspended.
+/// Creates an elector that uses the runtime's clock, which a test can pause. The second value is the number of
+/// nanoseconds for which the machine was suspended. The test can change it.
 pub fn elector(client: Client, config: Config) -> (LeaderElector, Arc<AtomicU64>) {
     let suspended = Arc::<AtomicU64>::default();
     let clock = Clock::Runtime(Instant::now(), Arc::clone(&suspended));
     (LeaderElector::with_clock(client, config, clock).expect("a safe configuration"), suspended)
 }
 
-/// Returns the group with the runtime's clock, which a test can pause.
+/// Returns the same group with the runtime's clock, which a test can pause.
 pub fn with_runtime_clock(group: ShardGroup) -> ShardGroup {
     group.clock(Clock::Runtime(Instant::now(), Arc::default()))
 }

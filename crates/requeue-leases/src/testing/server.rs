@@ -1,4 +1,4 @@
-//! An API server that holds Leases, and reports their changes.
+//! The state of an API server that stores Leases and reports their changes, without HTTP.
 
 use std::collections::BTreeMap;
 
@@ -11,14 +11,14 @@ use crate::requests::{Answer, Call};
 #[derive(Default)]
 pub(crate) struct Server {
     pub(crate) leases: BTreeMap<String, Value>,
-    /// The same Leases in their parsed form.
+    /// The same Leases in parsed form.
     read: BTreeMap<String, Lease>,
     version: u64,
-    /// The number of Leases that were created.
+    /// The number of Leases that clients have created so far.
     pub(crate) created: u64,
-    /// The events of the watches, which the caller takes.
+    /// The new events for watches. The caller of the server takes them from this list.
     pub(crate) events: Vec<Watched>,
-    /// True for a planted bug, with which a write succeeds although the object has changed.
+    /// With a planted bug, true: a write succeeds although the object has changed.
     pub(crate) ignores_versions: bool,
 }
 
@@ -59,7 +59,7 @@ impl Server {
                 let Some(stored) = self.read.get(&name) else {
                     return Answer::NotFound;
                 };
-                // Version 0 is no precondition.
+                // Version 0 means that the version is not a precondition.
                 if stored.uid() != uid || (version != 0 && stored.resource_version() != version) {
                     return Answer::Conflict;
                 }
@@ -69,7 +69,7 @@ impl Server {
         }
     }
 
-    /// Deletes a Lease, as a user would.
+    /// Deletes a Lease without a precondition, as a user does with kubectl.
     pub(crate) fn delete(&mut self, name: &str) {
         if let Some(mut json) = self.leases.remove(name) {
             self.read.remove(name);
@@ -80,7 +80,7 @@ impl Server {
     }
 
     #[cfg(test)]
-    /// Changes a label, as another client would.
+    /// Changes a label of a Lease, as another client may do.
     pub(crate) fn label(&mut self, name: &str, value: u64) {
         if let Some(mut json) = self.leases.get(name).cloned() {
             json["metadata"]["labels"]["changed"] = json!(value.to_string());
@@ -90,7 +90,7 @@ impl Server {
     }
 
     #[cfg(test)]
-    /// Returns the events of a list.
+    /// Returns the events with which a watch reports all Leases.
     pub(crate) fn list(&self) -> Vec<Watched> {
         let listed = self.read.values().cloned().map(Watched::InitApply);
         listed.chain([Watched::InitDone]).collect()

@@ -1,28 +1,26 @@
-//! The shards that a controller holds, and their changes while it runs.
+//! The shards that this process holds for a controller, and the changes of these shards while the controller runs.
 //!
-//! The protocol that assigns shards to replicas uses a [`ChangingShards`] as its handle. The
-//! controller uses the same value as its [`Ownership`]: it asks before it adds a key to its queue,
-//! and before it reconciles an object.
+//! A [`ChangingShards`] has two users. The protocol that assigns shards to replicas gains and releases shards through
+//! it. The controller uses it as its [`Ownership`], before it adds a key and before it begins a run.
 //!
 //! # The invariant
 //!
-//! **A key runs only while its replica holds the shard of the object that the run sees. A shard is
-//! released only when none of its objects has a run in flight.** Two functions ensure this:
+//! **A key runs only while this process holds the shard of the object that the run sees. A shard is released only when
+//! no run of its objects is in flight.** Two functions ensure this:
 //!
-//! - [`begin_run`](Ownership::begin_run) permits a run only if the shard is held and listed, and if the known shard is
-//!   that of the object in the store. `begin_run` counts the run for this shard. `begin_run` holds the lock under which
-//!   the states of shards change. If an object in another shard replaces the object during the run, the run counts for
-//!   both shards.
-//! - [`release`](ChangingShards::release) permits no further run of the shard, and then waits until no run counts for
-//!   the shard.
+//! - [`begin_run`](Ownership::begin_run) permits a run only if the shard is held and listed, and the object in the
+//!   store is in the known shard. It counts the run for this shard, under the lock that protects the states of the
+//!   shards. If an object in another shard replaces the object during the run, the run is counted for both shards.
+//! - [`release`](ChangingShards::release) first permits no further run in the shard. It then waits until no run is
+//!   counted for the shard.
 //!
-//! With [`run_refs`](crate::Controller::run_refs), a run may have no object. Such a run counts for the shard that the
-//! object had when it was last seen, or that an owner reference names.
+//! With [`run_refs`](crate::Controller::run_refs), a run may have no object. Such a run is counted for the last known
+//! shard of the key, which comes from the last object or from an owner reference.
 //!
-//! The invariant does not depend on the groups of the queue. Each key is in the group of its shard. The group of a
-//! shard is paused while the shard is not listed, or is being released, so that its keys are not delivered. If an
-//! object is deleted and created again under the same name in another shard, its key is removed from the former group
-//! and added again, immediately or after its run in flight.
+//! The invariant does not depend on the groups of the queue. The groups only avoid useless deliveries: each key is in
+//! the group of its shard, and the group is paused while the shard is not listed or is being released. If an object is
+//! deleted, and created again in another shard under the same name, its key must change groups. The key is removed from
+//! its group and added again, immediately or after its run in flight.
 //!
 //! # The states of a shard
 //!
@@ -39,10 +37,10 @@
 //!
 //! # Locks
 //!
-//! The order is: the shards to forget, the states of the shards, a part of the known shards, the keys that have moved
-//! or the runs, the queue. The store is read under one of these locks only if the first lock is also held. The queue
-//! determines the group of a key before it locks itself. The lock of the requested shards is never held together with
-//! another lock.
+//! A thread acquires locks in this order: the shards to forget, the states of the shards, a part of the known shards,
+//! the moved keys or the runs, the queue. A thread that holds one of these locks may read the store only if it also
+//! holds the first one. The queue determines the group of a key before it acquires its own lock. The lock of
+//! `requested` is never held together with another lock.
 
 use std::collections::BTreeSet;
 use std::future::Future;
@@ -65,32 +63,32 @@ use super::{InStore, Ownership};
 use crate::range::{ShardBy, index_of};
 use crate::{ObjectKey, ObjectQueue};
 
-/// The shards of a kind that this process holds. All clones share one state.
+/// The shards that this process holds, for the objects of one kind. All clones share one state.
 #[derive(Clone)]
 pub(crate) struct ChangingShards(Arc<Inner>);
 
 struct Inner {
     places: Arc<Places>,
-    /// An add to the queue and the start of a run hold this lock, so that neither comes after a
-    /// release.
+    /// The states of the shards. An add to the queue and the start of a run hold this lock for reading, so that neither
+    /// can happen after a release has begun.
     shards: RwLock<Shards>,
     runs: Runs,
-    /// The number of gains, each of which requires a list.
+    /// The number of gains so far. After each gain, the watch must list the new shards.
     gains: watch::Sender<u64>,
-    /// The number of walks that have dropped keys.
+    /// The number of walks so far that have dropped the keys of released shards.
     drops: watch::Sender<u64>,
-    /// The shards that the watch requested from the API server.
+    /// The shards that the last request of the watch selected.
     requested: Mutex<Requested>,
-    /// Notifies the watch that its selector should be narrower.
+    /// Notifies the watch when its last request selects shards that this process has released.
     narrowed: watch::Sender<()>,
     controller: OnceLock<Attached>,
 }
 
-/// The shards in the selector of the last request of a watch.
+/// The selection of the last request of the watch.
 #[derive(Default)]
 struct Requested {
     shards: BTreeSet<u32>,
-    /// The ranges of the selector, which may include other shards.
+    /// The ranges in the selector. They may include shards that are not in `shards`.
     ranges: Vec<(u32, u32)>,
 }
 
@@ -102,27 +100,27 @@ impl Requested {
 
 struct Shards {
     states: Vec<State>,
-    /// True while a task drops the keys of shards that have left.
+    /// True while a task drops the keys of released shards.
     is_dropping: bool,
 }
 
-/// The parts of the controller that the handle changes.
+/// The queue and the functions of the controller that a change of shards needs.
 pub(crate) struct Attached {
     pub(crate) queue: ObjectQueue,
     pub(crate) forget: Forget,
-    /// Moves a key from the group of its former shard to the group of its present shard.
+    /// Moves a key into the queue group of the shard that now contains its object.
     pub(crate) regroup: Box<dyn Fn(&ObjectKey) + Send + Sync>,
 }
 
-/// Forgets the controller's state of the keys for which a function returns true, except for the state in the queue.
+/// Forgets the state of the keys for which the function returns true: their own writes, failures and details. The queue
+/// is not changed.
 type Forget = Box<dyn Fn(&dyn Fn(&ObjectKey) -> bool) + Send + Sync>;
 
-/// The state of a shard: see the [module](self).
+/// The state of a shard. The table of the [module](self) defines the states.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum State {
     Free,
-    /// The shard was gained by the gain with this number, and its objects have not been listed
-    /// since.
+    /// The gain with this number included the shard, and the watch has not listed the shard's objects since then.
     Gained(u64),
     Held,
     Leaving,
@@ -133,39 +131,40 @@ enum State {
 }
 
 impl State {
-    /// Returns true if keys of the shard are added to the queue.
+    /// Returns true if the enqueuer adds keys of a shard in this state.
     const fn admits_keys(self) -> bool {
         matches!(self, Self::Gained(_) | Self::Held)
     }
 }
 
-/// Returns the shards whose states satisfy `is`.
+/// Returns the shards for whose states `is` returns true.
 fn shards_in(states: &[State], is: impl Fn(State) -> bool) -> BTreeSet<u32> {
     (0..).zip(states).filter(|(_, state)| is(**state)).map(|(shard, _)| shard).collect()
 }
 
-/// While this guard exists, no release of a shard begins.
+/// A guard under which no release of a shard can begin.
 #[derive(Default)]
 pub(crate) struct Hold<'a> {
     _shards: Option<RwLockReadGuard<'a, Shards>>,
 }
 
-/// A run in flight. The run counts for a shard if the shards change.
+/// A run in flight. The run is counted for its shard until this value is dropped.
 #[derive(Default)]
 pub(crate) struct InFlight(Option<CountedRun>);
 
 impl InFlight {
-    /// Returns false if the run has begun for an object with another uid.
+    /// Returns true if `uid` is the uid with which the run began. It differs if the store has received another object
+    /// of the same name since then.
     pub(crate) fn is_for(&self, uid: impl FnOnce() -> Option<String>) -> bool {
         self.0.as_ref().is_none_or(|run| run.uid == uid())
     }
 }
 
-/// A run that counts for its shard until this value is dropped.
+/// The record of a run in flight. `Inner::runs` contains its key until this value is dropped.
 struct CountedRun {
     inner: Arc<Inner>,
     key: ObjectKey,
-    /// The uid of the object, or `None` if the run has no object.
+    /// The uid of the object at the start of the run, or `None` if the object did not exist.
     uid: Option<String>,
 }
 
@@ -175,10 +174,10 @@ impl Drop for CountedRun {
     }
 }
 
-// --- The protocol's side ------------------------------------------------------------------------
+// --- Methods for the protocol ---------------------------------------------------------------------
 
 impl ChangingShards {
-    /// Creates a handle that holds none of `count` shards, which is a power of two.
+    /// Creates the handle of a process that holds none of the `count` shards. `count` must be a power of two.
     pub(crate) fn new(count: u32, rule: Rule) -> Self {
         let states = vec![State::Free; count as usize];
         Self(Arc::new(Inner {
@@ -193,26 +192,26 @@ impl ChangingShards {
         }))
     }
 
-    /// Returns the number of shards.
+    /// Returns the number of shards of the group.
     pub(crate) fn count(&self) -> u32 {
         self.0.places.count
     }
 
-    /// Returns true if no run of the shard is in flight.
+    /// Returns true if no run in the shard is in flight.
     pub(crate) fn is_idle(&self, shard: u32) -> bool {
-        // A key is in flight in the queue before its run is counted here, and after the run is no longer counted. Both
-        // counts are therefore needed.
+        // The queue marks a key as in flight before `begin_run` counts its run, and still does so after the run is no
+        // longer counted. Both must therefore be checked.
         self.0.runs.keys_of(&[shard]).is_empty()
             && self.group_of_shard(shard).is_none_or(|group| group.states().in_flight == 0)
     }
 
-    /// Returns the shards that are held, whether their objects were listed or not.
+    /// Returns the shards that this process holds, including those that the watch has not listed yet.
     pub(crate) fn held(&self) -> BTreeSet<u32> {
         shards_in(&self.0.shards.read().states, State::admits_keys)
     }
 
-    /// Takes shards over. The objects of these shards are listed, and then reconciled with low priority, as after a
-    /// start. The call does not change shards that are already held.
+    /// Takes over the shards in `gained`. The watch lists their objects, and the controller then reconciles these
+    /// objects with low priority, as after a start. Shards that this process already holds are not changed.
     pub(crate) fn gain(&self, gained: impl IntoIterator<Item = u32>) {
         self.gain_locked(&mut self.0.shards.write(), gained);
     }
@@ -226,40 +225,39 @@ impl ChangingShards {
                 State::Dropping { gained } => *gained = true,
                 state => {
                     *state = State::Gained(gain);
-                    // The states are locked, so that no key of the shard is delivered between the gain and the list of
-                    // the shard.
+                    // The group is paused under the lock of the states. Otherwise, a key of the shard could be
+                    // delivered before the watch has listed the shard.
                     self.pause_group(shard);
                     changes = true;
                 }
             }
         }
         if changes {
-            // The number is sent after the states have changed, because a watch that receives the
-            // number must find the gained shards.
+            // The number is sent after the states have changed. A watch that receives the number therefore sees the
+            // gained shards.
             self.0.gains.send_replace(gain);
         }
     }
 
-    /// Releases shards, so that no run of their objects starts from now on. The future completes
-    /// when no such run is in flight. A task then drops the keys of the shards. Other shards
-    /// continue.
+    /// Releases shards: from now on, no run of their objects begins. The future completes when no such run is in
+    /// flight. A task then drops the keys of the shards from the queue. Other shards are not affected.
     ///
     /// # Panics
     ///
-    /// The future panics outside of a tokio runtime.
+    /// The future panics if it is polled outside a tokio runtime.
     ///
     /// # Cancel safety
     ///
-    /// If the future is dropped, the shards stay paused, and their keys stay in the queue. A second
-    /// call continues the release.
+    /// If the future is dropped, the shards stay paused, and their keys stay in the queue. A second call continues the
+    /// release.
     pub(crate) fn release(
         &self,
         released: impl IntoIterator<Item = u32>,
     ) -> impl Future<Output = ()> + Send + 'static {
         let mut left = Vec::new();
         let mut shards = self.0.shards.write();
-        // The release begins here. `hold` and `begin_run` take the same lock, so no add and no
-        // start of a run comes later.
+        // The release takes effect here. `hold` and `begin_run` acquire the same lock, so an add or the start of a run
+        // comes either before this line or not at all.
         for shard in released.into_iter().filter(|&shard| shard < self.count()) {
             match &mut shards.states[shard as usize] {
                 State::Free | State::Left => {}
@@ -272,27 +270,28 @@ impl ChangingShards {
             }
         }
         drop(shards);
-        // The groups are read after the pause, so no further key of these groups is delivered.
+        // The groups are counted after their pause, so no further key of these groups is delivered.
         let groups = left.iter().filter_map(|&shard| self.group_of_shard(shard));
         let completed: Vec<_> = groups.map(|group| group.none_in_flight()).collect();
-        // The future owns a handle, so it can be awaited after the controller has ended.
+        // The future has a clone of the handle, so it can be awaited after the controller has ended.
         let this = self.clone();
         async move {
             this.0.runs.wait_for_none(&left).await;
-            // The queue has recorded the completions, so no retry adds a key of the shard later.
+            // This wait ends when the queue has recorded the completions. Later, no retry can add a key of the shard.
             join_all(completed).await;
             this.mark_left(&left);
         }
     }
 
-    /// Like [`release`](Self::release), but immediately cancels the runs in flight. Each run is dropped at an `await`.
+    /// Like [`release`](Self::release), but also cancels the runs in flight immediately. Each run is dropped at an
+    /// `await`.
     pub(crate) fn lose(
         &self,
         lost: impl IntoIterator<Item = u32>,
     ) -> impl Future<Output = ()> + Send + 'static {
         let lost: Vec<u32> = lost.into_iter().collect();
-        // The release comes first, so that a key that was delivered, but does not run yet, does not
-        // start.
+        // The release comes before the cancellation. A key that was delivered, but whose run has not begun, then does
+        // not start a run.
         let released = self.release(lost.clone());
         if let Some(controller) = self.0.controller.get() {
             let runs = self.0.runs.keys_of(&lost);
@@ -301,11 +300,11 @@ impl ChangingShards {
         released
     }
 
-    /// Marks shards without runs as left, and starts the task that drops their keys.
+    /// Marks the shards in `left` that have no runs as left. Starts the task that drops their keys.
     fn mark_left(&self, left: &[u32]) {
         let mut shards = self.0.shards.write();
         for &shard in left {
-            // The shard may have been gained and released again since then, with new runs.
+            // In the meantime, the shard may have been gained and released again, and have new runs.
             if shards.states[shard as usize] == State::Leaving && self.is_idle(shard) {
                 shards.states[shard as usize] = State::Left;
             }
@@ -313,13 +312,13 @@ impl ChangingShards {
         let any_left = shards.states.contains(&State::Left);
         if any_left && !std::mem::replace(&mut shards.is_dropping, true) {
             let this = self.clone();
-            // The walk examines each key of the queue, and would block the other tasks of the
-            // runtime.
+            // The task runs on a separate thread, because it walks through all keys of the queue. This walk would block
+            // the other tasks of the runtime.
             tokio::task::spawn_blocking(move || this.drop_left());
         }
     }
 
-    /// Drops the keys of all left shards, until there are no left shards.
+    /// Drops the keys of all left shards, and repeats this until no shard is left.
     fn drop_left(&self) {
         loop {
             let mut shards = self.0.shards.write();
@@ -331,10 +330,10 @@ impl ChangingShards {
             for &shard in &left {
                 shards.states[shard as usize] = State::Dropping { gained: false };
             }
-            // The walk runs without the lock. If the shard is gained during the walk, `Dropping` stores the gain, which
-            // takes effect after the walk.
+            // The lock is not held during the walk. A gain during the walk is stored in `Dropping`, and takes effect
+            // after the walk.
             drop(shards);
-            // The rate limiter may be user code, which may panic.
+            // The walk calls the rate limiter, which may be the user's code and may panic.
             if catch_unwind(AssertUnwindSafe(|| self.drop_keys(&left))).is_err() {
                 tracing::error!("a panic while the keys of shards without runs were dropped");
             }
@@ -343,54 +342,55 @@ impl ChangingShards {
             for &shard in &left {
                 shards.states[shard as usize] = State::Free;
             }
-            // Gains that arrived during the walk take effect now, under the same lock.
+            // The gains that arrived during the walk take effect now, under the same lock.
             self.gain_locked(&mut shards, gained);
             drop(shards);
             self.0.drops.send_modify(|drops| *drops += 1);
         }
     }
 
-    /// Drops the keys of these shards. None of these keys is added or runs.
+    /// Drops the keys of these shards from the queue. The shards are in a state in which no key is added and no run
+    /// begins.
     fn drop_keys(&self, left: &BTreeSet<u32>) {
         let Some(controller) = self.0.controller.get() else {
             return self.0.places.forget_shards(left);
         };
-        // The call fails only in a queue without groups.
+        // This call fails only for a queue without groups, and this queue has groups.
         _ = controller.queue.cancel_groups(left.iter().map(|&shard| GroupId::new(shard.into())));
         (controller.forget)(&|key| {
             self.0.places.shard_of(key).is_some_and(|shard| left.contains(&shard))
         });
         self.0.places.forget_shards(left);
-        // These keys may have been in the cancelled groups, or may belong to these shards.
+        // A moved key may have been in a cancelled group, or its object may be in one of these shards. `regroup`
+        // corrects its group.
         self.0.places.moved_keys().iter().for_each(&controller.regroup);
     }
 
-    /// Pauses the keys of a shard, if the controller runs.
+    /// Pauses the queue group of a shard. Does nothing before the controller has started.
     fn pause_group(&self, shard: u32) {
         if let Some(group) = self.group_of_shard(shard) {
             group.pause();
         }
     }
 
-    /// Returns the keys of a shard in the queue, if the controller runs.
+    /// Returns the queue group of a shard, or `None` before the controller has started.
     fn group_of_shard(&self, shard: u32) -> Option<GroupHandle<'_, ObjectKey, RandomState>> {
         self.0.controller.get()?.queue.group(GroupId::new(shard.into())).ok()
     }
 }
 
-// --- The controller's side ----------------------------------------------------------------------
+// --- Methods for the controller -------------------------------------------------------------------
 
 impl Ownership for ChangingShards {
     /// # Panics
     ///
-    /// Panics if another controller has used the handle.
+    /// Panics if a second controller is attached to the handle.
     fn attach_controller(&self, controller: Attached) {
         let shards = self.0.shards.write();
         let attached = self.0.controller.set(controller);
-        // A release waits only for the runs of one controller.
+        // A release waits for the runs of one controller only. A second controller would break the invariant.
         assert!(attached.is_ok(), "two controllers have one handle of their shards");
-        // The states are locked, so no gain or release comes between the attachment and these
-        // pauses.
+        // The lock of the states is held, so no shard is gained or released between the attachment and these pauses.
         for (shard, state) in (0..).zip(&shards.states) {
             if *state != State::Free {
                 self.pause_group(shard);
@@ -414,8 +414,8 @@ impl Ownership for ChangingShards {
         self.learn_shard(&ObjectKey::from_meta(meta), meta.uid.as_deref().unwrap_or_default())
     }
 
-    /// Remembers the shard of the owner, if the shard is held. The shards may change during the call, so every owner
-    /// counts as owned. [`hold`](Ownership::hold) excludes owners in other shards.
+    /// Stores the shard of the owner, if this process holds the shard. The result is always true, because the shards
+    /// may change during the call. [`hold`](Ownership::hold) later refuses owners in shards that are not held.
     fn learn_owner(&self, owner: &ObjectKey, uid: &str, _owned: &ObjectMeta) -> bool {
         self.learn_with(&self.0.shards.read(), owner, uid, Access::Reference);
         true
@@ -425,7 +425,7 @@ impl Ownership for ChangingShards {
         let field = match self.selectable_field() {
             Some(ShardBy::Uid) => &meta.uid,
             Some(ShardBy::Namespace) => &meta.namespace,
-            // Without a selector, the watch requested all objects.
+            // The last request had no selector, so it requested all objects.
             None => return true,
         };
         let shard = index_of(field.as_deref().unwrap_or_default(), self.count());
@@ -440,12 +440,13 @@ impl Ownership for ChangingShards {
         let held = self.held();
         let is_outdated = {
             let Requested { shards, .. } = &*self.0.requested.lock();
-            // A watch whose shards were all released is not narrowed, because another watch
-            // replaces it.
+            // If all requested shards were released, the selector is not changed, because a later gain starts another
+            // watch.
             !shards.is_disjoint(&held) && !shards.is_subset(&held)
         };
         if is_outdated {
-            // The lock of `requested` has been released, because the watch acquires it for its next request.
+            // The lock of `requested` is released before the notification, because the watch acquires it for its next
+            // request.
             self.0.narrowed.send_replace(());
         }
     }
@@ -474,7 +475,7 @@ impl Ownership for ChangingShards {
 
     fn begin_run(&self, key: &ObjectKey, uid: &dyn Fn() -> Option<String>) -> Option<InFlight> {
         let uid = uid();
-        // `release` acquires this lock, so no run begins after a release.
+        // `release` acquires this lock for writing, so no run begins after a release.
         let shards = self.0.shards.read();
         let places = &self.0.places;
         let shard = places.with_shard_of(key, uid.as_deref(), |shard| {
@@ -486,8 +487,8 @@ impl Ownership for ChangingShards {
         });
         let (shard, is_held) = shard?;
         if matches!(shards.states[shard as usize], State::Gained(_)) {
-            // The group of a gained shard is paused. The key was delivered because it is still in the group of its
-            // former shard, or because it was taken before the pause.
+            // The watch has not listed the shard. The key was delivered although the shard's group is paused, either
+            // from the group of its former shard or just before the pause.
             places.mark_moved(key);
         }
         let counted = || CountedRun { inner: Arc::clone(&self.0), key: key.clone(), uid };
@@ -508,18 +509,18 @@ impl Ownership for ChangingShards {
 }
 
 impl ChangingShards {
-    /// Returns the shards of the objects.
+    /// Returns the known shards of objects.
     pub(crate) fn places(&self) -> &Arc<Places> {
         &self.0.places
     }
 
-    /// Remembers the shard of the object with this uid, if this process holds the shard.
+    /// Stores the shard of the object with this uid, if this process holds the shard.
     pub(super) fn learn_shard(&self, key: &ObjectKey, uid: &str) -> Learned {
         let learned = self.learn_with(&self.0.shards.read(), key, uid, Access::Shared);
         if let Some(learned) = learned {
             return learned;
         }
-        // While this lock is held, no add to the group of the former shard is in progress.
+        // The exclusive lock ensures that no add to the group of the former shard is in progress.
         let learned = self.learn_with(&self.0.shards.write(), key, uid, Access::Exclusive);
         learned.unwrap_or(Learned::NotHeld)
     }
@@ -532,23 +533,24 @@ impl ChangingShards {
         access: Access,
     ) -> Option<Learned> {
         let is_held = |shard: u32| shards.states[shard as usize].admits_keys();
-        // A run in flight may be for a former object of the same name.
+        // If a run of the key is in flight, it may be for a former object of the same name. It is counted for both
+        // shards.
         let new = |shard| self.0.runs.count_for(key, shard);
         self.0.places.learn_shard(key, uid, is_held, new, access)
     }
 
-    /// Returns the number of gains.
+    /// Returns a receiver of the number of gains so far.
     pub(crate) fn gains(&self) -> watch::Receiver<u64> {
         self.0.gains.subscribe()
     }
 
-    /// Returns the number of walks that have dropped keys.
+    /// Returns a receiver of the number of walks so far that have dropped keys.
     pub(crate) fn drops(&self) -> watch::Receiver<u64> {
         self.0.drops.subscribe()
     }
 
-    /// Returns the field by which the API server can select the shards, or `None` if a function of
-    /// the user determines them.
+    /// Returns the field by which the API server can select the shards. Returns `None` if the user's function
+    /// determines the shard of an object.
     pub(crate) fn selectable_field(&self) -> Option<ShardBy> {
         match self.0.places.rule {
             Rule::Hash(by) => Some(by),
@@ -556,7 +558,8 @@ impl ChangingShards {
         }
     }
 
-    /// Returns the selection for a watch that starts: the shards that are held, or `None` if no shards are held.
+    /// Returns the selection for a watch that starts, with all shards that this process holds. Returns `None` if it
+    /// holds no shard.
     pub(crate) fn select_held(&self) -> Option<Selection> {
         let shards = self.held();
         (!shards.is_empty()).then(|| Selection { holder: self.clone(), shards })
@@ -574,21 +577,21 @@ impl ChangingShards {
         }
     }
 
-    /// Returns the state of the object's shard, if it is known.
+    /// Returns the state of the object's shard, or `None` if the shard is not known.
     fn state_of(&self, key: &ObjectKey) -> Option<State> {
         let shard = self.0.places.shard_of(key)?;
         Some(self.0.shards.read().states[shard as usize])
     }
 
-    /// Permits runs in the shards of the first `gains` gains, whose objects were listed.
+    /// Permits runs in the shards of the first `gains` gains, because the watch has listed their objects.
     pub(crate) fn mark_listed(&self, gains: u64) {
         let mut shards = self.0.shards.write();
         for (shard, state) in (0..).zip(&mut shards.states) {
             if matches!(state, State::Gained(gain) if *gain <= gains) {
                 *state = State::Held;
                 if let Some(group) = self.group_of_shard(shard) {
-                    // The states are still locked, so a later release pauses the group after this
-                    // call.
+                    // The group is resumed under the lock of the states. A later release therefore pauses the group
+                    // after this call.
                     group.resume();
                 }
             }
@@ -596,32 +599,32 @@ impl ChangingShards {
     }
 }
 
-/// The shards that a watch selects: the shards that were held when it started.
+/// The selection of a watch: the shards that this process held when the watch started.
 pub(crate) struct Selection {
     holder: ChangingShards,
     shards: BTreeSet<u32>,
 }
 
 impl Selection {
-    /// Like [`ChangingShards::selectable_field`].
+    /// Returns the result of [`ChangingShards::selectable_field`].
     pub(crate) fn selectable_field(&self) -> Option<ShardBy> {
         self.holder.selectable_field()
     }
 
-    /// Returns the selector for the next request of the watch, and a future that completes when the watch should
-    /// continue with another selector. The selector omits the shards that were released since the start of the watch,
-    /// so that a release requires no list.
+    /// Returns the selector for the next request of the watch. Also returns a future that completes when the watch
+    /// should send a request with another selector. The selector omits the shards that were released since the watch
+    /// started, so a release requires no list.
     ///
-    /// The selector contains no shard that was gained after the start of the watch, because the watch has not listed
-    /// the objects of such a shard. A gain starts another watch.
+    /// The selector never contains a shard that was gained after the watch started, because the watch has not listed
+    /// the objects of that shard. After a gain, the controller starts another watch.
     pub(crate) fn next_selector(&self, by: ShardBy) -> (String, BoxFuture<'static, ()>) {
-        // The future is created first, so that it notices each narrowing after the choice of the shards.
+        // The subscription comes before the shards are read. A release after this line is therefore noticed.
         let mut narrowed = self.holder.0.narrowed.subscribe();
         let held: BTreeSet<_> = self.shards.intersection(&self.holder.held()).copied().collect();
         let requested = Requested::new(if held.is_empty() { self.shards.clone() } else { held });
         let selector = ranges::selector_of_ranges(by, self.holder.count(), &requested.ranges);
         *self.holder.0.requested.lock() = requested;
-        // The wait fails when the controller has ended.
+        // `changed` fails when the controller has ended. The error is ignored.
         let is_outdated = async move { drop(narrowed.changed().await) };
         (selector, is_outdated.boxed())
     }

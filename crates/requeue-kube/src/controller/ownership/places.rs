@@ -1,4 +1,4 @@
-//! The shards of objects.
+//! The known shards of objects.
 
 use std::collections::{BTreeSet, HashMap};
 use std::hash::{BuildHasher, RandomState};
@@ -11,42 +11,46 @@ use super::super::error::{RunnerError, panic_message};
 use crate::ObjectKey;
 use crate::range::{ShardBy, index_of};
 
-/// The rule that assigns objects to shards.
+/// The rule that determines the shard of an object.
 pub(crate) enum Rule {
-    /// The hash of the uid or the namespace. The API server can select such a shard.
+    /// The shard is a range of hashes of the uid or the namespace. The API server can select the objects of such a
+    /// shard.
     Hash(ShardBy),
-    /// A function of the user. The client selects the objects.
+    /// The shard is the result of the user's function. The API server sends all objects, and the client selects those
+    /// of its shards.
     Function(ShardOf),
 }
 
-/// A function of the user that returns the shard of an object.
+/// The user's function, which returns the shard of an object.
 type ShardOf = Box<dyn Fn(&ObjectKey) -> u32 + Send + Sync>;
 
-/// The number of parts of the known shards. With 1,000,000 objects, one part is searched within
-/// about a millisecond.
+/// The number of parts of the table of known shards. A walk through one part takes about a millisecond if there are
+/// 1,000,000 objects.
 const PARTS: usize = 64;
 
-/// The group of keys without a known shard. A key is added to this group only if its shard is forgotten during the add.
-/// The key then does not run.
+/// The queue group of the keys whose shard is not known. A key gets into this group only if its shard is forgotten
+/// during its add. The controller then completes the key without a run.
 const NO_SHARD: GroupId = GroupId::new(u64::MAX);
 
-/// The shards of objects, including shards that this process does not hold.
+/// The known shards of objects. The objects may be in shards that this process does not hold.
 pub(crate) struct Places {
     pub(super) count: u32,
     pub(super) rule: Rule,
     known: Known,
-    /// The keys whose objects were replaced by objects of another shard. Such a key may still be in the queue in the
-    /// group of the former shard. This lock is taken after the lock of a part of `known`.
+    /// The keys whose objects were replaced by objects of another shard. The queue may still have such a key in the
+    /// group of the former shard. A thread that needs this lock and the lock of a part of `known` acquires this lock
+    /// last.
     moved: Mutex<BTreeSet<ObjectKey>>,
     forgetting: Mutex<Forgetting>,
-    /// The first error of the user's function, with the key of its object.
+    /// The first error of the user's function, and the key for which the function failed.
     failure: Mutex<Option<(ObjectKey, String)>>,
 }
 
-/// The shards of objects, if they follow from the uid, which the keys do not contain. The table contains seen objects
-/// in held shards, and owners that an owned object names.
+/// The known shards by key, for shards that depend on the uid, because a key does not contain the uid. The table
+/// contains the objects that a watch has reported in held shards, and the owners that owned objects name.
 ///
-/// Each part has a separate lock, so that a walk through all objects blocks other operations only briefly.
+/// The table has several parts with a lock each, so that a walk through all objects blocks other threads only for a
+/// short time.
 struct Known {
     parts: Vec<Mutex<HashMap<ObjectKey, u32>>>,
     hasher: RandomState,
@@ -58,36 +62,36 @@ impl Known {
     }
 }
 
-/// The objects whose shards will be forgotten as soon as no event is being handled.
+/// The objects whose shards will be forgotten when no event is being handled.
 ///
-/// The handler of an event learns the shard first, then changes the store, and adds the key last. If the shard were
-/// forgotten between these steps, the add would be lost.
+/// The handler of an event first stores the object's shard, then changes the store, and adds the key last. If the shard
+/// were forgotten between these steps, the enqueuer would drop the add.
 #[derive(Default)]
 struct Forgetting {
-    /// The number of events and lists that are being handled.
+    /// The number of events and lists that the controller's watches are handling.
     handled: usize,
     gone: BTreeSet<ObjectKey>,
 }
 
-/// The access to the states of the shards that the caller of [`Places::learn_shard`] has.
+/// The lock on the states of the shards that the caller of [`Places::learn_shard`] holds, and the source of the uid.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Access {
     Shared,
-    /// Like `Shared`, with the uid in an owner reference. The reference may name an earlier object of the same name, so
-    /// a known shard does not change.
+    /// Like `Shared`, but the uid is from an owner reference. The reference may name an earlier object of the same
+    /// name, so it never replaces a known shard.
     Reference,
-    /// No add to a group is in progress, so an object may move to another group.
+    /// The caller holds the lock exclusively, so no add is in progress, and an object may move to another group.
     Exclusive,
 }
 
-/// The effect of [`Places::learn_shard`].
+/// The result of [`Places::learn_shard`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Learned {
     NotHeld,
-    /// The shard is not held. The name previously belonged to an object in another shard.
+    /// This process does not hold the shard. The key previously had an object in another shard.
     Left,
     Held,
-    /// The shard is held. The name previously belonged to an object in another shard.
+    /// This process holds the shard. The key previously had an object in another shard.
     Moved,
 }
 
@@ -97,7 +101,8 @@ impl Places {
         Self {
             count,
             rule,
-            // The hasher is random, so that users cannot choose names whose keys are all in one part, under one lock.
+            // The hasher is random. Otherwise, a user could choose names whose keys all lie in one part and wait for
+            // its lock.
             known: Known { parts, hasher: RandomState::new() },
             moved: Mutex::default(),
             forgetting: Mutex::default(),
@@ -105,7 +110,7 @@ impl Places {
         }
     }
 
-    /// Returns the shard of an object, if it is known.
+    /// Returns the shard of an object, or `None` if the shard is not known.
     pub(crate) fn shard_of(&self, key: &ObjectKey) -> Option<u32> {
         match &self.rule {
             Rule::Hash(ShardBy::Uid) => self.known.lock_part(key).get(key).copied(),
@@ -120,19 +125,20 @@ impl Places {
                     }
                     Err(panic) => format!("it panicked: {}", panic_message(&*panic)),
                 };
-                // The first error is kept. The watch reads this error after the current event, and ends the controller.
+                // Only the first error is stored. The watch reads it after the current event, and ends the controller
+                // with it.
                 self.failure.lock().get_or_insert_with(|| (key.clone(), cause));
                 None
             }
         }
     }
 
-    /// Returns the group of a key in the queue.
+    /// Returns the queue group of a key.
     pub(crate) fn group_of(&self, key: &ObjectKey) -> GroupId {
         self.shard_of(key).map_or(NO_SHARD, |shard| GroupId::new(shard.into()))
     }
 
-    /// Returns the error of the function, if it has failed.
+    /// Returns the error of the user's function, if the function has failed.
     pub(crate) fn function_error(&self) -> Option<RunnerError> {
         let (key, cause) = self.failure.lock().clone()?;
         Some(RunnerError::Config(format!(
@@ -141,8 +147,8 @@ impl Places {
         )))
     }
 
-    /// Calls `then` with the shard of `key`, if the object with this uid has the same shard. A `uid` of `None` means
-    /// that the key has no object. The shard does not change during the call.
+    /// Calls `then` with the known shard of `key`, if the object with this uid is in that shard. If `uid` is `None`,
+    /// the key has no object, and `then` is also called. The known shard does not change during the call.
     pub(super) fn with_shard_of<T>(
         &self,
         key: &ObjectKey,
@@ -158,9 +164,9 @@ impl Places {
         is_of_object.then(|| then(shard))
     }
 
-    /// Remembers the shard of the object with this uid, if `is_held` returns true for the shard. If the shard was not
-    /// known before, calls `new` with the shard. If another shard was known before, and `access` is shared, the known
-    /// shard does not change, and the result is `None`.
+    /// Stores the shard of the object with this uid, if `is_held` returns true for the shard. Calls `new` with a shard
+    /// that was not stored for the key before. If the shard would replace another one, and `access` is shared, returns
+    /// `None` and changes nothing.
     pub(super) fn learn_shard(
         &self,
         key: &ObjectKey,
@@ -181,7 +187,8 @@ impl Places {
         let before = known.get(key).copied().filter(|&before| before != shard);
         match (is_held(shard), before) {
             (true, None) => {
-                // The part stays locked, so a run that begins now counts for the new shard.
+                // The part stays locked during the call of `new`. A run that begins later is therefore counted for the
+                // new shard.
                 if known.insert(key.clone(), shard).is_none() {
                     new(shard);
                 }
@@ -189,7 +196,8 @@ impl Places {
             }
             (true, Some(_)) if access == Access::Exclusive => {
                 known.insert(key.clone(), shard);
-                // The queue may still have the key in its former group. `regroup` moves it.
+                // The queue may still have the key in the group of the former shard. `regroup` removes it from that
+                // group.
                 self.moved.lock().insert(key.clone());
                 new(shard);
                 Some(Learned::Moved)
@@ -198,22 +206,23 @@ impl Places {
             (false, None) => Some(Learned::NotHeld),
             (false, Some(_)) => {
                 known.remove(key);
-                // The key must leave its group, so that the group does not contain the key when this process gains the
-                // shard again.
+                // The key must leave its group. Otherwise, the group would contain the key when this process gains the
+                // former shard again.
                 self.moved.lock().insert(key.clone());
                 Some(Learned::Left)
             }
         }
     }
 
-    /// Removes a key from the group of its former shard, if its object has moved. Returns true if
-    /// the object has moved.
+    /// Removes a key from the queue group of its former shard, if its object has moved to another shard. Returns true
+    /// if the object has moved.
     ///
-    /// `remove` returns true if the queue no longer contains the key. Otherwise the key is in
-    /// flight, and must be removed again after its run.
+    /// `remove` returns true if the queue no longer contains the key. If it returns false, the key is in flight, and
+    /// this method must be called again after the run.
     pub(crate) fn regroup(&self, key: &ObjectKey, remove: impl FnOnce() -> bool) -> bool {
         let mut moved = self.moved.lock();
-        // The lock is held until the end, so that the next move of the key is not lost.
+        // The lock is held during the call of `remove`. Otherwise, another move of the key in the meantime would be
+        // lost.
         let has_moved = moved.contains(key);
         if has_moved && remove() {
             moved.remove(key);
@@ -221,34 +230,34 @@ impl Places {
         has_moved
     }
 
-    /// Marks a key that must leave its group after its run, as if its object had moved.
+    /// Marks a key so that `regroup` moves it after its run, as if its object had moved.
     pub(super) fn mark_moved(&self, key: &ObjectKey) {
         self.moved.lock().insert(key.clone());
     }
 
-    /// Returns the keys that may be in the group of a former shard.
+    /// Returns the keys that the queue may have in the group of a former shard.
     pub(super) fn moved_keys(&self) -> Vec<ObjectKey> {
         self.moved.lock().iter().cloned().collect()
     }
 
-    /// The controller calls this method before it handles an event or a list.
+    /// Notes that the controller begins to handle an event or a list.
     pub(crate) fn begin_event(&self) {
         self.forgetting.lock().handled += 1;
     }
 
-    /// The controller calls this method after it has handled an event or a list. `is_gone` is as in
+    /// Notes that the controller has handled an event or a list. `is_gone` is the same function as that of
     /// [`forget_shard_of`](Self::forget_shard_of).
     pub(crate) fn end_event(&self, is_gone: impl Fn(&ObjectKey) -> bool) {
         let mut forgetting = self.forgetting.lock();
-        // This lock is acquired before all others, because `is_gone` reads the store and the queue.
+        // No other lock is held when this lock is acquired, because `is_gone` locks the store and the queue.
         forgetting.handled -= 1;
         self.forget_gone(&mut forgetting, is_gone);
     }
 
-    /// Forgets the shard of an object as soon as no event is being handled. The shard is forgotten only if `is_gone`
-    /// then returns true, which means that the key has no object and is not in the queue.
+    /// Forgets the shard of an object when no event is being handled. At that time `is_gone` must return true: the
+    /// object does not exist, and its key is not in the queue.
     pub(crate) fn forget_shard_of(&self, key: &ObjectKey, is_gone: impl Fn(&ObjectKey) -> bool) {
-        // The first check avoids the lock below in most cases, because most objects still exist.
+        // Most objects still exist. For these, the first check avoids the lock.
         if matches!(self.rule, Rule::Hash(ShardBy::Uid)) && is_gone(key) {
             let mut forgetting = self.forgetting.lock();
             forgetting.gone.insert(key.clone());

@@ -1,18 +1,18 @@
-//! The ranges of a set of shards, and their selector.
+//! The ranges of hashes that consecutive shards form, and the selector for these ranges.
 
 use std::collections::BTreeSet;
 
 use crate::range::{ShardBy, selector_of};
 
-/// The maximum number of ranges in a selector. Each range takes about 90 characters, and proxies
-/// accept URLs of 8 KiB.
+/// The maximum number of ranges in a selector. A range needs about 90 characters of the URL, and
+/// many proxies reject URLs of more than 8 KiB.
 const MAX_RANGES: usize = 64;
 
-/// Returns the ranges of the shards `held`. The end of each range is excluded. Adjacent shards are
-/// in one range.
+/// Returns the ranges of the shards in `held`. The end of a range is exclusive. Adjacent shards
+/// form one range.
 ///
-/// If there are more than [`MAX_RANGES`], the shortest gaps between ranges are included, and the
-/// client drops the objects in these gaps.
+/// If there are more than [`MAX_RANGES`] ranges, the function closes the shortest gaps between
+/// them. The API server then also sends the objects in these gaps, and the client drops them.
 pub(super) fn ranges_of(held: &BTreeSet<u32>) -> Vec<(u32, u32)> {
     let mut ranges: Vec<(u32, u32)> = Vec::new();
     for &shard in held {
@@ -33,7 +33,8 @@ pub(super) fn ranges_of(held: &BTreeSet<u32>) -> Vec<(u32, u32)> {
     ranges
 }
 
-/// Returns the selector of the union of ranges of `count` shards. There must be at least one range.
+/// Returns the selector for the union of these ranges, of `count` shards in total. `ranges` must
+/// not be empty.
 pub(super) fn selector_of_ranges(by: ShardBy, count: u32, ranges: &[(u32, u32)]) -> String {
     let ranges = ranges.iter().map(|&(start, end)| selector_of(by, count, start, end));
     ranges.collect::<Vec<_>>().join(" || ")
@@ -61,13 +62,14 @@ mod tests {
 
     #[test]
     fn a_selector_has_at_most_64_ranges_and_covers_all_shards() {
-        // One gap has three shards, and each other gap has one shard.
+        // Exactly one gap between held shards is three shards long. All other gaps are one shard
+        // long.
         let held: BTreeSet<u32> = (0..1024).step_by(2).filter(|&shard| shard != 500).collect();
         let selector = selector_of_ranges(ShardBy::Namespace, 1024, &ranges_of(&held));
         assert_eq!(selector.matches("shardRange").count(), MAX_RANGES);
         assert!(selector.len() < 8 * 1024);
         assert!(selector.starts_with("shardRange(object.metadata.namespace, '0x0000000000000000'"));
-        // Shards 499 to 501 are the longest gap.
+        // The longest gap, shards 499 to 501, stays excluded.
         assert!(selector.contains("'0x7cc0000000000000') || "), "{selector}");
     }
 }

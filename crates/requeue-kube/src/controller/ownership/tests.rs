@@ -1,4 +1,4 @@
-//! Controllers whose shards the tests change directly.
+//! Tests of controllers whose shards the tests gain and release directly, without a group.
 
 mod api;
 #[allow(dead_code, reason = "other tests use the rest")]
@@ -31,18 +31,18 @@ use crate::{Controller, ObjectKey, ObjectQueue, policy};
 
 const SHARDS: u32 = 8;
 
-/// Returns a handle of eight shards by uid.
+/// Returns a handle with eight shards, by uid. It holds none of them.
 fn by_uid() -> ChangingShards {
     ChangingShards::new(SHARDS, Rule::Hash(ShardBy::Uid))
 }
 
-/// Returns the shard of the object that `map` creates with this name.
+/// Returns the shard of the object that the function `map` creates for this name.
 fn shard_of(name: &str) -> u32 {
     (crate::range::fnv1a(format!("uid of {name}").as_bytes()) >> 61) as u32
 }
 
-/// Returns the names of objects in this shard. The first characters of a name change the first bits
-/// of the hash.
+/// Returns names of objects in this shard. The number is at the beginning of a name, because the last characters of a
+/// text hardly change the first bits of its hash.
 fn names_in(shard: u32) -> impl Iterator<Item = String> {
     (0..).map(|n| format!("{n}-of-the-maps")).filter(move |name| shard_of(name) == shard)
 }
@@ -60,10 +60,10 @@ fn sorted(mut names: Vec<String>) -> Vec<String> {
     names
 }
 
-/// A controller of ConfigMaps on the fake API. Its runs have a fixed duration.
+/// A controller of ConfigMaps that uses the API in memory. All of its runs have the same duration.
 struct Replica {
     ownership: ChangingShards,
-    /// The beginning and the end of each run.
+    /// An entry for the beginning and for the end of each run.
     log: Log,
     store: Store<ConfigMap>,
     owned: Feed<Secret>,
@@ -106,7 +106,7 @@ impl Replica {
         Self { ownership, log, store, owned, reading: Reading::of(stream) }
     }
 
-    /// Returns the names of the runs that have ended since the last call, in order of the names.
+    /// Returns the names of the objects whose runs have ended since the last call, in alphabetical order.
     async fn runs(&self) -> Vec<String> {
         sleep(Duration::from_secs(1)).await;
         let log = self.log.names();
@@ -218,14 +218,13 @@ async fn a_lost_shard_stops_its_runs_at_once() {
 async fn a_shard_that_comes_back_runs_again_although_nothing_has_changed() {
     let name = name_in(3);
     let api = FakeApi::new(true, [map(&name, 1)]);
-    // The controller has a filter, which finds no change either.
+    // The controller ignores changes that leave the generation unchanged, and the generation never changes.
     let replica = Replica::of(&api, by_uid(), QUICK, config(), |controller| {
         controller.filter(predicates::generation)
     });
     replica.ownership.gain([3]);
     assert_eq!(replica.runs().await, [name.as_str()]);
-    // The watch cannot list between the release and the gain, because nothing is awaited between
-    // them.
+    // No `await` separates the release from the gain. The watch therefore cannot list in between.
     let release = replica.ownership.release([3]);
     replica.ownership.gain([3]);
     release.await;
@@ -252,7 +251,7 @@ async fn owned_objects_belong_to_the_shard_of_their_owner() {
     assert_eq!(replica.runs().await, [other.as_str()]);
     replica.owned.delete(&child(&other, 2));
     assert_eq!(replica.runs().await, [other.as_str()]);
-    // The watch of owned objects was disconnected, and its new list has no child of `other`.
+    // The watch of owned objects was disconnected. Its new list contains no child of `other`.
     replica.owned.apply(&child(&other, 3));
     assert_eq!(replica.runs().await, [other.as_str()]);
     replica.owned.list(&[child(&ours, 1)]);
@@ -297,7 +296,7 @@ async fn changes_overtake_the_objects_of_a_gained_shard() {
     assert_eq!((begins.len(), begins[2]), (5, changed.as_str()), "{begins:?}");
 }
 
-/// The user maintains the store and the stream, which cannot start again.
+/// The stream of the user cannot start again, so the controller reads the objects from the user's store.
 #[tokio::test(start_paused = true)]
 async fn a_stream_of_the_user_lists_a_gained_shard_from_its_store() {
     let (feed, events) = Feed::new();
@@ -342,8 +341,8 @@ async fn a_stream_of_the_user_lists_a_gained_shard_from_its_store() {
     assert_eq!(runs().await, [second.as_str()], "not even a deletion counts");
 }
 
-/// Runs a controller that gains one shard, and whose stream then ends. The watch of another kind continues until the
-/// first part of the result is dropped. Also returns the names of two objects, in shards 4 and 5.
+/// Runs a controller that gains one shard, and then ends its stream. The watch of the other kind continues until the
+/// caller drops the first value of the result. The other two values are the names of objects in shards 4 and 5.
 async fn after_the_end_of(
     controller: Controller<ConfigMap>,
     feed: Feed<ConfigMap>,
@@ -435,8 +434,8 @@ async fn an_object_of_another_shard_with_the_same_name_is_not_lost_with_the_form
     let replica = Replica::start(&api, by_uid(), takes);
     replica.ownership.gain(0..SHARDS);
     replica.log.reaches(1).await;
-    // During the run, an object in another shard gets the same name. The run of that object is
-    // pending in the former group.
+    // During the run, an object in another shard gets the same name. The pending run of this object is in the group of
+    // the former shard.
     let mut other = map(&name, 2);
     let uid = name_in(2);
     other.metadata.uid = Some(format!("uid of {uid}"));
@@ -472,7 +471,7 @@ async fn a_gained_shard_is_listed_by_a_consistent_read() {
     let cases = [(by_uid(), old.clone()), (by_function(), old), (by_uid(), streaming)];
     for (number, (ownership, wc)) in cases.into_iter().enumerate() {
         let api = FakeApi::new(true, [map(&name_in(1), 1)]);
-        // With a page size, kube does not accept an old version of the list.
+        // If the page size is set, kube does not permit a list of an older version.
         let wc = watcher::Config { page_size: None, ..wc };
         let controller = Controller::new(api.maps(), wc)
             .name(format!("consistent {number}"))

@@ -1,4 +1,4 @@
-//! Controllers that are stopped while they join a group.
+//! Tests of controllers that are stopped while they join a group.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -19,8 +19,8 @@ async fn reconcile(_: Arc<ConfigMap>, _: Arc<()>) -> Result<Action, Infallible> 
     Ok(Action::await_change())
 }
 
-/// Stops `run` while it joins the group, and returns its result. The API server creates the member
-/// Lease, but does not respond until the stop.
+/// Starts `run`, stops it while it joins the group, and returns its result. The API server has
+/// created the member Lease, but sends its response only after the stop.
 async fn stopped_while_it_joins<R: Future<Output: Send> + Send + 'static>(
     run: impl FnOnce(Controller<ConfigMap>, ShardGroup, oneshot::Receiver<()>) -> R,
 ) -> R::Output {

@@ -1,4 +1,4 @@
-//! The algorithm, step by step.
+//! Tests of the election's algorithm, step by step.
 
 use k8s_openapi::jiff::Timestamp;
 use requeue::Time;
@@ -13,8 +13,8 @@ use crate::lease::ASSIGNMENT;
 use crate::requests::{Answer, Call};
 use crate::testing::ElectionServer as Server;
 
-/// A candidate with a lease duration of 15 s, a renew deadline of 10 s and a retry period of 2 s, and a server. The
-/// test drives both.
+/// A candidate and a server, which the test drives. The lease duration is 15 s, the renew deadline 10 s and the retry
+/// period 2 s.
 struct Driven {
     election: Election,
     server: Server,
@@ -62,7 +62,7 @@ impl Driven {
         self.election.poll(self.now, wall())
     }
 
-    /// Returns the call that is due now.
+    /// Returns the call that the candidate makes now. Fails if no call is due.
     fn call(&mut self) -> Call {
         match self.poll() {
             Step::Call { call, .. } => call,
@@ -74,7 +74,7 @@ impl Driven {
         self.election.handle_answer(self.now, answer);
     }
 
-    /// Makes the call that is due now. The server answers at the same moment.
+    /// Makes the call that is due now. The server answers without a delay.
     fn answers(&mut self) -> Call {
         let call = self.call();
         let answer = self.server.answer(call.clone());
@@ -89,7 +89,7 @@ impl Driven {
         }
     }
 
-    /// Polls until this time, and asserts that the candidate leads at no poll.
+    /// Lets time pass until `end`, and asserts that the candidate only reads the Lease.
     fn follows_until(&mut self, end: Time) {
         while self.now < end {
             assert!(matches!(self.answers(), Call::Read(_)), "took it at {:?}", self.now);
@@ -97,7 +97,7 @@ impl Driven {
         }
     }
 
-    /// Lets the candidate create the Lease, which does not exist, and lead.
+    /// Lets the candidate create the Lease, which does not exist yet, so that it leads.
     fn creates(&mut self) {
         assert!(matches!(self.answers(), Call::Read(_)));
         assert!(matches!(self.answers(), Call::Create(_)));
@@ -178,7 +178,8 @@ fn an_answer_after_the_renew_deadline_does_not_make_a_leader() {
     it.answer(answer);
     assert!(it.election.fencing_token().is_none());
 
-    // The candidate recognizes its own Lease, and takes it over without waiting, with a new number.
+    // The candidate finds its own name in the Lease, and takes the Lease over without a wait. The new term has a new
+    // number.
     it.answers();
     it.answers();
     assert_eq!(it.election.fencing_token().unwrap().to_string(), "uid-1/1");
@@ -207,7 +208,7 @@ fn a_leader_steps_down_after_the_send_time_of_its_last_good_renewal() {
     let (renewed, until) = it.election.right_times().unwrap();
     assert_eq!((renewed, until), (at(2.0), at(12.0)));
 
-    // From now on, all requests fail. No request outlives the lease.
+    // From now on, all requests fail. No request lasts longer than the leader's right.
     it.now = at(11.5);
     let Step::Call { until, .. } = it.poll() else { panic!("no renewal") };
     assert_eq!(until, at(12.0));
@@ -332,7 +333,7 @@ fn a_leader_that_is_not_heard_of_is_followed_after_a_lease_and_4_4_retry_periods
         lease["metadata"]["resourceVersion"] = json!("0");
         it.server.lease = Some(lease.clone());
         it.answers();
-        // The leader renews for the last time, just after a poll.
+        // The leader renews for the last time, just after the candidate has read the Lease.
         lease["spec"]["renewTime"] = json!("2023-11-14T22:13:21.000000Z");
         it.server.lease = Some(lease);
         let renewed = it.now;

@@ -1,4 +1,4 @@
-//! The patches of a fence, applied as an API server applies them.
+//! Tests of the patches of a fence. The test applies them as an API server does.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock};
@@ -14,7 +14,7 @@ use crate::clock::Clock;
 use crate::leader::leadership::{Led, Shared, View};
 use crate::leader::{Config, Fence, FencingToken, Leadership, LeadershipLost};
 
-/// Returns the leadership of this term, which never ends.
+/// Returns a leader of this term. The term never ends.
 fn leader(term: &str) -> Leadership {
     let led = Led { until: Time::NEVER, ..Led::default() };
     let let_go = CancellationToken::new();
@@ -35,7 +35,7 @@ fn leader(term: &str) -> Leadership {
     }
 }
 
-/// An object in an API server that applies JSON patches.
+/// An object in an API server that can apply JSON patches.
 struct Object(Value);
 
 impl Object {
@@ -47,10 +47,10 @@ impl Object {
         serde_json::from_value(self.0.clone()).unwrap()
     }
 
-    /// Applies a patch, and returns true if it was accepted.
+    /// Applies a patch, and returns true if all of its operations succeeded.
     fn patch(&mut self, patch: &Patch<()>) -> bool {
         let Patch::Json(patch) = patch else { panic!("not a JSON patch") };
-        // The patch is serialized, as in a request.
+        // The patch is serialized and parsed, as on its way to an API server.
         let patch: json_patch::Patch =
             serde_json::from_value(serde_json::to_value(patch).unwrap()).unwrap();
         let accepted = json_patch::patch(&mut self.0, &patch).is_ok();
@@ -80,7 +80,7 @@ async fn a_late_write_of_an_earlier_term_is_refused() {
     assert!(object.patch(&write(&old, "old")));
     assert!(claim(&old, &object).await.is_none(), "one claim per term");
 
-    // The old leader freezes before it has sent this write.
+    // The old leader has prepared this write, and is frozen before it sends it.
     let late = write(&old, "late");
     let claimed = claim(&new, &object).await.unwrap();
     assert!(object.patch(&claimed));

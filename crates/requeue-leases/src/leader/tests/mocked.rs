@@ -1,4 +1,4 @@
-//! The requests of the election, with a mocked client and a paused clock.
+//! Tests of the election's requests, with a mocked client and a paused clock.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -24,7 +24,7 @@ fn usual() -> Config {
     config(15.0, 10.0, 2.0)
 }
 
-/// An elector in a task, which leads until it is stopped.
+/// An elector that runs in a task. It leads until the test stops it.
 struct Running {
     status: Status,
     leadership: Leadership,
@@ -111,15 +111,15 @@ async fn silence_ends_leading_a_renew_deadline_after_the_last_good_renewal_was_s
     let it = leading(&api, usual()).await;
     let start = Instant::now();
     sleep(seconds(2.5)).await;
-    // The last successful renewal was sent at 2 s.
+    // The leader sent its last successful renewal at 2 s.
     api.with(|inner| inner.silent = true);
     api.asked();
     assert_eq!(it.leadership.lost().await, LeadershipLost::RenewDeadline(seconds(10.0)));
     let led = start.elapsed();
     assert!((seconds(11.99)..seconds(12.02)).contains(&led), "{led:?}");
     assert!(!it.status.is_leading() && it.leadership.check().is_err());
-    // The first request was sent at 4 s, and timed out after half of the renew deadline. The second
-    // request lasts until the end of the term.
+    // The first request was sent at 4 s, and failed after half of the renew deadline. The second
+    // request lasted until the end of the leader's right.
     assert_eq!(api.asked(), [Method::PUT, Method::PUT]);
     assert!(it.task.await.unwrap().is_err());
 }
@@ -195,7 +195,7 @@ async fn a_run_that_ends_its_work_late_has_what_is_left_of_the_drain_timeout() {
     let it = leading(&api, usual()).await;
     let start = Instant::now();
     it.stop.send(()).unwrap();
-    // The work has completed, but the test still holds a clone.
+    // `lead` has returned, but the test still holds a clone of the leadership.
     assert_eq!(it.task.await.unwrap(), Ok(Some("drained")));
     assert_eq!(start.elapsed().as_secs(), 30);
     assert_ne!(api.holder(), "");
@@ -252,11 +252,11 @@ async fn healthz_fails_when_leadership_is_held_past_its_lease_and_20_seconds() {
     let api = ElectionApi::default();
     let it = leading(&api, usual()).await;
     api.with(|inner| inner.silent = true);
-    // The clone in the test represents the stuck work.
+    // The test holds a clone of the leadership, as stuck work would.
     sleep(seconds(34.0)).await;
     assert_eq!(it.status.check(), Ok(()));
     advance(seconds(2.0)).await;
-    // The last renewal was 36 s ago, so the lease of 15 s expired 21 s ago.
+    // The last renewal was 36 s ago. The lease of 15 s therefore ended 21 s ago.
     assert_eq!(it.status.check(), Err(LeadershipLost::Undrained(seconds(21.0))));
     drop(it.leadership);
     assert_eq!(it.status.check(), Ok(()));

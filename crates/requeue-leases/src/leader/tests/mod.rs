@@ -1,5 +1,5 @@
-//! Tests of the election without an API server: the algorithm in a simulation, and the requests
-//! with a mocked client.
+//! Tests of the election without an API server. The algorithm is tested in a simulation, and the
+//! requests with a mocked client.
 
 mod algorithm;
 mod fence;

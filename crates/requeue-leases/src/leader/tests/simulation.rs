@@ -1,12 +1,11 @@
-//! A simulation of several candidates for one Lease. At no moment do two of them consider
-//! themselves leader.
+//! A simulation of several candidates for one Lease. Two candidates must never believe at the same time that they lead.
 //!
-//! The candidates' clocks run at different rates, and show different times. Requests and responses
-//! are late or lost, or are executed without a response. Candidates are disconnected, stall, crash
-//! and release.
+//! The clocks of the candidates have different rates, and show different times. Requests and responses are delayed or
+//! lost. Some requests are executed, and their responses are lost. Candidates are disconnected, stall, crash, and
+//! release the Lease.
 //!
-//! A candidate considers itself the leader until its term has ended by its own clock. If it stalls or freezes without
-//! reading its clock, the election cannot stop it. Only a fence can.
+//! A candidate believes that it leads until its term has ended by its own clock. A candidate that is frozen does not
+//! read its clock. The election cannot prevent its late writes, and only a fence can.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashSet};
@@ -25,7 +24,7 @@ use crate::requests::{Answer, Call};
 use crate::testing::ElectionServer as Server;
 use crate::token::FencingToken;
 
-/// Nanoseconds of real time, which no candidate can read.
+/// The real time in nanoseconds. No candidate can read it.
 type Real = u64;
 
 const SECOND: Real = 1_000_000_000;
@@ -36,18 +35,19 @@ fn nanos(duration: Duration) -> Real {
 
 struct Candidate {
     election: Election,
-    /// The rate of the clock, in thousandths of real time.
+    /// The rate of the candidate's clock, in thousandths of the rate of real time.
     rate: u64,
     offset: u64,
     wall: i64,
-    /// The call in flight. Responses to earlier calls are ignored, because they come too late.
+    /// The number of the call in flight. Responses to earlier calls are ignored, because the candidate has already
+    /// treated these calls as failed.
     call: u64,
     until: Time,
     token: Option<FencingToken>,
     releasing: bool,
     cut_off_until: Real,
-    /// The frequencies of faults, in thousandths: a response is the last response for some time, a
-    /// message is slow, or a message is lost.
+    /// The probabilities of faults, in thousandths. `cuts`: no further response arrives for some time. `slow`: a
+    /// message is slow. `lost`: a message is lost.
     cuts: u32,
     slow: u32,
     lost: u32,
@@ -78,26 +78,26 @@ enum Event {
 
 struct World {
     config: Config,
-    /// The upper bound of the rates, in thousandths. The lower bound is 1000.
+    /// The upper limit of the candidates' clock rates, in thousandths. The lower limit is 1000.
     rates: u64,
     random: fastrand::Rng,
     server: Server,
     candidates: Vec<Candidate>,
     events: BinaryHeap<Reverse<(Real, u64)>>,
-    /// The events, by their numbers in `events`.
+    /// The events that are still due. Their indexes are their numbers.
     what: Vec<Option<Event>>,
     now: Real,
     calls: u64,
     identities: u64,
     tokens: HashSet<String>,
-    /// True while faults occur.
+    /// True while the simulation causes faults.
     faults: bool,
     terms: u64,
 }
 
 impl World {
     fn new(config: Config, candidates: usize, seed: u64) -> Self {
-        // The rates differ by the largest amount that the election tolerates.
+        // The limit is the largest difference of rates that the election tolerates.
         let rates = 1000 * config.lease_duration.as_millis() / config.renew_deadline.as_millis();
         let mut world = Self {
             config,
@@ -126,7 +126,7 @@ impl World {
     fn candidate(&mut self) -> Candidate {
         self.identities += 1;
         let offset = self.random.u64(..1_000_000 * SECOND);
-        // The extreme rates are the most dangerous, so they are chosen more often.
+        // The two extreme rates are chosen often, because a violation is most probable with them.
         let rates = [1000, self.rates - 1, self.random.u64(1000..self.rates)];
         let rate = rates[self.random.usize(..3)];
         let jitter = JitterSource::new(self.random.u64(..));
@@ -158,7 +158,8 @@ impl World {
         self.faults && self.random.u32(..1000) < per_mille
     }
 
-    /// Returns a delay: short in most cases, sometimes just within the limit, or longer.
+    /// Returns the delay of a message. In most cases it is short. With the candidate's probability `slow`, it can
+    /// exceed the request's time limit.
     fn delay(&mut self, who: usize) -> Real {
         let limit = nanos(self.config.request_limit());
         let most = if self.chance(self.candidates[who].slow) { limit * 3 / 2 } else { SECOND / 20 };
@@ -182,7 +183,7 @@ impl World {
                 }
                 Event::Answered { who, call, answer } => {
                     if self.chance(self.candidates[who].cuts) {
-                        // This response is the last response for some time, and can be late.
+                        // No later response arrives for some time, and this one may be delayed.
                         let end = at + self.random.u64(..nanos(self.config.renew_deadline * 2));
                         self.candidates[who].cut_off_until = end;
                     }
@@ -210,12 +211,12 @@ impl World {
             return;
         }
         if self.chance(20) {
-            // The candidate does not run for some time.
+            // The candidate stalls, and handles this event later.
             let later = self.now + self.random.u64(..nanos(self.config.lease_duration));
             return self.at(later, Event::Wake(who));
         }
         if self.chance(2) {
-            // The candidate crashes, and another candidate starts.
+            // The candidate crashes, and a new candidate takes its place.
             self.candidates[who] = self.candidate();
         }
         self.step(who);
@@ -256,8 +257,7 @@ impl World {
         self.look(who);
     }
 
-    /// Checks that no other candidate leads while this candidate leads, and that no two terms have
-    /// the same token.
+    /// Checks that no other candidate leads while this one leads. Also checks that no two terms have the same token.
     fn look(&mut self, who: usize) {
         if !self.candidates[who].leads(self.now) {
             return;
@@ -308,15 +308,16 @@ proptest! {
         let faulty = nanos(config.lease_duration * 30);
         world.run_until(faulty);
         world.faults = false;
-        // The time suffices for each lease and each request in flight to expire by the slowest
-        // clock, and for each candidate to act.
+        // In this time, each lease and each request expires, even by the slowest clock, and each candidate takes a
+        // step.
         let healed = config.request_limit() * 3 + config.lease_duration * 3 + config.retry_period * 5;
         world.run_until(faulty + nanos(healed) * world.rates / 1000);
         prop_assert_eq!(world.leaders(), 1);
     }
 }
 
-/// The bound on the rates of clocks is exact. Beyond the bound, two candidates lead.
+/// The limit on the rates of clocks is necessary: if one clock can run three times as fast as another, two candidates
+/// lead at the same time.
 #[test]
 fn a_clock_that_runs_faster_than_lease_over_renew_deadline_lets_two_lead() {
     let panic = std::panic::catch_unwind(|| {

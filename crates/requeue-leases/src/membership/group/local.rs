@@ -1,5 +1,4 @@
-//! The states of the shards at a member. The runs of a shard must end before the shard is handed
-//! over.
+//! The states of the shards at this replica. A shard is handed over only after its runs have ended.
 
 use std::sync::Arc;
 
@@ -17,18 +16,18 @@ pub(super) enum Local {
     Held {
         number: i32,
     },
-    /// The runs of the shard are draining.
+    /// The user was asked to end the runs of the shard, and has not reported this yet.
     Releasing {
         number: i32,
         since: Time,
         cancelled: bool,
     },
-    /// No run of the shard is in flight. The group object still names this replica.
+    /// No run of the shard is in flight. The group object still names this replica as the holder.
     Drained {
         number: i32,
         since: Time,
     },
-    /// A write of a new holder was sent.
+    /// This replica has sent a write that names a new holder.
     Given {
         number: i32,
         since: Time,
@@ -36,15 +35,16 @@ pub(super) enum Local {
 }
 
 impl Group {
-    /// Reports that no run of these shards is in flight, after their release or cancellation.
+    /// Notes that no run of these shards is in flight, because the user has reported this after a release or
+    /// cancellation.
     pub(in super::super) fn mark_drained(
         &mut self,
         now: Time,
         shards: impl IntoIterator<Item = usize>,
     ) {
         for shard in shards {
-            // Reports may be late. A shard that was lost and received again since the report was sent must not count as
-            // drained.
+            // The report may be late. If the shard was lost and gained again since the report was sent, the report is
+            // ignored.
             if let Some(local) = self.local.get_mut(shard)
                 && let Local::Releasing { number, .. } = *local
             {
@@ -54,8 +54,8 @@ impl Group {
         self.idle_until = Time::ZERO;
     }
 
-    /// Returns the fencing token of a shard on which this replica acts, as long as its right has
-    /// not ended.
+    /// Returns the number in the fencing token of a shard on which this replica acts. The result is valid only until
+    /// the replica's right ends.
     pub(in super::super) fn acting_number(&self, shard: usize) -> Option<i32> {
         if !self.is_member() {
             return None;
@@ -99,14 +99,14 @@ impl Group {
                 _ => {}
             }
         }
-        // The result is kept for the writes that follow, until an event changes its inputs.
+        // The result is kept for the following writes, until an event changes the members or the group object.
         self.desired = Some(desired);
         self.report_change(kept, Change::Gained);
         self.report_change(release, Change::Release);
         self.report_change(cancel, Change::Cancel);
     }
 
-    /// Applies a new version of the assignment to the shards of this replica.
+    /// Applies a new version of the assignment to the states of the shards.
     pub(super) fn follow_assignment(
         &mut self,
         group: &GroupLease,
@@ -121,8 +121,8 @@ impl Group {
             let local = self.local[shard];
             let next = match (local, mine) {
                 (Local::Elsewhere, false) => Local::Elsewhere,
-                // This replica's write of another holder can no longer succeed, because its precondition is an earlier
-                // version.
+                // The precondition of this replica's write is an earlier version of the object, so the write can no
+                // longer succeed. The replica keeps the shard.
                 (Local::Given { number, since }, true) if number == slot.number => {
                     Local::Drained { number, since }
                 }
@@ -132,8 +132,8 @@ impl Group {
                     | Local::Drained { number, .. },
                     true,
                 ) if number == slot.number => local,
-                // The number differs, so another replica held the shard for a time and gave it back. That replica may
-                // have acted on the shard, so the runs of the former number must end.
+                // The number has changed, so another replica has held the shard in the meantime, and may have acted on
+                // it. The runs that this replica began under the former number must end.
                 (_, true) => {
                     if matches!(local, Local::Held { .. } | Local::Releasing { .. }) {
                         lost.push(shard);
@@ -155,21 +155,22 @@ impl Group {
             };
             self.local[shard] = next;
         }
-        // Losses are reported first. If a shard was lost and given back, its old runs are then
-        // cancelled before the shard is reported as gained.
+        // Losses are reported first. If a shard was lost and gained again, its old runs are then cancelled before the
+        // shard is reported as gained.
         self.report_change(lost, Change::Lost);
         self.report_change(moved, Change::Moved);
         self.report_change(gained, Change::Gained);
     }
 
-    /// Returns the source of a shard that `writer` has assigned to this replica, and that `holder`
-    /// held before.
+    /// Returns how this replica got a shard that `holder` held before. `writer` is the member that wrote the new
+    /// assignment.
     fn source_of(&self, holder: Option<&Arc<str>>, writer: Option<&str>, now: Time) -> Source {
         let Some(holder) = holder else { return Source::Nobody };
         if writer == Some(&**holder) {
             return Source::Member(Arc::clone(holder));
         }
-        // If this replica joined after the crash, only the time since the join counts.
+        // If this replica joined after the crash, it has seen the Lease only since its join. The time then begins with
+        // the join.
         let since = self.members.get(holder).map_or(now, |member| member.since);
         Source::Dead(Arc::clone(holder), now.since(since))
     }

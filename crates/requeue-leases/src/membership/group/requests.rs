@@ -1,4 +1,4 @@
-//! The requests of a member and their results.
+//! The requests of a replica, and the handling of their results.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,34 +13,35 @@ use crate::membership::assignment::{Assignment, GroupLease, STOPPING};
 use crate::membership::protocol::{End, Settings, Step};
 use crate::requests::{Answer, Call};
 
-/// The base of the pause after a conflict. The pauses are random, so that several members that
-/// write at the same time do not collide again.
+/// The base of the random wait after a conflict. The wait is random, so that several members that write at the same
+/// time do not have another conflict.
 const CONFLICT_PAUSE: Duration = Duration::from_millis(10);
-/// The base of the pause after a request that failed.
+/// The base of the random wait after a failed request.
 const FAILURE_PAUSE: Duration = Duration::from_millis(400);
 
-/// The request in flight, and the requests that are necessary.
+/// The request in flight, and the state that decides which request comes next.
 #[derive(Default)]
 pub(super) struct Requests {
     pub(super) sent: Option<Sent>,
-    /// No request is sent before this time.
+    /// Until this time, no request is sent.
     pub(super) pause: Time,
-    /// The version on which a write without a response is based. The write may still succeed.
+    /// The version on which this replica's last write was based, if it has received no response. The write may still
+    /// succeed.
     pub(super) unresolved: Option<u64>,
-    /// The version on which a write that met a conflict was based.
+    /// The version on which this replica's last write was based, if the write had a conflict.
     pub(super) conflict: Option<u64>,
-    /// True if the group object must be read, because the watch has not shown an object that
-    /// exists, or because a reader waits.
+    /// True if the group object must be read. Either the object exists, but the watch has not shown it, or a caller
+    /// waits for a read.
     pub(super) read: bool,
-    /// True if a reader has begun to wait since the call in flight was sent.
+    /// True if a caller has begun to wait for a read since the call in flight was sent.
     pub(super) read_again: bool,
-    /// True if another call has failed since the last read of the group object was sent. If a reader waits, the read
-    /// then comes next.
+    /// True if another call has failed since the last read of the group object was sent. If a caller waits for a read,
+    /// the read is then the next call.
     has_failed: bool,
     /// The time at which the last successful read or write of the group object was sent.
     pub(super) confirmed: Option<Time>,
     announced: bool,
-    /// The version of this replica's Lease at which the announcement met a conflict.
+    /// The version of this replica's Lease on which the announcement was based, if the announcement had a conflict.
     announce_conflict: Option<u64>,
 }
 
@@ -60,9 +61,9 @@ pub(super) enum Sending {
 }
 
 impl Group {
-    /// Returns the next request that is due.
+    /// Returns the next call that is due, as a step.
     pub(super) fn next_request(&mut self, now: Time) -> Option<Step> {
-        // No request depends on an incomplete list, because such a list hides live members.
+        // Until the first list is complete, this replica may not know all live members. It therefore sends no request.
         if !self.lists.is_complete {
             return None;
         }
@@ -92,8 +93,8 @@ impl Group {
             let version = group.version;
             let seconds = seconds.max(self.members.longest_lease_seconds());
             let json = group.with_assignment(&assignment, &self.settings.member, seconds);
-            // Rule 3 begins here, before the write is sent. From now on, the write may succeed at any time. This
-            // replica therefore does not hold these shards until a later version names it again.
+            // Rule 3 begins here, before the write is sent, because the write may succeed at any time from now on. This
+            // replica does not act on these shards until a later version of the object names it again.
             for (local, slot) in self.local.iter_mut().zip(assignment.slots()) {
                 if let Local::Drained { number, since } = *local
                     && slot.holder.as_ref() != Some(&self.settings.member)
@@ -114,8 +115,8 @@ impl Group {
             let read = Call::Read(suspect.to_string());
             return Some(self.send_call(now, Sending::ReadMember(suspect), read));
         }
-        // Handovers and takeovers precede the reads for readers, because readers may ask without
-        // end. A write also updates `confirmed`.
+        // Handovers and takeovers come before reads, because callers may request reads all the time. A successful write
+        // also updates `confirmed`.
         if self.requests.read {
             return Some(self.read_group(now));
         }
@@ -132,13 +133,13 @@ impl Group {
                 Answer::Lease(lease),
             ) => {
                 self.see_group(lease, now);
-                // A reader that began to wait during this call needs another read.
+                // If a caller has begun to wait during this call, another read is necessary.
                 self.requests.read = std::mem::take(&mut self.requests.read_again);
                 self.requests.conflict = None;
                 self.requests.confirmed = Some(sent.at);
             }
-            // The group object exists, but the watch has not shown it yet, or the object has no
-            // label.
+            // The group object exists, but the watch has not shown it. The event may be late, or the object may have
+            // lost its label.
             (Sending::CreateGroup, Answer::Conflict) => self.requests.read = true,
             (Sending::CreateGroup, Answer::NotFound) => self.phase = Phase::Ended(End::NoNamespace),
             (Sending::ReadGroup, Answer::NotFound) => {
@@ -169,7 +170,7 @@ impl Group {
                 self.requests.announced = true;
                 self.see_own(lease, now);
             }
-            // A renewal has changed the Lease since it was read.
+            // The Lease was renewed since its version was read. The announcement is repeated with a later version.
             (Sending::Announce { version }, Answer::Conflict) => {
                 self.requests.announce_conflict = Some(version)
             }
@@ -197,9 +198,10 @@ impl Group {
 
     fn send_call(&mut self, now: Time, sending: Sending, call: Call) -> Step {
         debug_assert!(self.requests.sent.is_none(), "one request at a time");
-        // The API server may still execute a call that counts as failed.
+        // If there is no response by this time, the call has failed for this replica. The API server may still execute
+        // it.
         let until = now + self.settings.request_limit;
-        // A reader that begins to wait from now on needs a later read than this call.
+        // A caller that begins to wait from now on needs a read that is sent later than this call.
         self.requests.read_again = false;
         self.requests.sent = Some(Sent { call: sending, at: now, until });
         Step::Call(call)
@@ -226,7 +228,7 @@ impl Group {
         }
     }
 
-    /// Returns the assignment to write, or `None` if no write is needed.
+    /// Returns the assignment that this replica must write, or `None` if it must write nothing.
     fn planned_assignment(&self, group: &GroupLease, now: Time) -> Option<Assignment> {
         let desired = self.desired.as_ref()?;
         let me = &self.settings.member;
@@ -238,8 +240,8 @@ impl Group {
             let mine = desired[shard].as_ref() == Some(me);
             let to = match (self.local[shard], &slot.holder) {
                 (Local::Drained { .. } | Local::Given { .. }, _) if !mine => desired[shard].clone(),
-                // This replica also writes for other desired holders. The desired holder may have joined after the
-                // crash, and would then detect the death one lease duration later.
+                // This replica also writes the shards of other desired holders. If the desired holder has joined after
+                // the crash, it notices the death one lease duration later than this replica.
                 (Local::Elsewhere, None) if may_take => desired[shard].clone(),
                 (Local::Elsewhere, Some(holder))
                     if may_take && self.members.is_dead(holder, longest, now) =>
@@ -248,19 +250,19 @@ impl Group {
                 }
                 _ => continue,
             };
-            // Rule 2: the holder of a shard changes only after the end of all its runs, or if the
-            // holder is dead.
+            // Rule 2: the holder of a shard changes only if all runs of the shard have ended, or if the holder is dead.
             debug_assert!(
                 !matches!(self.local[shard], Local::Held { .. } | Local::Releasing { .. }),
                 "shard {shard} is still in use"
             );
             assignment.set_holder(shard, to);
         }
-        // A write without a response is repeated, because only one of the two writes can succeed.
+        // A write without a response is repeated with the same precondition, so at most one of the two can succeed.
         (assignment != group.assignment || self.requests.unresolved.is_some()).then_some(assignment)
     }
 
-    /// Deletes the Lease of a dead member. Only the first candidate deletes Leases.
+    /// Deletes the Lease of a dead member. Only the first of the candidates does this, so that others do not send the
+    /// same request.
     fn collect_garbage(&mut self, now: Time) -> Option<Step> {
         let group = self.group.as_ref()?;
         let holds = |name: &str| group.assignment.holds(name);

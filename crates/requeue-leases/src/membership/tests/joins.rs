@@ -1,4 +1,4 @@
-//! Processes that join a group, or are refused.
+//! Tests of processes that join a group, or that are refused.
 
 use std::time::Duration;
 
@@ -12,7 +12,8 @@ use crate::membership::{MembershipError, ShardGroup};
 use crate::range::ShardBy;
 use crate::testing::{Fake, NAMESPACE};
 
-/// Returns a shard group whose lease duration and renew deadline are long enough for a busy machine.
+/// Returns a shard group whose lease duration and renew deadline are long, so that a slow machine
+/// does not end a membership.
 fn group() -> ShardGroup {
     ShardGroup::new("web", NAMESPACE).count(4).objects("websites").lease(|lease| {
         let lease = lease.lease_duration(Duration::from_secs(90));
@@ -49,7 +50,7 @@ async fn a_join_that_is_dropped_before_it_has_created_a_lease_creates_none() {
     let mut join = group().join(fake.client()).boxed();
     assert!((&mut join).now_or_never().is_none());
     drop(join);
-    // Another process joins in the meantime.
+    // When another process has joined, only the group object and its member Lease exist.
     let member = group().join(fake.client()).await.unwrap();
     assert_eq!(fake.names().into_iter().collect::<Vec<_>>(), ["web", &member.status().member]);
 }
@@ -86,7 +87,8 @@ async fn a_group_with_other_shards_is_refused() {
         "the shard group \"web\" has 8 shards, not 4: configure 8, or stop all members and delete \
          the Lease \"web\""
     );
-    // The number of shards of another controller's group does not matter.
+    // The existing group divides other objects. The error names this difference, and not the
+    // different number of shards.
     let error = refused(&fake, group().objects("shops")).await;
     assert_eq!(
         error.to_string(),

@@ -1,4 +1,5 @@
-//! Tests of the protocol without an API server: each rule, a simulation, and processes that join.
+//! Tests of the protocol without an API server: tests of each rule, a simulation, and tests of
+//! processes that join.
 
 mod joins;
 mod rules;

@@ -1,4 +1,4 @@
-//! Each rule of the protocol, step by step.
+//! Tests of each rule of the protocol, step by step.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -29,7 +29,7 @@ fn wall() -> Timestamp {
     Timestamp::from_second(1_700_000_000).unwrap()
 }
 
-/// The replica `me` of the group `web`, and a server. The test drives both.
+/// The replica `me` of the group `web`, and a server, which the test drives.
 struct Driven {
     group: Group,
     server: Server,
@@ -52,7 +52,7 @@ impl Driven {
         Self { group, server, now: Time::ZERO, right: None }
     }
 
-    /// Returns a member that holds all shards.
+    /// Returns a replica that is the only member, and holds all shards.
     fn alone() -> Self {
         let mut it = Self::new(Server::default());
         it.list();
@@ -62,7 +62,7 @@ impl Driven {
         it
     }
 
-    /// Returns a member that is about to write the handover of half the shards to `other`.
+    /// Returns a replica whose next call writes the handover of half of the shards to `other`.
     fn handing_over() -> Self {
         let mut it = Self::alone();
         it.renews("other", 0);
@@ -75,7 +75,7 @@ impl Driven {
         it
     }
 
-    /// Returns a member of a group in which `other` holds all shards.
+    /// Returns a replica that joins a group in which `other` holds all shards.
     fn beside(other: &str) -> Self {
         let mut server = Server::default();
         let json = GroupLease::new_object("web", &layout(), 15);
@@ -101,7 +101,7 @@ impl Driven {
         }
     }
 
-    /// Delivers the events of the server.
+    /// Passes the new events of the server to the replica.
     fn watch(&mut self) {
         for event in std::mem::take(&mut self.server.events) {
             self.group.handle_event(self.now, event);
@@ -112,7 +112,7 @@ impl Driven {
         self.group.poll(self.now, self.right)
     }
 
-    /// Joins the group, after the calls that precede a join.
+    /// Makes the calls before the join, and then lets the replica join.
     fn join(&mut self) {
         let group = loop {
             match self.poll() {
@@ -137,8 +137,8 @@ impl Driven {
         }
     }
 
-    /// Makes the calls that are due now. The server answers immediately, and the watch immediately
-    /// shows the changes. Returns the names of the objects.
+    /// Makes all calls that are due now. The server answers each call without a delay, and the
+    /// watch shows each change before the next call. Returns the names of the objects in the calls.
     fn run(&mut self) -> Vec<String> {
         let mut names = Vec::new();
         while let Step::Call(call) = self.poll() {
@@ -166,13 +166,13 @@ impl Driven {
         shards.clone()
     }
 
-    /// Lets another replica join, or renew its Lease.
+    /// Creates the Lease of another member, or renews it.
     fn renews(&mut self, member: &str, time: i64) {
         let uid = self.group.group().expect("the group is known").uid().to_owned();
         renew(&mut self.server, member, &uid, time);
     }
 
-    /// Returns the holders and numbers in the group object of the server.
+    /// Returns the holder and the number of each shard in the server's group object.
     fn stored(&self) -> Vec<(Option<Arc<str>>, i32)> {
         let group = GroupLease::from_lease(lease(&self.server.leases["web"])).unwrap();
         let slots = group.assignment.slots().iter();
@@ -183,7 +183,7 @@ impl Driven {
         (0..4).filter(|shard| self.group.acting_number(*shard).is_some()).collect()
     }
 
-    /// Lets time pass until `until`, and then renews the replica's own Lease.
+    /// Sets the time to `until`, and renews this replica's own Lease.
     fn passes(&mut self, until: f64) {
         self.now = at(until);
         self.renews("me", until as i64);
@@ -200,7 +200,7 @@ fn name(call: &Call) -> String {
     }
 }
 
-/// Creates or renews a member Lease at the server.
+/// Creates a member Lease at the server, or renews it.
 fn renew(server: &mut Server, member: &str, group: &str, time: i64) {
     let metadata = json!({
         "name": member, "labels": { LABEL: "web" }, "annotations": { JOINED: group },
@@ -233,7 +233,7 @@ fn no_shard_is_acted_on_before_the_write_is_confirmed() {
     it.join();
     let call = it.call();
     assert_eq!(it.acting(), [0; 0]);
-    // The response is lost. The watch shows the write.
+    // The server executes the write, but its response is lost. The watch shows the write later.
     it.server.call(call);
     it.now = at(6.0);
     it.group.handle_answer(it.now, Answer::Failed);
@@ -337,7 +337,7 @@ fn a_write_that_failed_does_not_keep_a_reader_waiting() {
     let call = it.call();
     assert!(matches!(call, Call::Read(_)), "{call:?}");
 
-    // Readers do not prevent the next attempt either.
+    // A further request to read does not prevent the next attempt to write.
     it.group.request_read();
     let answer = it.server.call(call);
     it.group.handle_answer(it.now, answer);
@@ -458,7 +458,7 @@ fn a_handover_without_a_response_is_settled_before_the_shard_is_used_again() {
     let late = it.call();
     it.now = at(5.0);
     it.group.handle_answer(it.now, Answer::Failed);
-    // The other member stops, so this member keeps the shards. The first write may still succeed.
+    // `other` stops, so this replica keeps the shards. Its first write may still succeed.
     change(&mut it.server, "other", |json| {
         json["metadata"]["annotations"][STOPPING] = json!("true");
     });
@@ -520,7 +520,7 @@ fn a_read_that_was_sent_before_the_lease_expired_proves_nothing() {
     it.passes(LEASE);
     let call = it.call();
     let answer = it.server.call(call);
-    // A renewal arrives before the response.
+    // The watch shows a renewal before the response to the read arrives.
     it.renews("other", 15);
     it.watch();
     it.group.handle_answer(it.now, answer);
@@ -659,7 +659,7 @@ fn a_lease_of_another_kind_is_refused() {
     let mut it = Driven::new(Server::default());
     let foreign = Lease::new_object(&json!({ "name": "web" }), "leader", 15, wall());
     it.server.call(Call::Create(foreign));
-    // The object has no label, so the watch does not show it.
+    // The object has lost its label, so the watch does not show it.
     it.server.events.clear();
     it.group.handle_event(it.now, Watched::Init);
     it.group.handle_event(it.now, Watched::InitDone);

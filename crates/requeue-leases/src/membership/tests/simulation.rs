@@ -1,15 +1,14 @@
-//! A simulation of the replicas of a shard group. No two replicas may act on one shard at the same
-//! time.
+//! A simulation of the replicas of a shard group. Two replicas must never act on one shard at the same time.
 //!
-//! The clocks of the replicas run at different rates. Their wall clocks differ, and jump by up to
-//! years. Requests, responses and events of watches are late, lost or repeated. Replicas are
-//! disconnected, freeze, crash, stop and join. Runs drain slowly. Users change and delete Leases.
-//! Afterwards, all faults stop. The shards must then be distributed evenly. After a crash, a stop
-//! or a join, no shard may be without a holder for longer than promised. A replica that stops must
-//! release its Lease within a second. A replica in a crash loop must not receive shards.
+//! The clocks of the replicas have different rates. Their times of day differ, and jump by up to years. Requests,
+//! responses and events of watches are delayed, lost or repeated. Replicas are disconnected, freeze, crash, stop and
+//! join. Runs end slowly. Users change and delete Leases. Then all faults stop, and the shards must become evenly
+//! distributed. After a crash, a stop or a join, no shard may be without a holder for longer than the documentation of
+//! `membership` states. A replica that stops must release its Lease within a second. A replica in a crash loop must not
+//! receive shards.
 //!
-//! `REQUEUE_SHARD_SEEDS=100000` simulates that number of groups. `REQUEUE_SHARD_SEED=n` sets the
-//! first seed.
+//! With `REQUEUE_SHARD_SEEDS=100000`, the test simulates 100,000 groups. With `REQUEUE_SHARD_SEED=n`, it begins with
+//! the seed n.
 
 mod network;
 mod oracle;
@@ -31,10 +30,10 @@ use crate::membership::protocol::Watched;
 use crate::requests::{Answer, Call};
 use crate::testing::Server;
 
-/// Nanoseconds of real time, which no replica can read.
+/// The real time in nanoseconds. No replica can read it.
 type Real = u64;
 
-/// The maximum error of a replica's time of day, in seconds: 30 years.
+/// The largest error of a replica's time of day in seconds, about 30 years.
 const MAX_WALL: i64 = 1_000_000_000;
 const MILLI: Real = 1_000_000;
 const SECOND: Real = 1000 * MILLI;
@@ -43,28 +42,28 @@ fn nanos(duration: Duration) -> Real {
     u64::try_from(duration.as_nanos()).unwrap()
 }
 
-/// A planted bug that the oracle must detect.
+/// A bug that a test adds on purpose. The oracle must detect it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Planted {
-    /// A Lease that seems to have expired is not read again.
+    /// If a Lease seems to have expired, the replica does not read it again.
     NoFreshRead,
-    /// Writes of the group object ignore its version.
+    /// Writes of the group object succeed even if the object has changed.
     NoPrecondition,
-    /// A holder acts on a shard until the response to the write of the new holder.
+    /// A holder acts on a shard until it receives the response to its write of the new holder.
     ActsUntilResponse,
-    /// A holder acts for half a lease duration after its right has ended.
+    /// A holder acts for another half of the lease duration after its right has ended.
     OverstaysRight,
-    /// A holder reports shards as drained while their runs continue.
+    /// A holder reports shards as drained while runs are still in flight.
     DrainsEarly,
-    /// The rates of the clocks differ by more than the ratio of the lease duration to the renew deadline.
+    /// The clock rates differ by more than the lease duration divided by the renew deadline.
     FastClocks,
-    /// The runs of a stopping member continue when it has left.
+    /// When a member has stopped and left the group, some of its runs continue.
     ReleasesEarly,
-    /// A replica that could not create its Lease tries again under the same name.
+    /// A replica that has failed to create its Lease tries again under the same name.
     JoinsAgain,
-    /// Members of a group object that was deleted are ignored.
+    /// Replicas ignore the members of a group object that was deleted.
     IgnoresForeign,
-    /// A member receives shards before it has renewed its Lease.
+    /// A member receives shards before it has renewed its Lease for the first time.
     CountsNew,
 }
 
@@ -93,30 +92,30 @@ struct World {
     config: Config,
     layout: Layout,
     handover_limit: Duration,
-    /// The upper bound of the rates, in thousandths. The lower bound is 1000.
+    /// The upper limit of the replicas' clock rates, in thousandths. The lower limit is 1000.
     rates: u64,
     random: fastrand::Rng,
     server: Server,
     replicas: Vec<Option<Replica>>,
     events: BinaryHeap<Reverse<(Real, u64)>>,
-    /// The events, by their numbers in `events`.
+    /// The events that are still due. Their indexes are their numbers.
     what: Vec<Option<Event>>,
     now: Real,
     numbers: u64,
-    /// The number of consecutive events at the same time.
+    /// The number of consecutive events without an advance of time.
     repeats: u64,
-    /// The greatest fencing token of each shard of each group object, and the holder with this
+    /// For each shard of each group object, the greatest number in a fencing token so far, and the holder that had this
     /// token.
     tokens: HashMap<(String, usize), (i32, Arc<str>)>,
     deletes_members: bool,
     deletes_group: bool,
-    /// True while faults occur.
+    /// True while the simulation causes faults.
     faults: bool,
     planted: Option<Planted>,
-    /// For each shard without an acting holder, the time since which it has had none.
+    /// For each shard, the time since which no replica acts on it. `None` if a replica acts on it.
     unheld: Vec<Option<Real>>,
     longest_gap: Real,
-    /// The last time at which a replica has released its Lease.
+    /// The last time at which any replica released its Lease.
     left: Real,
     moves: u64,
 }
@@ -131,7 +130,7 @@ impl World {
             .renew_deadline(Duration::from_secs_f64(renew))
             .retry_period(Duration::from_secs_f64(renew / 3.5))
             .host("host");
-        // The replicas' clocks differ in speed by the largest factor that the election tolerates.
+        // The limit is the largest difference of rates that the protocol tolerates.
         let rates = 1000 * config.lease_duration.as_millis() / config.renew_deadline.as_millis();
         let mut rates = u64::try_from(rates).unwrap();
         if planted == Some(Planted::FastClocks) {
@@ -339,7 +338,8 @@ impl World {
     }
 }
 
-/// Returns an earlier version of a Lease, so that the Lease looks renewed, for a planted bug.
+/// Returns an earlier version of a Lease. With a planted bug, the replica compares the Lease with this version, and
+/// believes that it was renewed.
 fn before_renewal(lease: &Lease) -> Lease {
     let mut json = lease.with_annotations(Map::new());
     json["spec"]["renewTime"] = Value::Null;
@@ -347,7 +347,7 @@ fn before_renewal(lease: &Lease) -> Lease {
     Lease::from_json(json).unwrap()
 }
 
-/// Simulates one group, first with faults and then without.
+/// Simulates one group, first with faults, and then without faults.
 fn simulate(seed: u64, planted: Option<Planted>) -> World {
     let mut world = World::new(seed, planted);
     let lease = nanos(world.config.lease_duration);
@@ -360,11 +360,11 @@ fn simulate(seed: u64, planted: Option<Planted>) -> World {
     for who in 0..members {
         world.at(lease * 20, Event::Start(who));
     }
-    // During this time, each Lease and each request in flight expires, including Leases that were deleted or that
-    // belong to a deleted group object.
+    // In this time, all Leases and all requests in flight expire. This includes deleted Leases, and Leases of members
+    // of a deleted group object.
     world.calm(lease * 10 + 20 * SECOND, members);
 
-    // A replica crashes.
+    // One replica crashes, and is not replaced.
     let who = world.random.usize(..members);
     world.replicas[who] = None;
     world.refresh();
@@ -377,12 +377,12 @@ fn simulate(seed: u64, planted: Option<Planted>) -> World {
             "{gap:?} after a crash"
         );
     }
-    // A replica joins.
+    // One replica joins.
     world.at(world.now, Event::Start(who));
     world.calm(10 * SECOND, members);
     let gap = Duration::from_nanos(world.longest_gap);
     assert!(gap <= Duration::from_secs(1), "{gap:?} at a join");
-    // In a rolling update of one replica, it stops, and another replica starts.
+    // One replica stops and another one starts, as in a rolling update.
     let who = world.random.usize(..members);
     world.replica(who).stopping = true;
     let stopped = world.now;
@@ -397,16 +397,16 @@ fn simulate(seed: u64, planted: Option<Planted>) -> World {
         "a replica was stopped at {stopped:?}, and the last release is at {left:?}"
     );
     if members > 1 {
-        // A replica crashes, and is replaced before its Lease has expired. The new replica must
-        // observe the dead Lease for the whole lease duration, so it is the last replica to detect
-        // the crash.
+        // One replica crashes, and another one starts before the dead Lease has expired. The new replica must observe
+        // this Lease for its whole duration. It is therefore the last one to notice the crash.
         let who = world.random.usize(..members);
         world.replicas[who] = None;
         world.at(world.now + lease / 2, Event::Start(who));
         world.refresh();
         let moves = world.moves;
         world.calm(lease * 3 + 5 * SECOND, members);
-        // A survivor keeps a shard of the dead replica, or hands the shard to the new replica.
+        // A survivor keeps a shard of the dead replica, or hands it over to the new replica. Each shard therefore moves
+        // at most twice.
         let (moves, share) = (world.moves - moves, world.layout.count.div_ceil(members) as u64);
         assert!(moves <= 2 * share, "{moves} moves after a crash with a replacement");
         let gap = Duration::from_nanos(world.longest_gap);
@@ -431,7 +431,7 @@ fn no_two_replicas_act_on_one_shard_and_each_shard_has_a_holder_when_all_is_well
     }
 }
 
-/// Simulates groups with a planted bug, from the seed `first` on, until the bug is detected.
+/// Simulates groups with a planted bug until the oracle detects the bug. The first group has the seed `first`.
 fn detects(planted: Planted, first: u64) {
     let found = (first..first + 400).find_map(|seed| {
         let result = catch_unwind(AssertUnwindSafe(|| drop(simulate(seed, Some(planted)))));

@@ -1,4 +1,4 @@
-//! An API server with ConfigMaps. The server applies or ignores the selector of shards.
+//! An API server in memory with ConfigMaps. It can apply or ignore selectors of shards.
 
 use std::convert::Infallible;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -21,8 +21,8 @@ use crate::range::fnv1a;
 
 struct Maps {
     version: u64,
-    /// The oldest version from which a watch can continue. A watch from an earlier version must
-    /// list again.
+    /// The oldest version from which a watch can continue. A watch with an earlier version expires,
+    /// and must list again.
     oldest: u64,
     maps: Vec<ConfigMap>,
 }
@@ -31,15 +31,15 @@ struct Maps {
 pub(super) struct FakeApi {
     honours: bool,
     maps: Arc<watch::Sender<Maps>>,
-    /// The selectors of all lists so far.
+    /// The selectors of all lists so far, in order.
     selectors: Arc<Mutex<Vec<String>>>,
-    /// The selectors of all watches so far, with the versions at which they began.
+    /// The selectors of all watch requests so far, with the versions at which they began.
     watched: Arc<Mutex<Vec<(String, u64)>>>,
-    /// The object of each event.
+    /// The channel that sends each changed object to all watches.
     events: broadcast::Sender<ConfigMap>,
-    /// The number of lists that accept any version.
+    /// The number of lists that permitted any version.
     stale_lists: Arc<AtomicU64>,
-    /// The duration of a list, in seconds.
+    /// The time that a list takes, in seconds.
     list_takes: Arc<AtomicU64>,
 }
 
@@ -58,7 +58,7 @@ impl FakeApi {
         }
     }
 
-    /// Replaces all objects. Every watch expires, and must list again.
+    /// Replaces all objects. All watches expire, and must list again.
     pub(super) fn replace(&self, maps: impl IntoIterator<Item = ConfigMap>) {
         self.change(|before| *before = maps.into_iter().collect());
     }
@@ -71,7 +71,7 @@ impl FakeApi {
         });
     }
 
-    /// Changes an object, and sends an event to the watches that select it.
+    /// Changes the version of an object, and sends an event to the watches that select the object.
     pub(super) fn touch(&self, name: &str) {
         self.maps.send_modify(|maps| {
             maps.version += 1;
@@ -116,7 +116,7 @@ impl FakeApi {
         !self.honours || selects(selector, map.meta().uid.as_deref().unwrap_or(""))
     }
 
-    /// Sends the events of a watch until the objects change.
+    /// Sends events to a watch until `replace` or `change` replaces the objects.
     async fn watch(
         self,
         selector: String,
@@ -126,8 +126,8 @@ impl FakeApi {
     ) {
         loop {
             tokio::select! {
-                // A watch continues from the version of its list, so it notices a change after the
-                // list.
+                // The version of the list is compared, so that a change between the list and the
+                // watch request ends the watch.
                 _ = maps.wait_for(|maps| maps.oldest > version).map(drop) => break,
                 Ok(map) = events.recv() => {
                     if self.is_selected(&selector, &map) {
@@ -168,7 +168,7 @@ impl FakeApi {
             .filter(|map| self.is_selected(&selector, map))
             .map(|map| serde_json::to_value(map).unwrap())
             .collect();
-        // A list of one object is not recorded, because it only checks that the kind can be listed.
+        // A list of one object only checks that the kind can be listed, so it is not recorded.
         if !query.split('&').any(|part| part == "limit=1") {
             self.selectors.lock().unwrap().push(selector);
         }

@@ -1,11 +1,12 @@
-//! Two controllers that repeatedly hand shards over to each other.
+//! Tests of two controllers that repeatedly hand shards over to each other.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Mutex;
 
 use super::*;
 
-/// The runs in flight, and the latest version of each object that a run has seen.
+/// The runs in flight of both controllers, and the latest version of each object that any run has
+/// seen.
 #[derive(Default)]
 struct World {
     running: BTreeSet<String>,

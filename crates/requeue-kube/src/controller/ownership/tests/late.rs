@@ -1,4 +1,4 @@
-//! Gained shards whose objects the API server does not list.
+//! Tests of gained shards whose objects the API server does not list in time.
 
 use tokio::time::Instant;
 
@@ -17,7 +17,7 @@ async fn a_gained_shard_that_is_not_listed_in_time_ends_the_controller() {
     let begun = Instant::now();
     replica.ownership.gain([2]);
     sleep(limit / 2).await;
-    // A second list begins, but the time limit still counts from the first list.
+    // The second gain leads to a second list. The time limit is still that of the first gain.
     replica.ownership.gain([3]);
     let items = replica.reading.end().await;
     assert_eq!(begun.elapsed().as_secs(), limit.as_secs());

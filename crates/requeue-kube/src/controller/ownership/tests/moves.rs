@@ -1,11 +1,11 @@
-//! Objects that are deleted and created again under the same name, in another shard.
+//! Tests of objects that are deleted, and created again in another shard under the same name.
 
 use super::*;
 
 const TAKES: Duration = Duration::from_secs(10);
 
-/// Returns an object with the name `name`, and with the uid of the object `uid_of`, which is in
-/// another shard.
+/// Returns an object with the name `name`. It has the uid of the object `uid_of`, and is therefore
+/// in the shard of `uid_of`.
 fn recreated(name: &str, uid_of: &str, version: u32) -> ConfigMap {
     let mut map = map(name, version);
     map.metadata.uid = Some(format!("uid of {uid_of}"));
@@ -13,7 +13,7 @@ fn recreated(name: &str, uid_of: &str, version: u32) -> ConfigMap {
 }
 
 impl Replica {
-    /// Returns the numbers of runs that have begun and that have ended.
+    /// Returns the number of runs that have begun, and the number of runs that have ended.
     fn counts(&self) -> (usize, usize) {
         let log = self.log.names();
         let count = |suffix| log.iter().filter(|entry| entry.ends_with(suffix)).count();
@@ -21,8 +21,8 @@ impl Replica {
     }
 }
 
-/// Starts a replica with these shards. During the first run of an object of shard 1, creates the
-/// object again, with a uid in shard 2.
+/// Starts a replica that holds the shards in `gained`. During the first run of an object in shard
+/// 1, the object is created again, with a uid in shard 2.
 async fn recreated_during_a_run(gained: impl IntoIterator<Item = u32>) -> (FakeApi, Replica) {
     let name = name_in(1);
     let api = FakeApi::new(true, [map(&name, 1)]);
@@ -36,7 +36,8 @@ async fn recreated_during_a_run(gained: impl IntoIterator<Item = u32>) -> (FakeA
 #[tokio::test(start_paused = true)]
 async fn a_release_waits_for_the_run_of_an_object_that_came_to_its_shard() {
     let (_api, replica) = recreated_during_a_run(0..SHARDS).await;
-    // The second run is for the object of shard 2. The key is still in the group of shard 1.
+    // The second run is for the object in shard 2, although its key is still in the group of shard
+    // 1.
     replica.log.reaches(3).await;
     assert_eq!(replica.counts(), (2, 1));
     let mut release = Box::pin(replica.ownership.release([2]));
@@ -56,7 +57,7 @@ async fn a_loss_stops_the_run_of_an_object_that_came_to_the_shard() {
     assert_eq!(replica.counts(), (2, 1));
 }
 
-/// The key must not run at two replicas, although the run in flight is for the former object.
+/// The run in flight is for the former object, but another replica would run the same key.
 #[tokio::test(start_paused = true)]
 async fn a_release_waits_for_the_run_of_the_former_object_of_a_key() {
     let (_api, replica) = recreated_during_a_run([1, 2]).await;
@@ -75,7 +76,7 @@ async fn an_object_that_came_to_a_shard_runs_after_the_release_of_the_former_sha
     replica.ownership.release([1]).await;
     sleep(10 * TAKES).await;
     assert_eq!(replica.counts(), (2, 2));
-    // The key is now in the group of its shard.
+    // Since its last run, the key is in the group of shard 2.
     replica.ownership.release([2]).await;
     replica.ownership.gain([2]);
     sleep(10 * TAKES).await;
@@ -86,7 +87,7 @@ fn uid_in(shard: u32) -> String {
     format!("uid of {}", name_in(shard))
 }
 
-/// Returns the queue of a controller that uses `ownership`.
+/// Returns the queue of a controller that is attached to `ownership`.
 fn attached(ownership: &ChangingShards, forget: impl Fn() + Send + Sync + 'static) -> ObjectQueue {
     let queue =
         config().queue_builder(Some(Arc::clone(ownership.places()))).unwrap().build().unwrap();
@@ -119,7 +120,7 @@ async fn a_run_begins_only_for_the_known_object_of_a_shard_that_is_held_and_list
     assert!(begin(2).is_none());
     ownership.mark_listed(2);
     let Some(in_flight) = begin(2) else { panic!("it is listed") };
-    // The run counts for both shards.
+    // The run in flight is now counted for both shards.
     assert_eq!(ownership.learn_shard(&key, &uid_in(1)), Learned::Moved);
     for shard in [1, 2] {
         assert!(!ownership.is_idle(shard));
@@ -179,7 +180,7 @@ async fn keys_are_dropped_in_one_walk_that_blocks_no_other_shard() {
 
     ownership.release([1]).await;
     walks.recv().await.unwrap();
-    // During the walk for shard 1, other shards can be used and released.
+    // While the keys of shard 1 are being dropped, other shards can be used and released.
     assert!((add(1).is_none(), add(2).is_some()) == (true, true));
     ownership.release([3]).await;
     ownership.release([4, 5]).await;
@@ -198,7 +199,7 @@ async fn keys_are_dropped_in_one_walk_that_blocks_no_other_shard() {
     assert_eq!(queue.len(), 5, "the keys of 0, 2, 4, 6 and 7");
 }
 
-/// The handler of an event learns the shard first, and adds the key last.
+/// The handler of an event first stores the object's shard, and adds its key last.
 #[test]
 fn a_shard_is_not_forgotten_while_an_event_is_handled() {
     let ownership = by_uid();
@@ -206,7 +207,7 @@ fn a_shard_is_not_forgotten_while_an_event_is_handled() {
     let (key, places) = (ObjectKey::new(None, "object"), ownership.places());
     places.begin_event();
     ownership.learn_shard(&key, &uid_in(1));
-    // The run for the former object ends before the new object is in the store.
+    // In the meantime, the run for the former object ends. The new object is not in the store yet.
     places.forget_shard_of(&key, |_| true);
     assert!(ownership.is_held(&key));
     places.end_event(|_| false);
@@ -224,8 +225,7 @@ async fn a_key_leaves_its_group_if_its_object_is_replaced_in_a_shard_that_is_not
     ownership.gain([1]);
     assert_eq!(ownership.learn_shard(&key, &uid_in(1)), Learned::Held);
     assert_eq!(ownership.learn_shard(&key, &uid_in(2)), Learned::Left);
-    // A run is in flight, so the key stays in the queue, and is regrouped again at the end of the
-    // run.
+    // A run is in flight, so the key stays in the queue. Its group is changed after the run.
     assert!(ownership.places().regroup(&key, || false));
     ownership.gain([2]);
     assert_eq!(ownership.learn_shard(&key, &uid_in(2)), Learned::Held);

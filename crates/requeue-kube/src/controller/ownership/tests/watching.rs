@@ -1,4 +1,4 @@
-//! The lists and the selectors of a controller whose shards change.
+//! Tests of the lists and selectors of a controller whose shards change.
 
 use super::*;
 
@@ -23,7 +23,7 @@ async fn a_release_lists_nothing_and_a_later_list_has_the_narrow_selector() {
     assert_eq!(api.take_selectors(), [""; 0], "the watch goes on");
     assert_eq!(replica.stored(), sorted(names[2..].to_vec()), "they have left the store");
 
-    // The watch expires, and lists again.
+    // The change makes the watch expire, and it lists again.
     api.change(|maps| {
         maps.iter_mut().for_each(|map| map.metadata.resource_version = Some("2".into()));
     });
@@ -60,7 +60,7 @@ async fn the_first_event_of_a_released_shard_narrows_the_watch() {
         assert_eq!(replica.runs().await, sorted(names[2..].to_vec()));
         assert_eq!(api.take_selectors(), [""; 0], "no list is necessary");
 
-        // A shard that was gained is listed, and the watch continues.
+        // The controller lists the gained shard, and then watches it.
         replica.ownership.gain([0]);
         assert_eq!(replica.runs().await, [names[0].as_str()]);
         let selector = format!("{}||{}", range(0, 1), range(2, 4));
@@ -86,7 +86,8 @@ async fn a_replica_without_shards_watches_nothing() {
     assert_eq!(replica.stored(), [""; 0]);
 }
 
-/// If a list were abandoned, the shards that were gained first would have to wait longer.
+/// If a gain interrupted the list in progress, the shards in this list would have to wait for
+/// another list.
 #[tokio::test(start_paused = true)]
 async fn a_gain_does_not_interrupt_the_list_of_an_earlier_gain() {
     let names: Vec<_> = (0..3).map(name_in).collect();
@@ -97,7 +98,7 @@ async fn a_gain_does_not_interrupt_the_list_of_an_earlier_gain() {
         replica.ownership.gain([shard]);
         sleep(Duration::from_secs(4)).await;
     }
-    // The first list has ended after 10 s.
+    // The first list ends after 10 s, and the objects in its shard run.
     assert_eq!(replica.runs().await, [names[0].as_str()]);
     sleep(Duration::from_secs(20)).await;
     assert_eq!(replica.runs().await, sorted(names[1..].to_vec()));

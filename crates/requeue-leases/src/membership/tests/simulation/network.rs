@@ -1,10 +1,11 @@
-//! The requests and the watches between the replicas and the server, which can be late or lost.
+//! The requests and watches between the replicas and the server. Messages can be delayed or lost.
 
 use super::{Answered, Event, Planted, Real, SECOND, What, World, nanos};
 use crate::requests::{Answer, Call};
 
 impl World {
-    /// Returns a delay: short in most cases, sometimes just within the limit, or longer.
+    /// Returns the delay of a message. In most cases it is short. With the probability `slow`, it
+    /// can exceed the request's time limit.
     pub(super) fn delay(&mut self, slow: u32) -> Real {
         let limit = nanos(self.config.request_limit());
         let most = if self.chance(slow) { limit * 2 } else { SECOND / 20 };
@@ -25,7 +26,7 @@ impl World {
         }
     }
 
-    /// Executes a request at the server. The process that has sent the request may have crashed.
+    /// Executes a request at the server. The replica that sent it may have crashed in the meantime.
     pub(super) fn serve(&mut self, event: Event) {
         match event {
             Event::Arrives { who, epoch, number, what } => {
@@ -70,7 +71,7 @@ impl World {
         }
     }
 
-    /// Sends the events of the server to the watches, in order.
+    /// Sends the new events of the server to all watches, in the order of the events.
     pub(super) fn broadcast(&mut self) {
         for event in std::mem::take(&mut self.server.events) {
             for who in 0..self.replicas.len() {

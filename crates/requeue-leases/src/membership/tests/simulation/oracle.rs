@@ -1,5 +1,5 @@
-//! The conditions that must be true at any time, and the conditions that must be true after all
-//! faults have stopped.
+//! The conditions that must hold all the time, and the conditions that must hold after all faults
+//! have stopped.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,8 +10,8 @@ use crate::membership::assignment::GroupLease;
 use crate::testing::lease;
 
 impl World {
-    /// Updates the shards on which a replica acts, and checks that no other replica acts on these
-    /// shards.
+    /// Updates the set of shards on which this replica acts. Checks that no other replica acts on
+    /// one of them.
     pub(super) fn look(&mut self, who: usize) {
         let Some(replica) = &self.replicas[who] else { return };
         let until =
@@ -73,7 +73,7 @@ impl World {
         self.refresh();
     }
 
-    /// Measures how long shards are without a holder.
+    /// Updates, for each shard, the time for which no replica has acted on it.
     pub(super) fn refresh(&mut self) {
         let running =
             self.replicas.iter().flatten().filter(|replica| self.now < replica.until_real);
@@ -87,7 +87,8 @@ impl World {
         }
     }
 
-    /// Runs without faults until the state must be stable, and checks the state.
+    /// Runs the simulation without faults until its state must be stable, and then checks this
+    /// state.
     pub(super) fn calm(&mut self, duration: Real, members: usize) {
         self.longest_gap = 0;
         self.run_until(self.now + duration);
@@ -116,7 +117,7 @@ impl World {
         }
     }
 
-    /// Repeatedly starts another replica, which crashes each time before it has renewed its Lease.
+    /// Starts a replica several times. Each time, it crashes before it has renewed its Lease.
     pub(super) fn crash_loop(&mut self) {
         let who = self.replicas.len();
         self.replicas.push(None);
@@ -124,7 +125,8 @@ impl World {
         let (moves, created) = (self.moves, self.server.created);
         for _ in 0..5 {
             self.at(self.now, Event::Start(who));
-            // The period is measured by the fastest clock.
+            // The replica runs for one retry period by the fastest clock. It therefore crashes
+            // before its first renewal.
             self.run_until(self.now + nanos(self.config.retry_period) * 1000 / self.rates);
             self.replicas[who] = None;
             self.refresh();

@@ -1,4 +1,5 @@
-//! The replicas of the simulation: their processes, their clocks, and the controllers on them.
+//! The replicas of the simulation, with their clocks, and with the controllers that act on the
+//! shards.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -20,17 +21,17 @@ pub(super) struct Replica {
     pub(super) group: Group,
     pub(super) member: Arc<str>,
     pub(super) election: Option<Election>,
-    /// The rate of the clock, in thousandths of real time.
+    /// The rate of the replica's clock, in thousandths of the rate of real time.
     pub(super) rate: u64,
     pub(super) offset: u64,
     pub(super) wall: i64,
     pub(super) epoch: u64,
-    /// The calls in flight of the group and of the election. Responses to earlier calls are
-    /// ignored, because they come too late.
+    /// The numbers of the calls in flight: the call of the group, and the call of the election.
+    /// Responses to earlier calls are ignored, because they arrive too late.
     pub(super) calls: [u64; 2],
     pub(super) until: Time,
     pub(super) wakes: [u64; 2],
-    /// The watch in progress, and the time of its last event in flight.
+    /// The number of the watch in progress, and the arrival time of its last event.
     pub(super) watch: u64,
     pub(super) watching: bool,
     pub(super) delivered: Real,
@@ -38,18 +39,20 @@ pub(super) struct Replica {
     pub(super) leaving: bool,
     pub(super) frozen_until: Real,
     pub(super) cut_off_until: Real,
-    /// The shards on which the replica acts, and the end of its right.
+    /// The shards on which the replica acts, as a bit mask, and the real time at which its right
+    /// ends.
     pub(super) acting: u64,
-    /// Shards that were reported as drained while their runs continue: a planted bug.
+    /// With a planted bug, the shards that the replica has reported as drained although runs are in
+    /// flight.
     pub(super) undrained: u64,
     pub(super) until_real: Real,
-    /// The frequencies of faults, in thousandths.
+    /// The probabilities of faults, in thousandths.
     pub(super) slow: u32,
     pub(super) lost: u32,
     pub(super) breaks: u32,
     pub(super) lags: u32,
     pub(super) drains: Real,
-    /// The Leases that its watch has last shown, for a planted bug.
+    /// The last version of each Lease that the watch has shown. Only a planted bug uses it.
     pub(super) shown: HashMap<String, Lease>,
 }
 
@@ -58,7 +61,7 @@ impl World {
         self.numbers += 1;
         let epoch = self.numbers;
         let offset = self.random.u64(..1_000_000 * SECOND);
-        // The extreme rates are the most dangerous, so they are chosen more often.
+        // The two extreme rates are chosen often, because a violation is most probable with them.
         let rates = [1000, self.rates - 1, self.random.u64(1000..self.rates)];
         let rate = rates[self.random.usize(..3)];
         let member: Arc<str> = format!("web-{epoch}-{}", self.random.u32(..)).into();
@@ -112,7 +115,7 @@ impl World {
         self.replicas[who].as_mut().expect("a running replica")
     }
 
-    /// Returns true if the process that caused an event still runs.
+    /// Returns true if the process to which an event belongs still runs.
     pub(super) fn runs(&self, who: usize, epoch: u64) -> bool {
         self.replicas[who].as_ref().is_some_and(|replica| replica.epoch == epoch)
     }
@@ -134,7 +137,7 @@ impl World {
     pub(super) fn wall(&mut self, who: usize) -> Timestamp {
         if self.chance(20) {
             let jump = self.random.i64(-100..100);
-            // The clock jumps by seconds or by years.
+            // Half of the jumps are seconds, and the others are years.
             let jump = if jump % 2 == 0 { jump } else { jump * 3_000_000 };
             self.replica(who).wall = (self.replica(who).wall + jump).clamp(-MAX_WALL, MAX_WALL);
         }
@@ -251,7 +254,7 @@ impl World {
                     match &mut replica.election {
                         Some(election) => {
                             replica.leaving = true;
-                            // As in the driver, a renewal in flight continues.
+                            // A renewal in flight is not aborted, as in the real driver.
                             election.release();
                             self.step_election(who);
                         }
@@ -266,7 +269,7 @@ impl World {
         }
     }
 
-    /// Handles changes as a controller does.
+    /// Handles the changes of shards as a controller does.
     fn changes(&mut self, who: usize) {
         while let Some(change) = self.replica(who).group.next_change() {
             let epoch = self.replica(who).epoch;
@@ -289,14 +292,14 @@ impl World {
                     self.at(at, Event::Drained { who, epoch, shards });
                 }
                 Change::Gained(gained) => {
-                    // A holder that stopped a release and kept its shard has not received the
-                    // shard.
+                    // If a holder has drained a shard and then keeps it, the shard has not moved.
                     let received = gained.iter().filter(|gain| gain.from != Source::Itself);
                     self.moves += received.count() as u64;
                 }
                 Change::Lost(shards) => {
                     let now = self.now;
-                    // A replica whose right has ended without its knowledge may lose the shards.
+                    // Shards may be lost if a user has deleted the group object, if a bug is
+                    // planted, or if the replica's right has ended without its knowledge.
                     let may = self.deletes_group
                         || self.planted.is_some()
                         || now >= self.replica(who).until_real;
@@ -307,7 +310,7 @@ impl World {
         }
     }
 
-    /// The process exits. Another process starts later.
+    /// The process exits. Another process starts some time later.
     pub(super) fn end(&mut self, who: usize) {
         self.look(who);
         self.replicas[who] = None;
