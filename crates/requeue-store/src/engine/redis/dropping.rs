@@ -7,9 +7,9 @@
 //! No script can access all shards of a cluster. Therefore, a drop consists of these steps:
 //!
 //! 1. The drop seals all shards: their marks then say that a drop is in progress, and scripts are refused. If the queue
-//! has keys that must be kept, the drop unseals the shards and ends.
+//!    has keys that must be kept, the drop unseals the shards and ends.
 //! 2. It raises the floor to the last token of the queue. The floor is a number that the fencing tokens of all later
-//! queues exceed.
+//!    queues exceed.
 //! 3. It marks the record. From now on, the queue is dropped.
 //! 4. It removes the shards, the record, and the name in the list of queues.
 //!
