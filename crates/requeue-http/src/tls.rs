@@ -66,7 +66,7 @@ impl<L: Listener> Listener for TlsListener<L> {
 
     async fn accept(&mut self) -> (Self::Io, Self::Addr) {
         let (stream, address) = self.listener.accept().await;
-        (TlsConnection { state: State::Handshake(self.acceptor.accept(stream)) }, address)
+        (TlsConnection { state: State::Handshake(Box::new(self.acceptor.accept(stream))) }, address)
     }
 
     fn local_addr(&self) -> io::Result<Self::Addr> {
@@ -81,7 +81,7 @@ pub struct TlsConnection<S> {
 }
 
 enum State<S> {
-    Handshake(Accept<S>),
+    Handshake(Box<Accept<S>>),
     Open(Box<TlsStream<S>>),
     /// The handshake has failed.
     Closed,
