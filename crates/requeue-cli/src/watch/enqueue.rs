@@ -1,4 +1,4 @@
-//! Adds the keys of objects that changed to the queue.
+//! Adds the keys of changed objects to the queue.
 
 use std::borrow::Cow;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -23,9 +23,9 @@ pub(crate) struct Enqueuer {
     pub(crate) runner: Arc<Runner>,
     objects: Arc<Objects>,
     initial: Initial,
-    /// True while another process may lead. During this time, no key is added.
+    /// True while another replica may lead. In this state, no key is added.
     stands_by: Mutex<bool>,
-    /// Set after the first list.
+    /// Set after the first list of the objects.
     pub(crate) is_listed: SetOnce<()>,
 }
 
@@ -45,7 +45,7 @@ impl Enqueuer {
     pub(crate) fn start_leading(&self) {
         let mut stands_by = self.stands_by.lock();
         *stands_by = false;
-        // The lock is held, so that later changes are added after the existing objects.
+        // The lock is still held, so a later change is added after the existing objects.
         for key in self.objects.existing_keys(|_| true) {
             if self.objects.next_wish(&key).is_some_and(|wish| self.is_initial(wish)) {
                 self.add_key(&key, LOW_PRIORITY, "leadership");
@@ -53,7 +53,7 @@ impl Enqueuer {
         }
     }
 
-    /// Handles an observation of an object. Only a change starts a run, because a list after an outage contains every
+    /// Handles an observation of an object. Only a change adds the key, because a list after an outage contains every
     /// object again.
     pub(crate) fn object_changed(&self, change: &Change) {
         if change.kind == ChangeKind::Unchanged {
@@ -61,8 +61,8 @@ impl Enqueuer {
         }
         let (runner, objects) = (&self.runner, &self.objects);
         let key = change.key.to_string().into_bytes();
-        // The lock is held until the end of the function, because the term must not begin between this check and the
-        // add.
+        // The lock is held until the function returns. Otherwise, the term could begin between the check of the
+        // standby and the add.
         let stands_by = self.stands_by.lock();
         match change.kind {
             ChangeKind::Deleted if *stands_by => objects.forget_object(&key),
