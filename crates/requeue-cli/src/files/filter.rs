@@ -22,7 +22,7 @@ pub(super) struct Filter {
     builders: Vec<WalkBuilder>,
     /// The matcher of each root, with the rules that it has read so far.
     matchers: Vec<IncrementalIgnore>,
-    /// The number of forgotten directories whose rules the matchers still keep.
+    /// The number of directories that the tree has forgotten, and whose rules are still in the matchers.
     pub(super) forgotten: usize,
     /// The extensions, each with its dot.
     extensions: Vec<Vec<u8>>,

@@ -239,7 +239,7 @@ impl Follower {
         if let Some(clear) = &self.hooks.clear
             && self.runner.is_idle()
         {
-            // These are the first changes after a wait, so the next run clears the terminal.
+            // No key is ready or in flight, so the next run clears the output of the earlier runs.
             clear.store(true, Ordering::Relaxed);
         }
         for Change { path, kind } in changes {

@@ -30,7 +30,7 @@ pub(super) struct Ran {
 /// The contents of one file.
 #[derive(Debug, Default)]
 struct Last {
-    /// The contents at the last successful run, or before the first change. `None` if the file is new, or if its last
+    /// The content at the last successful run, or before the first change. `None` if the file is new, or if its last
     /// run has not succeeded.
     settled: Option<Content>,
     /// The content at the start of the run in flight.

@@ -579,7 +579,7 @@ impl Tree {
     }
 }
 
-/// What proves that a file has not changed.
+/// The properties that must be equal, so that a file is treated as unchanged.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Trust {
     /// Equal metadata, because no event has named the file.

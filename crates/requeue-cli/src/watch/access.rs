@@ -72,7 +72,7 @@ impl Access {
         self.namespace.as_deref().unwrap_or(&self.config.default_namespace)
     }
 
-    /// Returns another client for the leader election, so that other requests do not delay the renewals of the Lease.
+    /// Returns a client for the leader election alone. It has its own connections, and the timeouts of the election.
     pub(crate) fn election_client(&self, config: &leader::Config) -> Result<Client, Refusal> {
         let client = config.client(self.config.clone());
         client.map_err(|error| request_failure(&format!("a client of {}", self.server), &error))

@@ -187,7 +187,7 @@ impl Objects {
             Wish::Run(On::Delete) => "delete",
         };
         known.ran = known.state;
-        // The API server permits only ASCII names, so the conversion loses nothing.
+        // Names of objects are UTF-8, so the conversion loses nothing.
         let key = String::from_utf8_lossy(key);
         let (namespace, name) = key.split_once('/').unwrap_or(("", &key));
         Some(Begin::Run(RunInput {
