@@ -223,7 +223,8 @@ impl Server {
                 let error = format!("the queue of that process is {name:?}; name that one");
                 return Err(Fault { exit: Exit::Usage, ..Fault::refused(error) });
             }
-            // A store counts keys that back off as waiting. The separate number thus shows a queue in memory.
+            // A store counts keys that back off as waiting. If the answer has a separate number of such keys, the
+            // queue is in memory.
             Ok(Found { name, path: String::new(), is_in_memory: now.backing_off.is_some() })
         });
         found.await

@@ -20,7 +20,7 @@ pub(crate) enum Change<'a> {
 pub(crate) struct AddOptions {
     /// The minimum time between the moment at which the key is read and its run.
     pub(crate) after: Option<Duration>,
-    /// The quiet time and the bound. Set if each add postpones the run.
+    /// The quiet time and the bound of a debounced add. `None` if adds do not postpone the run.
     pub(crate) debounce: Option<Debounce>,
     pub(crate) merge: Merge,
     pub(crate) priority: i32,

@@ -193,7 +193,7 @@ impl Table {
     }
 }
 
-/// If this process was started as a guardian, does the guardian's work and returns when the parent has exited.
+/// Does the guardian's work if this process was started as a guardian, and returns when the parent has exited.
 /// Otherwise, returns `None` immediately.
 pub(crate) fn guard_if_asked() -> Option<ExitCode> {
     let mut args = std::env::args_os();

@@ -11,7 +11,7 @@ use crate::process::shells;
 /// A command line with placeholders for the key.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Template {
-    /// The name of the program with its placeholders.
+    /// The name of the program, with its placeholders, as the user wrote it.
     given: OsString,
     program: Word,
     args: Vec<Word>,

@@ -98,7 +98,7 @@ impl Runner {
         let (attempts, priority) = (lease.attempt(), lease.priority());
         let recorded = tokio::select! {
             // The completion is polled first. If the remote queue has already recorded the outcome, that result is
-            // used even while the program is being killed.
+            // used, even if the second after a kill has passed.
             biased;
             recorded = lease.complete(&outcome) => recorded,
             () = self.wait_after_kill() => Err("outcome not recorded in time; the key runs again".to_owned()),

@@ -119,8 +119,8 @@ impl OutputOrder {
         }
     }
 
-    /// Writes all held output when the program ends. Earlier places may not be over, because a stopped program leaves
-    /// keys.
+    /// Writes all held output when the program ends. Some earlier places may still be open, because a stopped program
+    /// leaves keys in the queue.
     pub(super) async fn release_all(&self, output: &Output) -> io::Result<()> {
         let mut held = self.held.lock().await;
         while let Some((&place, _)) = held.outputs.first_key_value() {

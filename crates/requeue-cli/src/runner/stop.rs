@@ -24,7 +24,7 @@ pub(super) struct Stop {
     input: Mutex<Option<PipeWriter>>,
     /// True if the last command has completed.
     is_over: AtomicBool,
-    /// True if standard output was closed before the run was over.
+    /// True if standard output was closed before the last command completed.
     is_cut_off: AtomicBool,
 }
 
@@ -66,7 +66,7 @@ impl Stop {
 
     /// Records that standard output is closed. The caller must call this when it finds that.
     pub(super) fn cut_off(&self) {
-        // If the output is closed after the last command, no output is lost. The flag stays unset.
+        // If the output is closed after the last command, no output is lost, so the flag stays unset.
         self.is_cut_off.fetch_or(!self.is_over.load(Ordering::Relaxed), Ordering::Relaxed);
     }
 

@@ -306,7 +306,7 @@ pub(super) fn runs_text(runs: &[PastRun]) -> String {
             took.and_then(api_duration)
                 .map(|took| format!("took {}", duration::format_length(took))),
             worker.as_ref().map(|worker| format!("worker {worker}")),
-            // Most errors of commands already contain the exit status. It is then not repeated.
+            // Most errors of commands already contain the exit status. In this case, the exit status is left out.
             exit_status
                 .filter(|_| !is_status(error.as_deref()))
                 .map(|status| format!("exit status: {status}")),
