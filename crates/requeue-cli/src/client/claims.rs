@@ -536,7 +536,7 @@ async fn serve_getters(
             Ok(leases) => {
                 pauses_between = pauses();
                 for mut lease in leases {
-                    // A slot may no longer wait. The lease then goes to the next slot. A lease without a slot is
+                    // A slot may have stopped waiting. The lease then goes to the next slot. A lease without a slot is
                     // dropped, which releases its key.
                     while let Some(waiter) = waiters.pop_front() {
                         match waiter.send(lease) {

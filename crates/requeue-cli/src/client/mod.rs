@@ -29,7 +29,7 @@ use crate::key::escaped;
 use crate::tls::Connector;
 use crate::traces::own_headers;
 
-/// The time limit of a request. A request that changes all keys of a large queue takes minutes.
+/// The time limit of a request. A request that changes all keys of a large queue can take minutes.
 const PATIENCE: Duration = Duration::from_secs(300);
 
 /// The maximum size of an answer, in bytes. A page contains 256 keys of up to 4 KiB, with their errors.

@@ -108,7 +108,7 @@ pub(crate) fn read_changes(
                 false
             }
             None => {
-                // Invalid records at the end of the input are skipped without a call of `apply_pending`.
+                // Empty or invalid records at the end of the input have caused no call of `apply_pending`.
                 sink.apply_pending();
                 return Ok(!records.from.get_ref().is_cut);
             }

@@ -1,4 +1,4 @@
-//! The wait of the reader thread for space, while the program already holds `--max-keys` keys.
+//! Lets the reader thread wait for space while the program already holds `--max-keys` keys.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
