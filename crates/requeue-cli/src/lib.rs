@@ -13,8 +13,8 @@
 //! 6. `args`: flags, help texts, and the configuration that results from them
 //! 7. `client`: the client of `--server`
 //! 8. `runner`: takes keys from the queue, runs their commands, and completes them
-//! 9. `files`, `store`, `watch`: the subcommands with keys from directories, from a store or from Kubernetes 10.
-//!    `pages`, `replay`, and this file
+//! 9. `files`, `store`, `watch`: the subcommands with keys from directories, from a store or from Kubernetes
+//! 10. `pages`, `replay`, and this file
 
 // On other platforms, `main.rs` only prints a message.
 #![cfg(unix)]

@@ -14,8 +14,8 @@ use crate::runner::Runner;
 /// Applies the changes that the reader thread reads to the queue in memory.
 pub(crate) struct LocalSink {
     runner: Arc<Runner>,
-    /// An upper bound of the number of held keys. It stays an upper bound because only the reader thread adds keys
-    /// from the input.
+    /// An upper bound of the number of held keys. Keys that clients of the dashboard have added since the last call of
+    /// `make_room` are left out.
     held: usize,
 }
 

@@ -48,7 +48,7 @@ impl Window {
     }
 }
 
-/// When a key runs next after a failed attempt.
+/// The time at which a key runs next after a failed attempt.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Again {
     After(Duration),

@@ -17,7 +17,7 @@ use crate::exit::{Exit, Refusal, error_chain};
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Server {
     pub(crate) url: String,
-    /// The context in the kubeconfig. `None` in a pod without a kubeconfig.
+    /// The name of the context in the kubeconfig. `None` in a pod without a kubeconfig.
     pub(crate) context: Option<String>,
     /// The program that fetches credentials, if the kubeconfig names one as an exec plugin.
     pub(crate) plugin: Option<String>,
