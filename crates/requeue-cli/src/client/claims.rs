@@ -206,7 +206,7 @@ impl ServerLease {
 
 impl Drop for ServerLease {
     fn drop(&mut self) {
-        // Without a runtime, the process is exiting. The key is then free when its lease expires.
+        // Without a runtime, the process is exiting. Its lease then expires, and the server delivers the key again.
         let (Some(shared), Ok(runtime)) = (self.shared.take(), Handle::try_current()) else {
             return;
         };

@@ -22,8 +22,8 @@ pub(crate) struct Groups {
     /// The group of the command in each slot. A group is removed under the lock in which its leader is reaped. Until
     /// then, the system does not reuse the leader's process ID.
     running: Mutex<Vec<Option<Group>>>,
-    /// Locked for reading while a command starts and is added to `running`. Locked for writing to send a signal to all
-    /// commands. Otherwise, the signal would miss a command that is not in `running` yet.
+    /// The read lock is held while a command starts and is added to `running`. A signal to all commands takes the
+    /// write lock. Otherwise, the signal would miss a command that is not in `running` yet.
     starting: RwLock<()>,
     /// The process that kills the commands if this process is killed.
     pub(crate) guardian: Option<Guardian>,

@@ -20,7 +20,7 @@ const IN_MEMORY: usize = 8 << 20;
 /// The places of the keys, and the held output.
 #[derive(Debug, Default)]
 pub(super) struct OutputOrder {
-    /// Locked by a slot while it takes a key from the queue and gives the key its place.
+    /// A slot holds this lock while it takes a key from the queue and gives the key its place.
     turn: tokio::sync::Mutex<()>,
     places: Mutex<Places>,
     held: tokio::sync::Mutex<Held>,

@@ -126,7 +126,8 @@ impl Fixture {
         Self { dir, tree, calls }
     }
 
-    /// Runs the first scan. Returns the files that changed after a time that is later than the times of all files.
+    /// Runs the first scan. The scan reports only files that changed after a time in the future, so it normally
+    /// returns none.
     fn start(&mut self) -> Vec<String> {
         let changes = self.tree.first_scan(SystemTime::now() + std::time::Duration::from_secs(60));
         self.named(changes.unwrap())
