@@ -150,7 +150,7 @@ pub(crate) fn parse_limit(text: &str) -> Result<GroupLimit, &'static str> {
     limit_or_none(text, WRONG)
 }
 
-/// Parses the common limit of all groups that have no limit of their own, or `none` for no limit.
+/// Parses the common limit of all groups without a separate limit, or `none` for no limit.
 pub(crate) fn parse_default_limit(text: &str) -> Result<GroupLimit, &'static str> {
     const WRONG: &str =
         "expected a number from 1 to 4294967295, or `none`; `requeue pause` stops a queue";

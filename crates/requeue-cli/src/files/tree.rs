@@ -460,7 +460,7 @@ impl Tree {
             && known.id == meta.stamp.id
             && known.is_read
         {
-            // The entries of the directory have events of their own.
+            // The entries of the directory have separate events.
             return;
         }
         self.place_entry(&opened, name, &meta, root, Trust::Nothing, stack);

@@ -200,7 +200,7 @@ pub(crate) fn guard_if_asked() -> Option<ExitCode> {
     args.next().filter(|name| name == NAME)?;
     Some(match guard_parent(args.next()) {
         Ok(()) => Exit::Done.into(),
-        // The parent has exited, so nobody would read a message.
+        // The parent has exited, so no one would read a message.
         Err(_) => Exit::Failure.into(),
     })
 }

@@ -25,7 +25,7 @@ const PAGE: usize = 10_000;
 /// A change of one group, or of the common limit of all groups without their own limit.
 struct Change {
     action: GroupAction,
-    /// The name of the group. `None` for all groups that have no limit of their own.
+    /// The name of the group. `None` for all groups without a separate limit.
     group: Option<String>,
     limit: Option<u32>,
     weight: Option<u32>,

@@ -141,7 +141,7 @@ impl Objects {
         self.known.lock().remove(key);
     }
 
-    /// Returns the next step for an object. Returns `None` if nothing is to be done.
+    /// Returns the next step for an object. Returns `None` if no step is needed.
     pub(crate) fn next_wish(&self, key: &[u8]) -> Option<Wish> {
         self.wish_for(self.known.lock().get(key)?)
     }
