@@ -34,7 +34,7 @@ impl Remote {
         }
     }
 
-    /// Makes the queue deliver no more keys when all its keys are complete, in all processes.
+    /// Closes the queue for this process when no process has keys left.
     pub(super) fn shut_down_when_idle(&self) {
         match self {
             Self::Store(queue) => queue.shut_down_when_idle(),
