@@ -4,29 +4,31 @@ use std::time::Duration;
 
 use jiff::{SignedDuration, Span, SpanRelativeTo};
 
-/// Parses "1.5s", "2m", "1h 30m", "1d", "2w", or a number of seconds. A day has 24 hours.
+/// Parses a duration such as "1.5s", "2m", "1h 30m", "1d" or "2w", or a number of seconds. A day has 24 hours.
 pub fn parse_duration(text: &str) -> Result<Duration, &'static str> {
     const WRONG: &str =
         "expected a time like 1.5s, 500ms, 2m, 1h30m, 1d or 2w, or a number of seconds";
-    // Plain numbers are parsed first, because jiff requires a unit.
+    // A number without a unit is parsed first, because jiff requires a unit.
     if let Ok(seconds) = text.parse::<f64>() {
         return Duration::try_from_secs_f64(seconds).map_err(|_| WRONG);
     }
-    // Only spans have days and weeks. Months and years are refused, because their length varies.
+    // `SignedDuration` accepts no days or weeks, so the text is parsed again as a `Span`. Months and years are
+    // refused, because their lengths vary.
     let duration = text
         .parse::<SignedDuration>()
         .or_else(|_| text.parse::<Span>()?.to_duration(SpanRelativeTo::days_are_24_hours()));
     Duration::try_from(duration.map_err(|_| WRONG)?).map_err(|_| WRONG)
 }
 
-/// A quiet time, and the longest wait.
+/// The quiet time of a debounced add, and the longest time for which adds can postpone the run.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Debounce {
     pub(crate) quiet: Duration,
     pub(crate) most: Duration,
 }
 
-/// Parses "300ms" or "300ms,5s": a quiet time, and the longest wait, by default ten times the quiet time.
+/// Parses "300ms" or "300ms,5s": the quiet time, and the longest time for which adds can postpone the run. The default
+/// of the second value is ten times the first.
 pub(crate) fn parse_debounce(text: &str) -> Result<Debounce, String> {
     let (quiet, most) =
         text.split_once(',').map_or((text, None), |(quiet, most)| (quiet, Some(most)));
@@ -38,7 +40,7 @@ pub(crate) fn parse_debounce(text: &str) -> Result<Debounce, String> {
     Ok(Debounce { quiet, most })
 }
 
-/// Formats a measured time as "1.2s", "1m 1s" or "1h 2m 3s".
+/// Formats a measured time, for example as "1.2s", "1m 1s" or "1h 2m 3s".
 pub(crate) fn shown(elapsed: Duration) -> String {
     let seconds = elapsed.as_secs();
     match (seconds / 3600, seconds / 60 % 60) {
@@ -48,7 +50,7 @@ pub(crate) fn shown(elapsed: Duration) -> String {
     }
 }
 
-/// Formats the duration of a wait or run, with milliseconds for short durations.
+/// Formats the duration of a wait or a run. Short durations are in milliseconds.
 pub(crate) fn format_length(length: Duration) -> String {
     match (length.as_secs_f64() * 1e3).round() {
         millis if millis < 1e3 => format!("{millis}ms"),
@@ -56,7 +58,7 @@ pub(crate) fn format_length(length: Duration) -> String {
     }
 }
 
-/// Formats a quantile of measured times, which is exact to within 12 %: "120µs", "85ms" or "5.9s".
+/// Formats a quantile of measured times, for example as "120µs", "85ms" or "5.9s". The value is exact to within 12 %.
 pub(crate) fn format_quantile(time: Duration) -> String {
     match time.as_millis() {
         0..10 => format!("{}µs", time.as_micros()),
@@ -65,11 +67,11 @@ pub(crate) fn format_quantile(time: Duration) -> String {
     }
 }
 
-/// Formats a configured time without loss: "500ms", "1m 30s", "1h".
+/// Formats a configured time without rounding, for example as "500ms", "1m 30s" or "1h".
 pub(crate) fn format_exact(limit: Duration) -> String {
     match SignedDuration::try_from(limit) {
         Ok(limit) => format!("{limit:#}"),
-        // Only a time of more than 292 billion years has no such form.
+        // Only a time of more than 292 billion years cannot be converted.
         Err(_) => format!("{}s", limit.as_secs()),
     }
 }

@@ -1,32 +1,32 @@
-//! Exit codes, refusals, and messages while no run writes to standard error.
+//! Exit codes, refusals, and the messages of subcommands that do not run commands.
 
 use std::io::{ErrorKind, Write};
 use std::process::ExitCode;
 
 use crate::key::{printable, without_controls};
 
-/// The exit codes, which `--help` lists.
+/// The exit codes. `--help` lists them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 pub(crate) enum Exit {
     /// All keys succeeded.
     Done = 0,
-    /// A key was given up.
+    /// At least one key was given up.
     GivenUp = 1,
-    /// The command line is wrong. clap exits with the same code.
+    /// The command line is wrong. clap uses the same code.
     Usage = 2,
-    /// A record of the input was not a key.
+    /// At least one record of the input was not a valid key.
     BadInput = 3,
-    /// `--halt` stopped the run.
+    /// The program stopped because the limit of `--halt` was reached.
     Halted = 4,
     /// The API server does not have the resource, or denies access to it.
     #[cfg(feature = "kube")]
     Denied = 5,
-    /// The program itself failed. Neither a command nor the user caused this.
+    /// The program itself failed, for a reason that is neither a command nor the user.
     Failure = 125,
-    /// The command cannot be executed.
+    /// The command's program cannot be executed.
     NotExecutable = 126,
-    /// The command was not found.
+    /// The command's program was not found.
     NotFound = 127,
 }
 
@@ -36,16 +36,16 @@ impl From<Exit> for ExitCode {
     }
 }
 
-/// The result of a subcommand that ran.
+/// The result of a subcommand that has run.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Ended {
     Exit(Exit),
-    /// The process must kill itself with the signal that stopped the run, so that a shell or an init system recognizes
-    /// the cause.
+    /// The process must kill itself with this signal, which stopped the program. A shell or an init system then
+    /// recognizes the cause.
     Signal(i32),
 }
 
-/// The message and exit code of a subcommand that did not run.
+/// The message and the exit code of a subcommand that could not run.
 #[derive(Debug)]
 pub(crate) struct Refusal {
     pub(crate) exit: Exit,
@@ -64,14 +64,14 @@ impl Refusal {
 
 /// Formats an error and its sources, separated by `: `.
 ///
-/// The similar function in requeue-store cannot replace this one, because a build without stores lacks that crate, and
-/// errors of kube print their source in the middle.
+/// requeue-store has a similar function, which cannot replace this one. A build without stores does not contain that
+/// crate, and errors of kube print their source in the middle of their text.
 pub(crate) fn error_chain(error: &(dyn std::error::Error + 'static)) -> String {
     let mut text = error.to_string();
     let mut source = error.source();
     while let Some(error) = source {
         let more = error.to_string();
-        // A source that the text already contains is omitted, because some errors print their source.
+        // Some errors print their source. A source that the text already contains is left out.
         if !text.contains(&more) {
             text = format!("{text}: {more}");
         }
@@ -80,31 +80,31 @@ pub(crate) fn error_chain(error: &(dyn std::error::Error + 'static)) -> String {
     text
 }
 
-/// Writes lines to standard output. The lines may contain text of a server or of another user, so control characters
-/// are escaped. Returns false if the reader has closed the pipe.
+/// Writes lines to standard output. The lines may contain text from a server or from another user, so control
+/// characters are escaped. Returns false if the reader of standard output has closed it.
 pub(crate) fn print_output(lines: &[u8]) -> Result<bool, Refusal> {
     match std::io::stdout().write_all(&without_controls(lines)) {
         Ok(()) => Ok(true),
-        // The reader may stop early, as `head` does, which is not an error.
+        // The reader may close the pipe early, as `head` does. This is not an error.
         Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(false),
         Err(error) => Err(Refusal::failure(format!("standard output: {error}"))),
     }
 }
 
-/// Writes a message to standard error, while nothing else writes there. Ignores errors, because they cannot be reported
-/// elsewhere.
+/// Writes a message to standard error. The caller must ensure that no other task writes there. If the write fails, the
+/// error is ignored, because it cannot be reported anywhere.
 pub(crate) fn complain(message: &str) {
     let _ = std::io::stderr().write_all(&message_line(message));
 }
 
-/// Returns a message as a line of standard error. The message may contain text of a server or of another user, so it is
-/// escaped here, for all messages.
+/// Returns a message as a line for standard error. The message may contain text from a server or from another user.
+/// All messages pass through this function, so it escapes them.
 pub(crate) fn message_line(message: &str) -> Vec<u8> {
     format!("requeue: {}\n", printable(message)).into_bytes()
 }
 
-/// Writes the message of a refusal. The message about a wrong command line may have several lines, because all of its
-/// text comes from the program and its user.
+/// Writes the message of a refusal. The message about a wrong command line may have several lines. Its text comes only
+/// from this program and its user, so its newlines are not escaped.
 pub(crate) fn print_refusal(Refusal { exit, message }: &Refusal) {
     match exit {
         Exit::Usage => {

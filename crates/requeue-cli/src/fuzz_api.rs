@@ -1,4 +1,4 @@
-//! The interface of the fuzz targets: parsers of the program, with results of public types.
+//! The functions that the fuzz targets call. They wrap the parsers of the program, and return public types.
 
 use std::ffi::{OsStr, OsString};
 use std::io::BufReader;
@@ -19,14 +19,15 @@ pub use crate::key::shown;
 use crate::process::template::{Tag, Template};
 use crate::serve::parse_address;
 
-/// The change that a record asks for.
+/// The change that a record describes.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Asked {
     Add { key: Vec<u8>, after: Option<Duration>, merge: Merge, priority: i32 },
     Cancel { key: Vec<u8> },
 }
 
-/// Reads the records of `input` through a buffer of `buffer` bytes. Returns the change or the error message of each.
+/// Reads the records of `input` through a buffer of `buffer` bytes. Returns the change or the error message of each
+/// record.
 pub fn read(
     is_json: bool,
     delimiter: u8,
@@ -38,7 +39,7 @@ pub fn read(
     let format = Format { kind, delimiter, max_record };
     let mut records = Records::new(BufReader::with_capacity(buffer, input), format);
     let mut all = Vec::new();
-    // Reading from memory does not fail.
+    // The input is in memory, so a read does not fail.
     while let Ok(Some(record)) = records.next_record() {
         let record = record.map(<[u8]>::to_vec);
         let number = records.number;
@@ -64,12 +65,12 @@ pub fn written(key: &[u8], priority: i32) -> Vec<u8> {
     written.to_bytes()
 }
 
-/// Parses a number of retries; `None` means no limit.
+/// Parses a number of retries. `None` means no limit.
 pub fn retries(text: &str) -> Result<Option<u32>, &'static str> {
     parse_retries(text).map(|retries| retries.0)
 }
 
-/// Parses a list of exit codes. Returns the numbers from 0 to `among` - 1.
+/// Parses a list of exit codes. Returns the codes from 0 to `among` - 1 that the list contains.
 pub fn codes(text: &str, among: i32) -> Result<Vec<i32>, &'static str> {
     let codes = parse_codes(text)?;
     Ok((0..among).filter(|&exit| codes.contain(exit)).collect())
@@ -80,12 +81,12 @@ pub fn halt(text: &str) -> Result<String, &'static str> {
     parse_halt(text).map(|halt| format!("{:?}", halt.0))
 }
 
-/// Parses the address of the dashboard. Returns the `Debug` text of the value.
+/// Parses the address of the dashboard. Returns the `Debug` text of the address.
 pub fn address(text: &str) -> Result<String, &'static str> {
     parse_address(text).map(|address| format!("{address:?}"))
 }
 
-/// Returns the program and the arguments that run for a key.
+/// Returns the program and its arguments, as they run for a key.
 pub fn filled(
     command: Vec<OsString>,
     mark: Option<&OsStr>,
@@ -95,7 +96,7 @@ pub fn filled(
     Ok(std::iter::once(template.program_for(key)).chain(template.args_for(key)).collect())
 }
 
-/// Returns the text at the beginning of each line of a command's output.
+/// Returns the text at the start of each line of a command's output.
 pub fn tag(text: &OsStr, mark: Option<&OsStr>, key: &[u8]) -> Result<Vec<u8>, String> {
     Tag::from_text(text, mark).map(|tag| tag.text_for(key)).map_err(|refusal| refusal.message)
 }

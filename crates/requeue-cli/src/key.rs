@@ -1,20 +1,20 @@
-//! Keys, and bytes as printable text. Keys are untrusted, so they must neither break a line nor reach a terminal as
-//! control characters.
+//! Keys, and the conversion of bytes to printable text. Keys are untrusted. A key must neither break a line of output
+//! nor send control characters to a terminal.
 
 use std::hash::RandomState;
 
-/// The unit of deduplication, retry and exclusion: the bytes of a record. A key is boxed to save memory, because the
-/// program may hold a million keys.
+/// The bytes of a record, which name something to work on. A boxed slice saves memory, because the program may hold a
+/// million keys.
 pub(crate) type Key = Box<[u8]>;
 
-/// The queue of a run. Keys may come from an attacker, and the dashboard lists them in the order of their
-/// hashes. SipHash prevents an attacker from choosing keys with equal hashes.
+/// The queue of the program. An attacker may choose keys, and the dashboard lists keys in the order of their hashes.
+/// With SipHash, an attacker cannot find keys with equal hashes.
 pub(crate) type KeyQueue = requeue::Queue<Key, RandomState>;
 
-/// The length of the longest key in bytes: the longest argument that exec accepts on Linux.
+/// The length of the longest key, in bytes. This is the longest argument that exec accepts on Linux.
 pub(crate) const LONGEST: usize = 131_071;
 
-/// Formats bytes as printable text on one line, in quotes. Omits all bytes after the first 200.
+/// Formats bytes as printable text on one line, in quotes. Leaves out all bytes after the first 200.
 pub(crate) fn escaped(bytes: &[u8]) -> String {
     const SHOWN: usize = 200;
     let text = escape(&bytes[..bytes.len().min(SHOWN)], &['"', '\\']);
@@ -26,14 +26,14 @@ pub fn shown(bytes: &[u8]) -> String {
     escape(bytes, &['\\'])
 }
 
-/// Formats text, which may be untrusted, as printable text on one line. Keys in the text are already escaped, so
-/// backslashes and quotes stay unchanged.
+/// Formats untrusted text as printable text on one line. Keys in the text have already been escaped, so backslashes
+/// and quotes stay unchanged.
 pub(crate) fn printable(text: &str) -> String {
     escape(text.as_bytes(), &[])
 }
 
-/// Escapes the characters that can change a terminal, except newlines and tabs. The escapes are valid in JSON, so
-/// escaped JSON has the same meaning.
+/// Escapes the characters that can control a terminal, except newlines and tabs. The escapes are valid in JSON, so
+/// escaped JSON keeps its meaning.
 pub(crate) fn without_controls(bytes: &[u8]) -> Vec<u8> {
     let is_bidi = |char| matches!(char, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
     let mut text = Vec::with_capacity(bytes.len());
@@ -57,7 +57,7 @@ fn escape(bytes: &[u8], special: &[char]) -> String {
     for chunk in bytes.utf8_chunks() {
         for char in chunk.valid().chars() {
             match char {
-                // `escape_debug` would escape quotes, which names may contain.
+                // `escape_debug` would also escape quotes, which names may contain.
                 '\'' | '"' | '\\' if !special.contains(&char) => text.push(char),
                 _ => text.extend(char.escape_debug()),
             }

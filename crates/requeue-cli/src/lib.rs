@@ -1,12 +1,13 @@
-//! The program `requeue`: runs a command per key of a stream, of a queue in a store, or per file or Kubernetes object
-//! that changes. The crate is a library only for its tests and fuzz targets, and has no public interface.
+//! The program `requeue`. It runs a command for each key: of an input stream, of a queue in a store, or for each file
+//! or Kubernetes object that changes. The crate is a library only for its tests and fuzz targets, and has no public
+//! interface.
 //!
-//! A module imports only modules of the lines above it, or of the same folder, and there are no import
-//! cycles:
+//! A module imports only modules from lines above its own line, or from its own folder. No modules import each other
+//! in a cycle:
 //!
 //! 1. `exit`, `key`, `duration`: exit codes and refusals; keys and durations as text
 //! 2. `process`: commands, their process groups, signals and time limits
-//! 3. `input`: records, and the changes that they ask for
+//! 3. `input`: records, and the changes that they describe
 //! 4. `output`: standard output and error, and the files that the program writes
 //! 5. `serve`: the dashboard
 //! 6. `args`: flags, help texts, and the configuration that results from them
@@ -48,13 +49,13 @@ use crate::exit::Ended;
 
 /// Runs the program with the arguments of this process, and returns its exit code.
 pub fn main() -> ExitCode {
-    // This comes before the arguments are parsed, because the guardian's arguments are not flags.
+    // The arguments of the guardian are not flags, so this check comes before the arguments are parsed.
     if let Some(code) = process::guardian::guard_if_asked() {
         return code;
     }
     let Cli { command, .. } = match Cli::of_process() {
         Ok(cli) => cli,
-        // This branch also handles --help and --version, which clap prints to standard output.
+        // clap also returns the texts of --help and --version as an error, and prints them to standard output.
         Err(error) => error.exit(),
     };
     let ended = match command {

@@ -23,10 +23,10 @@ pub(crate) fn print_completions(shell: Shell) -> Result<Ended, Refusal> {
     Ok(Ended::Exit(Exit::Done))
 }
 
-/// Writes a page for the program, and a page for each subcommand.
+/// Writes a manual page for the program, and one for each subcommand.
 pub(crate) fn write_manual(dir: &Path) -> Result<Ended, Refusal> {
     let mut requeue = Cli::command().disable_help_subcommand(true);
-    // This sets the full name of each subcommand, which is the name of its page.
+    // `build` sets the full name of each subcommand, which becomes the name of its page.
     requeue.build();
     write_pages(requeue, dir).map_err(|error| {
         Refusal::failure(format!("{}: {error}", escaped(dir.as_os_str().as_bytes())))
@@ -40,7 +40,8 @@ fn write_pages(command: Command, dir: &Path) -> io::Result<()> {
         write_pages(command.clone(), dir)?;
     }
     let sections = Sections::for_subcommand(command.get_name());
-    // Without this, the generator would omit the text of a flag that is hidden in the short help and has no long text.
+    // The generator would otherwise leave out the text of a flag that is hidden in the short help and has no long
+    // text.
     let command = command.mut_args(|arg| arg.hide_short_help(false));
     let man = Man::new(command).source(concat!("requeue ", env!("CARGO_PKG_VERSION")));
     let mut page = Vec::new();
@@ -55,14 +56,14 @@ fn write_pages(command: Command, dir: &Path) -> io::Result<()> {
         man.render(&mut page)?;
     }
     let path = dir.join(man.get_filename());
-    // The old file is removed first, so that the page is not written through a link of another user.
+    // The old file is removed first. Otherwise, the page could be written through a link of another user.
     match fs::remove_file(&path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
         _ => File::create_new(path)?.write_all(&page),
     }
 }
 
-/// The part of a page that is not about flags.
+/// The parts of a page after the flags.
 fn after_options(sections: &Sections) -> Roff {
     let mut roff = Roff::new();
     for (title, items) in sections.titled_lists() {

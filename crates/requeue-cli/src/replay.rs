@@ -10,7 +10,7 @@ use crate::exit::{Ended, Exit, Refusal, complain, print_output};
 use crate::key::escaped;
 use crate::output::summary::counted;
 
-/// Replays the recording in `file`, and prints each event with the state after it.
+/// Replays the recording in `file`. Prints each event, and the state of its key after the event.
 pub(crate) fn replay(file: &Path) -> Result<Ended, Refusal> {
     let name = escaped(file.as_os_str().as_bytes());
     let bytes =
@@ -26,7 +26,7 @@ pub(crate) fn replay(file: &Path) -> Result<Ended, Refusal> {
     let mut replay = recording.replay();
     for step in &mut replay {
         match step {
-            // The reader may stop early, as `head` does.
+            // The reader of the output may close it early, as `head` does.
             Ok(step) if !print_output(lines_of(&recording, &step).as_bytes())? => {
                 return Ok(Ended::Exit(Exit::Done));
             }
@@ -53,7 +53,7 @@ pub(crate) fn replay(file: &Path) -> Result<Ended, Refusal> {
     Ok(Ended::Exit(Exit::Done))
 }
 
-/// Returns a line for each event of a step. The last line has the state of the key after the step.
+/// Returns a line for each event of a step. The last line also contains the state of the key after the step.
 fn lines_of(recording: &Recording, step: &Step) -> String {
     let mut lines = String::new();
     for (index, event) in step.events.iter().enumerate() {

@@ -1,4 +1,4 @@
-//! `--serve`: the dashboard of a run, available while the run lasts.
+//! `--serve`: the dashboard of the program, which is served until the program ends.
 
 use std::fs::Metadata;
 use std::io::{self, ErrorKind};
@@ -31,7 +31,7 @@ use crate::token::read_token;
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Address {
     Tcp {
-        /// A name or an address, or `None` for loopback.
+        /// A host name or an IP address. `None` stands for the loopback address.
         host: Option<String>,
         port: u16,
     },
@@ -65,17 +65,17 @@ pub(crate) fn parse_address(text: &str) -> Result<Address, &'static str> {
 #[derive(Clone, Debug)]
 pub(crate) struct Serve {
     pub(crate) address: Address,
-    /// The tokens of `--serve-admin`.
+    /// The tokens that permit changes, if `--serve-admin` is set.
     pub(crate) tokens: Tokens,
-    /// The longest time for which a key should be ready.
+    /// The longest time for which a key should be ready before it starts.
     pub(crate) target: Option<Duration>,
     pub(crate) tls: Option<ServerTls>,
 }
 
-/// The tokens of a dashboard, with their roles.
+/// The tokens of a dashboard, each with its roles.
 pub(crate) type Tokens = Vec<(Role, AccessToken)>;
 
-/// Reads tokens from a file, or from its variable.
+/// Reads tokens from `file`, or from the environment variable for tokens if there is no file.
 pub(crate) fn read_tokens(file: Option<&Path>) -> Result<Tokens, Refusal> {
     parse_tokens(&read_token(file)?).map_err(|why| {
         let of = match file {
@@ -86,12 +86,12 @@ pub(crate) fn read_tokens(file: Option<&Path>) -> Result<Tokens, Refusal> {
     })
 }
 
-/// Parses tokens, one on each line. Roles may precede a token, as in `add,work TOKEN`. A token without roles has the role
-/// `admin`. `sha256:HASH` is the token with this hash.
+/// Parses tokens, one on each line. Roles can precede a token, as in `add,work TOKEN`. A token without roles has the
+/// role `admin`. `sha256:HASH` stands for the token with this hash.
 fn parse_tokens(text: &str) -> Result<Tokens, String> {
     let mut tokens = Tokens::new();
-    // An empty text is an empty token, which is refused. The errors contain no part of a line, because each part may be
-    // a secret.
+    // An empty text contains one empty token, which is refused. Each part of a line may be secret, so no error
+    // contains a part of a line.
     for (number, line) in (1..).zip(text.split('\n').map(str::trim)) {
         let (roles, token) = match line.split_once([' ', '\t']) {
             Some((roles, token)) => (roles, token.trim_start()),
@@ -119,7 +119,7 @@ fn parse_tokens(text: &str) -> Result<Tokens, String> {
     Ok(tokens)
 }
 
-/// The socket of the dashboard, bound before the run starts.
+/// The bound socket of a dashboard that is not served yet.
 pub(crate) struct Listener {
     tokens: Tokens,
     target: Option<Duration>,
@@ -132,14 +132,14 @@ pub(crate) struct Listener {
 enum Socket {
     Tcp {
         listener: TcpListener,
-        /// The host that the flag names.
+        /// The host that the user wrote in the flag.
         asked: Option<String>,
     },
     Unix(UnixListener, SocketFile),
 }
 
 impl Listener {
-    /// Binds the socket. Returns `None` without `--serve`.
+    /// Binds the socket. Returns `None` if `--serve` is missing.
     pub(crate) async fn bind_if_asked(serve: Option<&Serve>) -> Result<Option<Self>, Refusal> {
         match serve {
             Some(serve) => Self::bind(serve).await.map(Some),
@@ -147,7 +147,7 @@ impl Listener {
         }
     }
 
-    /// Returns true if clients can change the queue with a token.
+    /// Returns true if clients with a token can change the queue.
     pub(crate) const fn has_tokens(&self) -> bool {
         !self.tokens.is_empty()
     }
@@ -238,15 +238,15 @@ impl Listener {
     }
 }
 
-/// The file of a socket, which is removed on drop.
+/// The file of a Unix socket. It is removed when this value is dropped.
 struct SocketFile {
     path: PathBuf,
     identity: (u64, u64),
 }
 
 impl SocketFile {
-    /// Binds a socket that only its owner can connect to. Replaces an existing socket only if no process listens at it.
-    /// Replaces no other kind of file.
+    /// Binds a socket to which only its owner can connect. Replaces an existing socket if no process listens on it.
+    /// Refuses to replace any other file.
     async fn bind(path: &Path) -> io::Result<(UnixListener, Self)> {
         match path.symlink_metadata() {
             Ok(found) if !found.file_type().is_socket() => {
@@ -260,7 +260,7 @@ impl SocketFile {
                     let why = "another process uses this socket";
                     return Err(io::Error::new(ErrorKind::AddrInUse, why));
                 }
-                // The process that bound the socket is dead.
+                // The process that bound the socket has exited.
                 Err(error) if error.kind() == ErrorKind::ConnectionRefused => {
                     std::fs::remove_file(path)?;
                 }
@@ -269,13 +269,13 @@ impl SocketFile {
             Err(error) if error.kind() == ErrorKind::NotFound => {}
             Err(error) => return Err(error),
         }
-        // The mask determines the mode of the socket at its creation. Files that other threads create at the same time
-        // get fewer rights.
+        // The mask determines the mode of the socket when it is created. If another thread creates a file at the same
+        // time, that file gets fewer rights than usual.
         let mask = umask(Mode::from_raw_mode(0o177));
         let bound = UnixListener::bind(path);
         umask(mask);
         let listener = bound?;
-        // The identity distinguishes this file from a socket that another process binds later.
+        // The identity distinguishes this file from a socket that another process binds at the same path later.
         let found = path.symlink_metadata()?;
         let identity = (found.dev(), found.ino());
         Ok((listener, Self { path: path.to_owned(), identity }))
@@ -285,16 +285,16 @@ impl SocketFile {
 impl Drop for SocketFile {
     fn drop(&mut self) {
         let is_ours = |found: Metadata| (found.dev(), found.ino()) == self.identity;
-        // The identity is compared, because another process may have replaced the file.
+        // Another process may have replaced the file, so the identity is compared.
         if self.path.symlink_metadata().is_ok_and(is_ours) {
-            // A failure is ignored, because the next process replaces the file.
+            // If the removal fails, the next process replaces the file.
             let _ = std::fs::remove_file(&self.path);
         }
     }
 }
 
-/// Returns the dashboard of a queue in a store. The hint omits the address of the store, because the address may
-/// contain a password.
+/// Returns the dashboard of a queue in a store. The hint leaves out the URL of the store, because the URL may contain
+/// a password.
 pub(crate) fn store_site(queue: &requeue_store::Queue) -> Builder<requeue_store::Key> {
     let hint = format!("requeue add --store URL --queue {} KEY", queue.name().maybe_quote());
     Site::of_store(queue.clone()).hint(hint)
@@ -310,20 +310,21 @@ pub(crate) fn all_queues_site(
         .hint("requeue add --store URL --queue {queue} KEY")
 }
 
-/// Completes the dashboard at this address, which is `None` for a Unix socket. `asked` is the host in the flag.
+/// Completes the dashboard at this address. The address is `None` for a Unix socket. `asked` is the host that the user
+/// wrote in the flag.
 fn complete_site<K>(
     mut site: Builder<K>,
     registry: Registry,
     address: Option<SocketAddr>,
     asked: Option<&str>,
 ) -> Site {
-    // Most file descriptors must remain for the commands.
+    // The connections get only a part of the file descriptors, because the commands need the others.
     let descriptors = rustix::process::getrlimit(Resource::Nofile).current;
     let most = descriptors.map_or(64, |descriptors| (descriptors / 8).clamp(2, 64) as usize);
     site = site.registry(Arc::new(registry)).max_connections(most);
     match address {
         Some(address) if address.ip().is_unspecified() => {
-            // The site accepts requests to all addresses of this machine, and to its name.
+            // The site accepts requests to all addresses of this machine, and to its host name.
             let system = rustix::system::uname();
             site = site.any_address().host(&system.nodename().to_string_lossy());
         }
@@ -336,7 +337,7 @@ fn complete_site<K>(
     site.build()
 }
 
-/// The dashboard while it is served.
+/// A dashboard that is served.
 pub(crate) struct Page {
     site: Site,
     server: JoinHandle<io::Result<()>>,
@@ -344,7 +345,7 @@ pub(crate) struct Page {
 }
 
 impl Page {
-    /// Notifies viewers of the end of the run, and stops the server. This takes at most a second.
+    /// Tells the connected browsers that the program ends, and stops the server. Takes at most a second.
     pub(crate) async fn shutdown(self) {
         self.site.shutdown();
         let _ = self.server.await;

@@ -1,5 +1,5 @@
-//! TLS: the authorities that the program trusts, and the certificate of `--serve`. Without the feature `tls`, both are
-//! refused.
+//! TLS: the authorities that the program trusts, and the certificate of `--serve`. Without the feature `tls`, the
+//! program refuses the flags for both.
 
 #[cfg(feature = "tls")]
 mod certificate;

@@ -1,4 +1,4 @@
-//! The tokens of `--serve-admin` and `--server`: their file, and their variable.
+//! Reads the tokens of `--serve-admin` and `--server` from a file or from an environment variable.
 
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
@@ -7,7 +7,7 @@ use crate::exit::Refusal;
 use crate::key::escaped;
 use crate::process::spawn::TOKEN_VARIABLE;
 
-/// Returns the text of the token.
+/// Returns the text of the file, or of the environment variable if `file` is `None`.
 pub(crate) fn read_token(file: Option<&Path>) -> Result<String, Refusal> {
     let text = match file {
         Some(path) => {
@@ -25,7 +25,7 @@ pub(crate) fn read_token(file: Option<&Path>) -> Result<String, Refusal> {
     Ok(text.trim().to_owned())
 }
 
-/// Returns the token that a client sends. The roles before it are those at the server.
+/// Returns the token that a client sends. A line for a server can contain roles before the token, which are skipped.
 pub(crate) fn read_own_token(file: Option<&Path>) -> Result<String, Refusal> {
     let text = read_token(file)?;
     let words: Vec<_> = text.split_whitespace().collect();

@@ -1,5 +1,5 @@
-//! Spans of OpenTelemetry: their export by OTLP, and the contexts of runs. The standard variables configure the export.
-//! Without the feature `opentelemetry`, there are no spans.
+//! OpenTelemetry: the export of spans by OTLP, and the trace contexts of runs. The standard environment variables
+//! configure the export. Without the feature `opentelemetry`, this module does nothing.
 
 use std::ffi::OsString;
 
@@ -12,7 +12,7 @@ mod export;
 #[cfg(feature = "opentelemetry")]
 pub(crate) use self::export::Export;
 
-/// The variables with a trace context, as commands get them.
+/// The environment variables with a trace context, for commands.
 const PARENT: &str = "TRACEPARENT";
 const STATE: &str = "TRACESTATE";
 
@@ -29,15 +29,15 @@ impl Export {
     pub(crate) async fn finish(self) {}
 }
 
-/// Makes adds to a store carry their trace contexts, and runs have spans.
+/// Makes the queue store the trace context of each add, and makes each run a span.
 pub(crate) fn trace_store(opening: OpenOptions) -> OpenOptions {
     #[cfg(feature = "opentelemetry")]
     let opening = opening.traces();
     opening
 }
 
-/// Makes the adds of this thread children of the span in `TRACEPARENT`, until the result is dropped. The program that
-/// started this process has set the variable.
+/// Makes the adds of this thread children of the span in `TRACEPARENT`, until the returned guard is dropped. The
+/// program that started this process sets the variable.
 #[cfg(feature = "opentelemetry")]
 pub(crate) fn attach_own_context() -> Option<opentelemetry::ContextGuard> {
     let text = |name| std::env::var(name).ok();
@@ -45,11 +45,12 @@ pub(crate) fn attach_own_context() -> Option<opentelemetry::ContextGuard> {
     Some(context.attach())
 }
 
-/// Without the feature, adds have no contexts.
+/// Without the feature, adds have no trace context.
 #[cfg(not(feature = "opentelemetry"))]
 pub(crate) const fn attach_own_context() {}
 
-/// Returns the headers that pass the context of this process to a server. The server ignores an invalid context.
+/// Returns the HTTP headers that send the trace context of this process to a server. The server ignores an invalid
+/// context.
 pub(crate) fn own_headers() -> impl Iterator<Item = (&'static str, HeaderValue)> {
     let header = |(name, variable)| {
         let value = std::env::var(variable).ok()?;
@@ -58,7 +59,7 @@ pub(crate) fn own_headers() -> impl Iterator<Item = (&'static str, HeaderValue)>
     [("traceparent", PARENT), ("tracestate", STATE)].into_iter().filter_map(header)
 }
 
-/// The span of a run, which ends when this value is dropped.
+/// The span of a run. It ends when this value is dropped.
 #[derive(Debug, Default)]
 pub(crate) struct RunSpan {
     #[cfg(feature = "opentelemetry")]
@@ -73,11 +74,12 @@ impl From<Option<requeue::trace::RunSpan>> for RunSpan {
 }
 
 impl RunSpan {
-    /// Returns the variables that pass the context to the command.
+    /// Returns the environment variables that pass the trace context to the command.
     pub(crate) fn env(&self) -> Vec<(&'static str, OsString)> {
         #[cfg(feature = "opentelemetry")]
         if let Some((parent, state)) = self.span.as_ref().and_then(|span| span.headers()) {
-            // This process may be part of another trace, whose state must not reach the command.
+            // Both variables are set. This process may have inherited the state of another trace, which the command
+            // must not see.
             return vec![(PARENT, parent.into()), (STATE, state.into())];
         }
         Vec::new()

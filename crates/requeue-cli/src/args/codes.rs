@@ -1,10 +1,10 @@
-//! Lists of exit codes, as in `--fatal 2,64-78,SIGSEGV`.
+//! Sets of exit codes, as in `--fatal 2,64-78,SIGSEGV`.
 
 use std::ops::RangeInclusive;
 
 use crate::process::signals::parse_signal;
 
-/// A set of exit codes. The exit code of a signal is 128 plus its number, as in a shell.
+/// A set of exit codes. As in a shell, the exit code for a signal is 128 plus the number of the signal.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Codes(Vec<RangeInclusive<i32>>);
 
@@ -14,7 +14,7 @@ impl Codes {
     }
 }
 
-/// Parses codes, ranges and signals.
+/// Parses a list of codes, ranges of codes and names of signals.
 pub(crate) fn parse_codes(text: &str) -> Result<Codes, &'static str> {
     text.split(',').map(|part| parse_range(part.trim())).collect::<Result<_, _>>().map(Codes)
 }
@@ -24,7 +24,7 @@ fn parse_range(text: &str) -> Result<RangeInclusive<i32>, &'static str> {
         "expected exit codes from 1 to 255, ranges or signals, as in 2,64-78,SIGSEGV";
     let code = |text: &str| text.parse().ok().filter(|code| (1..=255).contains(code)).ok_or(WRONG);
     if text.starts_with(|first: char| first.is_ascii_alphabetic()) {
-        // A shell reports this code for a command that a signal has killed.
+        // A shell reports this code for a command that was killed by the signal.
         let code = 128 + parse_signal(text).map_err(|_| WRONG)?.as_raw();
         return Ok(code..=code);
     }

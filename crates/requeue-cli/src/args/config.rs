@@ -1,4 +1,4 @@
-//! The configuration of a run, built from flags that were checked together.
+//! The configuration of a subcommand that runs commands. It is built from flags that were checked together.
 
 use std::ffi::{OsStr, OsString};
 use std::io::IsTerminal;
@@ -23,7 +23,8 @@ use crate::process::template::{Tag, Template};
 use crate::process::timeout::Limits;
 use crate::serve::Serve;
 
-/// The configuration of a run. The flags are consistent, and the file of the command exists.
+/// The configuration of a subcommand that runs commands. The flags do not contradict each other, and the command's
+/// program exists.
 #[derive(Debug)]
 pub(crate) struct Config {
     pub(crate) name: &'static str,
@@ -36,7 +37,7 @@ pub(crate) struct Config {
     pub(crate) progress: args::Progress,
     pub(crate) summary: Summary,
     pub(crate) serve: Option<Serve>,
-    /// The memory for the events of keys, in bytes.
+    /// The memory for recorded events, in bytes.
     pub(crate) recording: Option<usize>,
 }
 
@@ -49,10 +50,10 @@ pub(crate) struct InputConfig {
 #[derive(Debug)]
 pub(crate) struct CommandConfig {
     pub(crate) template: Template,
-    /// The number of commands that run at the same time, at least 1.
+    /// The maximum number of commands that run at the same time. At least 1.
     pub(crate) jobs: usize,
     pub(crate) limits: Limits,
-    /// The effect of Ctrl-C as the first signal.
+    /// The level of the shutdown after Ctrl-C as the first signal.
     pub(crate) first_interrupt: Level,
     pub(crate) stdin: Stdin,
     pub(crate) output: Output,
@@ -64,12 +65,12 @@ pub(crate) struct CommandConfig {
 
 #[derive(Debug)]
 pub(crate) struct FailureConfig {
-    /// The number of retries; `None` means no limit.
+    /// The maximum number of retries of a key. `None` means no limit.
     pub(crate) retries: Option<u32>,
     pub(crate) base_delay: Duration,
     pub(crate) max_delay: Duration,
     pub(crate) re_add: ReaddPolicy,
-    /// Exit codes that are not retried.
+    /// The exit codes after which a key is not retried.
     pub(crate) fatal: Codes,
     pub(crate) halt: Option<Halt>,
 }
@@ -80,15 +81,16 @@ pub(crate) struct Subcommand {
     pub(crate) has_priorities: bool,
     pub(crate) input: InputConfig,
     pub(crate) stdin: Stdin,
-    /// True if the commands receive no key as an argument.
+    /// True if the command gets no key as an argument.
     pub(crate) is_keyless: bool,
     pub(crate) keep_order: bool,
-    /// The effect of Ctrl-C as the first signal.
+    /// The level of the shutdown after Ctrl-C as the first signal.
     pub(crate) first_interrupt: Level,
 }
 
 impl Subcommand {
-    /// Describes a subcommand that reads no keys. Keys that are given up are still written to a file, as lines.
+    /// Returns the settings of a subcommand that reads no keys. Keys that are given up are still written to the file
+    /// of `--dead-letter`, as lines.
     pub(crate) const fn without_input(name: &'static str) -> Self {
         let format = Format { kind: Kind::Lines, delimiter: b'\n', max_record: usize::MAX };
         let input = InputConfig { format, max_keys: usize::MAX };
@@ -105,7 +107,7 @@ impl Subcommand {
 }
 
 impl Read {
-    /// Returns the source of the keys, and their format.
+    /// Returns the source of the keys, and the format of its records.
     pub(crate) fn source_and_format(self) -> Result<(Source, Format), Refusal> {
         if self.input == Kind::Json && self.delimiter.is_some_and(|byte| byte >= b' ') {
             return Err(Refusal::usage(
@@ -120,7 +122,7 @@ impl Read {
         let format = Format {
             kind: self.input,
             delimiter: if self.null { b'\0' } else { self.delimiter.unwrap_or(b'\n') },
-            // The limit protects against a record without an end.
+            // The limit protects the memory against a record that never ends.
             max_record: 1 << 20,
         };
         Ok((source, format))
@@ -141,7 +143,7 @@ impl Config {
         Ok((source, Self::from_flags(flags.common, flags.alone, own)?))
     }
 
-    /// Returns the configuration from the flags that all subcommands that run commands share.
+    /// Returns the configuration that results from the flags of all subcommands that run commands.
     pub(crate) fn from_flags(
         common: Common,
         alone: Alone,
@@ -152,7 +154,7 @@ impl Config {
         let template = parse_template(common.command, common.shell, common.mark.as_deref(), &own)?;
         let output = if common.ungroup { Output::Inherit } else { common.output };
         let output = match output {
-            // The flags contradict each other, because only output that passes through this process can be held.
+            // Only output that passes through this process can be held back, so these flags contradict each other.
             Output::Inherit | Output::None if own.keep_order => {
                 return Err(Refusal::usage("--keep-order requires --output lines or group"));
             }
@@ -167,7 +169,7 @@ impl Config {
         if tag.is_some() && matches!(output, Output::Inherit | Output::None) {
             return Err(Refusal::usage("--tag and --tagstring require --output lines or group"));
         }
-        // A missing program is reported before any key is read, because every run would fail.
+        // If the program is missing, every run would fail, so the error is reported before any key is read.
         command::find_program(&template)?;
         Ok(Self {
             name: own.name,
@@ -200,7 +202,7 @@ impl Config {
     }
 }
 
-/// Returns the command that runs for each key.
+/// Returns the template of the command that runs for each key.
 fn parse_template(
     command: Vec<OsString>,
     script: Option<OsString>,
@@ -230,8 +232,8 @@ fn parse_template(
     Ok(if own.is_keyless { template.without_key() } else { template })
 }
 
-/// Refuses keys on the command line as in GNU parallel, `COMMAND ::: KEY...`. If `parallel` is itself the command, its
-/// arguments are not checked.
+/// Refuses GNU parallel's syntax for keys on the command line, `COMMAND ::: KEY...`. If the command is `parallel`
+/// itself, its arguments are not checked.
 fn check_separators(command: &[OsString]) -> Result<(), Refusal> {
     let is_parallel =
         |word: &&OsString| Path::new(word).file_name() == Some(OsStr::new("parallel"));

@@ -10,14 +10,14 @@ use crate::args::help::Sections;
 use crate::args::run::{Alone, Common};
 use crate::duration::parse_duration;
 
-// This struct has one field per flag, because clap makes the flags from the fields.
+// clap makes the flags from the fields, so this struct has one field per flag.
 #[derive(Args, Debug)]
 #[command(
     after_long_help = Sections::help_text("files"),
     override_usage = "requeue files DIR... [OPTIONS] -- COMMAND [ARG]...\n       \
                       requeue files DIR... [OPTIONS] -c SCRIPT",
     disable_help_flag = true,
-    // The directories are also a list, so `--` must separate them from the command.
+    // The directories are a list like the command, so `--` must separate the two.
     mut_arg("command", |arg| arg.trailing_var_arg(false).last(true)),
     mut_arg("shell", |arg| arg.help("Run `sh -c SCRIPT` with the path as \"$1\"").long_help(None)),
     mut_arg("mark", |arg| arg.help("Placeholder for the path in COMMAND [default: {}]")),
@@ -27,7 +27,7 @@ use crate::duration::parse_duration;
             .help_heading("Files")
             .hide_short_help(false)
     }),
-    // This flag is hidden to make space in the short help for the flags of this subcommand.
+    // These flags are hidden in the short help, to make space for the flags of this subcommand.
     mut_arg("timeout", |arg| arg.hide_short_help(true)),
     mut_arg("dry_run", |arg| arg.hide_short_help(true)),
     mut_arg("retries", |arg| {
@@ -38,7 +38,7 @@ use crate::duration::parse_duration;
     mut_arg("re_add", |arg| {
         arg.help("Effect of a change of a file that backs off [default: replace]").requires("retries")
     }),
-    // These flags require `--retries`. Without retries, they have no effect, because a failed command runs again only
+    // These flags require `--retries`. Without retries they have no effect, because a failed command runs again only
     // after the next change.
     mut_arg("base_delay", |arg| arg.requires("retries")),
     mut_arg("max_delay", |arg| arg.requires("retries")),

@@ -38,8 +38,8 @@ pub(crate) struct GroupSettings {
 }
 
 impl GroupFlags {
-    /// Moves the flags that `requeue run --store` uses out of the flags for a queue in memory, so that they are not
-    /// applied twice.
+    /// Moves the flags that `requeue run --store` uses out of the flags for a queue in memory. The local queue then
+    /// does not apply them a second time.
     pub(crate) const fn take_from(alone: &mut Alone) -> Self {
         Self {
             group_by: alone.group_by.take(),
@@ -48,7 +48,8 @@ impl GroupFlags {
         }
     }
 
-    /// Checks the flags. With `named`, the adds name their groups, and clap has refused a pattern.
+    /// Checks the flags, and returns the settings. `named` is true if adds name their groups. clap has then refused a
+    /// pattern.
     pub(crate) fn settings(self, named: bool) -> Result<GroupSettings, Refusal> {
         let Self { group_by, group_limit: limit, order } = self;
         let has_groups = named || group_by.is_some();
@@ -84,8 +85,8 @@ impl GroupFlags {
 }
 
 impl GroupFlags {
-    /// Checks the flags of a worker, as [`settings`](Self::settings) does. A limit without a pattern is valid for a
-    /// queue whose adds name the groups.
+    /// Checks the flags of a worker in the same way as [`settings`](Self::settings). A limit without a pattern is also
+    /// valid, because the adds of the queue may name their groups.
     pub(crate) fn worker_settings(mut self) -> Result<GroupSettings, Refusal> {
         let limit = self.group_limit.take_if(|_| self.group_by.is_none());
         let settings = self.settings(false)?;
@@ -103,7 +104,7 @@ pub(crate) fn parse_pattern(pattern: &str) -> Result<Regex, Refusal> {
         return refuse("the pattern is empty; use one such as ^[^/]*");
     }
     Regex::new(pattern).or_else(|error| {
-        // Only the last line is shown, because the other lines repeat the pattern.
+        // The other lines repeat the pattern, so only the last line is shown.
         let error = error.to_string();
         let why = error.lines().last().unwrap_or_default();
         let why = why.strip_prefix("error: ").unwrap_or(why);
@@ -112,27 +113,28 @@ pub(crate) fn parse_pattern(pattern: &str) -> Result<Regex, Refusal> {
 }
 
 impl GroupSettings {
-    /// Returns the pattern that extracts the groups, if the flags name a pattern.
+    /// Returns the pattern that extracts the groups. Returns `None` if the flags contain no pattern.
     pub(crate) fn pattern(&self) -> Option<Regex> {
         match &self.by {
-            // The pattern has already been parsed.
+            // The pattern has already been parsed, so this does not fail.
             Some(GroupBy::Pattern(pattern)) => Regex::new(pattern).ok(),
             _ => None,
         }
     }
 
-    /// Returns the reason why a new queue would refuse an add.
+    /// Checks that a new queue with these settings would accept an add. Returns the reason if it would not.
     pub(crate) fn check_add(&self, key: &[u8], group: Option<&str>) -> Result<(), String> {
         let by = self.by.clone().or(group.map(|_| GroupBy::Add));
         by.map_or(Ok(()), |by| by.check_add(&Key::from(key), group))
     }
 
-    /// Makes the adds of a new queue name their groups if an add does and no flag contradicts.
+    /// Makes a new queue take groups from its adds, if `named` is true and no flag sets another rule.
     pub(crate) fn set_named(&mut self, named: bool) {
         self.by = self.by.take().or(named.then_some(GroupBy::Add));
     }
 
-    /// Returns the settings of a queue that `add` creates if its adds name groups, and no other setting is given.
+    /// Returns the settings of a queue that `add` creates. If `named` is true, the queue takes groups from its adds.
+    /// It has no other setting.
     pub(crate) fn of_adds(named: bool) -> Self {
         Self { by: named.then_some(GroupBy::Add), limit: None }
     }

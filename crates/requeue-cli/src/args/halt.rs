@@ -1,11 +1,12 @@
-//! `--halt`, with the syntax of GNU parallel: stops the run once a number of keys has failed or completed.
+//! `--halt`, with the syntax of GNU parallel. It stops the program after a number of keys has failed, succeeded or
+//! completed.
 
 use crate::process::signals::Level;
 
-/// Stops the run once a number of keys has failed, succeeded or completed.
+/// The limit at which the program stops, and the way in which it stops.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Halt {
-    /// The effect on the commands in flight: they complete, or are terminated.
+    /// The level of the shutdown. It determines whether the commands in flight complete or are terminated.
     pub(crate) level: Level,
     what: What,
     often: Often,
@@ -13,22 +14,22 @@ pub(crate) struct Halt {
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum What {
-    /// Counts keys that were given up.
+    /// Keys that were given up.
     Fail,
     Success,
-    /// Counts keys that were given up, and keys that succeeded.
+    /// Keys that were given up, and keys that succeeded.
     Done,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Often {
     Times(u64),
-    /// A percentage of the completed keys. As in GNU parallel, it applies only after three keys are counted.
+    /// A percentage of the completed keys. As in GNU parallel, the limit applies only after three such keys.
     Percent(u64),
 }
 
 impl Halt {
-    /// The value of `--fail-fast`.
+    /// The value for `--fail-fast`.
     pub(crate) const FAIL_FAST: Self =
         Self { level: Level::Terminating, what: What::Fail, often: Often::Times(1) };
 
@@ -42,13 +43,13 @@ impl Halt {
         };
         match self.often {
             Often::Times(times) => count >= times,
-            // With fewer keys, a percentage means little: one of two keys would be 50 %.
+            // With fewer keys, a percentage says little. A single failure among two keys would be 50 %.
             Often::Percent(percent) => count >= 3 && count * 100 >= all * percent,
         }
     }
 }
 
-/// The value of `--halt`: `None` for `never`.
+/// The value of `--halt`. `None` stands for `never`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct MayHalt(pub(crate) Option<Halt>);
 

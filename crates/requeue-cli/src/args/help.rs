@@ -1,4 +1,4 @@
-//! The long texts of `--help` and of the manual pages, and their width.
+//! The long texts of `--help` and of the manual pages, and the width of these texts.
 
 use clap::Command;
 
@@ -189,7 +189,7 @@ const EXAMPLES_WORK: [&str; 2] = [
     "requeue add --store sqlite:jobs.db --queue mail --after 1h alice bob",
 ];
 
-/// The part of a subcommand's reference that is not about its flags.
+/// The parts of a subcommand's reference that do not describe flags.
 pub(crate) struct Sections {
     environment: Vec<Item>,
     exits: Vec<Item>,
@@ -199,7 +199,7 @@ pub(crate) struct Sections {
 }
 
 impl Sections {
-    /// Returns the part of a subcommand that runs commands, or `None` for any other subcommand.
+    /// Returns these parts for a subcommand that runs commands. Returns `None` for any other subcommand.
     pub(crate) fn for_subcommand(name: &str) -> Option<Self> {
         let (own, examples, example): (&[Item], &'static [&str], &str) = match name {
             "run" => (&[], &EXAMPLES_RUN, EXAMPLES_RUN[1]),
@@ -224,12 +224,12 @@ impl Sections {
         Some(Self { environment, exits, examples, example })
     }
 
-    /// The title of each list, and its items.
+    /// Returns the title and the items of each list.
     pub(crate) fn titled_lists(&self) -> [(&'static str, &[Item]); 3] {
         [("Environment", &self.environment), ("Exit status", &self.exits), ("Signals", &SIGNALS)]
     }
 
-    /// Returns the text for the end of the `--help` of a subcommand.
+    /// Returns the text at the end of the `--help` of a subcommand.
     pub(crate) fn help_text(name: &str) -> String {
         let mut text = String::new();
         let Some(sections) = Self::for_subcommand(name) else { return text };
@@ -246,7 +246,7 @@ impl Sections {
     }
 }
 
-/// The width of help texts in columns. Reading the width of the terminal would need one more dependency.
+/// The width of help texts, in columns. To read the width of the terminal, the program would need another dependency.
 const WIDTH: usize = 80;
 /// The number of columns by which clap indents the text of an option in `--help`.
 const INDENT: usize = 10;
@@ -257,8 +257,7 @@ pub(crate) fn with_wrapped_lines(command: Command) -> Command {
         let help =
             arg.get_long_help().or(arg.get_help()).map(ToString::to_string).unwrap_or_default();
         let filled = fill_lines(&help, WIDTH - INDENT);
-        // The long help is set only if it differs. Otherwise, clap would move the default value to a separate
-        // paragraph.
+        // The long help is set only if it differs. Otherwise, clap would print the default value in its own paragraph.
         if filled == help { arg } else { arg.long_help(filled) }
     });
     match command.get_long_about().map(|about| fill_lines(&about.to_string(), WIDTH)) {
@@ -267,7 +266,7 @@ pub(crate) fn with_wrapped_lines(command: Command) -> Command {
     }
 }
 
-/// Breaks lines between words, so that no line is longer than `width` characters, except for a longer word.
+/// Breaks `text` between words. A line has at most `width` characters, unless a single word is longer.
 fn fill_lines(text: &str, width: usize) -> String {
     let mut filled = String::new();
     let mut column = 0;

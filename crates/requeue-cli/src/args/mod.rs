@@ -31,7 +31,7 @@ use clap_complete::Shell;
     version,
     styles = Styles::plain(),
     disable_version_flag = true,
-    // The options and an empty line are omitted, so that the short help fits on 24 lines.
+    // The options and an empty line are left out, so that the short help fits on 24 lines.
     help_template = "{about-with-newline}Commands:\n{subcommands}{after-help}",
     after_long_help = "Options:\n  -h, --help     Print help\n  -V, --version  Print version"
 )]
@@ -45,8 +45,8 @@ pub(crate) struct Cli {
 }
 
 impl Cli {
-    /// Parses the arguments of this process. Lines of help texts are wrapped only if help is requested, because
-    /// wrapping builds the flags of all subcommands.
+    /// Parses the arguments of this process. The lines of help texts are broken only if the user asks for help,
+    /// because this builds the flags of all subcommands.
     pub(crate) fn of_process() -> Result<Self, clap::Error> {
         Self::try_parse().or_else(|error| match error.kind() {
             ErrorKind::DisplayHelp | ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {
@@ -60,7 +60,7 @@ impl Cli {
     }
 }
 
-// The flags of a subcommand are built only if the subcommand is used, so that the program starts faster.
+// The flags of a subcommand are built only if the subcommand is used. The program then starts faster.
 #[derive(clap::Subcommand, Debug)]
 #[command(defer = true)]
 pub(crate) enum Subcommand {

@@ -1,6 +1,6 @@
-//! Names of Kubernetes objects, as values of flags of `requeue watch`.
+//! Parsers for names of Kubernetes objects in flags of `requeue watch`.
 
-/// Checks the name of a finalizer: a domain and a name, as Kubernetes requires.
+/// Parses the name of a finalizer. Kubernetes requires a domain and a name.
 pub(crate) fn parse_finalizer(text: &str) -> Result<String, &'static str> {
     const WRONG: &str = "expected a domain of yours and a name, as in example.com/cleanup";
     let (domain, name) = text.split_once('/').ok_or(WRONG)?;
@@ -8,7 +8,7 @@ pub(crate) fn parse_finalizer(text: &str) -> Result<String, &'static str> {
     (is_subdomain(domain) && is_name).then(|| text.to_owned()).ok_or(WRONG)
 }
 
-/// The parts of `NAME=RESOURCE`: the name of a snapshot's file, and the resource whose objects it contains.
+/// The two parts of `NAME=RESOURCE`: the name of the snapshot's file, and the resource of the objects in it.
 pub(crate) type Named = (String, String);
 
 /// Parses the value of `--snapshot`.
@@ -16,13 +16,13 @@ pub(crate) fn parse_named(text: &str) -> Result<Named, &'static str> {
     const WRONG: &str =
         "expected a name of letters, digits and -_. and a resource, as in maps=configmaps";
     let (name, resource) = text.split_once('=').ok_or(WRONG)?;
-    // The limit is below 255 bytes, the limit of file systems, which includes the extension.
+    // File systems permit names of up to 255 bytes, including the extension. This limit leaves space for it.
     let is_name = name.len() <= 200 && is_within_alphanumerics(name, is_name_byte);
     let is_good = is_name && !resource.is_empty();
     is_good.then(|| (name.to_owned(), resource.to_owned())).ok_or(WRONG)
 }
 
-/// The parts of `RESOURCE[/NAME]`.
+/// The two parts of `RESOURCE[/NAME]`.
 pub(crate) type Selected = (String, Option<String>);
 
 /// Parses the value of `--all-on`.
@@ -32,14 +32,15 @@ pub(crate) fn parse_selected(text: &str) -> Result<Selected, &'static str> {
         Some((resource, name)) => (resource, Some(name)),
         None => (text, None),
     };
-    // Names of roles contain colons. Characters with a meaning in a field selector are refused.
+    // The names of roles can contain colons. The name becomes a part of a field selector, so characters with a meaning
+    // there are refused.
     let is_allowed = |byte: u8| is_name_byte(byte) || byte == b':';
     let is_good = !resource.is_empty()
         && name.is_none_or(|name| !name.is_empty() && name.bytes().all(is_allowed));
     is_good.then(|| (resource.to_owned(), name.map(str::to_owned))).ok_or(WRONG)
 }
 
-/// The parts of the `[NAMESPACE/]NAME` of a Lease.
+/// The two parts of the name of a Lease, `[NAMESPACE/]NAME`.
 pub(crate) type LeaseName = (Option<String>, String);
 
 /// Parses the value of `--leader-election`.
@@ -54,7 +55,7 @@ pub(crate) fn parse_lease(text: &str) -> Result<LeaseName, &'static str> {
     is_good.then(|| (namespace.map(str::to_owned), name.to_owned())).ok_or(WRONG)
 }
 
-/// Returns true for a DNS subdomain, which is a valid domain and the name of most objects.
+/// Returns true if `text` is a DNS subdomain. It is then a valid domain, and a valid name for most kinds of objects.
 fn is_subdomain(text: &str) -> bool {
     let is_lower = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
     text.len() <= 253 && text.split('.').all(|label| is_within_alphanumerics(label, is_lower))
@@ -64,7 +65,7 @@ const fn is_name_byte(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.')
 }
 
-/// Returns true if all bytes are allowed, and the first and the last are letters or digits.
+/// Returns true if all bytes are allowed, and the first and the last byte are letters or digits.
 fn is_within_alphanumerics(text: &str, is_allowed: impl Fn(u8) -> bool) -> bool {
     let bytes = text.as_bytes();
     let ends = [bytes.first(), bytes.last()];

@@ -1,4 +1,4 @@
-//! The order, the rate and the spacing of the starts of commands.
+//! The order of the starts of commands, and their distance in time.
 
 use std::hash::{BuildHasher, RandomState};
 use std::time::Duration;
@@ -16,11 +16,12 @@ use crate::serve::Metrics;
 #[cfg(feature = "opentelemetry")]
 use crate::traces::Export;
 
-/// The order and the spacing of commands.
+/// The order of the starts of commands, and their distance in time.
 #[derive(Debug)]
 pub(crate) struct Pacing {
     pub(crate) times: Times,
-    /// The interval between starts, and the number of commands that may start at the same time after a pause.
+    /// The interval between two starts, and the number of commands that can start at the same time after a period
+    /// without starts.
     pub(crate) rate: Option<(Duration, u32)>,
     pace: Option<Pace>,
     rerun: InFlightPolicy,
@@ -30,20 +31,20 @@ pub(crate) struct Pacing {
     group_limit: Option<u32>,
 }
 
-/// The waits of an added key before its start.
+/// The times that a key waits between its add and its start.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Times {
-    /// The time from the first add to the start.
+    /// The time from the first add of a key to its start.
     pub(crate) delay: Option<Duration>,
     pub(crate) debounce: Option<Debounce>,
 }
 
 impl Times {
-    /// Returns the quiet time and the bound of an add, or `None` if the add need not wait. `waits` returns the time
-    /// until the end of the key's wait for further adds, if it waits.
+    /// Returns the quiet time and the bound of an add. Returns `None` if the key does not have to wait. If the key is
+    /// already waiting for further adds, `waits` returns the remaining time.
     ///
-    /// A delay is a debounce whose bound is its quiet time. If both are given, the key waits until the later of the two
-    /// ends.
+    /// A delay is a debounce whose bound is equal to its quiet time. If both a delay and a debounce are set, the key
+    /// waits until both have passed.
     pub(crate) fn debounce_window(
         self,
         waits: impl FnOnce() -> Option<Duration>,
@@ -59,7 +60,7 @@ impl Times {
     }
 }
 
-/// With priorities, every tenth start takes the key that has been ready longest.
+/// With priorities, one of ten starts takes the key that has been ready for the longest time.
 const OLDEST_EVERY: u32 = 10;
 
 impl Pacing {
@@ -98,11 +99,12 @@ impl Pacing {
         })
     }
 
-    /// Creates a queue with this order, which records events in `recording` bytes, if they are set. It uses the clock of the runtime.
+    /// Creates a queue with these settings. If `recording` is set, the queue records events in this number of bytes.
+    /// The queue uses the clock of the runtime.
     ///
     /// # Panics
     ///
-    /// Outside a tokio runtime.
+    /// Panics outside a Tokio runtime.
     pub(crate) fn build_queue(
         &self,
         name: &str,
@@ -116,7 +118,7 @@ impl Pacing {
             .clock(clock)
             .readd_policy(re_add)
             .in_flight_policy(self.rerun)
-            // The hasher is random, because keys may come from an attacker: see `KeyQueue`.
+            // An attacker may choose keys, so the hasher is random. See `KeyQueue`.
             .hasher(RandomState::new());
         if let Some(recording) = recording {
             queue = queue.record_events(recording);
@@ -131,7 +133,7 @@ impl Pacing {
         if let Some(pace) = self.pace {
             queue = queue.pace(pace);
         }
-        // In a fair queue without priorities, the groups only take turns, so no order by priority is set.
+        // In a fair queue without priorities, the groups only take turns. An order by priority would have no effect.
         if self.order == args::Order::Priority
             || (self.order == args::Order::Fair && self.has_priorities)
         {
@@ -151,14 +153,14 @@ impl Pacing {
     }
 }
 
-/// Returns the group of a key. The number of the group depends on a secret of this run. Otherwise, an attacker could
-/// choose keys whose group has the same number as another group, and take the turns of that group.
+/// Returns the group of a key. Its number depends on a secret of this process. Otherwise, an attacker could find keys
+/// whose group has the same number as another group, and use the turns of that group.
 fn group_id(hasher: &RandomState, pattern: &Regex, key: &[u8]) -> GroupId {
     GroupId::new(hasher.hash_one(group_name(pattern, key)))
 }
 
-/// Returns the name of the group of a key: the first capture of the pattern, the whole match without captures, or
-/// nothing without a match.
+/// Returns the name of the group of a key. The name is the first capture of the pattern, or the whole match if the
+/// pattern has no captures. It is empty if the pattern does not match.
 fn group_name<'k>(pattern: &Regex, key: &'k [u8]) -> &'k [u8] {
     let found = pattern.captures(key).and_then(|captures| captures.get(1).or(captures.get(0)));
     found.map(|found| found.as_bytes()).unwrap_or_default()
@@ -196,7 +198,7 @@ mod tests {
             (Some(5), None, &[0, 2, 4][..], 5),
             (None, debounce(5, 50), &[0, 2, 4], 9),
             (None, debounce(5, 12), &[0, 3, 6, 9], 12),
-            // The later of the two ends counts.
+            // The key waits until both times have passed.
             (Some(9), debounce(5, 50), &[0, 1], 9),
             (Some(9), debounce(5, 50), &[0, 3, 6], 11),
             (Some(3), debounce(5, 50), &[0, 1], 6),
@@ -218,7 +220,7 @@ mod tests {
         }
     }
 
-    /// With `GroupId::of`, an attacker could search for a name with the number of another group.
+    /// With `GroupId::of`, an attacker could search for a name whose number is that of another group.
     #[test]
     fn the_numbers_of_groups_are_secrets_of_the_run() {
         let pattern = Regex::new("^[^/]*").unwrap();

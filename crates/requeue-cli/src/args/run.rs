@@ -69,12 +69,12 @@ pub(crate) struct Flags {
     #[arg(short = 'k', long, help_heading = "Output", hide_short_help = true)]
     pub(crate) keep_order: bool,
 
-    // This flag is accepted because xargs has it. It has no effect, because a command never runs without a key.
+    // xargs has this flag. It has no effect, because a command never runs without a key.
     #[arg(short = 'r', long, hide = true)]
     pub(crate) no_run_if_empty: bool,
 }
 
-/// The flags of `requeue run` that need all keys in one process.
+/// The flags of `requeue run` that require all keys to be in one process.
 const IN_MEMORY_ONLY: [&str; 9] = [
     "debounce",
     "on_readd",
@@ -128,7 +128,7 @@ pub(crate) struct Passwords {
 }
 
 impl Passwords {
-    /// Returns the variables with passwords that this process reads, and that it hides from commands.
+    /// Returns the environment variables with passwords that this process reads and that commands must not see.
     pub(crate) fn hidden_variables(self, store: &str) -> Vec<&'static str> {
         if self.pass_passwords {
             return Vec::new();
@@ -138,14 +138,14 @@ impl Passwords {
             "redis" | "rediss" => Some("REDISCLI_AUTH"),
             _ => None,
         };
-        // The address may also contain a password.
+        // The URL in this variable may also contain a password.
         let url = std::env::var_os(STORE_VARIABLE);
         let url = url.filter(|url| has_password(&url.to_string_lossy())).map(|_| STORE_VARIABLE);
         variable.into_iter().chain(url).collect()
     }
 }
 
-/// Returns true if the address of a store may contain a password.
+/// Returns true if the URL of a store may contain a password.
 fn has_password(url: &str) -> bool {
     let user = url.split_once("://").and_then(|(_, rest)| rest.rsplit_once('@'));
     user.is_some_and(|(user, _)| user.contains(':')) || url.contains("password=")
@@ -176,8 +176,8 @@ pub(crate) struct Read {
     pub(crate) input: Kind,
 }
 
-// These are the flags of every subcommand that runs commands. The struct has one field per flag, because clap makes the
-// flags from the fields.
+// The flags of every subcommand that runs commands. clap makes the flags from the fields, so this struct has one field
+// per flag.
 #[derive(Args, Debug)]
 pub(crate) struct Common {
     /// The command and its arguments.
@@ -323,7 +323,7 @@ pub(crate) struct Common {
     help: Option<bool>,
 }
 
-// The flags of subcommands whose queue is in the memory of this process.
+// The flags of the subcommands whose queue is in the memory of this process.
 #[derive(Args, Debug, Default)]
 pub(crate) struct Alone {
     /// Print the commands without running them
@@ -387,8 +387,8 @@ pub(crate) struct Alone {
 }
 
 impl Alone {
-    /// Returns the number of bytes for events, or `None` for the default of the queue. Without traces, only clients of the
-    /// dashboard read events.
+    /// Returns the memory for recorded events, in bytes. Returns `None` for the default of the queue. Only clients of
+    /// the dashboard read the events, unless spans are exported.
     pub(crate) fn recording(&self) -> Result<Option<usize>, Refusal> {
         match (self.record_events, &self.dashboard.serve) {
             (Some(1..256), _) => {
@@ -396,7 +396,8 @@ impl Alone {
             }
             (bytes, Some(_)) => {
                 let bytes = bytes.unwrap_or(4 << 20);
-                // The queue reserves the memory at its start. If the reservation failed there, the program would abort.
+                // The queue reserves the memory when it is created, and a failed reservation would abort the program.
+                // The reservation is therefore tried here first.
                 let is_possible = black_box(Vec::<u8>::new()).try_reserve_exact(bytes).is_ok();
                 let too_much = "--record-events: this machine has less memory; use a smaller SIZE";
                 is_possible.then_some(Some(bytes)).ok_or_else(|| Refusal::usage(too_much))
@@ -423,18 +424,18 @@ pub(crate) struct Dashboard {
 }
 
 impl Dashboard {
-    /// Returns true if a flag of a dashboard is present.
+    /// Returns true if at least one flag of a dashboard is set.
     pub(crate) const fn is_asked_for(&self) -> bool {
         let PageFlags { serve_admin, serve_target, tls_cert, .. } = &self.page;
         self.serve.is_some() || *serve_admin || serve_target.is_some() || tls_cert.is_some()
     }
 
-    /// Returns the value of `--token-file`, which can also be the token for `--server`.
+    /// Returns the value of `--token-file`, which can also contain the token for `--server`.
     pub(crate) fn token_file(self) -> Option<PathBuf> {
         self.page.token_file
     }
 
-    /// Returns the settings of the dashboard; `None` without `--serve`.
+    /// Returns the settings of the dashboard. Returns `None` if `--serve` is missing.
     pub(crate) fn serve_settings(self) -> Result<Option<Serve>, Refusal> {
         match self.serve {
             Some(address) => self.page.settings_at(address).map(Some),

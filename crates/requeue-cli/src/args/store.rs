@@ -40,7 +40,7 @@ pub(crate) struct StoreUrl {
 
 impl StoreUrl {
     pub(crate) fn required_url(&self) -> Result<&str, Refusal> {
-        // An empty variable counts as not set.
+        // An empty variable is treated as not set.
         self.store.as_deref().filter(|url| !url.is_empty()).ok_or_else(|| {
             Refusal::usage(
                 "no store; pass --store URL, as in --store sqlite:jobs.db, or set REQUEUE_STORE",
@@ -202,7 +202,7 @@ pub(crate) struct AddFlags {
     pub(crate) summary: Summary,
 }
 
-/// The values of `--parked-add`.
+/// Returns a parser for the values of `--parked-add`.
 fn parked_add_values() -> impl TypedValueParser<Value = ParkedAdd> {
     let revive = PossibleValue::new("revive").help("Run it again, and forget its failures");
     let keep = PossibleValue::new("keep").help("Leave it parked");
@@ -512,7 +512,7 @@ pub(crate) const STATES: [(&str, State); 5] = [
     ("damaged", State::Damaged),
 ];
 
-/// Returns the name of a state.
+/// Returns the name of a state in flags and output.
 pub(crate) fn state_name(state: State) -> &'static str {
     STATES.iter().find(|(_, known)| *known == state).map_or("unknown", |(name, _)| name)
 }

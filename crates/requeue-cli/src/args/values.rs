@@ -11,7 +11,8 @@ use requeue_store::{ParseRateError, Rate};
 use crate::duration::parse_duration;
 use crate::process::command;
 
-/// Parses the number of commands that run at the same time. 0 means as many as the limit on open files allows.
+/// Parses the number of commands that run at the same time. 0 stands for as many commands as the limit on open files
+/// permits.
 pub fn parse_jobs(text: &str) -> Result<usize, &'static str> {
     const WRONG: &str = "expected a number, 0 for no limit, or a percentage of the cores";
     if let Some(percent) = text.strip_suffix('%') {
@@ -24,7 +25,7 @@ pub fn parse_jobs(text: &str) -> Result<usize, &'static str> {
     }
 }
 
-/// Parses a number of bytes: "4096", "512K" or "4M".
+/// Parses a number of bytes such as "4096", "512K" or "4M".
 pub(crate) fn parse_size(text: &str) -> Result<usize, &'static str> {
     const WRONG: &str = "expected a number of bytes, as in 4096, 512K, 4M or 1G";
     let (number, shift) = match text.char_indices().last() {
@@ -37,17 +38,17 @@ pub(crate) fn parse_size(text: &str) -> Result<usize, &'static str> {
     number.checked_mul(1 << shift).ok_or(WRONG)
 }
 
-/// Returns this percentage of the cores, at least 1.
+/// Returns this percentage of the number of cores. The result is at least 1.
 pub(crate) fn share_of_cores(percent: u32) -> usize {
     let cores = std::thread::available_parallelism().map_or(1, NonZeroUsize::get);
     (cores.saturating_mul(percent as usize) / 100).max(1)
 }
 
-/// The number of runs after the first, or `None` for no limit.
+/// The maximum number of runs after the first one. `None` means no limit.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Retries(pub(crate) Option<u32>);
 
-/// Parses a number of retries, or `inf`.
+/// Parses a number of retries, or `inf` for no limit.
 pub(crate) fn parse_retries(text: &str) -> Result<Retries, &'static str> {
     match text {
         "inf" => Ok(Retries(None)),
@@ -57,7 +58,7 @@ pub(crate) fn parse_retries(text: &str) -> Result<Retries, &'static str> {
     }
 }
 
-/// Returns a parser for one of these names.
+/// Returns a parser that accepts one of these names.
 pub(crate) fn named_values<T: Clone + Send + Sync + 'static>(
     values: &'static [(&'static str, T)],
 ) -> impl TypedValueParser<Value = T> {
@@ -67,7 +68,7 @@ pub(crate) fn named_values<T: Clone + Send + Sync + 'static>(
     })
 }
 
-/// Parses "10/s": the interval between two starts.
+/// Parses a rate such as "10/s". Returns the interval between two starts.
 pub fn parse_rate(text: &str) -> Result<Duration, &'static str> {
     const WRONG: &str = "expected a number above 0 per second, or one like 10/s, 90/m or 1000/h";
     let (number, unit) = match text.split_once('/') {
@@ -86,9 +87,9 @@ pub fn parse_rate(text: &str) -> Result<Duration, &'static str> {
 /// The value of `--rate`.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct StartRate {
-    /// The interval between two starts of this process.
+    /// The interval between two starts in this process.
     pub(crate) every: Duration,
-    /// The rate as a setting of a queue in a store, or an error if it is out of range there.
+    /// The rate as a setting of a queue in a store. An error if a store does not permit this rate.
     pub(crate) of_store: Result<Rate, ParseRateError>,
 }
 
@@ -96,11 +97,11 @@ pub(crate) fn parse_start_rate(text: &str) -> Result<StartRate, &'static str> {
     parse_rate(text).map(|every| StartRate { every, of_store: text.parse() })
 }
 
-/// The rate of a queue in a store, or of a group, or `None` for no rate.
+/// The rate of a queue in a store or of a group. `None` means no rate.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct StoreRate(pub(crate) Option<Rate>);
 
-/// Parses the rate of a queue in a store or of a group, or `none`.
+/// Parses the rate of a queue in a store or of a group, or `none` for no rate.
 pub(crate) fn parse_store_rate(text: &str) -> Result<StoreRate, &'static str> {
     if text == "none" {
         return Ok(StoreRate(None));
@@ -113,19 +114,19 @@ pub(crate) fn parse_store_rate(text: &str) -> Result<StoreRate, &'static str> {
     })
 }
 
-/// Parses "10/1m": the maximum number of starts of a key in a period.
+/// Parses a pace such as "10/1m": the maximum number of starts of a key in a period.
 pub(crate) fn parse_pace(text: &str) -> Result<Pace, &'static str> {
     const WRONG: &str = "expected 1 to 1000 starts and a time above 0, like 10/1m or 50/s";
     const { assert!(Pace::MAX_RUNS == 1000, "the message names the limit") };
     let (runs, per) = text.split_once('/').ok_or(WRONG)?;
     let is_unit = per.starts_with(|first: char| first.is_ascii_alphabetic());
-    // A unit without a number means one unit: `10/m` is `10/1m`.
+    // A unit without a number stands for one unit, so `10/m` is equal to `10/1m`.
     let per = parse_duration(&format!("{}{per}", if is_unit { "1" } else { "" }));
     let pace = Pace::new(runs.parse().map_err(|_| WRONG)?, per.map_err(|_| WRONG)?);
     pace.is_valid().then_some(pace).ok_or(WRONG)
 }
 
-/// The limit of keys in flight of a group, or `None` for no limit.
+/// The maximum number of keys of a group in flight. `None` means no limit.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct GroupLimit(pub(crate) Option<u32>);
 
@@ -142,14 +143,14 @@ pub(crate) fn parse_weight(text: &str) -> Result<u32, &'static str> {
     )
 }
 
-/// Parses the limit of a group, or `none`.
+/// Parses the limit of a group, or `none` for no limit.
 pub(crate) fn parse_limit(text: &str) -> Result<GroupLimit, &'static str> {
     const WRONG: &str =
         "expected a number from 1 to 4294967295, or `none`; `requeue groups pause` stops a group";
     limit_or_none(text, WRONG)
 }
 
-/// Parses the limit of all groups without a separate limit, or `none`.
+/// Parses the common limit of all groups without a separate limit, or `none` for no limit.
 pub(crate) fn parse_default_limit(text: &str) -> Result<GroupLimit, &'static str> {
     const WRONG: &str =
         "expected a number from 1 to 4294967295, or `none`; `requeue pause` stops a queue";
@@ -167,12 +168,12 @@ fn parse_from_one(text: &str, wrong: &'static str) -> Result<u32, &'static str> 
     text.parse().ok().filter(|&number| number > 0).ok_or(wrong)
 }
 
-/// Parses the delimiter of records: a byte or an escape of C, as xargs does.
+/// Parses the delimiter of records. As with xargs, it is a byte or an escape of C.
 pub fn parse_delimiter(text: &str) -> Result<u8, &'static str> {
     const WRONG: &str =
         "expected one byte, or an escape: \\n, \\t, \\0, \\x1e, or octal as in \\036";
     let number = |digits: &str, radix| {
-        // Digits are checked, because `from_str_radix` also accepts a sign.
+        // `from_str_radix` also accepts a sign, so the digits are checked.
         let plain = digits.bytes().all(|byte| byte.is_ascii_alphanumeric());
         u8::from_str_radix(digits, radix).ok().filter(|_| plain).ok_or(WRONG)
     };
@@ -197,7 +198,7 @@ pub fn parse_delimiter(text: &str) -> Result<u8, &'static str> {
     Ok(byte)
 }
 
-/// Parses the effect of an add on a key in flight.
+/// Parses the policy for an add of a key in flight.
 pub(crate) fn parse_rerun(text: &str) -> Result<InFlightPolicy, &'static str> {
     const WRONG: &str = "expected `after`, `restart`, or `restart` with a time, as in restart,10s";
     match text.split_once(',') {
@@ -217,7 +218,7 @@ pub(crate) enum ServerUrl {
     Tcp {
         /// The host and the port.
         authority: String,
-        /// The path without a slash at its end.
+        /// The path, without a slash at its end.
         path: String,
         has_tls: bool,
     },

@@ -13,7 +13,7 @@ use crate::args::names::{
 use crate::args::run::{Alone, Common};
 use crate::duration::parse_duration;
 
-// This struct has one field per flag, because clap makes the flags from the fields.
+// clap makes the flags from the fields, so this struct has one field per flag.
 #[derive(Args, Debug)]
 #[command(
     after_long_help = Sections::help_text("watch"),
@@ -29,7 +29,7 @@ use crate::duration::parse_duration;
     mut_arg("group_by", |arg| {
         arg.help("Group of a key: the first capture of REGEX, or the match [default: the namespace]")
     }),
-    // This flag is hidden to make space in the short help for the flags of this subcommand.
+    // These flags are hidden in the short help, to make space for the flags of this subcommand.
     mut_arg("timeout", |arg| arg.hide_short_help(true)),
     mut_arg("dead_letter", |arg| {
         arg.help("Append keys that are given up to FILE, as lines").long_help(None).hide_short_help(true)

@@ -1,7 +1,9 @@
-//! The claims of `requeue work --server`: takes keys over HTTP, renews their leases, and ends the claims.
+//! The claims of `requeue work --server`. This module takes keys over HTTP, renews their leases, and sends the
+//! outcomes of their runs.
 //!
-//! One task claims keys for all slots, and another one renews all leases. A lease counts from before its request, so this
-//! process never relies on an expired lease.
+//! One task claims keys for all slots, and another task renews all leases. This process dates a lease from before the
+//! request is sent. It thus regards a lease as expired earlier than the server does, and never relies on an expired
+//! lease.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -29,18 +31,21 @@ use crate::duration::shown;
 use crate::exit::error_chain;
 use crate::key::Key;
 
-/// The time for which a claim waits for keys, also with `--until-empty`.
+/// The longest time that the server waits for a key before it answers a claim. [`WAIT_UNTIL_EMPTY`] applies with
+/// `--until-empty`.
 const WAIT: Duration = Duration::from_secs(30);
 const WAIT_UNTIL_EMPTY: Duration = Duration::from_millis(500);
-/// The time in which the server must answer, in addition to the time of a claim.
+/// The time limit for an answer. For a claim, the wait for keys is added.
 const ANSWERING: Duration = Duration::from_secs(30);
-/// The longest time between two renewals. A worker learns of a cancelled run from a renewal.
+/// The longest time between two renewals of a lease. It is short, because a worker learns from a renewal that a run
+/// was cancelled.
 const RENEWAL: Duration = Duration::from_secs(5);
-/// The longest pause between two attempts.
+/// The longest delay between two attempts of a request.
 const PAUSE: Duration = Duration::from_secs(2);
-/// The maximum number of keys in a request.
+/// The maximum number of keys in one request.
 const MOST: usize = 256;
-/// The maximum number of endings that are sent at the same time, because a server has few connections.
+/// The maximum number of requests that report outcomes at the same time. It is low, because a server accepts few
+/// connections.
 const REQUESTS: usize = 4;
 /// The time between two messages about an outage.
 const EVERY: Duration = Duration::from_secs(60);
@@ -50,11 +55,11 @@ const EVERY: Duration = Duration::from_secs(60);
 pub(crate) struct WorkerSettings {
     pub(crate) name: String,
     pub(crate) lease: Duration,
-    /// Stop when no key is ready, waiting or in flight.
+    /// True if the worker must stop when no key is ready, waiting or in flight.
     pub(crate) until_empty: bool,
 }
 
-/// The queue of a server, from which this process takes keys.
+/// The queue of a server, from which this process claims keys.
 #[derive(Debug)]
 pub(crate) struct ServerQueue {
     shared: Arc<Shared>,
@@ -62,7 +67,7 @@ pub(crate) struct ServerQueue {
 }
 
 impl ServerQueue {
-    /// Checks the server and the token, and starts the tasks that claim keys and renew their leases.
+    /// Checks the server and the token. Then starts the tasks that claim keys and renew their leases.
     pub(crate) async fn open(mut server: Server, settings: WorkerSettings) -> Result<Self, Fault> {
         server.connections.keep_open();
         let is_in_memory = server.check_role().await;
@@ -92,15 +97,15 @@ impl ServerQueue {
         lease.await.ok()
     }
 
-    /// Stops the claims.
+    /// Stops the claims. Leases are renewed until their runs have completed.
     pub(crate) fn shut_down(&self) {
         self.shared.shut_down();
     }
 
-    /// Waits until the server has answered all endings, or their leases have expired.
+    /// Waits until the server has recorded all outcomes that are being sent, or their leases have expired.
     pub(crate) async fn settled(&self) {
         loop {
-            // The future receives notifications from this point, even before its first poll.
+            // From its creation, this future receives notifications, even before its first poll.
             let changed = self.shared.changed.notified();
             if !self.shared.held.lock().values().any(|held| held.is_ending) {
                 return;
@@ -115,10 +120,11 @@ impl ServerQueue {
     }
 }
 
-/// A key that the server has delivered to this process. If it is dropped before its end, the key returns to the queue.
+/// A key that the server has delivered to this process. If the value is dropped before its completion, the key is
+/// released.
 #[derive(Debug)]
 pub(crate) struct ServerLease {
-    /// `None` after the end.
+    /// `None` after the completion.
     shared: Option<Arc<Shared>>,
     key: Key,
     token: u64,
@@ -126,7 +132,7 @@ pub(crate) struct ServerLease {
     output: String,
 }
 
-/// The end of a claim, and what the server keeps of a failed run.
+/// The result of a run, as it is sent to the server.
 #[derive(Debug, Default)]
 pub(crate) struct End {
     pub(crate) error: Option<String>,
@@ -147,7 +153,7 @@ impl ServerLease {
         &self.claimed
     }
 
-    /// Returns true if the lease is lost.
+    /// Returns true if this process has lost the lease.
     pub(crate) fn is_lost(&self) -> bool {
         self.state().is_none()
     }
@@ -156,7 +162,7 @@ impl ServerLease {
         self.state().is_some_and(|held| held.is_cancelled)
     }
 
-    /// Waits until the lease is lost, or the run is cancelled.
+    /// Waits until the lease is lost or the run is cancelled.
     pub(crate) async fn stopped(&self) {
         let Some(shared) = &self.shared else { return };
         loop {
@@ -169,18 +175,18 @@ impl ServerLease {
         }
     }
 
-    /// Returns the state of the lease, or `None` if the lease is lost.
+    /// Returns the state of the lease. Returns `None` if the lease is lost.
     fn state(&self) -> Option<Held> {
         self.shared.as_ref().and_then(|shared| shared.state_of(self.token))
     }
 
-    /// Sets the end of the run's output, which the server keeps if the run fails.
+    /// Sets the last part of the run's output. The server stores it if the run fails.
     pub(crate) fn set_output(&mut self, output: &str) {
         output.clone_into(&mut self.output);
     }
 
-    /// Ends the claim. Returns true if the key is parked. The claim ends even if the future is dropped after its first
-    /// poll.
+    /// Completes the delivery. Returns true if the key is parked. If the future is dropped after its first poll, the
+    /// delivery is still completed.
     pub(crate) async fn end(mut self, action: WorkAction, end: End) -> Result<bool, String> {
         let Some(shared) = self.shared.take() else { return Ok(false) };
         let output = std::mem::take(&mut self.output);
@@ -200,12 +206,12 @@ impl ServerLease {
 
 impl Drop for ServerLease {
     fn drop(&mut self) {
-        // Without a runtime, the process is exiting, and the lease expires.
+        // Without a runtime, the process is exiting. Its lease then expires, and the server delivers the key again.
         let (Some(shared), Ok(runtime)) = (self.shared.take(), Handle::try_current()) else {
             return;
         };
         let claim = shared.named_claim(&self.key, self.token);
-        // The result is ignored, because a lost lease needs no release.
+        // The result is ignored. If the lease was lost, the key no longer needs a release.
         runtime.spawn(shared.end_claim(self.token, WorkAction::Release, claim));
     }
 }
@@ -214,13 +220,13 @@ impl Drop for ServerLease {
 struct Shared {
     server: Server,
     settings: WorkerSettings,
-    /// True if the queue ends with the process of the server.
+    /// True if the server has the queue in its memory, so that the queue does not survive the server's process.
     is_in_memory: bool,
-    /// The leases by their fencing tokens.
+    /// The leases of this process, by fencing token.
     held: Mutex<HashMap<u64, Held>>,
-    /// Wakes the task that renews leases, and those that wait for a change of a lease.
+    /// Notified when a lease changes. The task that renews leases and the runs of the keys wait for it.
     changed: Notify,
-    /// True when no more keys are claimed.
+    /// True after the queue was shut down. After that, no more keys are claimed.
     is_over: watch::Sender<bool>,
     has_failed: AtomicBool,
     outage: Mutex<Outage>,
@@ -234,11 +240,12 @@ struct Held {
     /// The time until which this process certainly has the lease.
     deadline: Instant,
     is_cancelled: bool,
-    /// True if the run has ended, and the server has not recorded the end yet.
+    /// True if the run has completed, and the server has not recorded the outcome yet.
     is_ending: bool,
 }
 
-/// The requests that fail and are repeated. A server that answers only some requests causes few messages.
+/// The period in which requests fail and are repeated. It limits the messages to a few, even if the server answers
+/// some of the requests.
 #[derive(Debug, Default)]
 struct Outage {
     /// The time of the first failure since the last answer.
@@ -250,7 +257,7 @@ struct Outage {
 }
 
 impl Outage {
-    /// Returns the beginning of the message about a failure, or `None` if no message is due.
+    /// Returns the start of the message about a failure. Returns `None` if it is too early for another message.
     fn note_failure(&mut self, now: Instant) -> Option<&'static str> {
         let since = *self.since.get_or_insert(now);
         if self.said.is_some_and(|said| now - said < EVERY) {
@@ -260,14 +267,15 @@ impl Outage {
         Some(if since == now { "" } else { "still " })
     }
 
-    /// Returns the beginning of the outage if it was reported.
+    /// Records that the server has answered. Returns the time at which the outage began, if the user was told of the
+    /// outage.
     fn note_answer(&mut self) -> Option<Instant> {
         let since = self.since.take();
         since.filter(|_| std::mem::take(&mut self.is_known))
     }
 }
 
-/// Removes a lease after its end.
+/// Removes the lease from the table when it is dropped.
 struct Ending<'a> {
     shared: &'a Shared,
     token: u64,
@@ -314,9 +322,9 @@ impl Shared {
         }
     }
 
-    /// Stops the claims, because the server would refuse the next one too.
+    /// Stops the claims. The caller has found that the server would refuse each further claim.
     fn fail(&self, why: &str) {
-        // `Relaxed` suffices, because the flag guards no other data.
+        // No other data depends on the flag, so `Relaxed` is sufficient.
         self.has_failed.store(true, Ordering::Relaxed);
         let error = format!("{why}; no more keys are taken");
         tracing::warn!("{}", self.server.message_about(&error));
@@ -325,7 +333,7 @@ impl Shared {
 
     // --- Endings ---------------------------------------------------------------------------------
 
-    /// Ends a claim, and repeats the request until the server has answered or the lease has expired.
+    /// Sends the outcome of a run. Repeats the request until the server has answered or the lease has expired.
     async fn end_claim(
         self: Arc<Self>,
         token: u64,
@@ -348,7 +356,7 @@ impl Shared {
                 };
             };
             let request = async {
-                // The semaphore is never closed.
+                // The semaphore is never closed, so `acquire` does not fail.
                 let _permit = self.requests.acquire().await;
                 self.server.try_post_claims(action.name(), &endings, 1).await
             };
@@ -383,7 +391,7 @@ impl Shared {
 
     // --- Leases ----------------------------------------------------------------------------------
 
-    /// Renews leases to the full duration. The tokens of leases that were lost are removed.
+    /// Renews the leases for the full duration. Removes the leases that the server reports as lost.
     async fn renew(&self, leases: &[(Key, u64)]) -> Result<(), Fault> {
         let lease = self.settings.lease;
         let claims = leases.iter().map(|(key, token)| self.named_claim(key, *token));
@@ -405,7 +413,8 @@ impl Shared {
     /// Removes the leases that have expired, and returns the others.
     fn renewed_leases(&self) -> Vec<(Key, u64)> {
         let mut held = self.held.lock();
-        // A lease that has expired cannot be renewed. Its end finds it missing.
+        // An expired lease cannot be renewed. When its run completes, the lease is missing from the table, and the run
+        // is treated as lost.
         held.retain(|_, held| held.deadline > Instant::now());
         held.iter().map(|(token, held)| (held.key.clone(), *token)).collect()
     }
@@ -421,7 +430,7 @@ impl Shared {
                     }
                 }
                 ClaimOutcome::Lost => _ = all.remove(token),
-                // The next renewal, before the lease expires, tries again.
+                // The lease stays in the table, and is renewed again before it expires.
                 _ => {}
             }
         }
@@ -429,7 +438,7 @@ impl Shared {
         self.changed.notify_waiters();
     }
 
-    /// Keeps claimed keys.
+    /// Adds claimed keys to the table of leases.
     fn hold(
         self: &Arc<Self>,
         claims: Vec<ClaimedKey>,
@@ -449,14 +458,14 @@ impl Shared {
             let (shared, output) = (Some(Arc::clone(self)), String::new());
             leases.push(ServerLease { shared, key, token, claimed, output });
         }
-        // The task that renews leases sleeps while there is none.
+        // The task that renews leases waits for a notification while the table is empty.
         self.changed.notify_waiters();
         Ok(leases)
     }
 
     // --- Claims ----------------------------------------------------------------------------------
 
-    /// Claims up to `max` keys. Returns no keys if none is ready in time.
+    /// Claims up to `max` keys. Returns an empty list if no key becomes ready in time.
     async fn claim(self: &Arc<Self>, max: usize) -> Result<Vec<ServerLease>, Fault> {
         let WorkerSettings { name, lease, until_empty } = &self.settings;
         let wait = if *until_empty { WAIT_UNTIL_EMPTY } else { WAIT };
@@ -478,19 +487,20 @@ impl Shared {
         if since.elapsed() < *lease / 3 || claims.is_empty() {
             return self.hold(claims, since + *lease);
         }
-        // The claim has waited for keys, so it is unknown when their leases began.
+        // The server waited for keys before it began the leases, so their start is unknown. The keys are therefore
+        // renewed, which gives their leases a known start.
         let soon = Instant::now() + *lease / 3;
         let leases = self.hold(claims, soon)?;
         let tokens: Vec<_> = leases.iter().map(|lease| (lease.key.clone(), lease.token)).collect();
         match timeout_at(soon, self.renew(&tokens)).await.unwrap_or_else(|_| Err(late())) {
             Ok(()) => Ok(leases),
-            // The drop of the leases returns the keys.
+            // The drop of the leases releases the keys.
             Err(fault) => Err(fault),
         }
     }
 }
 
-/// Claims keys for all slots, until the queue is shut down.
+/// Claims keys for all slots that wait for one, until the queue is shut down.
 async fn serve_getters(
     shared: Arc<Shared>,
     mut come: mpsc::UnboundedReceiver<oneshot::Sender<ServerLease>>,
@@ -499,7 +509,7 @@ async fn serve_getters(
     let mut waiters: VecDeque<oneshot::Sender<ServerLease>> = VecDeque::new();
     let mut pauses_between = pauses();
     while !*is_over.borrow_and_update() {
-        // Other slots that are ready to run may share the claim.
+        // Other tasks run first, so that slots that are about to ask for a key share this claim.
         yield_now().await;
         while let Ok(waiter) = come.try_recv() {
             waiters.push_back(waiter);
@@ -516,7 +526,8 @@ async fn serve_getters(
             continue;
         }
         let claimed = tokio::select! {
-            // Keys that have arrived are taken first, because a claim that is dropped leaves them to the server.
+            // The claim is polled first. If an answer with keys is dropped, the server keeps these keys in flight
+            // until their leases expire.
             biased;
             claimed = shared.claim(waiters.len()) => claimed,
             _ = is_over.changed() => continue,
@@ -525,7 +536,8 @@ async fn serve_getters(
             Ok(leases) => {
                 pauses_between = pauses();
                 for mut lease in leases {
-                    // A slot may have stopped to wait. A lease without a slot is dropped, which returns its key.
+                    // A slot may have stopped waiting. The lease then goes to the next slot. A lease without a slot is
+                    // dropped, which releases its key.
                     while let Some(waiter) = waiters.pop_front() {
                         match waiter.send(lease) {
                             Ok(()) => break,
@@ -535,7 +547,7 @@ async fn serve_getters(
                 }
             }
             Err(fault) if fault.kind == FaultKind::Refused => shared.fail(&fault.why),
-            // A queue in memory cannot be served again.
+            // A queue in memory does not survive the server's process, so another attempt would not find it.
             Err(Fault { kind: FaultKind::Unreachable, why, .. })
                 if shared.is_in_memory && shared.settings.until_empty =>
             {
@@ -556,10 +568,11 @@ async fn serve_getters(
 
 /// Renews the leases of this process.
 async fn keep_leases(shared: Arc<Shared>) {
-    // At a third of the lease, two consecutive renewals can fail before the lease expires.
+    // The leases are renewed after a third of their duration. Two renewals in a row can then fail before a lease
+    // expires.
     let every = (shared.settings.lease / 3).min(RENEWAL);
     loop {
-        // The future receives notifications from this point, even before its first poll.
+        // From its creation, this future receives notifications, even before its first poll.
         let changed = shared.changed.notified();
         let leases = shared.renewed_leases();
         if leases.is_empty() {
@@ -585,10 +598,11 @@ fn late() -> Fault {
     Fault::new(FaultKind::NoAnswer, "no answer in time")
 }
 
-/// Returns the pauses between the attempts of a request. The server can ask for a longer pause.
+/// Returns a function that computes the delay before the next attempt of a request. The server can ask for a longer
+/// delay.
 fn pauses() -> impl FnMut(&Fault) -> Duration {
     let duration = Duration::from_millis(50);
-    // The jitter separates the attempts of many workers.
+    // The jitter spreads the attempts of many workers.
     let mut backoff =
         Backoff { duration, factor: 2.0, jitter: 1.0, steps: i32::MAX, cap: PAUSE / 2 };
     let mut source = jitter_source();
@@ -602,7 +616,7 @@ fn pauses() -> impl FnMut(&Fault) -> Duration {
 }
 
 impl Server {
-    /// Checks that the token permits claims. Returns true if the queue ends with the process of the server.
+    /// Checks that the token permits claims. Returns true if the server has the queue in its memory.
     async fn check_role(&self) -> Result<bool, Fault> {
         #[derive(Deserialize)]
         struct Permitted {
@@ -617,7 +631,7 @@ impl Server {
         Ok(is_in_memory)
     }
 
-    /// Sends a request about claims, and returns the result of each claim.
+    /// Sends a request about several claims, and returns the result of each claim.
     async fn try_post_claims(
         &self,
         path: &str,
@@ -625,7 +639,8 @@ impl Server {
         count: usize,
     ) -> Result<Vec<ClaimResult>, Fault> {
         let answer = self.post_body(path, body).await?;
-        // The status of an answer with results is that of the claims.
+        // An answer with results has an HTTP status that comes from the results, so the status is not checked in this
+        // case.
         match serde_json::from_slice(&answer.body) {
             Ok(ClaimResults { results, .. }) if results.len() == count => Ok(results),
             _ => {

@@ -1,4 +1,4 @@
-//! Connections to a server. Those of a worker stay open between its requests.
+//! The connections to a server. A worker keeps its connections open between requests.
 
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
@@ -18,10 +18,11 @@ use crate::args::values::ServerUrl;
 use crate::exit::{Exit, Refusal};
 use crate::tls::{Connector, hint_for};
 
-/// The time after which an idle connection is not used again. The server closes it after 10 seconds.
+/// The time after which an idle connection is not used again. It is shorter than the 10 seconds after which the server
+/// closes an idle connection.
 const IDLE: Duration = Duration::from_secs(5);
 
-/// The reason why a request has no usable answer.
+/// The reason why a request got no usable answer.
 #[derive(Debug)]
 pub(crate) struct Fault {
     pub(crate) why: String,
@@ -34,13 +35,13 @@ pub(crate) struct Fault {
 pub(crate) enum FaultKind {
     /// The request was not sent.
     Unreachable,
-    /// The connection broke after the request was sent, so the server may have acted on it.
+    /// The connection broke after the request was sent. The server may have acted on the request.
     NoAnswer,
-    /// The server is busy or stopping, and may answer after this time.
+    /// The server is busy or stopping. Contains the time after which the client may try again, if the server sent it.
     Busy(Option<Duration>),
-    /// The certificate of the server was not accepted.
+    /// The client did not accept the certificate of the server.
     Untrusted,
-    /// A repetition of the request would also be refused.
+    /// The server refused the request, and would refuse it again.
     Refused,
 }
 
@@ -71,23 +72,23 @@ impl From<Fault> for Refusal {
 #[derive(Debug)]
 pub(super) struct Answer {
     pub(super) status: StatusCode,
-    /// The time after which the client may try again.
+    /// The time after which the client may try again, if the server sent it.
     pub(super) retry_after: Option<Duration>,
     pub(super) body: Bytes,
 }
 
-/// The process at the other end of a connection, as far as the system knows it.
+/// The process at the other end of a connection, as far as this process can identify it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Peer {
-    /// A process that is reached without encryption.
+    /// An unknown process at this address, over a connection without encryption.
     Network(SocketAddr),
-    /// A process with a certificate that was verified.
+    /// A process whose certificate this process has verified.
     Verified,
-    /// A process of this machine that runs as this user.
+    /// A process on this machine that runs as the user with this ID.
     User(u32),
 }
 
-/// A connection on which no request is in flight.
+/// An idle connection.
 struct Connection {
     sender: SendRequest<Full<Bytes>>,
     peer: Peer,
@@ -98,7 +99,7 @@ struct Connection {
 pub(super) struct Connections {
     url: ServerUrl,
     tls: Option<Connector>,
-    /// The idle connections, or `None` to use each connection once.
+    /// The idle connections. `None` if each connection is used for one request only.
     idle: Option<Mutex<Vec<Connection>>>,
 }
 
@@ -107,7 +108,7 @@ impl Connections {
         Self { url, tls, idle: None }
     }
 
-    /// Keeps connections open between requests.
+    /// Makes the client keep its connections open between requests.
     pub(super) fn keep_open(&mut self) {
         self.idle = Some(Mutex::default());
     }
@@ -116,7 +117,8 @@ impl Connections {
         &self.url
     }
 
-    /// Sends a request, if `check` accepts the receiver. `most` is the size limit of the answer.
+    /// Sends a request if `check` accepts the process at the other end. `most` is the maximum size of the answer, in
+    /// bytes.
     pub(super) async fn send(
         &self,
         mut request: Request<Full<Bytes>>,
@@ -136,7 +138,8 @@ impl Connections {
                     return Ok(answer);
                 }
                 Err(mut error) => match error.take_message() {
-                    // The server has closed the idle connection. The request was not sent.
+                    // The server had closed the idle connection before the request was sent, so the request is sent
+                    // again.
                     Some(unsent) if !is_new => request = unsent,
                     unsent => {
                         let kind = match unsent {
@@ -150,7 +153,7 @@ impl Connections {
         }
     }
 
-    /// Returns an idle connection that can be used.
+    /// Returns an idle connection that can still be used.
     async fn take_idle(&self) -> Option<Connection> {
         loop {
             let mut connection = self.idle.as_ref()?.lock().pop()?;
@@ -192,8 +195,8 @@ impl Connections {
             }
             ServerUrl::Unix(path) => {
                 let stream = UnixStream::connect(path).await.map_err(unreachable)?;
-                // The check applies to the connected process, because the file at the path may be replaced after the
-                // connect.
+                // The user ID comes from the connected process. The file at the path may be replaced after the
+                // connection, so its owner would prove nothing.
                 let peer = Peer::User(stream.peer_cred().map_err(unreachable)?.uid());
                 begin_http(stream, peer).await
             }

@@ -1,4 +1,4 @@
-//! `--server`: talks to a process with `--serve-admin` instead of to a store.
+//! The HTTP client of `--server`. It talks to a process with `--serve-admin`, in place of a store.
 
 pub(crate) mod claims;
 pub(crate) mod connections;
@@ -29,50 +29,51 @@ use crate::key::escaped;
 use crate::tls::Connector;
 use crate::traces::own_headers;
 
-/// The time limit of a request. It is long, because a change of all keys of a large queue takes a while.
+/// The time limit of a request. A request that changes all keys of a large queue can take minutes.
 const PATIENCE: Duration = Duration::from_secs(300);
 
-/// The size limit of a response. A page contains 256 keys of up to 4 KiB, with their errors.
+/// The maximum size of an answer, in bytes. A page contains 256 keys of up to 4 KiB, with their errors.
 const ANSWER: usize = 32 << 20;
 
-/// The size limit of a recording. It takes about three times the memory of `--record-events`, and the names of its keys.
+/// The maximum size of a recording, in bytes. As text, a recording takes about three times the memory of
+/// `--record-events`, in addition to the names of its keys.
 const RECORDING: usize = 1 << 30;
 
-/// The reason of a refusal if a response cannot be read.
+/// The error message for an answer that cannot be parsed.
 pub(crate) const WRONG_ANSWER: &str =
     "the answer is not that of this version of requeue; check the URL";
 
-/// A server, and the token for it.
+/// The client of one server, with the token for it.
 pub(crate) struct Server {
     connections: Connections,
     token: Option<String>,
-    /// The user who acts, and the reason, if the requests are actions that are recorded.
+    /// The name of the operator and the note. Set if the server must record the requests as actions.
     operator: Option<[String; 2]>,
-    /// The name that the queue must have. A server with several queues requires the name.
+    /// The name that the queue must have. A request to a server with several queues must name one.
     queue: Option<String>,
     found: OnceCell<Found>,
-    /// True if the user was warned that the token is sent in clear text.
+    /// True if the user was warned that the token is sent without encryption.
     warned: AtomicBool,
 }
 
-/// The queue of a server.
+/// The queue that the client has found at a server.
 pub(crate) struct Found {
     pub(crate) name: String,
-    /// The prefix of the paths of the API, which is empty in a process with one queue.
+    /// The part of the API's paths that names the queue. Empty for a process with one queue.
     path: String,
-    /// True if the queue is in the memory of the process.
+    /// True if the server has the queue in its memory, not in a store.
     is_in_memory: bool,
 }
 
 impl fmt::Debug for Server {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // The token is secret.
+        // The token is left out, because it is secret.
         f.debug_struct("Server").field("url", self.connections.url()).finish_non_exhaustive()
     }
 }
 
 impl Server {
-    /// `tls` is the encryption of a server at an https address.
+    /// `tls` encrypts the connections. It must be set if the address begins with https.
     pub(crate) fn new(
         url: ServerUrl,
         token: Option<String>,
@@ -84,12 +85,12 @@ impl Server {
         Self { connections, token, operator: None, queue, found, warned: AtomicBool::new(false) }
     }
 
-    /// Sends the user and the note with each change.
+    /// Adds the operator and the note to each request that changes the queue.
     pub(crate) fn acting_for(self, by: &str, note: &str) -> Self {
         Self { operator: Some([by, note].map(str::to_owned)), ..self }
     }
 
-    /// Returns the response to a GET request.
+    /// Sends a GET request, and returns the parsed answer.
     pub(crate) async fn get<T: DeserializeOwned>(
         &self,
         path: &str,
@@ -115,7 +116,7 @@ impl Server {
         text.map_err(|_| self.refusal(WRONG_ANSWER))
     }
 
-    /// Returns a key with its past, or `None` if it is not in the queue.
+    /// Returns a key with its past. Returns `None` if the key is not in the queue.
     pub(crate) async fn find_key(&self, key: &[u8]) -> Result<Option<KeyPage>, Refusal> {
         let target = request_target("key", &[("key", key)]);
         let answer = self.or_refusal(self.send_request(Method::GET, &target, None).await)?;
@@ -124,7 +125,7 @@ impl Server {
         if is_missing { Ok(None) } else { self.or_refusal(read_answer(&answer)).map(Some) }
     }
 
-    /// Returns a refusal if there is no token.
+    /// Returns an error if the user gave no token.
     pub(crate) fn check_token(&self) -> Result<(), Refusal> {
         match &self.token {
             Some(_) => Ok(()),
@@ -134,14 +135,14 @@ impl Server {
         }
     }
 
-    /// Sends a request that changes the queue.
+    /// Sends a request that changes the queue, and returns the parsed answer.
     pub(crate) async fn post<T: DeserializeOwned>(
         &self,
         path: &str,
         body: &impl Serialize,
     ) -> Result<T, Refusal> {
         self.check_token()?;
-        // Serialization does not fail, because the keys of all maps are strings.
+        // The keys of all maps are strings, so the serialization does not fail.
         let mut body = serde_json::to_value(body).unwrap_or_default();
         if let (Some([by, note]), Some(body)) = (&self.operator, body.as_object_mut()) {
             body.insert("by".to_owned(), by.as_str().into());
@@ -150,7 +151,7 @@ impl Server {
         self.or_refusal(self.try_post(path, &body).await)
     }
 
-    /// Sends a request of a worker.
+    /// Sends a request of a worker, and returns the parsed answer.
     async fn try_post<T: DeserializeOwned>(
         &self,
         path: &str,
@@ -181,8 +182,8 @@ impl Server {
         format!("--server {}: {what}", escaped(of.as_bytes()))
     }
 
-    /// Returns an error if the token may not be sent to this process. Warns once if the token is readable on the
-    /// network.
+    /// Returns an error if the token must not be sent to the process at the other end. Warns once if others can read
+    /// the token on the network.
     fn check_receiver(&self, peer: Peer) -> Result<(), String> {
         match (peer, self.connections.url()) {
             (Peer::Network(address), _) => {
@@ -200,8 +201,8 @@ impl Server {
         }
     }
 
-    /// Returns the queue that the requests are about. Fails if the process does not have this queue, or if it has
-    /// several queues and the command names none.
+    /// Returns the queue to which the requests apply. Returns an error if the server does not have the named queue.
+    /// Also returns an error if the server has several queues and the user named none.
     pub(crate) async fn find_queue(&self) -> Result<&Found, Refusal> {
         self.or_refusal(self.look_for_queue().await)
     }
@@ -213,7 +214,7 @@ impl Server {
                 let unnamed = "the process has several queues; name one of them";
                 let name = self.queue.clone().ok_or_else(|| Fault::refused(unnamed))?;
                 let path = format!("/queues/{}", percent_encode(name.as_bytes(), NON_ALPHANUMERIC));
-                // Only a store has several queues.
+                // Only a process on a store can have several queues.
                 return Ok(Found { name, path, is_in_memory: false });
             }
             let Summary { queue, title, now, .. } = read_answer(&answer)?;
@@ -222,7 +223,8 @@ impl Server {
                 let error = format!("the queue of that process is {name:?}; name that one");
                 return Err(Fault { exit: Exit::Usage, ..Fault::refused(error) });
             }
-            // A store counts keys that back off as waiting.
+            // A store counts keys that back off as waiting. If the answer has a separate number of such keys, the
+            // queue is in memory.
             Ok(Found { name, path: String::new(), is_in_memory: now.backing_off.is_some() })
         });
         found.await
@@ -239,8 +241,8 @@ impl Server {
         self.exchange(method, &format!("{path}{target}"), body, ANSWER).await
     }
 
-    /// Sends a request. The token is sent with changes, and with reads that need one: a token that is not sent cannot
-    /// leak. `most` is the size limit of the response.
+    /// Sends a request. The token is sent only with changes, and with reads that the server refuses without a token. A
+    /// token that is not sent cannot leak. `most` is the maximum size of the answer, in bytes.
     async fn exchange(
         &self,
         method: Method,
@@ -257,7 +259,7 @@ impl Server {
         self.exchange_as(method, target, body, most, self.token.as_ref()).await
     }
 
-    /// Sends a request with this token.
+    /// Sends a request with this token. `None` sends no token.
     async fn exchange_as(
         &self,
         method: Method,
@@ -289,12 +291,12 @@ impl Server {
     }
 }
 
-/// Returns the content of a successful answer.
+/// Returns the parsed body of a successful answer, or the fault of another answer.
 fn read_answer<T: DeserializeOwned>(answer: &Answer) -> Result<T, Fault> {
     serde_json::from_slice(check_status(answer)?).map_err(|_| Fault::refused(WRONG_ANSWER))
 }
 
-/// Returns the body of a successful answer, or the error of another one.
+/// Returns the body of a successful answer, or the fault of another answer.
 fn check_status(Answer { status, retry_after, body }: &Answer) -> Result<&[u8], Fault> {
     let kind = match *status {
         status if status.is_success() => return Ok(body),
@@ -304,7 +306,7 @@ fn check_status(Answer { status, retry_after, body }: &Answer) -> Result<&[u8], 
         status if status.is_server_error() => FaultKind::Busy(*retry_after),
         _ => FaultKind::Refused,
     };
-    // The error of a proxy may not be JSON.
+    // The answer may come from a proxy, whose errors are not JSON.
     let Some(Failure { error, .. }) = parse_failure(body) else {
         let hint = if kind == FaultKind::Refused { "; check the URL" } else { "" };
         return Err(Fault::new(kind, format!("{status}{hint}")));
@@ -317,7 +319,7 @@ fn check_status(Answer { status, retry_after, body }: &Answer) -> Result<&[u8], 
     Err(Fault::new(kind, format!("{error}{hint}")))
 }
 
-/// Returns the name of a key in a request.
+/// Returns the key in the format of an API request. A key that is not UTF-8 is encoded in Base64.
 pub(crate) fn named_key(key: &[u8]) -> NamedKey {
     match std::str::from_utf8(key) {
         Ok(key) => NamedKey { key: Some(key.to_owned()), key_base64: None },
@@ -325,10 +327,10 @@ pub(crate) fn named_key(key: &[u8]) -> NamedKey {
     }
 }
 
-/// The size limit of the keys of a request. The server limits bodies to 1 MiB.
+/// The maximum size of the keys of one request, in bytes. The server refuses bodies above 1 MiB.
 const BODY: usize = (1 << 20) - 64;
 
-/// The keys of a request, as the API names them.
+/// Keys that are collected for one request, in the format of the API.
 pub(crate) struct Part<T> {
     keys: Vec<T>,
     bytes: usize,
@@ -339,10 +341,10 @@ impl<T: Serialize> Part<T> {
         Self { keys: Vec::new(), bytes: 0 }
     }
 
-    /// Adds a key to the part. If the part has `most` keys, or no space for this key, first returns the keys of the
-    /// part.
+    /// Adds a key to the part. If the part already contains `most` keys, or has no space for this key, first empties
+    /// the part and returns its keys.
     pub(crate) fn push_key(&mut self, key: T, most: usize) -> Option<Vec<T>> {
-        // The size includes a comma.
+        // The size includes the comma after the key.
         let bytes = serde_json::to_vec(&key).map_or(0, |json| json.len()) + 1;
         let is_full = self.keys.len() >= most || self.bytes + bytes > BODY;
         let full = is_full.then(|| self.take_keys()).filter(|keys| !keys.is_empty());
@@ -368,18 +370,18 @@ fn request_target(path: &str, query: &[(&str, &[u8])]) -> String {
     target
 }
 
-/// Returns the reason in an error response of requeue.
+/// Returns the error in the body of an answer. Returns `None` if the body is not an error of requeue.
 fn parse_failure(body: &[u8]) -> Option<Failure> {
     serde_json::from_slice(body).ok()
 }
 
-/// Returns true if a process answers that it has several queues.
+/// Returns true if the server answers that it has several queues.
 fn names_several(Answer { status, body, .. }: &Answer) -> bool {
     *status == StatusCode::NOT_FOUND
         && parse_failure(body).is_some_and(|failure| failure.error == SEVERAL_QUEUES)
 }
 
-/// Returns a warning if a token that is sent to this address is readable on the network.
+/// Returns a warning if a token that is sent to this address passes through the network without encryption.
 fn clear_text(server: SocketAddr) -> Option<String> {
     let ip = server.ip().to_canonical();
     (!ip.is_loopback()).then(|| {
@@ -390,10 +392,12 @@ fn clear_text(server: SocketAddr) -> Option<String> {
     })
 }
 
-/// Returns an error if the token may not be sent to the process that listens at `path`, which runs as the user `peer`.
+/// Returns an error if the token must not be sent to the process that listens on the socket at `path`. `peer` is the
+/// user ID of that process, and `own` that of this process.
 ///
-/// Only this user and root are trusted, because other users may have put a socket there. Root also connects to services
-/// of other users, at paths that no third user can replace.
+/// A process of the same user or of root is trusted. Another user may have put the socket at the path to receive the
+/// token. If this process runs as root, it also trusts a service of another user, if no third user can replace the
+/// socket.
 fn check_peer(path: &Path, peer: u32, own: u32) -> Result<(), String> {
     if peer == own || peer == 0 {
         return Ok(());
@@ -418,7 +422,7 @@ fn check_peer(path: &Path, peer: u32, own: u32) -> Result<(), String> {
     Ok(())
 }
 
-/// Returns true if users other than root and `peer` can write to a directory with this owner and mode.
+/// Returns true if a user other than root and `peer` can change a directory with this owner and mode.
 fn others_can_write(peer: u32, owner: u32, mode: u32) -> bool {
     (owner != peer && owner != 0) || mode & 0o022 != 0
 }
@@ -434,7 +438,8 @@ mod tests {
 
     #[test]
     fn the_token_is_for_this_user_for_root_and_from_root_for_a_user_whose_path_is_safe() {
-        // For root, the directory is examined, and this one does not exist.
+        // If this process is root, `check_peer` examines the directory. This directory does not exist, so the check
+        // fails.
         let path = Path::new("/no-such-directory/page");
         for (peer, own) in [(0, 0), (0, 1000), (1000, 1000)] {
             assert_eq!(check_peer(path, peer, own), Ok(()), "{peer} {own}");

@@ -1,4 +1,4 @@
-//! The content of a file, in as much detail as is needed to detect a change.
+//! The content of a file, in the detail that is needed to detect a change.
 
 use std::ffi::OsStr;
 use std::hash::{BuildHasher, Hasher, RandomState};
@@ -7,27 +7,27 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use crate::files::open::{Directory, Meta, Stamp};
 
-/// The size of the largest file that is read, in bytes. Only the size and the time of a larger file are compared.
+/// The maximum size of a file that is read, in bytes. For a larger file, only the size and the time are compared.
 pub(super) const LARGEST: u64 = 16 << 20;
 
-/// The age of a file from which each later change also changes its time. A file system may store times in steps of this
-/// length.
+/// A file system may store times in steps of this length. Two changes within one step can then have the same time.
 const TICK: Duration = Duration::from_secs(2);
 
-/// The content of a file when it was last looked at.
+/// The content of a file when it was last examined.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Content {
     stamp: Stamp,
-    /// `None` if the file is too large, or cannot be read.
+    /// The hash of the content. `None` if the file is too large or cannot be read.
     hash: Option<u64>,
-    /// True if the file was older than [`TICK`], so that each later change also changes its stamp.
+    /// True if the file was unchanged for longer than [`TICK`] when it was examined. Each later change then also
+    /// changes its stamp.
     is_settled: bool,
 }
 
 impl Content {
-    /// Reads a file, whose metadata the caller has just read. Returns `None` if it no longer exists, or if another file
-    /// or directory has replaced it. The hash depends on a secret, so that no one can construct a change with the same
-    /// hash.
+    /// Reads a file. The caller must have read the metadata immediately before. Returns `None` if the file no longer
+    /// exists, or if another file or directory has replaced it. The hash depends on a secret, so that an attacker
+    /// cannot construct a change with an equal hash.
     pub(super) fn read_file(
         dir: &Directory,
         name: &OsStr,
@@ -36,7 +36,7 @@ impl Content {
         now: SystemTime,
     ) -> Option<Self> {
         let stamp = meta.stamp;
-        // A time in the future also leaves the content unsettled.
+        // If the time of the file is in the future, the content is not settled either.
         let is_settled = now.duration_since(changed_at(meta)).is_ok_and(|age| age > TICK);
         let hash = match stamp.size {
             ..=LARGEST => match hash_file(dir, name, secret) {
@@ -49,7 +49,7 @@ impl Content {
         Some(Self { stamp, hash, is_settled })
     }
 
-    /// Returns true if the metadata show that the content is still the same.
+    /// Returns true if the metadata prove that the content has not changed.
     pub(super) fn is_certainly(&self, meta: &Meta) -> bool {
         self.is_settled && self.stamp == meta.stamp
     }
@@ -65,18 +65,18 @@ impl Content {
     }
 }
 
-/// Returns the time of the last change of a file's content or metadata. Programs cannot set this time.
+/// Returns the time at which the file's content or metadata last changed. Programs cannot set this time.
 pub(super) fn changed_at(meta: &Meta) -> SystemTime {
     UNIX_EPOCH + Duration::from_nanos(u64::try_from(meta.stamp.changed).unwrap_or(0))
 }
 
 fn hash_file(dir: &Directory, name: &OsStr, secret: &RandomState) -> io::Result<u64> {
     const PIECE: u64 = 64 << 10;
-    // The file is opened relative to the directory, so that no link can take the place of its path.
+    // The file is opened relative to its directory. A link that replaces a part of the path then has no effect.
     let mut file = dir.open_file(name)?;
     let mut hasher = secret.build_hasher();
     let mut piece = Vec::new();
-    // The size limit also stops the read of a growing file, which is read again after its next change.
+    // The limit also ends the read of a file that grows. Such a file is read again after its next change.
     for _ in 0..=LARGEST / PIECE {
         piece.clear();
         file.by_ref().take(PIECE).read_to_end(&mut piece)?;
@@ -97,7 +97,7 @@ mod tests {
     use super::*;
     use crate::files::open::Links;
 
-    /// The directory, and the metadata of its file.
+    /// Returns the directory, and the metadata of the file in it.
     fn look(dir: &Path) -> (Directory, Meta) {
         let dir = Links::Ignored.open_dir(dir, Path::new("")).unwrap();
         let meta = dir.meta_of(OsStr::new("file")).unwrap();
@@ -121,7 +121,7 @@ mod tests {
         let (before, meta) = read(TICK * 2);
         assert!(before.is_certainly(&meta));
 
-        // The new content has the same size.
+        // The new content has the same size as the old one.
         fs::write(&path, "two").unwrap();
         assert!(read(TICK * 2).0.differs_from(&before));
         fs::write(&path, "one").unwrap();

@@ -1,4 +1,4 @@
-//! The events that the system reports, and the watches that cause them.
+//! The file events that the system reports, and the watches that cause them.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -10,14 +10,14 @@ use notify::event::{AccessKind, AccessMode, EventKind, ModifyKind};
 use notify::{Error, ErrorKind, Event, Watcher};
 use parking_lot::{Condvar, Mutex};
 
-/// Events that have not been handled yet.
+/// The events that have not been handled yet.
 #[derive(PartialEq, Eq, Debug, Default)]
 pub(super) struct Events {
-    /// The paths with events. The value is true if another file or directory may now have the path.
+    /// The paths with events. The value is true if another file or directory may now be at the path.
     pub(super) paths: BTreeMap<PathBuf, bool>,
-    /// Events were lost.
+    /// True if the system has dropped events.
     pub(super) overflow: bool,
-    /// Files that did not exist when their runs should have started, as the user names them.
+    /// The files that did not exist when their runs were about to start. The paths are those that the user gave.
     pub(super) skipped: Vec<PathBuf>,
 }
 
@@ -26,9 +26,9 @@ impl Events {
         self.paths.is_empty() && self.skipped.is_empty() && !self.overflow
     }
 
-    /// Adds an event of `notify`.
+    /// Adds an event of the library `notify`.
     fn add_event(&mut self, event: Result<Event, Error>) {
-        /// Above this number, the paths take more memory than a read of the whole tree.
+        /// A larger number of paths would use more memory than a scan of the whole tree.
         const MOST: usize = 100_000;
         match event {
             Ok(event) if event.need_rescan() => self.overflow = true,
@@ -43,7 +43,7 @@ impl Events {
                     *self.paths.entry(path).or_default() |= is_replaced;
                 }
             }
-            // A scan of the tree finds the missed changes.
+            // After an overflow, the whole tree is scanned. The scan finds the changes that the error hides.
             Err(_) => self.overflow = true,
         }
         if self.paths.len() > MOST {
@@ -53,7 +53,7 @@ impl Events {
     }
 }
 
-/// Returns true for an event that a read by this program or by a command has caused.
+/// Returns true for an event that only a read has caused. Commands and this program read the files.
 fn changes_nothing(kind: EventKind) -> bool {
     matches!(kind, EventKind::Access(kind) if kind != AccessKind::Close(AccessMode::Write))
 }
@@ -69,19 +69,19 @@ impl Inbox {
     fn push_event(&self, event: Result<Event, Error>) {
         let mut events = self.events.lock();
         events.add_event(event);
-        // Reads of the files also cause events, which must not wake the reading thread.
+        // A read of a file also causes an event. Such an event must not wake the thread that handles events.
         if !events.is_empty() {
             self.came.notify_one();
         }
     }
 
-    /// Reports a file that did not exist when its run should have started.
+    /// Reports a file that did not exist when its run was about to start.
     pub(super) fn report_skipped(&self, path: PathBuf) {
         self.events.lock().skipped.push(path);
         self.came.notify_one();
     }
 
-    /// Waits for an event, at most for the time `at_most`.
+    /// Waits until there is an event, but not longer than `at_most`.
     pub(super) fn wait_for_events(&self, at_most: Option<Duration>) {
         let (mut events, no_events) = (self.events.lock(), |events: &mut Events| events.is_empty());
         match at_most {
@@ -98,15 +98,15 @@ impl Inbox {
 /// The reason why a directory is not watched.
 #[derive(Debug)]
 pub(super) enum NotWatched {
-    /// The system allows no more watches.
+    /// The system permits no more watches.
     Full,
     Failed(io::Error),
 }
 
-/// Creates a watcher, which watches nothing yet.
+/// A function that creates a watcher without watches.
 pub(super) type NewWatcher = Box<dyn Fn() -> Result<Box<dyn Watcher + Send>, Error> + Send>;
 
-/// Returns a watcher of the system, which is inotify on Linux. The watcher's events go to the inbox.
+/// Returns a watcher of the system, for example one of inotify on Linux. Its events go to `inbox`.
 pub(super) fn system_watcher(inbox: &Arc<Inbox>) -> Result<Box<dyn Watcher + Send>, Error> {
     let inbox = Arc::clone(inbox);
     Ok(Box::new(notify::recommended_watcher(move |event| inbox.push_event(event))?))
@@ -117,7 +117,7 @@ impl From<Error> for NotWatched {
         match error.kind {
             ErrorKind::MaxFilesWatch => Self::Full,
             ErrorKind::Io(error) => Self::Failed(error),
-            // The directory was removed after the event.
+            // The directory was removed after the event that named it.
             ErrorKind::PathNotFound => Self::Failed(io::ErrorKind::NotFound.into()),
             _ => Self::Failed(io::Error::other(error.to_string())),
         }

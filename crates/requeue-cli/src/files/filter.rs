@@ -1,5 +1,5 @@
-//! Decides which files are watched, by the rules of `.gitignore` and `.ignore`, extensions, and the files that this
-//! program writes.
+//! Decides which files are watched. The decision depends on the rules of `.gitignore` and `.ignore`, on extensions,
+//! and on the files that this program writes.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::Metadata;
@@ -18,29 +18,29 @@ use crate::output::files::{Identity, identity};
 /// Decides which files and directories are watched.
 #[derive(Debug)]
 pub(super) struct Filter {
-    /// The builder of each root.
+    /// The builder of the matcher of each root.
     builders: Vec<WalkBuilder>,
-    /// The matcher of each root, with the rules that it has read.
+    /// The matcher of each root, with the rules that it has read so far.
     matchers: Vec<IncrementalIgnore>,
-    /// The number of forgotten directories whose rules the matchers still keep.
+    /// The number of directories that the tree has forgotten, and whose rules are still in the matchers.
     pub(super) forgotten: usize,
-    /// The extensions, with their dots.
+    /// The extensions, each with its dot.
     extensions: Vec<Vec<u8>>,
-    /// Files that this program writes. A change of these files must not start a run.
+    /// The files that this program writes. A change of these files must not start a run.
     own: Vec<Identity>,
-    /// The rules that cannot be parsed, until they are reported.
+    /// The messages about rules that cannot be parsed, until the caller takes them.
     bad_rules: Vec<String>,
     pub(super) links: Links,
 }
 
-/// Returns true if a file or directory of this name determines which other files are watched. `.git` marks a
-/// repository, in which `.gitignore` applies.
+/// Returns true if a file or directory with this name affects which other files are watched. `.git` marks the root of
+/// a repository, in which `.gitignore` applies.
 pub(super) fn has_rules(name: &OsStr) -> bool {
     [".gitignore", ".ignore", ".git"].iter().any(|rules| name == *rules)
 }
 
 impl Filter {
-    /// Returns the filter of the flags for these roots.
+    /// Returns the filter that the flags describe, for these roots.
     pub(super) fn new(flags: &Flags, roots: &[PathBuf]) -> Result<Self, Refusal> {
         let builders =
             roots.iter().map(|root| walk_builder(flags, root)).collect::<Result<_, _>>()?;
@@ -58,7 +58,7 @@ impl Filter {
         self.own.extend(file.filter(Metadata::is_file).as_ref().and_then(identity));
     }
 
-    /// Forgets the rules. The rules are read again when they are needed.
+    /// Drops all rules. They are read again when they are needed.
     pub(super) fn reload_rules(&mut self) {
         self.forgotten = 0;
         self.matchers = self.builders.iter().flat_map(WalkBuilder::build_matchers).collect();
@@ -73,7 +73,7 @@ impl Filter {
     pub(super) fn wants_file(&mut self, root: usize, path: &Path, meta: &Meta) -> bool {
         let name = path.file_name().unwrap_or_default();
         let has_extension =
-            // A file with the name `.rs` has no extension.
+            // A file whose whole name is `.rs` has no extension.
             |dotted: &Vec<u8>| name.len() > dotted.len() && name.as_bytes().ends_with(dotted);
         name != ".git"
             && (self.extensions.is_empty() || self.extensions.iter().any(has_extension))
@@ -81,7 +81,7 @@ impl Filter {
             && !self.is_ignored(root, path, false)
     }
 
-    /// Returns the rules that could not be parsed since the last call.
+    /// Returns the messages about rules that could not be parsed since the last call.
     pub(super) fn take_bad_rules(&mut self) -> Vec<String> {
         std::mem::take(&mut self.bad_rules)
     }
@@ -101,7 +101,7 @@ fn walk_builder(flags: &Flags, root: &Path) -> Result<WalkBuilder, Refusal> {
         if glob.starts_with('!') {
             return Err(wrong("it begins with `!`; write `\\!` for a name that begins so"));
         }
-        // The `!` makes the glob ignore files. Without it, the glob would select files.
+        // The glob selects files in `OverrideBuilder`. With a `!` before it, it excludes them.
         globs.add(&format!("!{glob}")).map_err(|error| wrong(&error.to_string()))?;
     }
     let globs = globs.build().map_err(|error| Refusal::usage(format!("--ignore: {error}")))?;
@@ -119,7 +119,7 @@ fn walk_builder(flags: &Flags, root: &Path) -> Result<WalkBuilder, Refusal> {
     Ok(builder)
 }
 
-/// Returns an extension with one dot before it, for `rs` and for `.rs`.
+/// Returns an extension with exactly one dot before it. The input may be `rs` or `.rs`.
 fn with_dot(extension: &OsString) -> Vec<u8> {
     let bytes = extension.as_bytes();
     [b".", bytes.strip_prefix(b".").unwrap_or(bytes)].concat()

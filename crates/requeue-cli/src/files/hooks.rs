@@ -1,4 +1,4 @@
-//! The hooks around the runs for files: their input, and runs that are no longer needed.
+//! The hooks before and after the run for a file. They supply the input, and skip runs that are no longer needed.
 
 use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
@@ -14,23 +14,23 @@ use crate::key::{Key, LONGEST};
 use crate::process::run_input::RunInput;
 use crate::runner::hooks::{BoxFuture, Hooks};
 
-/// The key of the runs for all files.
+/// The key of the common run for all files, with `--all-in-one`.
 pub(super) const ALL: &[u8] = b"all";
 
-/// The hooks around the runs for files.
+/// The hooks before and after the run for a file.
 #[derive(Debug)]
 pub(super) struct FileHooks {
-    /// The paths for the common run, with `--all-in-one`.
+    /// The changed paths for the common run. `None` if `--all-in-one` is missing.
     pub(super) all: Option<Paths>,
     pub(super) ran: Ran,
     pub(super) inbox: Arc<Inbox>,
-    /// True with `--deleted`.
+    /// True if `--deleted` is set, so that commands also run for deleted files.
     pub(super) runs_deleted: bool,
-    /// True if the next run clears the terminal, or `None` without `--clear`.
+    /// True if the next run clears the terminal. `None` if `--clear` is missing.
     pub(super) clear: Option<AtomicBool>,
 }
 
-/// The changed files, for one run for all of them.
+/// The changed files for the common run of `--all-in-one`.
 #[derive(Debug)]
 pub(super) struct Paths {
     terminator: u8,
@@ -41,7 +41,7 @@ pub(super) struct Paths {
 struct State {
     /// The files that have changed since the last run began.
     waiting: BTreeSet<Key>,
-    /// The files of the last run, until it has succeeded.
+    /// The files of the last run. They stay here until a run has succeeded.
     in_run: BTreeSet<Key>,
 }
 
@@ -50,7 +50,8 @@ impl Paths {
         Self { terminator, state: Mutex::default() }
     }
 
-    /// Adds a file to the next run. Returns false, and has no effect, if the file's path would look like several paths.
+    /// Adds a file to the next run. If the path contains the terminator, it would look like several paths. The
+    /// function then adds nothing and returns false.
     pub(super) fn add_path(&self, path: &[u8]) -> bool {
         let is_one = !path.contains(&self.terminator);
         if is_one {
@@ -59,12 +60,12 @@ impl Paths {
         is_one
     }
 
-    /// Returns the input of the next run; `None` if no file is left for it.
+    /// Returns the input of the next run. Returns `None` if no file needs a run.
     fn begin_run(&self, is_needed: impl Fn(&[u8]) -> bool) -> Option<RunInput> {
         let mut state = self.state.lock();
         let waiting = std::mem::take(&mut state.waiting);
         state.in_run.extend(waiting);
-        // A file that again has the content of its last successful run needs no run.
+        // A file may again have the content of its last successful run. Such a file needs no run.
         state.in_run.retain(|path| is_needed(path));
         if state.in_run.is_empty() {
             return None;
@@ -79,13 +80,14 @@ impl Paths {
         Some(RunInput { env, stdin: Some(stdin.into()), ..RunInput::default() })
     }
 
-    /// Ends the run. Returns its files.
+    /// Ends the run, and returns its files.
     fn end_run(&self) -> BTreeSet<Key> {
         std::mem::take(&mut self.state.lock().in_run)
     }
 }
 
-/// Returns the value of the variable with the paths, one per line, if the paths are unambiguous there.
+/// Returns the value of the environment variable with the paths, one per line. Returns `None` if a path contains a
+/// newline, or if the value would be too long.
 fn paths_variable(paths: &BTreeSet<Key>) -> Option<OsString> {
     let length: usize = paths.iter().map(|path| path.len() + 1).sum();
     let is_lines = paths.iter().all(|path| !path.contains(&b'\n'));
@@ -97,12 +99,12 @@ fn paths_variable(paths: &BTreeSet<Key>) -> Option<OsString> {
 }
 
 impl FileHooks {
-    /// Compares a file with its last run. Returns true if a run is needed.
+    /// Compares a file with its last run. Returns the state of the file, and true if it needs a run.
     fn compare_file(&self, path: &[u8]) -> (Begun, bool) {
         let begun = self.ran.begin_run(path);
         if begun == Begun::Gone {
-            // At this moment, a file with the last seen content may be replacing the file. So the missing file must be
-            // reported.
+            // Another file with the last seen content may appear at this path now. The tree would then see no change,
+            // so the missing file is reported to it.
             self.inbox.report_skipped(OsStr::from_bytes(path).into());
         }
         (begun, begun == Begun::Changed || (begun == Begun::Gone && self.runs_deleted))
@@ -110,7 +112,7 @@ impl FileHooks {
 
     fn prepare_input(&self, key: &[u8]) -> Option<RunInput> {
         let input = self.input_of(key)?;
-        // `Relaxed` suffices, because the flag guards no other data.
+        // No other data depends on the flag, so `Relaxed` is sufficient.
         let is_first = |next: &AtomicBool| next.swap(false, Ordering::Relaxed);
         let clears = self.clear.as_ref().is_some_and(|next| is_first(next) || self.all.is_some());
         Some(RunInput { clears, ..input })
@@ -138,7 +140,7 @@ impl Hooks for FileHooks {
     }
 
     fn prepare_run<'a>(&'a self, key: &'a [u8]) -> BoxFuture<'a, Result<Option<RunInput>, String>> {
-        // The hook reads files, which can block.
+        // The input is prepared as a blocking call, because it reads files.
         Box::pin(async { Ok(tokio::task::block_in_place(|| self.prepare_input(key))) })
     }
 
@@ -154,7 +156,7 @@ impl Hooks for FileHooks {
         })
     }
 
-    // The paths of a failed run are kept, and are part of each later run until a run succeeds.
+    // The paths of a failed run stay in the set. Each later run contains them, until a run succeeds.
     fn on_give_up(&self, _: &[u8]) -> &'static str {
         "; the next change runs it again"
     }
@@ -181,7 +183,7 @@ mod tests {
         paths.add_path(b"a");
         paths.add_path(b"b");
         assert_eq!(stdin(&paths).as_deref(), Some(&b"a\nb\n"[..]));
-        // The last run failed, and its paths were given up.
+        // The last run has failed, and was given up.
         paths.add_path(b"c");
         assert_eq!(stdin(&paths).as_deref(), Some(&b"a\nb\nc\n"[..]));
         paths.add_path(b"a");

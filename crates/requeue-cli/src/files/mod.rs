@@ -42,25 +42,26 @@ use crate::runner::launch::{self, Parts};
 use crate::runner::{Files, Runner};
 use crate::serve::Listener;
 
-/// The time without a change after which a file runs. Editors write a file several times in less time.
+/// The default debounce of a file. An editor writes a file several times when it saves it, in a shorter time than the
+/// quiet time.
 const DEBOUNCE: Debounce =
     Debounce { quiet: Duration::from_millis(50), most: Duration::from_millis(500) };
 
-/// The time in which events are collected. Many events for one file are then handled together.
+/// The minimum time for which events are collected, so that several events for a file are handled together.
 const COLLECT: Duration = Duration::from_millis(5);
 
-/// The interval of the search for a root that was removed.
+/// The interval at which a removed root is searched.
 const MISSING: Duration = Duration::from_secs(1);
 
 /// Runs `requeue files`.
 pub(crate) fn run(mut flags: Flags) -> Result<Ended, Refusal> {
-    // The time is read before the first file, so that a file that changes during the scan counts as changed.
+    // The time is read before the first file. A file that changes during the scan is then treated as changed.
     let since = SystemTime::now();
     let roots = find_roots(std::mem::take(&mut flags.dirs))?;
     let paths: Vec<_> = roots.iter().map(|root| root.path.clone()).collect();
     let mut filter = Filter::new(&flags, &paths)?;
     let all = flags.all_in_one.then(|| Paths::new(if flags.null { b'\0' } else { b'\n' }));
-    // The tree and the runs share one secret, because their hashes are compared.
+    // The tree and the hooks compare each other's hashes, so both use the same secret.
     let secret = RandomState::new();
     let given = roots.iter().map(|root| root.given.clone()).collect();
     let ran = Ran::new(secret.clone(), filter.links, given);
@@ -71,12 +72,13 @@ pub(crate) fn run(mut flags: Flags) -> Result<Ended, Refusal> {
     let (poll, is_initial) = (flags.poll.filter(|time| !time.is_zero()), flags.initial);
     let config = run_config(flags)?;
     let files = Files::open_files(&config, None)?;
-    // The files exist, because they have been opened, so they can be excluded by their identity.
+    // The files that this program writes are open at this point, so they have an identity by which they can be
+    // excluded.
     exclude_own(&mut filter, &config);
 
     let events = Arc::clone(&inbox);
     let new_watcher: NewWatcher = match poll {
-        // The system reports nothing, because the whole tree is read at each interval.
+        // With `--poll`, the whole tree is read at each interval, so no watcher of the system is needed.
         Some(_) => Box::new(|| Ok(Box::new(NullWatcher))),
         None => Box::new(move || system_watcher(&events)),
     };
@@ -101,7 +103,7 @@ pub(crate) fn run(mut flags: Flags) -> Result<Ended, Refusal> {
                 .name("files".to_owned())
                 .spawn(move || follower.follow_changes(changes))
                 .map_err(|error| Refusal::failure(error.to_string()))?;
-            // This run reads no input, so no unread input can remain.
+            // `requeue files` reads no input, so the sender is dropped, and the receiver is ready immediately.
             Ok(oneshot::channel().1)
         })
         .await
@@ -124,10 +126,10 @@ fn find_roots(dirs: Vec<PathBuf>) -> Result<Vec<Root>, Refusal> {
     dirs.into_iter().map(root).collect()
 }
 
-/// Returns the configuration with the defaults for files.
+/// Returns the configuration. Flags that are missing get the defaults for files.
 fn run_config(flags: Flags) -> Result<Config, Refusal> {
     let Flags { mut common, mut alone, all_in_one, .. } = flags;
-    // By default, a failed run is not retried, because the same files would make it fail again.
+    // By default, a failed run is not retried, because the unchanged files would probably make it fail again.
     common.retries.get_or_insert(Retries(Some(0)));
     alone.debounce.get_or_insert(DEBOUNCE);
     common.re_add.get_or_insert(ReaddPolicy::Replace);
@@ -139,7 +141,7 @@ fn run_config(flags: Flags) -> Result<Config, Refusal> {
     Config::from_flags(common, alone, own)
 }
 
-/// Excludes the files that this program writes, because each run would cause the next.
+/// Excludes the files that this program writes. Otherwise, each run would change a file and thus start another run.
 fn exclude_own(filter: &mut Filter, config: &Config) {
     for path in [&config.dead_letter, &config.joblog].into_iter().flatten() {
         filter.exclude_file(fs::metadata(path).ok());
@@ -186,7 +188,7 @@ struct Follower {
 }
 
 impl Follower {
-    /// Follows the changes until the run stops.
+    /// Adds `changes`, and then each later change, until the program stops.
     fn follow_changes(mut self, changes: Vec<Change>) {
         let (files, directories) = self.tree.size();
         let (files, directories) = (counted(files as u64, "file"), in_words(directories));
@@ -197,7 +199,7 @@ impl Follower {
         while !self.runner.is_stopping() {
             let at_most = self.poll.or_else(|| self.tree.has_missing().then_some(MISSING));
             self.inbox.wait_for_events(at_most);
-            // Events that arrive together are handled together.
+            // More events may arrive during the sleep. All of them are handled together.
             thread::sleep(pause);
             let start = Instant::now();
             let events = self.inbox.take_events();
@@ -215,7 +217,8 @@ impl Follower {
                     self.runner.stop(Level::Stopping);
                 }
             }
-            // The pause leaves half of the processor's time to the commands.
+            // The sleep is as long as the handling of the events. At least half of a processor's time is then left for
+            // the commands.
             pause = start.elapsed().clamp(COLLECT, Duration::from_secs(1));
         }
     }
@@ -236,7 +239,7 @@ impl Follower {
         if let Some(clear) = &self.hooks.clear
             && self.runner.is_idle()
         {
-            // These changes follow a pause.
+            // No key is ready or in flight, so the next run clears the output of the earlier runs.
             clear.store(true, Ordering::Relaxed);
         }
         for Change { path, kind } in changes {

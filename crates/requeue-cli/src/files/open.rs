@@ -1,5 +1,6 @@
-//! Access to the watched files. Without `-L`, each component of a path below a watched directory is opened relative to
-//! the previous component, and a link is an error. A link that takes the place of a directory thus leads nowhere.
+//! Opens the watched files and directories. Without `-L`, each component of a path below a root is opened relative to
+//! the component before it, and a link is an error. An attacker who replaces a directory with a link thus gains no
+//! access.
 
 use std::collections::HashSet;
 use std::ffi::{OsStr, OsString};
@@ -14,7 +15,7 @@ use rustix::io::Errno;
 
 use crate::output::files::SEARCH;
 
-/// `NONBLOCK`: the opening of a FIFO would otherwise wait for a writer.
+/// Without `NONBLOCK`, the open of a FIFO would wait for a writer.
 const READ: OFlags = OFlags::RDONLY.union(OFlags::CLOEXEC).union(OFlags::NONBLOCK);
 const READ_DIRECTORY: OFlags = READ.union(OFlags::DIRECTORY);
 
@@ -25,7 +26,7 @@ pub(super) enum Links {
     Followed,
 }
 
-/// The device and inode of a file or directory. Both stay the same when the file is renamed.
+/// The device and the inode of a file or directory. A rename changes neither of them.
 pub(super) type Id = (u64, u64);
 
 /// The metadata of a file or directory.
@@ -35,7 +36,7 @@ pub(super) struct Meta {
     pub(super) stamp: Stamp,
 }
 
-/// The metadata of a file that change when its content changes. Times are in nanoseconds since 1970.
+/// The metadata of a file that change with its content. Times are in nanoseconds since 1970.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Stamp {
     pub(super) id: Id,
@@ -46,7 +47,7 @@ pub(super) struct Stamp {
 
 impl Meta {
     fn from_stat(stat: &Stat) -> Self {
-        // The conversions are needed because the types of the fields differ between systems.
+        // The types of the fields differ between systems, so they are converted.
         let number = |number: i128| number as u64;
         let nanos = |seconds: i128, nanos: i128| (seconds * 1_000_000_000 + nanos) as i64;
         let stamp = Stamp {
@@ -76,8 +77,8 @@ pub(super) struct Directory {
 }
 
 impl Links {
-    /// Opens the directory at `inside` in `root`. Links in `root` itself are followed, because the user named it. The
-    /// error is `NotFound` if another file has replaced a directory.
+    /// Opens the directory at the path `inside` in `root`. Links in `root` itself are followed, because the user named
+    /// it. Returns `NotFound` if another kind of file has replaced a directory of the path.
     pub(super) fn open_dir(self, root: &Path, inside: &Path) -> io::Result<Directory> {
         let path: PathBuf = root.components().chain(inside.components()).collect();
         let at =
@@ -106,7 +107,7 @@ impl Directory {
         Ok(Meta::from_stat(&fstat(&self.fd)?))
     }
 
-    /// Returns the metadata of an entry.
+    /// Returns the metadata of the entry with this name.
     pub(super) fn meta_of(&self, name: &OsStr) -> Option<Meta> {
         let flags = match self.links {
             Links::Ignored => AtFlags::SYMLINK_NOFOLLOW,
@@ -115,7 +116,7 @@ impl Directory {
         Some(Meta::from_stat(&statat(&self.fd, name, flags).ok()?))
     }
 
-    /// Opens a file. The error is `NotFound` if a link or another kind of file has replaced it.
+    /// Opens the file with this name. Returns `NotFound` if a link or another kind of file has replaced it.
     pub(super) fn open_file(&self, name: &OsStr) -> io::Result<File> {
         let opened = openat(&self.fd, name, READ | self.links.open_flag(), Mode::empty());
         let file = File::from(opened.map_err(as_not_found)?);
@@ -124,7 +125,7 @@ impl Directory {
 
     /// Returns the names of the directory's entries.
     pub(super) fn entry_names(&self) -> io::Result<HashSet<OsString>> {
-        // A second descriptor is opened, because the descriptor for searches cannot be listed.
+        // `fd` may be a descriptor that permits only searches. A second descriptor is opened to list the entries.
         let listed = openat(&self.fd, c".", READ_DIRECTORY, Mode::empty())?;
         let name = |entry: rustix::io::Result<DirEntry>| {
             entry.map(|entry| OsStr::from_bytes(entry.file_name().to_bytes()).to_owned())
@@ -136,8 +137,8 @@ impl Directory {
     }
 }
 
-/// Converts the error about a link or another kind of file in the place of a file or directory, because this error
-/// differs between systems.
+/// Converts the error of an open that found a link or another kind of file. The error differs between systems, so all
+/// its forms become `NotFound`.
 fn as_not_found(error: Errno) -> io::Error {
     match error {
         Errno::LOOP | Errno::MLINK | Errno::NOTDIR | Errno::NXIO => ErrorKind::NotFound.into(),

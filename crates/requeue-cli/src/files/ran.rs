@@ -1,8 +1,8 @@
-//! The contents with which files have run.
+//! The contents that files had at their last successful runs.
 //!
-//! An event can arrive while a file is being written. The content at that moment is not final, and can differ even if
-//! the final content equals the former content. Therefore, the content is compared again when a run is about to start,
-//! after the debounce.
+//! An event can arrive while a file is being written. The content at that moment is not final. It can differ from the
+//! earlier content even if the final content does not. The content is therefore compared again after the debounce,
+//! when a run is about to start.
 
 use std::collections::HashMap;
 use std::ffi::OsStr;
@@ -17,23 +17,23 @@ use crate::files::content::Content;
 use crate::files::open::{Links, Meta};
 use crate::key::Key;
 
-/// The contents of the files that have changed.
+/// The contents of the files that have changed since the start of the program.
 #[derive(Debug)]
 pub(super) struct Ran {
     secret: RandomState,
     links: Links,
-    /// The roots, as the user names them.
+    /// The roots, with the paths that the user gave.
     roots: Vec<PathBuf>,
     files: Mutex<HashMap<Key, Last>>,
 }
 
-/// The contents of a file.
+/// The contents of one file.
 #[derive(Debug, Default)]
 struct Last {
-    /// The contents at the last successful run, or before the first change. `None` if the file is new, or if its last
+    /// The content at the last successful run, or before the first change. `None` if the file is new, or if its last
     /// run has not succeeded.
     settled: Option<Content>,
-    /// The contents at the start of the run in flight.
+    /// The content at the start of the run in flight.
     in_run: Option<Box<Content>>,
 }
 
@@ -41,19 +41,19 @@ struct Last {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Begun {
     Changed,
-    /// The content is the same as in the last successful run.
+    /// The content is the same as at the last successful run.
     Unchanged,
     /// The file does not exist.
     Gone,
 }
 
 impl Ran {
-    /// The hashes of the contents must use the same secret.
+    /// Creates an empty table. `secret` must also be the secret of the hashes that the caller passes.
     pub(super) fn new(secret: RandomState, links: Links, roots: Vec<PathBuf>) -> Self {
         Self { secret, links, roots, files: Mutex::default() }
     }
 
-    /// Records a change of a file that had this content before.
+    /// Records a change of a file. `before` is its content before the change.
     pub(super) fn record_change(&self, path: &[u8], before: Option<Content>) {
         let mut files = self.files.lock();
         if !files.contains_key(path) {
@@ -61,17 +61,17 @@ impl Ran {
         }
     }
 
-    /// Forgets a file that was deleted.
+    /// Removes a deleted file from the table.
     pub(super) fn forget_file(&self, path: &[u8]) {
         self.files.lock().remove(path);
     }
 
-    /// Reads the file, and compares its content with the content of the last successful run. If the content has
-    /// changed, a run starts.
+    /// Reads the file, and compares its content with that of the last successful run. Returns [`Begun::Changed`] if a
+    /// run must start.
     pub(super) fn begin_run(&self, path: &[u8]) -> Begun {
-        // The file is read without the lock, because a read may take long.
+        // The file is read without the lock, because a read can take long.
         let Some(now) = self.read_content(Path::new(OsStr::from_bytes(path))) else {
-            // If the file exists again later, a run starts.
+            // If the file appears again, it has no earlier content, so a run starts.
             self.forget_file(path);
             return Begun::Gone;
         };
@@ -80,23 +80,24 @@ impl Ran {
         if last.settled.as_ref().is_some_and(|settled| !now.differs_from(settled)) {
             return Begun::Unchanged;
         }
-        // The value is removed, because each content needs a run until one has succeeded.
+        // The content is removed until a run has succeeded. If the run fails, each later change of the file therefore
+        // starts a run.
         last.settled = None;
         last.in_run = Some(Box::new(now));
         Begun::Changed
     }
 
-    /// Records that the run that began last has succeeded.
+    /// Records that the latest run of the file has succeeded.
     pub(super) fn record_success(&self, path: &[u8]) {
         if let Some(last) = self.files.lock().get_mut(path) {
-            // The content at the beginning of the run counts, because the present content may be newer.
+            // The recorded content is that at the start of the run, because the file may have changed since then.
             last.settled = last.in_run.take().map(|content| *content);
         }
     }
 
     fn read_content(&self, file: &Path) -> Option<Content> {
         let (dir, name) = file.parent().zip(file.file_name())?;
-        // Roots may contain each other. A key that a client of the dashboard has added may be in no root.
+        // One root may contain another one. A client of the dashboard can add a key that is in no root.
         let roots = self.roots.iter().filter(|root| dir.starts_with(root));
         let root = roots.max_by_key(|root| root.as_os_str().len()).map_or(dir, |root| root);
         let root = if root == Path::new("") { Path::new(".") } else { root };
@@ -134,7 +135,7 @@ mod tests {
 
         write("two");
         assert_eq!(ran.begin_run(path), Begun::Changed);
-        // The first content is back, but the run has failed.
+        // The first content is back, but no run has succeeded since the change.
         write("one");
         assert_eq!(ran.begin_run(path), Begun::Changed);
         ran.record_success(path);
@@ -174,7 +175,7 @@ mod tests {
         symlink(&outside, root.join("d")).unwrap();
         assert_eq!(begin(Links::Ignored, &[&root]), Begun::Gone);
         assert_eq!(begin(Links::Followed, &[&root]), Begun::Changed);
-        // The user has named the link.
+        // The user named the link as a root, so it is followed.
         assert_eq!(begin(Links::Ignored, &[&root, &root.join("d")]), Begun::Changed);
     }
 }

@@ -1,9 +1,10 @@
-//! The watched files as they were last seen, and the changes since then.
+//! The last seen state of the watched files, and the changes since then.
 //!
-//! Events only name the paths to examine. A change is a difference between the files and their last seen state. A lost,
-//! late or repeated event therefore makes no difference if another event follows or the whole tree is read again.
+//! An event only names a path to examine. A change is a difference between a file and its last seen state. An event
+//! that is lost, late or repeated does no harm if another event follows or the whole tree is read again.
 //!
-//! A directory is read after its watch was added. A file that appears in it is then either read, or causes an event.
+//! A directory is read after its watch was added. A file that appears in it is thus either found by the read or named
+//! by an event.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::ffi::{OsStr, OsString};
@@ -25,30 +26,30 @@ use crate::key::escaped;
 /// A change of a file.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Change {
-    /// The path as the user names it: the given root, and the path in it.
+    /// The path with the root that the user gave, and the path inside the root.
     pub(super) path: PathBuf,
     pub(super) kind: Kind,
 }
 
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) enum Kind {
-    /// The content of the file has changed. A new file had no content before.
+    /// The content of the file has changed. `before` is `None` for a new file.
     Changed {
         before: Option<Content>,
     },
     Deleted,
 }
 
-/// The system allows no more watches. The number counts the watched directories.
+/// The error that the system permits no more watches. Contains the number of watched directories.
 #[derive(PartialEq, Eq, Debug)]
 pub(super) struct Full(pub(super) usize);
 
-/// A directory that is watched with all its subdirectories.
+/// A directory that the user named. It is watched with all its subdirectories.
 #[derive(Clone, Debug)]
 pub(super) struct Root {
-    /// The path as the user wrote it.
+    /// The path that the user gave.
     pub(super) given: PathBuf,
-    /// The absolute path without links, as in the events.
+    /// The absolute path without links, as it is in the events.
     pub(super) path: PathBuf,
     is_missing: bool,
 }
@@ -60,7 +61,7 @@ struct Dir {
     id: Id,
     files: HashMap<OsString, Content>,
     dirs: BTreeSet<OsString>,
-    /// False if the entries of the directory could not be read.
+    /// False if the program could not read the entries of the directory.
     is_read: bool,
 }
 
@@ -69,13 +70,14 @@ pub(super) struct Tree {
     roots: Vec<Root>,
     filter: Filter,
     new_watcher: NewWatcher,
-    /// Watches the directories, each without its subdirectories.
+    /// The watcher of the directories. Each directory has its own watch, without its subdirectories.
     watcher: Box<dyn Watcher + Send>,
     dirs: HashMap<PathBuf, Dir>,
-    /// The path of each directory. Two paths of one directory would share one watch.
+    /// The path of each directory. Two paths of the same directory would share a watch, so each directory is watched
+    /// at one path only.
     ids: HashMap<Id, PathBuf>,
     secret: RandomState,
-    /// During the first scan, files that changed before this time are not reported.
+    /// The time after which a changed file is reported during the first scan. `None` after the first scan.
     since: Option<SystemTime>,
     /// True if all watches must be added again.
     adds_watches_again: bool,
@@ -84,11 +86,11 @@ pub(super) struct Tree {
     changes: Vec<Change>,
 }
 
-/// Work that a scan has not done yet.
+/// The directories that a scan has not read yet.
 type Stack = Vec<PathBuf>;
 
 impl Root {
-    /// Finds a directory.
+    /// Finds the directory that the user named.
     pub(super) fn find(given: PathBuf) -> io::Result<Self> {
         let path = fs::canonicalize(&given)?;
         if !fs::metadata(&path)?.is_dir() {
@@ -123,7 +125,7 @@ impl Tree {
 
     // --- The interface -----------------------------------------------------------------------------
 
-    /// Reads all files and watches their directories. Returns the files that have changed since `since`.
+    /// Reads all files, and watches their directories. Returns the files that have changed after `since`.
     pub(super) fn first_scan(&mut self, since: SystemTime) -> Result<Vec<Change>, Full> {
         self.since = Some(since);
         let changes = self.scan();
@@ -148,8 +150,8 @@ impl Tree {
             events.paths.extend(forgotten.map(|path| (path, true)));
         }
         if events.overflow {
-            // The lost events may have named directories whose watches were removed, or directories that replaced
-            // others.
+            // The dropped events may have named directories that were replaced, or whose watches are gone. A new
+            // watcher is therefore created.
             match (self.new_watcher)().map_err(NotWatched::from) {
                 // The drop of the old watcher removes its watches.
                 Ok(watcher) => self.watcher = watcher,
@@ -166,7 +168,7 @@ impl Tree {
         }
         let mut entered: Option<PathBuf> = None;
         for (path, is_replaced) in events.paths {
-            // The scan of the directory is later than these events of its files.
+            // The event belongs to a directory that was just read, so the read has already seen its effect.
             if entered.as_ref().is_some_and(|entered| path.starts_with(entered)) {
                 continue;
             }
@@ -184,7 +186,7 @@ impl Tree {
                 continue;
             }
             if is_replaced && self.dirs.contains_key(&path) {
-                // The watch of a directory that was renamed twice may be lost.
+                // If a directory was renamed twice, its watch may be lost.
                 self.adds_watches_again = true;
             }
             let mut stack = Stack::new();
@@ -200,8 +202,8 @@ impl Tree {
         Ok(self.take_changes())
     }
 
-    /// Forgets the content of a file that did not run because it did not exist. If the file exists again, it is new.
-    /// Returns the file's path as in the events.
+    /// Forgets the content of a file that did not exist when its run was about to start. If the file appears again, it
+    /// is treated as new. Returns the path of the file as it is in events.
     pub(super) fn forget_file(&mut self, shown: &Path) -> Option<PathBuf> {
         let inside = |root: &Root| Some(root.path.join(shown.strip_prefix(&root.given).ok()?));
         let paths: Vec<_> = self.roots.iter().filter_map(inside).collect();
@@ -211,7 +213,7 @@ impl Tree {
         })
     }
 
-    /// Looks for roots that were missing. Returns the files in these roots.
+    /// Searches for roots that were missing. Returns the files in the roots that exist again.
     pub(super) fn find_missing(&mut self) -> Result<Vec<Change>, Full> {
         for root in 0..self.roots.len() {
             let Root { path, is_missing, .. } = self.roots[root].clone();
@@ -223,7 +225,7 @@ impl Tree {
         Ok(self.take_changes())
     }
 
-    /// Returns true if a root does not exist now.
+    /// Returns true if at least one root does not exist at this time.
     pub(super) fn has_missing(&self) -> bool {
         self.roots.iter().any(|root| root.is_missing)
     }
@@ -236,7 +238,7 @@ impl Tree {
         std::mem::take(&mut self.warnings)
     }
 
-    /// Returns all files, sorted.
+    /// Returns all files in sorted order.
     pub(super) fn files(&self) -> Vec<PathBuf> {
         let mut files = Vec::new();
         #[expect(clippy::iter_over_hash_type, reason = "the result is sorted")]
@@ -247,7 +249,7 @@ impl Tree {
         files
     }
 
-    /// Returns the numbers of files and of watched directories.
+    /// Returns the number of files, and the number of watched directories.
     pub(super) fn size(&self) -> (usize, usize) {
         (self.dirs.values().map(|dir| dir.files.len()).sum(), self.dirs.len())
     }
@@ -266,12 +268,14 @@ impl Tree {
         Ok(())
     }
 
-    /// Watches a directory and looks at its entries. Adds the subdirectories to the stack.
+    /// Watches a directory, and compares its entries with their last seen state. Pushes the subdirectories onto the
+    /// stack.
     fn read_dir(&mut self, dir: &Path, root: usize, stack: &mut Stack) -> Result<(), Full> {
         let is_new = !self.dirs.contains_key(dir);
         let listed = match self.open_dir(dir, root).and_then(|opened| opened.meta()) {
             Ok(meta) => match self.claim_dir(dir, root, meta.stamp.id)? {
-                // The directory is listed after its watch was added, so that a file that appears later causes an event.
+                // The directory is listed after its watch was added. A file that appears after the list then causes an
+                // event.
                 true => self.list_dir(dir, root, meta.stamp.id),
                 false => return Ok(()),
             },
@@ -292,7 +296,7 @@ impl Tree {
             dir.is_read = true;
         }
         if is_new && self.since.is_none() && names.iter().any(|name| has_rules(name)) {
-            // The filter may still have the rules of an earlier directory with this name.
+            // The filter may still contain the rules of an earlier directory at this path.
             self.filter.reload_rules();
         }
         #[expect(clippy::iter_over_hash_type, reason = "the changes are sorted")]
@@ -316,8 +320,8 @@ impl Tree {
         self.filter.links.open_dir(root, dir.strip_prefix(root).unwrap_or(Path::new("")))
     }
 
-    /// Opens a directory again after its watch was added, and returns the names in it. If another directory has taken
-    /// its place, the error is the same as if it did not exist.
+    /// Opens a directory again after its watch was added, and returns the names of its entries. If another directory
+    /// is now at the path, returns the same error as for a missing directory.
     fn list_dir(
         &self,
         dir: &Path,
@@ -332,9 +336,9 @@ impl Tree {
         Ok((opened, names))
     }
 
-    /// Watches a directory. Returns false if the directory cannot be watched, or is already watched at another path.
+    /// Watches a directory. Returns false if it cannot be watched, or if it is already watched at another path.
     fn claim_dir(&mut self, dir: &Path, root: usize, id: Id) -> Result<bool, Full> {
-        // Roots may contain each other. A directory belongs to the first root that watches it.
+        // One root may contain another one. A directory belongs to the first root that has watched it.
         if self.dirs.get(dir).is_some_and(|dir| dir.root != root) {
             return Ok(false);
         }
@@ -344,8 +348,8 @@ impl Tree {
             if meta.is_ok_and(|meta| meta.stamp.id == id) {
                 return Ok(false);
             }
-            // The directory was renamed. Its old watch must be removed before the new watch is added, because both
-            // would be the same watch.
+            // The directory was renamed. Its old watch is removed before the new one is added, because the system
+            // would return the same watch for both paths.
             self.forget_dir(&other, true);
         }
         let known = self.dirs.get(dir).map(|dir| dir.id);
@@ -387,7 +391,7 @@ impl Tree {
     }
 
     fn end_watch(&mut self, dir: &Path) {
-        // The system has already removed the watch of a directory that was removed or renamed.
+        // The system itself removes the watch of a directory that was removed, and then `unwatch` fails.
         let _ = self.watcher.unwatch(dir);
     }
 
@@ -398,7 +402,7 @@ impl Tree {
         }
     }
 
-    /// Forgets a directory and all its subdirectories. If the directory is gone, its files are deleted.
+    /// Forgets a directory and all its subdirectories. If `is_gone` is true, reports their files as deleted.
     fn forget_dir(&mut self, dir: &Path, is_gone: bool) {
         if let Some(root) = self.roots.iter_mut().find(|root| root.path == dir && !root.is_missing)
         {
@@ -428,8 +432,8 @@ impl Tree {
                 }
             }
         }
-        // The filter also keeps the rules of removed directories. It is rarely cleared, because all rules must then be
-        // read again.
+        // The filter also contains the rules of directories that were forgotten. It is seldom cleared, because all
+        // rules must then be read again.
         if self.filter.forgotten > self.dirs.len() + 1000 {
             self.filter.reload_rules();
         }
@@ -437,7 +441,7 @@ impl Tree {
 
     // --- Entries of a directory ------------------------------------------------------------------
 
-    /// Examines a path of an event.
+    /// Examines the path of an event.
     fn look_at(
         &mut self,
         dir: &Path,
@@ -456,7 +460,7 @@ impl Tree {
             && known.id == meta.stamp.id
             && known.is_read
         {
-            // The directory's entries have separate events.
+            // The entries of the directory have separate events.
             return;
         }
         self.place_entry(&opened, name, &meta, root, Trust::Nothing, stack);
@@ -471,7 +475,7 @@ impl Tree {
         }
     }
 
-    /// Compares an entry with its last seen state. Adds a directory to the stack.
+    /// Compares an entry with its last seen state. Pushes a directory onto the stack.
     fn place_entry(
         &mut self,
         opened: &Directory,
@@ -500,7 +504,7 @@ impl Tree {
         if is_wanted {
             self.compare_file(opened, name, meta, root, trust);
         } else {
-            // The file is not deleted, but is no longer watched.
+            // The file still exists but is no longer watched, so it is not reported as deleted.
             self.remove_file(dir, name);
         }
     }
@@ -521,7 +525,7 @@ impl Tree {
         }
         let Some(now) = Content::read_file(opened, name, meta, &self.secret, SystemTime::now())
         else {
-            // The entry no longer exists, and the event of its deletion will follow.
+            // The entry no longer exists. An event will report its deletion.
             return;
         };
         let has_changed = match before {
@@ -535,7 +539,7 @@ impl Tree {
         }
     }
 
-    /// Returns true if the file was known.
+    /// Forgets a file. Returns true if the file was known.
     fn remove_file(&mut self, dir: &Path, name: &OsStr) -> bool {
         self.dirs.get_mut(dir).is_some_and(|dir| dir.files.remove(name).is_some())
     }
@@ -549,12 +553,12 @@ impl Tree {
 
     fn take_changes(&mut self) -> Vec<Change> {
         let mut changes = std::mem::take(&mut self.changes);
-        // The sort is stable, so that the order of two changes of one file does not change.
+        // The sort is stable, so two changes of one file stay in their order.
         changes.sort_by(|one, other| one.path.cmp(&other.path));
         changes
     }
 
-    /// Returns a path as the user names it.
+    /// Returns a path with the root that the user gave.
     fn shown_path(&self, root: usize, path: &Path) -> PathBuf {
         let root = &self.roots[root];
         root.given.join(path.strip_prefix(&root.path).unwrap_or(path))
@@ -567,7 +571,7 @@ impl Tree {
         self.warn_once(dir.as_os_str().as_bytes().to_vec(), why);
     }
 
-    /// Warns once about each subject.
+    /// Warns the user once about each subject.
     fn warn_once(&mut self, subject: Vec<u8>, why: impl FnOnce() -> String) {
         if self.warned.insert(subject) {
             self.warnings.push(why());
@@ -575,12 +579,12 @@ impl Tree {
     }
 }
 
-/// The evidence that a file has not changed.
+/// The properties that must be equal, so that a file is treated as unchanged.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Trust {
-    /// The metadata suffice, because no event has reported a change.
+    /// Equal metadata, because no event has named the file.
     Metadata,
-    /// Only the content is evidence.
+    /// Only equal content.
     Nothing,
 }
 

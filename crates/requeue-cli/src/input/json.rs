@@ -1,4 +1,4 @@
-//! Parses keys in JSON objects, and writes such objects.
+//! Parses and writes the JSON objects that contain keys.
 
 use std::borrow::Cow;
 use std::fmt::Display;
@@ -15,7 +15,7 @@ use serde_json::Value;
 use crate::duration::{parse_debounce, parse_duration};
 use crate::input::change::{AddOptions, Change, Why};
 
-/// The fields of a record.
+/// The fields of a JSON record.
 #[derive(Deserialize)]
 struct Line {
     key: Option<String>,
@@ -46,15 +46,15 @@ enum Op {
     Cancel,
 }
 
-/// Parses an object. Fields that it does not know are ignored.
+/// Parses a JSON record. Unknown fields are ignored.
 pub(crate) fn parse_record(record: &[u8]) -> Result<Change<'static>, Why> {
     let bad = |why: String| Why::Json(why);
-    // serde would also accept an array of the field values.
+    // serde would also accept an array with the values of the fields.
     if record.trim_ascii_start().first() != Some(&b'{') {
         return Err(bad("not a JSON object".to_owned()));
     }
     let line: Line = serde_json::from_slice(record).map_err(|error| {
-        // Most records have only one line, so the column is the position in the record.
+        // Most records have only one line, so the column is shown as the position in the record.
         bad(format!("JSON: {error}").replace(" at line 1 column ", " at byte "))
     })?;
     let key = match (line.key, line.key_base64) {
@@ -105,22 +105,22 @@ fn parse_field<T, E: Display>(
     parsed.map_err(|expected| Why::Json(format!("{name}: {value}: {expected}")))
 }
 
-/// Returns the duration until a time, or zero if the time has passed.
+/// Returns the duration from now to a time. Returns zero if the time has passed.
 fn time_until(at: &str) -> Result<Duration, Why> {
-    // The wall clock is read only here, so a later change of the clock has no effect.
+    // The system time is read only at this point, so a later change of the system time has no effect.
     let at: Timestamp = at.parse().map_err(|error| Why::Json(format!("at: {error}")))?;
     Ok(Duration::try_from(at.duration_since(Timestamp::now())).unwrap_or(Duration::ZERO))
 }
 
-/// A key and its properties, for a file that [`parse`] reads.
+/// A key and its properties, in the JSON format that [`parse_record`] reads.
 #[derive(Serialize, Debug, Default)]
 pub(crate) struct Written<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     key: Option<&'a str>,
-    /// Replaces `key` if the key is not UTF-8.
+    /// The key in Base64, in place of `key`. Used if the key is not UTF-8.
     #[serde(skip_serializing_if = "Option::is_none")]
     key_base64: Option<String>,
-    /// The due time.
+    /// The due time, in the format of RFC 3339.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) at: Option<String>,
     #[serde(skip_serializing_if = "is_zero")]
@@ -153,7 +153,7 @@ impl<'a> Written<'a> {
     }
 
     pub(crate) fn to_bytes(&self) -> Vec<u8> {
-        // Strings and numbers can always be serialized, and writing to a vector does not fail.
+        // Strings and numbers can always be serialized, and a write to a vector does not fail.
         serde_json::to_vec(self).unwrap_or_default()
     }
 }

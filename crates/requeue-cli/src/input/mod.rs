@@ -1,4 +1,4 @@
-//! The input: bytes, the records in them, and the changes that they ask for.
+//! The input: its bytes, the records in them, and the changes that the records describe.
 
 pub(crate) mod change;
 pub(crate) mod json;

@@ -1,4 +1,4 @@
-//! Splits a stream of bytes into records. Memory is limited: only the beginning of a too long record is kept.
+//! Splits a stream of bytes into records. To limit the memory, only the beginning of a too long record is stored.
 
 use std::borrow::Cow;
 use std::io::{self, BufRead, BufReader, ErrorKind, Read};
@@ -8,12 +8,12 @@ use crate::input::json;
 use crate::input::source::Input;
 use crate::key::LONGEST;
 
-/// The format of records in the input, and in the files of keys that later runs can read.
+/// The format of the records in the input. Files of keys that a later `requeue` reads have the same format.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Format {
     pub(crate) kind: Kind,
     pub(crate) delimiter: u8,
-    /// The longest record, in bytes.
+    /// The maximum length of a record, in bytes.
     pub(crate) max_record: usize,
 }
 
@@ -28,7 +28,7 @@ pub(crate) enum Kind {
 }
 
 impl Format {
-    /// Returns the change that a record asks for.
+    /// Returns the change that a record describes.
     pub(crate) fn parse_change(self, record: &[u8]) -> Result<Change<'_>, Why> {
         let change = match self.kind {
             Kind::Lines => Change::Add(Cow::Borrowed(record), AddOptions::default()),
@@ -39,7 +39,7 @@ impl Format {
         Ok(change)
     }
 
-    /// Returns the length of the longest valid record, in bytes.
+    /// Returns the maximum length of a valid record, in bytes.
     fn longest_valid(self) -> usize {
         match self.kind {
             Kind::Lines => self.max_record.min(LONGEST),
@@ -63,7 +63,7 @@ impl Format {
     }
 }
 
-/// Returns the reason why this key cannot be the argument of a command.
+/// Checks that this key can be the argument of a command. Returns the reason if it cannot.
 pub(crate) fn check_key(key: &[u8]) -> Result<(), Why> {
     match key.len() {
         0 => Err(Why::Empty),
@@ -73,24 +73,24 @@ pub(crate) fn check_key(key: &[u8]) -> Result<(), Why> {
     }
 }
 
-/// The destination of the changes that records ask for.
+/// Applies the changes that records describe.
 pub(crate) trait ChangeSink: Send {
-    /// Applies a change. Returns false if the sink accepts no further changes.
+    /// Applies a change. Returns false if the sink accepts no more changes.
     fn take_change(&mut self, change: Change<'_>) -> Result<bool, Why>;
 
-    /// Reports a record that is invalid.
+    /// Reports an invalid record.
     fn refuse_record(&mut self, bad: &Bad);
 
-    /// Waits until all changes are applied. The reader calls this when the next record is not available yet. Returns
-    /// false if the sink accepts no further changes.
+    /// Waits until all changes are applied. The reader thread calls this when it must wait for the next record.
+    /// Returns false if the sink accepts no more changes.
     fn apply_pending(&mut self) -> bool;
 
-    /// Ends the input. The reader calls this once, when all changes are applied.
+    /// Tells the sink that the input has ended. The reader thread calls this once, after all changes are applied.
     fn end_input(&mut self) {}
 }
 
-/// Passes the change of each record to the sink. Returns true at the end of the input, and false if the sink accepts no
-/// further changes or the reading was stopped.
+/// Passes the change of each record to `sink`. Returns true at the end of the input. Returns false if the sink accepts
+/// no more changes, or if the reading was stopped.
 pub(crate) fn read_changes(
     input: Input,
     format: Format,
@@ -108,13 +108,13 @@ pub(crate) fn read_changes(
                 false
             }
             None => {
-                // Records that were skipped at the end have not caused a call of `apply_pending`.
+                // Empty or invalid records at the end of the input have caused no call of `apply_pending`.
                 sink.apply_pending();
                 return Ok(!records.from.get_ref().is_cut);
             }
         };
         if records.from.get_ref().is_cut {
-            // After an error, the record may be incomplete, and no input follows.
+            // The reading was stopped, possibly within a record, so the last record may be incomplete.
             return Ok(false);
         }
         if is_valid {
@@ -127,19 +127,19 @@ pub(crate) fn read_changes(
     }
 }
 
-/// Reads records.
+/// Reads records from `from`.
 pub(crate) struct Records<R> {
     pub(crate) from: R,
     format: Format,
-    /// The number of the last record.
+    /// The number of the last record. The first record has number 1.
     pub(crate) number: u64,
-    /// The last record.
+    /// The last record, without its delimiter.
     record: Vec<u8>,
     has_ended: bool,
 }
 
 impl<R: Read> Records<BufReader<R>> {
-    /// Returns true if the next record can be read without waiting.
+    /// Returns true if the next record can be read without waiting for input.
     pub(crate) fn has_next(&self) -> bool {
         self.from.buffer().contains(&self.format.delimiter)
     }
@@ -150,7 +150,7 @@ impl<R: BufRead> Records<R> {
         Self { from, format, number: 0, record: Vec::new(), has_ended: false }
     }
 
-    /// Reads the next record, and skips empty records. Returns `None` at the end.
+    /// Reads the next record. Skips empty records. Returns `None` at the end of the input.
     pub(crate) fn next_record(&mut self) -> io::Result<Option<Result<&[u8], Bad>>> {
         loop {
             let Some(length) = self.read_record()? else { return Ok(None) };
@@ -165,11 +165,11 @@ impl<R: BufRead> Records<R> {
         }
     }
 
-    /// Reads one record, and returns its length.
+    /// Reads one record, and returns its length in bytes. Returns `None` at the end of the input.
     fn read_record(&mut self) -> io::Result<Option<u64>> {
         self.record.clear();
         let mut length = 0;
-        // The end is remembered, because another read after Ctrl-D on a terminal would wait for more input.
+        // The end of the input is stored. On a terminal, another read after Ctrl-D would wait for more input.
         while !self.has_ended {
             let buffer = match self.from.fill_buf() {
                 Err(error) if error.kind() == ErrorKind::Interrupted => continue,
@@ -181,7 +181,7 @@ impl<R: BufRead> Records<R> {
             }
             let end = buffer.iter().position(|&byte| byte == self.format.delimiter);
             let piece = &buffer[..end.unwrap_or(buffer.len())];
-            // Bytes beyond the limit are counted but not stored.
+            // Bytes beyond the maximum length are counted but not stored.
             let room = self.format.longest_valid() - self.record.len();
             self.record.extend_from_slice(&piece[..piece.len().min(room)]);
             length += piece.len() as u64;
@@ -191,7 +191,7 @@ impl<R: BufRead> Records<R> {
                 return Ok(Some(length));
             }
         }
-        // The last record may lack its delimiter.
+        // The last record may have no delimiter.
         Ok((length > 0).then_some(length))
     }
 }
@@ -203,7 +203,7 @@ mod tests {
     const LINES: Format = Format { kind: Kind::Lines, delimiter: b'\n', max_record: 1 << 20 };
 
     fn all(input: &[u8], format: Format) -> Vec<Result<Vec<u8>, Bad>> {
-        // A buffer of 3 bytes cuts records at every position.
+        // With a buffer of 3 bytes, reads end at every position of a record.
         let mut records = Records::new(BufReader::with_capacity(3, input), format);
         let mut all = Vec::new();
         while let Some(record) = records.next_record().unwrap() {
@@ -250,7 +250,8 @@ mod tests {
 
     #[test]
     fn an_end_is_the_end_even_if_it_comes_within_a_record() {
-        // A terminal, on which Ctrl-D ends one read, and the next read waits for more input.
+        // A terminal on which the user has pressed Ctrl-D. One read returns the end of the input, and the next read
+        // would wait for more input.
         struct Terminal(u8);
         impl Read for Terminal {
             fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {

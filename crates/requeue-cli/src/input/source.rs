@@ -1,4 +1,4 @@
-//! The file that keys are read from. Another thread can stop a read that waits.
+//! The source of the keys: standard input or a file. Another thread can stop a read that waits for input.
 
 use std::fs::{File, Metadata};
 use std::io::{self, ErrorKind, PipeReader, PipeWriter, Read};
@@ -12,33 +12,33 @@ use rustix::io::Errno;
 use crate::exit::Refusal;
 use crate::key::escaped;
 
-/// The message when a user types the input.
+/// The message to a user whose terminal is the input.
 pub(crate) const FROM_TERMINAL: &str =
     "reading keys from the terminal, one per line; Ctrl-D ends the input";
 
-/// The source of keys.
+/// The source of the keys.
 #[derive(Debug)]
 pub(crate) enum Source {
     Stdin { terminal: bool },
     File(PathBuf),
 }
 
-/// A file that is read until another thread stops the reading. Reads wait even if the file is non-blocking, because
-/// another process that shares the terminal may have set that mode.
+/// An input that is read until it ends or another thread stops the reading. A read waits for input even if the file is
+/// non-blocking. Another process that shares the terminal may have set that mode.
 #[derive(Debug)]
 pub(crate) struct Input {
     file: File,
     pub(crate) metadata: Metadata,
-    /// True if a user types the input.
+    /// True if the input is a terminal.
     pub(crate) is_terminal: bool,
-    /// A pipe that is closed when reading must stop.
+    /// The read end of a pipe. The program closes the write end to stop the reading.
     stop: PipeReader,
-    /// True if reading was stopped before the end of the input.
+    /// True if the reading was stopped before the end of the input.
     pub(crate) is_cut: bool,
 }
 
 impl Input {
-    /// Opens the input. Reading stops when the returned writer is dropped.
+    /// Opens the input. The reading stops when the returned pipe writer is dropped.
     pub(crate) fn open(source: &Source) -> Result<(Self, PipeWriter), Refusal> {
         let (file, what) = match source {
             Source::Stdin { .. } => {
@@ -62,9 +62,9 @@ impl Input {
         Ok((input, stopper))
     }
 
-    /// Waits until input is available, or reading is stopped.
+    /// Waits until input is available or the reading is stopped.
     fn wait_readable(&mut self) -> io::Result<()> {
-        // One call waits for both, because a plain read could not be stopped.
+        // A single call waits for both, because nothing could stop a plain read.
         let mut fds =
             [PollFd::new(&self.file, PollFlags::IN), PollFd::new(&self.stop, PollFlags::IN)];
         match poll(&mut fds, None) {
@@ -86,7 +86,7 @@ impl Read for Input {
                 return Ok(0);
             }
             match self.file.read(buffer) {
-                // Another process has read the bytes.
+                // Another process has read the input between the wait and this read.
                 Err(error) if error.kind() == ErrorKind::WouldBlock => {}
                 read => return read,
             }
@@ -113,7 +113,7 @@ mod tests {
     fn a_pipe_that_was_made_non_blocking_is_waited_for() {
         let (mut input, _stopper, mut writer) = input();
         rustix::fs::fcntl_setfl(&input.file, OFlags::NONBLOCK).unwrap();
-        // The data exceed the capacity of a pipe.
+        // The data is larger than the capacity of a pipe.
         let sent = vec![b'x'; 1 << 22];
         let received = std::thread::scope(|scope| {
             let received = scope.spawn(|| {

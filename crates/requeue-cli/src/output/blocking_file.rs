@@ -1,5 +1,5 @@
-//! Files whose writes wait even if the file is non-blocking. Another process that shares the terminal may have set
-//! that mode.
+//! Files whose writes wait for space even if the file is non-blocking. Another process that shares the terminal may
+//! have set that mode.
 
 use std::fs::File;
 use std::io::{self, ErrorKind, Write};
@@ -7,12 +7,12 @@ use std::os::fd::AsFd;
 
 use rustix::event::{PollFd, PollFlags, poll};
 
-/// A file whose writes wait.
+/// A file whose writes wait for space.
 #[derive(Debug)]
 pub(crate) struct BlockingFile(pub(crate) File);
 
 impl BlockingFile {
-    /// Duplicates the handle of a standard stream.
+    /// Duplicates the descriptor of a standard stream.
     pub(crate) fn of_stream(stream: impl AsFd) -> io::Result<Self> {
         Ok(Self(File::from(stream.as_fd().try_clone_to_owned()?)))
     }
@@ -52,7 +52,7 @@ mod tests {
         rustix::fs::fcntl_setfl(&writer, OFlags::NONBLOCK).unwrap();
         let mut file = BlockingFile::of_stream(&writer).unwrap();
         drop(writer);
-        // The data exceed the capacity of a pipe.
+        // The data is larger than the capacity of a pipe.
         let sent = vec![b'x'; 1 << 22];
         let received = std::thread::scope(|scope| {
             let received = scope.spawn(|| {

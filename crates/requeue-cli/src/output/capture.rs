@@ -1,4 +1,4 @@
-//! The pipes of a command: its output, in whole lines, and its standard input.
+//! The pipes of a command. This module reads its output as whole lines, and writes its standard input.
 
 use std::io::{self, Write};
 use std::pin::pin;
@@ -11,35 +11,36 @@ use tokio::sync::watch;
 
 use crate::output::{LONGEST_LINE, Output, Stream};
 
-/// The time for which pipes are read after the exit of the process.
+/// The time for which pipes are still read after the command's process has exited.
 const GRACE: Duration = Duration::from_millis(250);
 /// The maximum capacity of a pipe, in bytes.
 const PIPE: usize = 1 << 20;
-/// The number of bytes of a stream that `--output group` keeps in memory. Longer output goes to a temporary file.
+/// The maximum number of bytes of a stream that `--output group` stores in memory. Longer output is stored in a
+/// temporary file.
 const IN_MEMORY: usize = 1 << 20;
-/// The number of bytes that are kept from the end of a stream for the dashboard.
+/// The number of bytes from the end of a stream that the dashboard shows.
 const TAIL: usize = 4 << 10;
 
-/// The destination of one stream of a command.
+/// The destination of one output stream of a command.
 #[derive(Debug)]
 pub(crate) struct Sink<'a> {
     output: &'a Output,
     stream: Stream,
     source: u64,
-    /// The text at the beginning of each line.
+    /// The text at the start of each line.
     tag: Option<Vec<u8>>,
     is_in_line: bool,
-    /// The output so far, with `--output group`.
+    /// The whole output so far. `None` without `--output group`.
     pub(crate) kept: Option<SpooledTempFile>,
-    /// The last part of the output, for the dashboard.
+    /// The last part of the output, for the dashboard or a remote queue. `None` if neither shows it.
     tail: Option<Vec<u8>>,
-    /// The number of bytes that were read.
+    /// The number of bytes that were read from the pipe.
     pub(crate) received: u64,
 }
 
 impl<'a> Sink<'a> {
-    /// With `keeps_all`, keeps the output for `--output group`; long output is in an unnamed file. With `keeps_tail`,
-    /// keeps the last part of the output for the dashboard.
+    /// With `keeps_all`, stores the whole output for `--output group`. If the output is long, it is stored in an
+    /// unnamed file. With `keeps_tail`, also stores the last part of the output.
     pub(crate) fn new(
         output: &'a Output,
         stream: Stream,
@@ -59,7 +60,8 @@ impl<'a> Sink<'a> {
         String::from_utf8_lossy(&tail[tail.len().saturating_sub(TAIL)..]).into_owned()
     }
 
-    /// Passes on the bytes of `from` until its end, or until [`GRACE`] after `exited`.
+    /// Writes or stores the output that comes from `from`. Stops at the end of the stream, or [`GRACE`] after `exited`
+    /// becomes true.
     pub(crate) async fn copy_stream(
         &mut self,
         from: Option<impl AsyncRead + Unpin>,
@@ -69,24 +71,25 @@ impl<'a> Sink<'a> {
         let mut grace_over = pin!(wait_after_exit(exited.clone(), GRACE));
         let mut lines = Lines::default();
         let mut late = 0;
-        // The amount is limited, because a process that the command has left behind may write forever.
+        // The amount is limited. A process that the command has left running may write forever.
         while late <= PIPE {
             let new = tokio::select! {
-                // Output that is already in the pipe is read even after the grace period.
+                // The read is polled first. Output that is already in the pipe is then read even after the grace
+                // period.
                 biased;
                 read = from.read_buf(lines.read_buffer()) => match read {
-                    // A failed pipe has no more output. Its command exits without further action.
+                    // A pipe with an error delivers no more output. The run does not fail because of that.
                     Ok(0) | Err(_) => break,
                     Ok(new) => new,
                 },
                 () = &mut grace_over => break,
             };
             self.received += new as u64;
-            // Only whole lines are written, so that lines of two commands do not mix.
+            // Only whole lines are written, so that the lines of two commands do not mix.
             if let Some(whole) = lines.take_whole(new)
                 && !self.put_bytes(whole).await?
             {
-                // The return closes the pipe, so that the command receives SIGPIPE.
+                // The return closes the pipe, so the command gets SIGPIPE at its next write.
                 return Ok(());
             }
             late += if *exited.borrow() { new } else { 0 };
@@ -97,11 +100,12 @@ impl<'a> Sink<'a> {
         Ok(())
     }
 
-    /// Writes or keeps bytes. Returns false if standard output is closed.
+    /// Writes or stores bytes. Returns false if standard output is closed.
     async fn put_bytes(&mut self, bytes: Vec<u8>) -> io::Result<bool> {
         if let Some(tail) = &mut self.tail {
             let all = tail.len() + bytes.len();
-            // The buffer is cut only at twice its size, so that each byte is copied at most twice.
+            // The buffer is cut only when it has twice its final length, so each byte is copied at most
+            // twice.
             if all > 2 * TAIL {
                 tail.drain(..tail.len().min(all - TAIL));
             }
@@ -128,8 +132,8 @@ impl<'a> Sink<'a> {
     }
 }
 
-/// Writes the standard input of a command, and returns the number of bytes written. The command need not read all
-/// bytes.
+/// Writes `what` to the standard input of a command. Returns the number of bytes written. The command may exit or
+/// close its input before it has read all bytes.
 pub(crate) async fn feed_stdin(
     to: Option<ChildStdin>,
     what: Option<&[u8]>,
@@ -138,14 +142,14 @@ pub(crate) async fn feed_stdin(
     let (Some(mut to), Some(what)) = (to, what) else { return 0 };
     let mut sent = 0;
     let write = async {
-        // An error ends the loop, because a command may close its input before it has read everything.
+        // A command may close its input before it has read everything. The write then fails, and the loop ends.
         while let Ok(more @ 1..) = to.write(&what[sent..]).await {
             sent += more;
         }
     };
     tokio::select! {
         () = write => {}
-        // A child that the command has left behind may keep the pipe open without reading from it.
+        // A child that the command has left running may hold the pipe open and not read from it.
         () = wait_after_exit(exited, Duration::ZERO) => {}
     }
     sent as u64
@@ -156,22 +160,23 @@ async fn wait_after_exit(mut exited: watch::Receiver<bool>, grace: Duration) {
     tokio::time::sleep(grace).await;
 }
 
-/// Cuts a stream of a command into whole lines.
+/// Splits an output stream of a command into whole lines.
 #[derive(Debug, Default)]
 pub(crate) struct Lines {
     buffer: Vec<u8>,
-    /// True if the last piece was a part of a long line.
+    /// True if the last piece that was taken ends within a line.
     unfinished: bool,
 }
 
 impl Lines {
-    /// Returns the buffer to read into, with free space.
+    /// Returns the buffer for the next read. The buffer has free space.
     pub(crate) fn read_buffer(&mut self) -> &mut Vec<u8> {
         self.buffer.reserve(8 << 10);
         &mut self.buffer
     }
 
-    /// Takes the whole lines out of the buffer, which has received `new` bytes since the last call.
+    /// Removes the whole lines from the buffer, and returns them. `new` is the number of bytes that were read since
+    /// the last call.
     pub(crate) fn take_whole(&mut self, new: usize) -> Option<Vec<u8>> {
         let fresh = self.buffer.len() - new;
         let end = match self.buffer[fresh..].iter().rposition(|&byte| byte == b'\n') {
@@ -185,7 +190,7 @@ impl Lines {
         Some(whole)
     }
 
-    /// Returns the bytes that are left at the end of the stream, as a line.
+    /// Returns the bytes that are left at the end of the stream, as a line. Returns `None` if there are none.
     pub(crate) fn take_rest(mut self) -> Option<Vec<u8>> {
         if self.buffer.is_empty() && !self.unfinished {
             return None;

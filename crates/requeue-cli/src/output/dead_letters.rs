@@ -1,4 +1,4 @@
-//! The file of keys that were given up. The file has the format of the input, so that a later run can read it.
+//! The file of the keys that were given up. It has the format of the input, so that a later `requeue` can read it.
 
 use std::io::{self, Write};
 use std::path::Path;
@@ -11,7 +11,7 @@ use crate::input::{Format, Kind};
 use crate::output::blocking_file::BlockingFile;
 use crate::output::files::{self, Identity};
 
-/// The file of `--dead-letter`, if any. The file is opened before any input is read.
+/// The file of `--dead-letter`, if the flag is set. The file is opened before any input is read.
 #[derive(Debug)]
 pub(crate) struct DeadLetters {
     format: Format,
@@ -19,7 +19,7 @@ pub(crate) struct DeadLetters {
     pub(crate) identity: Option<Identity>,
 }
 
-/// The reason why a key was given up.
+/// The data about a key that was given up.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct DeadLetter<'a> {
     pub(crate) attempts: u32,
@@ -34,14 +34,14 @@ impl DeadLetters {
         path: Option<&Path>,
         input: Option<Identity>,
     ) -> Result<Self, Refusal> {
-        // If the file were the input, failed keys would be read again and again.
+        // The input must not be this file. Otherwise, each key that is given up would be read again.
         let open = |path| files::open_file("--dead-letter", path, files::open_to_append, input);
         let (file, identity) = path.map(open).transpose()?.unzip();
         let identity = identity.flatten();
         Ok(Self { format, file: file.map(Mutex::new), identity })
     }
 
-    /// Appends a key that was given up.
+    /// Appends a key that was given up. Does nothing if `--dead-letter` is missing.
     pub(crate) fn write_letter(&self, key: &[u8], letter: DeadLetter<'_>) -> io::Result<()> {
         let Some(file) = &self.file else { return Ok(()) };
         let mut record = match self.format.kind {
@@ -57,7 +57,7 @@ impl DeadLetters {
             }
         };
         record.push(self.format.delimiter);
-        // Each record is one write, so that a process that follows the file reads whole records.
+        // Each record is written with one call, so that a process that follows the file sees whole records.
         file.lock().write_all(&record)
     }
 }

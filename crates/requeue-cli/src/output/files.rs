@@ -1,5 +1,6 @@
-//! Files that the program writes. Other users may be able to write to their directories. Therefore, links of other
-//! users are not followed, files that other users planted are refused, and new files are readable only by their owner.
+//! Opens the files that the program writes. Other users may be able to write to the directories of these files. Links
+//! of other users are therefore not followed, and files that other users planted are refused. Only the owner can read
+//! a new file.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::{File, Metadata};
@@ -20,21 +21,24 @@ use crate::exit::Refusal;
 use crate::key::escaped;
 use crate::output::blocking_file::BlockingFile;
 
-/// This process may have no right to list a parent directory of a file.
+/// The flags to open a parent directory. They permit only searches, because this process may have no right to list the
+/// directory.
 #[cfg(any(target_os = "android", target_os = "freebsd", target_os = "linux"))]
 pub(crate) const SEARCH: OFlags = OFlags::PATH.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC);
 #[cfg(not(any(target_os = "android", target_os = "freebsd", target_os = "linux")))]
 pub(crate) const SEARCH: OFlags = OFlags::DIRECTORY.union(OFlags::CLOEXEC);
 
-/// The device and inode of a file.
+/// The device and the inode of a file.
 pub(crate) type Identity = (u64, u64);
 
-/// Returns the identity of a regular file, or `None` for a terminal or another device, which several flags can share.
+/// Returns the identity of a regular file. Returns `None` for a terminal or another device, because several flags may
+/// name the same device.
 pub(crate) fn identity(of: &Metadata) -> Option<Identity> {
     of.is_file().then(|| (of.dev(), of.ino()))
 }
 
-/// Opens the file of a flag, or duplicates the standard stream that the flag names. Refuses the file of the input.
+/// Opens the file of a flag, or duplicates the standard stream that the flag names. Refuses a file that is also the
+/// input.
 pub(crate) fn open_file(
     flag: &str,
     path: &Path,
@@ -53,14 +57,14 @@ pub(crate) fn open_file(
     Ok((BlockingFile(file), identity))
 }
 
-/// Returns a refusal that names the flag and the file of an error.
+/// Returns the message to the user about a file that could not be opened. The message names the flag and the file.
 pub(crate) fn open_failure(flag: &str, path: &Path, error: &io::Error) -> Refusal {
     let name = escaped(path.as_os_str().as_bytes());
     Refusal::failure(format!("{flag} {name}: {error}"))
 }
 
-/// Duplicates the handle of the standard stream with this name. A newly opened handle would have a separate position,
-/// and the two handles would overwrite each other's output.
+/// Duplicates the descriptor of the standard stream that the path names. If the stream were opened again, it would
+/// have a second position, and the two outputs would overwrite each other.
 fn standard_stream(path: &Path) -> Option<io::Result<BlockingFile>> {
     match named_descriptor(path)? {
         "1" => Some(BlockingFile::of_stream(io::stdout())),
@@ -69,7 +73,7 @@ fn standard_stream(path: &Path) -> Option<io::Result<BlockingFile>> {
     }
 }
 
-/// Returns the descriptor that a path such as `/dev/stdout` names.
+/// Returns the number of the descriptor that a path such as `/dev/stdout` names.
 fn named_descriptor(path: &Path) -> Option<&str> {
     match path.to_str()? {
         "/dev/stdout" => Some("1"),
@@ -78,7 +82,7 @@ fn named_descriptor(path: &Path) -> Option<&str> {
     }
 }
 
-/// Opens a file to append to. Creates the file if it does not exist.
+/// Opens a file to append to it. Creates the file if it does not exist.
 pub(crate) fn open_to_append(path: &Path) -> io::Result<File> {
     open_by_components(path, OFlags::APPEND)
 }
@@ -88,8 +92,8 @@ pub(crate) fn open_to_overwrite(path: &Path) -> io::Result<File> {
     open_by_components(path, OFlags::empty())
 }
 
-/// Opens each component of a path relative to the previous component. Links are followed here and not by the system,
-/// because each link may belong to another user.
+/// Opens each component of a path relative to the component before it. This function follows links itself, because it
+/// must check the owner of each link.
 fn open_by_components(path: &Path, how: OFlags) -> io::Result<File> {
     const MOST_LINKS: usize = 40;
     if path.as_os_str().as_bytes().ends_with(b"/") {
@@ -106,7 +110,7 @@ fn open_by_components(path: &Path, how: OFlags) -> io::Result<File> {
             dir = start("/")?;
             continue;
         }
-        // `..` names a directory, never the file.
+        // `..` names a directory, so it cannot be the file.
         let is_last = rest.is_empty() && component != "..";
         let found = match statat(&dir, &component, AtFlags::SYMLINK_NOFOLLOW) {
             Err(Errno::NOENT) if is_last => None,
@@ -123,7 +127,7 @@ fn open_by_components(path: &Path, how: OFlags) -> io::Result<File> {
                     return Err(Errno::LOOP.into());
                 }
                 let to = readlinkat(&dir, &component, Vec::new())?;
-                // The target of a link is relative to the directory of the link.
+                // The target of a link is relative to the directory that contains the link.
                 at.pop();
                 rest.extend(reversed_components(Path::new(OsStr::from_bytes(to.to_bytes()))));
                 continue;
@@ -131,15 +135,15 @@ fn open_by_components(path: &Path, how: OFlags) -> io::Result<File> {
         }
         if is_last {
             let file = open_last(&dir, &component, how, found.as_ref())?;
-            // The open file is also checked, because another user may have replaced the file since the check by its
-            // name.
+            // The first check used the name of the file, and another user may have replaced the file since then. The
+            // open file is therefore checked too.
             check_owner(&fstat(&dir)?, &fstat(&file)?, &at)?;
             return Ok(file);
         }
         let next = openat(&dir, &component, SEARCH | OFlags::NOFOLLOW, Mode::empty())?;
         if component != ".." {
-            // The open directory is also checked, because another user may have replaced it since the check by its
-            // name.
+            // The first check used the name of the directory, and another user may have replaced it since then. The
+            // open directory is therefore checked too.
             check_owner(&fstat(&dir)?, &fstat(&next)?, &at)?;
         }
         dir = next;
@@ -147,21 +151,21 @@ fn open_by_components(path: &Path, how: OFlags) -> io::Result<File> {
     Err(if path.as_os_str().is_empty() { Errno::NOENT } else { Errno::ISDIR }.into())
 }
 
-/// Returns the components of a path, the last one first.
+/// Returns the components of a path in reverse order.
 fn reversed_components(path: &Path) -> Vec<OsString> {
     let components = path.components().rev().filter(|component| *component != Component::CurDir);
     components.map(|component| component.as_os_str().to_owned()).collect()
 }
 
-/// Opens the last component of a path. Waits for the reader of a FIFO only if the FIFO belongs to this user or to root.
+/// Opens the last component of a path. Waits for the reader of a FIFO only if this user or root owns the FIFO.
 fn open_last(dir: &OwnedFd, name: &OsStr, how: OFlags, found: Option<&Stat>) -> io::Result<File> {
     let is_a = |kind| found.is_some_and(|found| FileType::from_raw_mode(found.st_mode) == kind);
-    // A link to an open file need not lead to a path.
+    // A link of the proc file system to an open file need not contain a path, so the system follows it.
     let links = if is_a(FileType::Symlink) { OFlags::empty() } else { OFlags::NOFOLLOW };
     let how = how | links | OFlags::WRONLY | OFlags::CREATE | OFlags::CLOEXEC | OFlags::NOCTTY;
     let mode = Mode::RUSR | Mode::WUSR;
     let is_trusted = found.is_some_and(|found| trusts_owner(found.st_uid, geteuid().as_raw()));
-    // The open must not wait, because a FIFO of another user would block the program here.
+    // The open does not wait. Otherwise, a FIFO of another user would block the program at this point.
     match openat(dir, name, how | OFlags::NONBLOCK, mode) {
         Err(Errno::NXIO) if is_a(FileType::Fifo) && is_trusted => {
             Ok(openat(dir, name, how, mode)?.into())
@@ -174,8 +178,8 @@ fn open_last(dir: &OwnedFd, name: &OsStr, how: OFlags, found: Option<&Stat>) -> 
     }
 }
 
-/// Returns true if `dir` is a directory of the proc file system. The links of open files there lead to the files, and
-/// their targets need not be paths.
+/// Returns true if `dir` is a directory of the proc file system. Its links lead directly to open files, and their text
+/// need not be a path.
 fn is_of_proc(dir: &OwnedFd) -> bool {
     #[cfg(any(target_os = "android", target_os = "linux"))]
     {
@@ -189,8 +193,8 @@ fn is_of_proc(dir: &OwnedFd) -> bool {
     }
 }
 
-/// Refuses a symbolic link of another user. Also refuses a directory or file of another user in a directory such as
-/// `/tmp`, in which other users can create files, because that user may have put it there for this program.
+/// Refuses a symbolic link of another user. In a directory where other users can create files, such as `/tmp`, also
+/// refuses a directory or file of another user. That user may have put it there for this program.
 fn check_owner(dir: &Stat, found: &Stat, at: &Path) -> io::Result<()> {
     let (owner, user) = (found.st_uid, geteuid().as_raw());
     let why = if FileType::from_raw_mode(found.st_mode) == FileType::Symlink {
@@ -211,9 +215,9 @@ const fn trusts_owner(owner: u32, user: u32) -> bool {
     owner == user || owner == 0
 }
 
-/// Returns true if users can plant files for other users in a directory with this mode. All users can write to it, or a
-/// group whose members cannot replace each other's files. `engine/sqlite/place/owners.rs` of the stores applies the
-/// same rule.
+/// Returns true if a user can plant files for other users in a directory with this mode. Such a directory is writable
+/// for all users, or for a group whose members cannot replace each other's files. `engine/sqlite/place/owners.rs` of
+/// the stores has the same rule.
 const fn is_shared(mode: RawMode) -> bool {
     mode & 0o002 != 0 || (mode & 0o1000 != 0 && mode & 0o020 != 0)
 }
@@ -258,7 +262,7 @@ mod tests {
                 let error = open(&path).unwrap_err();
                 assert_eq!(error.kind(), ErrorKind::PermissionDenied, "{error}");
             }
-            // A link of another user is not followed, even behind a link of this user.
+            // A link of another user is not followed, even if a link of this user leads to it.
             let ours = dir.path().join("ours");
             symlink("f", &ours).unwrap();
             assert_eq!(open_to_append(&ours).unwrap_err().kind(), ErrorKind::PermissionDenied);
@@ -266,7 +270,7 @@ mod tests {
         assert_eq!(fs::read(&victim).unwrap(), b"precious");
     }
 
-    /// Only root can create files of other users.
+    /// Only root can create files of other users, so the test does nothing for other users.
     #[test]
     fn a_directory_that_is_a_link_of_another_user_leads_nowhere() {
         let dir = tempfile::tempdir().unwrap();
@@ -292,7 +296,7 @@ mod tests {
         }
     }
 
-    /// The kernel also refuses some of these files, if its protection is enabled.
+    /// The kernel may also refuse some of these files, if its own protection is enabled.
     #[test]
     fn what_another_user_planted_in_a_shared_directory_receives_nothing() {
         let dir = tempfile::tempdir().unwrap();
@@ -321,12 +325,12 @@ mod tests {
             }
         }
         assert!(!at("dir/f").exists());
-        // In a directory of another user, or of a group, files of other users are permitted.
+        // In a directory that only its owner or a group can write to, files of other users are permitted.
         fs::set_permissions(&shared, fs::Permissions::from_mode(0o775)).unwrap();
         open_to_append(&at("file")).unwrap().write_all(b" and ours").unwrap();
         assert_eq!(fs::read(at("file")).unwrap(), b"theirs and ours");
         open_to_append(&at("dir/f")).unwrap();
-        // If the FIFO were opened, its owner could block the program.
+        // The FIFO must not be opened, because its owner could then block the program.
         let error = open_to_append(&at("fifo")).unwrap_err();
         assert_eq!(error.raw_os_error(), Some(Errno::NXIO.raw_os_error()));
     }
@@ -395,7 +399,7 @@ mod tests {
         symlink("f", &first).unwrap();
         open_to_append(&first).unwrap().write_all(b"er").unwrap();
         assert_eq!(fs::read(&target).unwrap(), b"newer");
-        // The standard streams may belong to another user.
+        // Another user may own the files of the standard streams.
         let stream = fs::File::create(dir.path().join("of the stream")).unwrap();
         let descriptor = format!("/dev/fd/{}", stream.as_raw_fd());
         symlink(descriptor, dir.path().join("stream")).unwrap();

@@ -13,11 +13,11 @@ use crate::output::files::{self, Identity};
 
 const HEADER: &str = "Seq\tHost\tStarttime\tJobRuntime\tSend\tReceive\tExitval\tSignal\tCommand\n";
 
-/// The open file.
+/// The open file of `--joblog`.
 #[derive(Debug)]
 pub(crate) struct Joblog(Mutex<BlockingFile>);
 
-/// The result of a run, for four of the columns.
+/// The values of four columns for one run.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Log {
     pub(crate) exit: i32,
@@ -41,7 +41,7 @@ impl Joblog {
                 "--joblog: the file is that of --dead-letter; name another file",
             ));
         }
-        // The file is emptied only after the checks, so that a refused file keeps its content.
+        // The file is emptied after the checks, so that a refused file keeps its content.
         let emptied = if identity.is_some() { file.0.set_len(0) } else { Ok(()) };
         let begun = emptied.and_then(|()| file.write_all(HEADER.as_bytes()));
         begun.map_err(|error| files::open_failure("--joblog", path, &error))?;
@@ -56,11 +56,11 @@ impl Joblog {
         log: Log,
         command: &str,
     ) -> io::Result<()> {
-        // A clock before 1970 must not stop the run.
+        // If the system time is before 1970, the program still runs, and the column contains zero.
         let at = at.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs_f64();
         let took = took.as_secs_f64();
         let Log { exit, signal, sent, received } = log;
-        // Each line is one write, so that a process that follows the file reads whole lines.
+        // Each line is written with one call, so that a process that follows the file sees whole lines.
         let line = format!(
             "{seq}\t:\t{at:.3}\t{took:10.3}\t{sent}\t{received}\t{exit}\t{signal}\t{command}\n"
         );

@@ -1,4 +1,5 @@
-//! Prints events of libraries as lines, such as the warnings of a store and the actions of clients of the dashboard.
+//! Prints log events of libraries, one line for each. Examples are the warnings of a store and the actions of clients
+//! of the dashboard.
 
 use std::io::{self, Write};
 use std::sync::Arc;
@@ -14,25 +15,25 @@ use crate::output::Output;
 
 type Say = Arc<dyn Fn(&str) + Send + Sync>;
 
-/// Passes each event to `say` as one line.
+/// Calls `say` for each event, with one line of text.
 pub(crate) fn show_events(say: impl Fn(&str) + Send + Sync + 'static) {
-    // The process has no other subscriber, because it runs only one subcommand.
+    // The process runs only one subcommand, so no other subscriber is installed, and `try_init` does not fail.
     let _ = line_subscriber(Arc::new(say)).try_init();
 }
 
-/// Passes events to the output of a run.
+/// Writes each event to standard error through `output`.
 pub(crate) fn show_on(output: &Output) {
     let output = output.clone();
     show_events(move |line| output.hint(line));
 }
 
-/// Prints events of this thread to standard error until the guard is dropped.
+/// Writes each event of this thread to standard error, until the returned guard is dropped.
 pub(crate) fn show_here() -> impl Sized {
     line_subscriber(Arc::new(complain)).set_default()
 }
 
 fn line_subscriber(say: Say) -> impl SubscriberInitExt {
-    // The name of the queue is omitted, because a subcommand uses one queue.
+    // The name of the queue is left out, because a subcommand uses only one queue.
     let fields = debug_fn(|line, field, value| match field.name() {
         "message" => write!(line, "{value:?}"),
         "queue" => Ok(()),
@@ -46,19 +47,19 @@ fn line_subscriber(say: Say) -> impl SubscriberInitExt {
         .with_ansi(false)
         .fmt_fields(fields)
         .with_writer(move || Line { say: Arc::clone(&say), text: Vec::new() });
-    // The warnings of drivers are not shown, because requeue_store reports their causes.
+    // The warnings of database drivers are left out, because requeue_store reports their causes.
     let ours = Targets::new()
         .with_target("requeue_http", LevelFilter::INFO)
-        // The program's own events are outages of the server of `requeue work --server`.
+        // The program's own events report outages of the server of `requeue work --server`.
         .with_target(env!("CARGO_CRATE_NAME"), LevelFilter::INFO)
         .with_target("requeue_store", LevelFilter::WARN)
-        // These events are not shown, because the program reports parked keys itself.
+        // The program itself reports parked keys, so these events are left out.
         .with_target("requeue_store::parked", LevelFilter::OFF)
         .with_target("requeue_store::outage", LevelFilter::INFO);
     tracing_subscriber::registry().with(lines.with_filter(ours))
 }
 
-/// A warning.
+/// The line of one event, while it is written.
 struct Line {
     say: Say,
     text: Vec<u8>,

@@ -1,7 +1,7 @@
-//! Standard output and standard error: whole lines, written by one thread.
+//! Standard output and standard error. One thread writes both, in whole lines.
 //!
-//! A reader that pauses delays the commands that write, but it delays neither signals nor timers. One thread writes
-//! both streams, because they may be one file.
+//! A reader that stops reading delays the commands that write, but neither signals nor timers. One thread writes both
+//! streams, because both may be the same file.
 
 pub(crate) mod blocking_file;
 pub(crate) mod capture;
@@ -20,7 +20,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 use crate::exit::message_line;
 use crate::output::blocking_file::BlockingFile;
 
-/// A standard stream.
+/// One of the standard streams.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Stream {
     Stdout,
@@ -33,14 +33,14 @@ enum Message {
         source: u64,
         bytes: Vec<u8>,
     },
-    /// The standard output and error of a run, with `--output group`.
+    /// The whole output of a run, with `--output group`.
     Kept {
         source: u64,
         kept: [SpooledTempFile; 2],
     },
-    /// The progress line, which stays below all other lines; `None` removes it.
+    /// The progress line, which stays below all other lines. `None` removes it.
     Progress(Option<String>),
-    /// A request that is answered when all earlier messages are written.
+    /// A request for an answer when all earlier messages are written.
     Flush(oneshot::Sender<()>),
 }
 
@@ -53,27 +53,27 @@ impl Message {
 /// The reason why standard output is closed.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Closed {
-    /// The pipe no longer has a reader, which is not an error.
+    /// The pipe no longer has a reader. This is not an error.
     Pipe,
     Failed(String),
 }
 
-/// A handle to the writer. Clones are cheap.
+/// A handle of the thread that writes. Clones are cheap.
 #[derive(Clone, Debug)]
 pub(crate) struct Output {
     messages: mpsc::Sender<Message>,
     closed: watch::Receiver<Option<Closed>>,
 }
 
-/// The number of messages that may wait to be written.
+/// The maximum number of messages that wait to be written.
 const QUEUED: usize = 64;
-/// The longest line in bytes. A longer line is written in pieces.
+/// The maximum length of a line in bytes. A longer line is written in pieces.
 pub(crate) const LONGEST_LINE: usize = 64 << 10;
 
 impl Output {
-    /// Starts the writer, which runs until the end of the program.
+    /// Starts the thread that writes. It runs until the end of the program.
     pub(crate) fn start() -> io::Result<Self> {
-        // The limit makes commands wait for a slow reader. Without it, their output would fill the memory.
+        // The channel is bounded, so commands wait for a slow reader. Otherwise, their output would fill the memory.
         let (messages, receiver) = mpsc::channel(QUEUED);
         let (closing, closed) = watch::channel(None);
         let writer = Writer {
@@ -81,7 +81,7 @@ impl Output {
                 LONGEST_LINE,
                 BlockingFile::of_stream(io::stdout())?,
             )),
-            // Standard error has no buffer, so that messages are visible before a crash.
+            // Standard error has no buffer, so its messages are visible even if the program crashes.
             stderr: Target::new(BlockingFile::of_stream(io::stderr())?),
             closed: closing,
             bar: None,
@@ -92,7 +92,7 @@ impl Output {
         Ok(Self { messages, closed })
     }
 
-    /// Writes `bytes`, which are output of the run with the number `source`. Waits while the queue is full. Returns
+    /// Writes `bytes`, which are output of the run with the number `source`. Waits while the channel is full. Returns
     /// false if the stream is closed.
     pub(crate) async fn write(&self, stream: Stream, source: u64, bytes: Vec<u8>) -> bool {
         self.is_open(stream)
@@ -104,12 +104,12 @@ impl Output {
         stream == Stream::Stderr || self.closed.borrow().is_none()
     }
 
-    /// Writes the kept output of the run with the number `source`.
+    /// Writes the whole output of the run with the number `source`.
     pub(crate) async fn write_kept(&self, source: u64, kept: [SpooledTempFile; 2]) {
         let _ = self.messages.send(Message::Kept { source, kept }).await;
     }
 
-    /// Shows the progress line, and replaces the previous line. Drops the line if the queue is full.
+    /// Shows the progress line in place of the previous one. Drops the line if the channel is full.
     pub(crate) fn show_progress(&self, line: String) {
         let _ = self.messages.try_send(Message::Progress(Some(line)));
     }
@@ -119,19 +119,19 @@ impl Output {
         let _ = self.messages.send(Message::Progress(None)).await;
     }
 
-    /// Writes a message to standard error.
+    /// Writes a message to standard error. Waits while the channel is full.
     pub(crate) async fn say(&self, message: &str) {
         self.write(Stream::Stderr, 0, message_line(message)).await;
     }
 
-    /// Writes a message to standard error. Drops the message if the queue is full.
+    /// Writes a message to standard error. Drops the message if the channel is full.
     pub(crate) fn hint(&self, message: &str) {
-        // The message is dropped if the queue is full, because the callers handle signals and events, and must not
-        // wait.
+        // The callers handle signals and log events, so they must not wait for space in the channel.
         let _ = self.messages.try_send(Message::stderr(message_line(message)));
     }
 
-    /// Writes a message to standard error, from a thread outside of the runtime.
+    /// Writes a message to standard error. For threads outside of the runtime, because it blocks while the channel is
+    /// full.
     pub(crate) fn say_blocking(&self, message: &str) {
         let _ = self.messages.blocking_send(Message::stderr(message_line(message)));
     }
@@ -144,7 +144,7 @@ impl Output {
         }
     }
 
-    /// If standard output is closed, returns the reason.
+    /// Returns the reason why standard output is closed. Returns `None` if it is open.
     pub(crate) fn is_closed(&self) -> Option<Closed> {
         self.closed.borrow().clone()
     }
@@ -152,7 +152,7 @@ impl Output {
     /// Waits until standard output is closed.
     pub(crate) async fn wait_until_closed(&self) {
         if self.closed.clone().wait_for(Option::is_some).await.is_err() {
-            // This line is not reached, because the writer stops only after the last handle is dropped.
+            // The thread that writes stops only after the last handle is dropped, so this line is not reached.
             std::future::pending::<()>().await;
         }
     }
@@ -165,7 +165,7 @@ struct Writer {
     bar: Option<ProgressBar>,
 }
 
-/// One of the streams, and the run with an unfinished line in this stream.
+/// One of the streams, and the number of the run whose line in this stream is unfinished.
 struct Target<W> {
     to: W,
     unfinished: Option<u64>,
@@ -176,9 +176,10 @@ impl<W: Write> Target<W> {
         Self { to, unfinished: None }
     }
 
-    /// Writes bytes of the run `source`. Before that, ends the unfinished line of another run.
+    /// Writes bytes of the run with the number `source`. If a line of another run is unfinished, ends that line
+    /// before.
     fn write(&mut self, source: u64, bytes: &[u8]) -> io::Result<()> {
-        // An unfinished line is ended, because two runs must not share a line.
+        // Two runs must not share a line, so the unfinished line is ended.
         if self.unfinished.is_some_and(|writer| writer != source) {
             self.to.write_all(b"\n")?;
         }
@@ -190,7 +191,7 @@ impl<W: Write> Target<W> {
 impl Writer {
     fn run(mut self, mut messages: mpsc::Receiver<Message>) {
         while let Some(first) = messages.blocking_recv() {
-            // All waiting messages are written together, and the progress line is redrawn once.
+            // All waiting messages are written together, so the progress line is redrawn only once.
             let more = std::iter::from_fn(|| messages.try_recv().ok()).take(QUEUED);
             let (mut texts, mut progress) = (Vec::new(), None);
             for message in std::iter::once(first).chain(more) {
@@ -204,7 +205,7 @@ impl Writer {
             }
             if !texts.is_empty() {
                 match self.bar.clone() {
-                    // The progress line is drawn again below the texts.
+                    // The progress line is removed before the texts are written, and drawn again below them.
                     Some(bar) => bar.suspend(|| self.write_messages(texts)),
                     None => self.write_messages(texts),
                 }
@@ -251,7 +252,7 @@ impl Writer {
     fn write_stderr(&mut self, source: u64, bytes: &[u8]) {
         // Standard output is flushed first, because both streams may be the same terminal.
         self.flush();
-        // Errors of standard error cannot be reported elsewhere.
+        // If standard error cannot be written, the error cannot be reported anywhere.
         let _ = self.stderr.write(source, bytes);
     }
 
@@ -271,7 +272,7 @@ impl Writer {
     }
 }
 
-/// Passes the kept output to `to` in pieces. Returns an error if the output cannot be read.
+/// Passes the stored output to `to` in pieces. Returns an error if the output cannot be read.
 fn pass_pieces(mut kept: SpooledTempFile, mut to: impl FnMut(&[u8])) -> io::Result<()> {
     kept.rewind()?;
     let mut buffer = vec![0; LONGEST_LINE];
@@ -283,7 +284,7 @@ fn pass_pieces(mut kept: SpooledTempFile, mut to: impl FnMut(&[u8])) -> io::Resu
     }
 }
 
-/// Creates the progress line, which is cut at the width of the terminal.
+/// Creates the progress line. It is cut at the width of the terminal.
 fn new_bar() -> ProgressBar {
     let style = ProgressStyle::with_template("{wide_msg}");
     ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr())

@@ -1,4 +1,4 @@
-//! The counts of a run, and its summary.
+//! The counters of the program's work, and the summary at its end.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
@@ -11,14 +11,15 @@ use serde::{Serialize, Serializer};
 use crate::duration::shown;
 use crate::exit::Exit;
 
-/// A counter.
+/// A counter that several tasks can increase.
 #[derive(Debug, Default)]
 pub(crate) struct Count(AtomicU64);
 
 impl Count {
     /// Adds one, and returns the new value.
     pub(crate) fn one_more(&self) -> u64 {
-        // `Relaxed` suffices: the counts guard no other data, and the summary is made after all tasks have stopped.
+        // No other data depends on the counters, and the summary is written after all tasks have stopped. `Relaxed` is
+        // therefore sufficient.
         self.0.fetch_add(1, Ordering::Relaxed) + 1
     }
 
@@ -45,7 +46,7 @@ impl Serialize for Count {
 #[derive(Debug)]
 pub(crate) struct Durations(Mutex<Histogram<u64>>);
 
-/// Longer durations count as this duration. The histogram takes 40 kB.
+/// A longer duration is recorded as this duration. The histogram takes 40 kB.
 const LONGEST: Duration = Duration::from_secs(365 * 24 * 60 * 60);
 
 impl Default for Durations {
@@ -63,7 +64,7 @@ impl Durations {
 }
 
 impl Serialize for Durations {
-    /// Serializes quantiles and the maximum, in seconds.
+    /// Serializes the quantiles and the maximum, in seconds.
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let took = self.0.lock();
         let quantiles = [("p50", 0.5), ("p90", 0.9), ("p99", 0.99)];
@@ -73,7 +74,7 @@ impl Serialize for Durations {
     }
 }
 
-/// The adds of a run, from the input and from clients of the dashboard.
+/// The number of adds, from the input and from clients of the dashboard.
 #[derive(Debug, Default, Serialize)]
 pub(crate) struct Adds {
     #[serde(rename = "adds")]
@@ -84,7 +85,7 @@ pub(crate) struct Adds {
     pub(crate) revived: Count,
 }
 
-/// The commands of a run.
+/// The number of runs, by result.
 #[derive(Debug, Default, Serialize)]
 pub(crate) struct Runs {
     #[serde(rename = "runs")]
@@ -93,15 +94,15 @@ pub(crate) struct Runs {
     pub(crate) succeeded: Count,
     #[serde(rename = "failures")]
     pub(crate) failed: Count,
-    /// Runs that exceeded `--timeout`. They also count as failed.
+    /// Runs that exceeded `--timeout`. They are also included in `failed`.
     pub(crate) timed_out: Count,
-    /// Runs that were terminated because their key was added again. They count neither as successes nor as failures.
+    /// Runs that were terminated because their key was added again. They are neither successes nor failures.
     pub(crate) restarted: Count,
     #[serde(rename = "run_seconds")]
     pub(crate) durations: Durations,
 }
 
-/// The counts of a run. The JSON summary has a property for each.
+/// All counters of the program. The JSON summary has a property for each.
 #[derive(Debug, Default, Serialize)]
 pub(crate) struct Tally {
     #[serde(flatten)]
@@ -112,29 +113,29 @@ pub(crate) struct Tally {
     pub(crate) bad_input: Count,
     /// Keys whose pending run was cancelled.
     pub(crate) cancelled: Count,
-    /// Keys that had not run to completion at the end of the program.
+    /// Keys that had not completed when the program ended.
     pub(crate) unfinished: Count,
-    /// True if `--halt` has stopped the run.
+    /// True if the limit of `--halt` has stopped the program.
     pub(crate) halted: AtomicBool,
-    /// True if the program itself has failed. Neither a command nor the user has caused this.
+    /// True if the program itself has failed, for a reason that is neither a command nor the user.
     #[serde(skip)]
     failed: AtomicBool,
 }
 
 impl Tally {
-    /// Copies the counts of a queue in memory, so that the summary, the API and the metrics agree.
+    /// Copies the numbers of adds from a queue in memory. The summary then agrees with the API and the metrics.
     pub(crate) fn take_adds(&self, counts: &Totals) {
         self.adds.accepted.set(counts.adds);
         self.adds.coalesced.set(counts.coalesced);
     }
 
-    /// Records a failure of the program itself, which neither a command nor the user caused.
+    /// Records that the program itself has failed, for a reason that is neither a command nor the user.
     pub(crate) fn mark_failed(&self) {
         self.failed.store(true, Ordering::Relaxed);
     }
 
     pub(crate) fn exit_code(&self) -> Exit {
-        // The most serious reason is checked first.
+        // The most serious result is checked first.
         if self.failed.load(Ordering::Relaxed) {
             Exit::Failure
         } else if self.halted.load(Ordering::Relaxed) {
@@ -176,7 +177,7 @@ impl Tally {
     }
 
     pub(crate) fn json_summary(&self, elapsed: Duration) -> String {
-        /// The counts, and the duration of the run in seconds.
+        /// The counters, and the time since the start of the program in seconds.
         #[derive(Serialize)]
         struct Report<'a> {
             #[serde(flatten)]
@@ -184,12 +185,12 @@ impl Tally {
             elapsed: f64,
         }
         let elapsed = elapsed.as_millis() as f64 / 1000.0;
-        // Serializing numbers does not fail.
+        // Numbers can always be serialized.
         serde_json::to_string(&Report { tally: self, elapsed }).unwrap_or_default()
     }
 }
 
-/// Formats a count and a noun, in the plural unless the count is 1.
+/// Formats a number and a noun. The noun is in the plural unless the number is 1.
 pub(crate) fn counted(count: u64, what: &str) -> String {
     let s = if count == 1 { "" } else { "s" };
     format!("{count} {what}{s}")

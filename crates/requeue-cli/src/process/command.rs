@@ -1,5 +1,5 @@
-//! Finds the file of the command before any input is read. Also computes the number of commands that can run at the
-//! same time.
+//! Checks before any input is read that the command's program can be executed. Also computes how many commands can run
+//! at the same time.
 
 use std::ffi::{OsStr, OsString};
 use std::io::{self, ErrorKind};
@@ -13,8 +13,8 @@ use crate::exit::{Exit, Refusal};
 use crate::key::escaped;
 use crate::process::template::Template;
 
-/// Checks that the command can be found, as exec does. If the command's name depends on the key, only checks that the
-/// word is not a whole command line, as GNU parallel accepts it.
+/// Checks that exec will find the command's program. If the program depends on the key, only checks that the first
+/// word is not a whole command line. GNU parallel accepts a whole command line as one word, and requeue does not.
 pub(crate) fn find_program(template: &Template) -> Result<(), Refusal> {
     let exit = match template.fixed_program() {
         Some(program) => locate_program(&program).err(),
@@ -27,7 +27,7 @@ pub(crate) fn find_program(template: &Template) -> Result<(), Refusal> {
     }
 }
 
-/// Returns the error of a program that cannot be executed or does not exist, with the next step.
+/// Returns the error message for a program that does not exist or cannot be executed, with the next step.
 pub(crate) fn why_not(program: &OsStr, exit: Exit) -> String {
     let name = escaped(program.as_bytes());
     match exit {
@@ -40,23 +40,24 @@ pub(crate) fn why_not(program: &OsStr, exit: Exit) -> String {
     }
 }
 
-/// Returns true if the word contains a program and its arguments, because the text before its first space is a program.
+/// Returns true if the word seems to be a program with arguments, because the text before its first space is an
+/// existing program.
 fn is_command_line(word: &[u8]) -> bool {
     let end = word.iter().position(u8::is_ascii_whitespace);
     end.is_some_and(|end| end > 0 && locate_program(OsStr::from_bytes(&word[..end])).is_ok())
 }
 
-/// Returns true for a space, and for a character with a meaning in a shell.
+/// Returns true for a whitespace character, and for a character that a shell interprets.
 fn is_of_shell(byte: &u8) -> bool {
     byte.is_ascii_whitespace() || b"|&;<>()$`\\\"'*?".contains(byte)
 }
 
-/// Returns the file of a program, as exec finds it.
+/// Returns the path of a program, as exec finds it.
 pub(crate) fn locate_program(program: &OsStr) -> Result<PathBuf, Exit> {
     if program.as_bytes().contains(&b'/') {
         return check_executable(Path::new(program));
     }
-    // This value is the default of execvp.
+    // If `PATH` is not set, execvp searches these directories.
     let path = std::env::var_os("PATH").unwrap_or_else(|| OsString::from("/bin:/usr/bin"));
     let mut why = Exit::NotFound;
     for directory in std::env::split_paths(&path) {
@@ -69,7 +70,7 @@ pub(crate) fn locate_program(program: &OsStr) -> Result<PathBuf, Exit> {
     Err(why)
 }
 
-/// Returns the path if it is an executable file.
+/// Returns the path if it is an executable file. Returns the exit code of requeue otherwise.
 fn check_executable(program: &Path) -> Result<PathBuf, Exit> {
     match std::fs::metadata(program) {
         Err(error) if error.kind() == ErrorKind::PermissionDenied => Err(Exit::NotExecutable),
@@ -83,8 +84,8 @@ fn check_executable(program: &Path) -> Result<PathBuf, Exit> {
     }
 }
 
-/// Returns the exit code for a command that was not started because its program does not exist or cannot be executed.
-/// Shells use the same codes.
+/// Returns the exit code of requeue if `error` says that the program does not exist or cannot be executed. Shells use
+/// the same codes.
 pub(crate) fn exit_of(error: &io::Error) -> Option<Exit> {
     match error.kind() {
         ErrorKind::NotFound | ErrorKind::NotADirectory => Some(Exit::NotFound),
@@ -93,8 +94,8 @@ pub(crate) fn exit_of(error: &io::Error) -> Option<Exit> {
     }
 }
 
-/// Returns the number of jobs for `--jobs 0`. A command uses up to six descriptors of this process, and four more
-/// during its start.
+/// Returns the number of slots for `--jobs 0`. For each command, this process has up to six file descriptors open, and
+/// four more while the command starts.
 pub(crate) fn most_at_once() -> usize {
     let files = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
     let files = usize::try_from(files).unwrap_or(usize::MAX);

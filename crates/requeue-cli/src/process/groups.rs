@@ -16,16 +16,16 @@ use tokio::process::{Child, Command};
 use crate::key::Key;
 use crate::process::guardian::Guardian;
 
-/// The groups of the commands in flight.
+/// The process groups of the commands in flight.
 #[derive(Debug, Default)]
 pub(crate) struct Groups {
-    /// The groups by slot. A group is removed when a wait returns its leader. Until then, the process ID cannot be
-    /// reused.
+    /// The group of the command in each slot. A group is removed under the lock in which its leader is reaped. Until
+    /// then, the system does not reuse the leader's process ID.
     running: Mutex<Vec<Option<Group>>>,
-    /// Locked for reading from the start of a command until it is listed, and for writing to reach all commands.
-    /// Otherwise, a command that is not listed yet would be missed.
+    /// The read lock is held while a command starts and is added to `running`. A signal to all commands takes the
+    /// write lock. Otherwise, the signal would miss a command that is not in `running` yet.
     starting: RwLock<()>,
-    /// The process that kills the groups if this process is killed.
+    /// The process that kills the commands if this process is killed.
     pub(crate) guardian: Option<Guardian>,
 }
 
@@ -37,8 +37,8 @@ struct Group {
     starved: Option<Signal>,
 }
 
-/// The status of an exited leader. If it was killed because it tried to use the terminal, also the signal that had
-/// stopped it.
+/// The exit status of a command. Also contains a signal if the command was killed because it tried to use the
+/// terminal: the signal with which the terminal had stopped it.
 pub(crate) type Reaped = (io::Result<ExitStatus>, Option<Signal>);
 
 impl Groups {
@@ -46,8 +46,8 @@ impl Groups {
         Self { guardian, ..Self::default() }
     }
 
-    /// Starts the command of a slot, for the run with this number, and lists its group. The caller must call
-    /// [`over`](Self::mark_over) after the end of the command.
+    /// Starts the command of a slot, for the run with this number, and records its process group. The caller must call
+    /// [`mark_over`](Self::mark_over) after the command has exited.
     pub(crate) fn start_command(
         &self,
         slot: usize,
@@ -57,8 +57,8 @@ impl Groups {
     ) -> io::Result<Child> {
         let _starting = self.starting.read();
         if let Some(guardian) = &self.guardian {
-            // The start is recorded first. If this process is then killed before the command is listed, the guardian
-            // looks for the command.
+            // The start is recorded before the command is spawned. If this process is killed before the group is
+            // recorded, the guardian then searches for the command.
             guardian.record_starting(slot, run)?;
         }
         let child = command.spawn().inspect_err(|_| self.mark_over(slot))?;
@@ -66,7 +66,7 @@ impl Groups {
             if let Some(guardian) = &self.guardian {
                 guardian.record_started(slot, run, leader);
             }
-            // The read lock is still held, so a signal to all commands waits for this entry.
+            // The read lock of `starting` is still held, so a signal to all commands waits until this entry exists.
             let mut groups = self.running.lock();
             if groups.len() < slot {
                 groups.resize_with(slot, || None);
@@ -77,11 +77,12 @@ impl Groups {
         Ok(child)
     }
 
-    /// Waits for the command of a slot, and removes it from the list. Cancel safe.
+    /// Waits until the command of a slot has exited, and removes its group. Cancel safe.
     pub(crate) async fn wait_for_command(&self, slot: usize, child: &mut Child) -> Reaped {
         let mut wait = pin!(child.wait());
         poll_fn(|context| {
-            // Signals are sent under the same lock, so that no signal is sent to a reused process ID.
+            // Signals are sent under the same lock as the leader is reaped. No signal can then reach a process that
+            // has reused the ID.
             let mut groups = self.running.lock();
             wait.as_mut().poll(context).map(|status| {
                 let group = groups.get_mut(slot - 1).and_then(Option::take);
@@ -104,7 +105,7 @@ impl Groups {
         }
     }
 
-    /// Stops all groups while `stop` runs, and starts no command during this time.
+    /// Suspends all commands while `stop` runs. No command starts in this time.
     pub(crate) fn stop_while(&self, stop: impl FnOnce()) {
         let _none_starts = self.starting.write();
         self.signal_all(Signal::TSTP);
@@ -112,16 +113,16 @@ impl Groups {
         self.signal_all(Signal::CONT);
     }
 
-    /// Sends a terminating signal to the process group of a slot's command.
+    /// Sends a terminating signal to the process group of the command in a slot.
     pub(crate) fn end_command(&self, slot: usize, signal: Signal) {
         if let Some(Some(group)) = self.running.lock().get(slot - 1) {
             end_group(group.leader, signal);
         }
     }
 
-    /// Returns true if the command of a slot has exited, even if it has not been waited for.
+    /// Returns true if the command in a slot has exited, even if it has not been reaped.
     pub(crate) fn has_ended(&self, slot: usize) -> bool {
-        // `NOWAIT` leaves the exit status for tokio.
+        // `NOWAIT` leaves the exit status, so that Tokio can read it.
         let ended = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
         match self.running.lock().get(slot - 1) {
             Some(Some(group)) => matches!(waitid(WaitId::Pid(group.leader), ended), Ok(Some(_))),
@@ -129,11 +130,11 @@ impl Groups {
         }
     }
 
-    /// Kills the groups that have stopped because they tried to use the terminal. Such groups would wait forever,
-    /// because no command gets the terminal.
+    /// Kills the commands that the terminal driver has stopped because they tried to use the terminal. Otherwise they
+    /// would stay stopped forever, because no command gets the terminal.
     pub(crate) fn kill_starved(&self) {
-        // The write lock waits for starting commands. Such a command may have stopped, and only one SIGCHLD reports
-        // this.
+        // The write lock waits until all starting commands are in `running`. One of them may already be stopped, and
+        // its only SIGCHLD may be the one that led to this call.
         drop(self.starting.write());
         for group in self.running.lock().iter_mut().flatten() {
             let stopped = WaitIdOptions::STOPPED | WaitIdOptions::NOHANG;
@@ -153,13 +154,13 @@ impl Groups {
         self.running.lock().iter().flatten().count()
     }
 
-    /// Returns the slot in which a key runs.
+    /// Returns the slot in which the command of a key runs.
     pub(crate) fn slot_of(&self, key: &[u8]) -> Option<usize> {
         let is_its = |group: &Option<Group>| group.as_ref().is_some_and(|group| *group.key == *key);
         self.running.lock().iter().position(is_its).map(|at| at + 1)
     }
 
-    /// Returns the key whose run has taken the longest so far, and the duration of that run.
+    /// Returns the key of the command that has been running for the longest time, and this time.
     pub(crate) fn longest_run(&self) -> Option<(Key, Duration)> {
         let groups = self.running.lock();
         let first = groups.iter().flatten().min_by_key(|group| group.since)?;
@@ -167,24 +168,28 @@ impl Groups {
     }
 }
 
-/// Returns the process ID of a command that has not been waited for, which is also the ID of its group.
+/// Returns the process ID of a command, which is also the ID of its process group. Returns `None` if the command has
+/// been reaped.
 pub(crate) fn group_leader(child: &Child) -> Option<Pid> {
     child.id().and_then(|id| i32::try_from(id).ok()).and_then(Pid::from_raw)
 }
 
-/// Sends a terminating signal to a group. Ignores errors, because a group without members needs no signal.
+/// Sends a terminating signal to a process group. The results are ignored. If one is an error, the group has no
+/// members left.
 pub(crate) fn end_group(group: Pid, signal: Signal) {
     let _ = kill_process_group(group, signal);
-    // The group is continued, because a stopped process handles the signal only when it continues.
+    // A stopped process handles a signal only after it is continued, so SIGCONT is also sent.
     let _ = kill_process_group(group, Signal::CONT);
 }
 
-/// Waits until a group without a leader has no members. As long as the group has members, its ID is not reused.
+/// Waits until a process group has no members. Its leader has already been reaped. The system does not reuse the ID of
+/// a group that has members.
 pub(crate) async fn wait_until_empty(group: Pid) {
     let mut pause = Duration::from_millis(5);
     while test_kill_process_group(group) != Err(Errno::SRCH) {
         if only_dead(group) {
-            // SIGKILL is sent, because a process whose first thread has exited looks like a zombie but is alive.
+            // A process whose first thread has exited looks like a zombie, although its other threads still run.
+            // SIGKILL ends these threads too.
             end_group(group, Signal::KILL);
             return;
         }
@@ -193,15 +198,16 @@ pub(crate) async fn wait_until_empty(group: Pid) {
     }
 }
 
-/// Returns true if all members of a group are zombies. In many containers, no process waits for zombies. Without
-/// `/proc`, the result is always false.
+/// Returns true if all members of a process group are zombies. They can stay zombies, because in many containers no
+/// process reaps orphans. Returns false on a system without `/proc`.
 fn only_dead(group: Pid) -> bool {
     let is_there = std::fs::exists("/proc/self/stat").unwrap_or(false);
     let Ok(processes) = std::fs::read_dir("/proc") else { return false };
     is_there
         && !processes.flatten().any(|process| {
             let stat = std::fs::read(process.path().join("stat")).unwrap_or_default();
-            // The name of the process precedes the state, and can contain any byte.
+            // In the `stat` file, the name of the process comes before the state, and can contain any byte. The name
+            // ends at the last parenthesis.
             let after_name = stat.rsplit(|&byte| byte == b')').next().unwrap_or_default();
             let mut fields = std::str::from_utf8(after_name).unwrap_or_default().split_whitespace();
             let (state, of_group) = (fields.next(), fields.nth(1));
@@ -226,7 +232,7 @@ mod tests {
         let group = Pid::from_child(&child);
         assert!(!only_dead(group));
         kill_process_group(group, Signal::KILL).unwrap();
-        // The process is a zombie now.
+        // The process is now a zombie.
         let unseen = WaitIdOptions::EXITED | WaitIdOptions::NOWAIT;
         waitid(WaitId::Pid(group), unseen).unwrap();
         assert_eq!(test_kill_process_group(group), Ok(()));
@@ -234,7 +240,7 @@ mod tests {
         child.wait().unwrap();
     }
 
-    /// Returns the live processes that run this command line.
+    /// Returns the live processes with this command line.
     fn running(line: &str) -> Vec<Pid> {
         let ps = Command::new("ps").args(["-A", "-o", "pid=,stat=,args="]).output().unwrap();
         let number = |process: &str| {
@@ -271,7 +277,7 @@ mod tests {
             let mut unlisted = Vec::new();
             for _ in 0..100 {
                 groups.stop_while(|| {
-                    // While the lock is held, no task waits for one of these processes.
+                    // While this lock is held, no task can reap one of these processes.
                     let listed = groups.running.lock();
                     let leads = |pid: &Pid| listed.iter().flatten().any(|it| it.leader == *pid);
                     unlisted.extend(running(&line).into_iter().filter(|pid| !leads(pid)));

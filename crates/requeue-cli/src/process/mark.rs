@@ -1,4 +1,4 @@
-//! The placeholders of a command, and the parts of a key that replace them.
+//! The placeholders in a command, and the parts of the key that replace them.
 
 use std::borrow::Cow;
 use std::ffi::OsStr;
@@ -7,29 +7,30 @@ use std::os::unix::ffi::OsStrExt;
 
 use crate::exit::Refusal;
 
-/// The placeholders of a command.
+/// The placeholders that a command can contain.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Marks<'a> {
-    /// `{}` for the key, and GNU parallel's placeholders for the parts of a path.
+    /// `{}`, which stands for the key, and GNU parallel's placeholders for the parts of a path.
     Braces,
-    /// The value of `-I`, for the key.
+    /// The value of `-I`, which stands for the key. No other placeholder is recognized.
     Own(&'a [u8]),
 }
 
-/// The part of a key that replaces a placeholder. A key need not be a path.
+/// The part of the key that replaces a placeholder. The key is read as a path, even if it is not one.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Part {
     Key,
     /// The path without the extension of its last component.
     WithoutExtension,
-    /// The last component, as `basename` prints it.
+    /// The last component of the path, as `basename` prints it.
     Name,
     /// The path without its last component, as `dirname` prints it.
     Directory,
     NameWithoutExtension,
 }
 
-/// No placeholder is the beginning of another placeholder.
+/// The placeholders and their parts. No placeholder is a prefix of another one, so the order of the search does not
+/// matter.
 const BRACES: [(&str, Part); 5] = [
     ("{}", Part::Key),
     ("{.}", Part::WithoutExtension),
@@ -38,11 +39,11 @@ const BRACES: [(&str, Part); 5] = [
     ("{/.}", Part::NameWithoutExtension),
 ];
 
-/// Placeholders of GNU parallel that are refused, and the variables with the same values.
+/// Placeholders of GNU parallel that requeue refuses, and the environment variables with the same values.
 const REFUSED: [(&str, &str); 2] = [("{#}", "REQUEUE_SEQ"), ("{%}", "REQUEUE_SLOT")];
 
 impl<'a> Marks<'a> {
-    /// Returns the placeholders for a value of `-I`.
+    /// Returns the placeholders for a value of `-I`. `None` means that the flag is missing.
     pub(crate) fn from_flag(mark: Option<&'a OsStr>) -> Result<Self, Refusal> {
         match mark.map(OsStr::as_bytes) {
             None => Ok(Self::Braces),
@@ -51,7 +52,7 @@ impl<'a> Marks<'a> {
         }
     }
 
-    /// Returns the place of the first placeholder, and the part of the key that replaces it.
+    /// Returns the position of the first placeholder in `text`, and the part of the key that replaces it.
     pub(crate) fn find_first(self, text: &[u8]) -> Option<(Range<usize>, Part)> {
         match self {
             Self::Own(mark) => {
@@ -61,7 +62,7 @@ impl<'a> Marks<'a> {
                 let here = |(mark, _): &&(&str, Part)| text[start..].starts_with(mark.as_bytes());
                 let (mark, part) = BRACES.iter().find(here)?;
                 let end = start + mark.len();
-                // `{{.}}` is not a placeholder but an action of a Go template, as in `docker inspect -f '{{.}}'`.
+                // `{{.}}` is not a placeholder. It is an action of a Go template, as in `docker inspect -f '{{.}}'`.
                 let is_action = *part != Part::Key
                     && text[..start].ends_with(b"{")
                     && text[end..].starts_with(b"}");
@@ -74,7 +75,7 @@ impl<'a> Marks<'a> {
         self.find_first(word.as_bytes()).is_some()
     }
 
-    /// Returns the placeholder for the key, for messages.
+    /// Returns the placeholder for the whole key, as messages show it.
     pub(crate) fn key_mark(self) -> Cow<'a, str> {
         match self {
             Self::Braces => "{}".into(),
@@ -82,8 +83,8 @@ impl<'a> Marks<'a> {
         }
     }
 
-    /// Refuses placeholders of GNU parallel that would be passed on literally. `${#}` is permitted, because it is an
-    /// expression of a shell.
+    /// Refuses a word with a placeholder of GNU parallel that the command would receive unchanged. Accepts `${#}`,
+    /// because shells have this expression.
     pub(crate) fn refuse_others(self, word: &OsStr) -> Result<(), Refusal> {
         if matches!(self, Self::Own(_)) {
             return Ok(());
@@ -113,8 +114,8 @@ impl Part {
     }
 }
 
-/// Returns the path without the extension of its last component, which begins at the last dot. A dot at the beginning
-/// of the component marks a hidden file instead.
+/// Returns the path without the extension of its last component. The extension begins at the last dot. A dot at the
+/// start of the component marks a hidden file, and begins no extension.
 fn without_extension(path: &[u8]) -> &[u8] {
     let start = path.iter().rposition(|&byte| byte == b'/').map_or(0, |slash| slash + 1);
     let name = &path[start..];
@@ -137,7 +138,7 @@ fn directory_name(path: &[u8]) -> &[u8] {
     let whole = without_slashes(path);
     let slash = whole.iter().rposition(|&byte| byte == b'/');
     match slash.map(|slash| without_slashes(&whole[..slash])) {
-        // The path is the root, or a name in the root.
+        // The path is the root directory, or a name directly in it.
         Some(b"") => b"/",
         Some(directory) => directory,
         None if whole.is_empty() && !path.is_empty() => b"/",
@@ -145,13 +146,13 @@ fn directory_name(path: &[u8]) -> &[u8] {
     }
 }
 
-/// Returns the path without slashes at its end.
+/// Returns the path without the slashes at its end.
 fn without_slashes(path: &[u8]) -> &[u8] {
     let last = path.iter().rposition(|&byte| byte != b'/');
     &path[..last.map_or(0, |last| last + 1)]
 }
 
-/// Returns the position of `needle`, which must not be empty, in `text`.
+/// Returns the position of `needle` in `text`. `needle` must not be empty.
 fn find_bytes(text: &[u8], needle: &[u8]) -> Option<usize> {
     text.windows(needle.len()).position(|window| window == needle)
 }

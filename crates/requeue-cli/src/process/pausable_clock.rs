@@ -1,10 +1,10 @@
-//! A clock that pauses while the program and its commands are stopped.
+//! A clock that stands still while the program and its commands are suspended.
 
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 
-/// The clock of time limits, which does not count the time in which the program was stopped.
+/// The clock of the commands' time limits. It does not advance while the program is suspended.
 #[derive(Debug, Default)]
 pub(crate) struct PausableClock(Mutex<Stopped>);
 
@@ -15,7 +15,7 @@ struct Stopped {
 }
 
 impl PausableClock {
-    /// Pauses the clock while `stop` runs.
+    /// Makes the clock stand still while `stop` runs.
     pub(crate) fn pause_during(&self, stop: impl FnOnce()) {
         self.0.lock().since = Some(Instant::now());
         stop();
@@ -25,15 +25,15 @@ impl PausableClock {
         }
     }
 
-    /// Sleeps for `duration`, without the time in which the program is stopped.
+    /// Sleeps until the clock has advanced by `duration`.
     pub(crate) async fn sleep(&self, duration: Duration) {
-        // The stopped time is subtracted, because `Instant` also counts it.
+        // `Instant` advances during a suspension, so the time of the suspension is subtracted.
         let (start, before) = (Instant::now(), self.stopped_time());
         loop {
             let passed = start.elapsed().saturating_sub(self.stopped_time().saturating_sub(before));
             match duration.saturating_sub(passed) {
                 Duration::ZERO => return,
-                // A stop during this sleep makes the loop sleep again.
+                // If the program is suspended during this sleep, the loop sleeps for the missing rest.
                 rest => tokio::time::sleep(rest).await,
             }
         }

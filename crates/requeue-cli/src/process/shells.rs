@@ -1,5 +1,5 @@
-//! Refuses commands in which a shell would run a key as code. Keys are untrusted, because file names and IDs come from
-//! other users.
+//! Refuses commands in which a shell would run the key as code. Keys are untrusted, because other users choose file
+//! names and IDs.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
@@ -7,19 +7,19 @@ use std::os::unix::ffi::OsStrExt;
 use crate::exit::Refusal;
 use crate::process::mark::Marks;
 
-/// POSIX shells. These shells take a script as the argument after `-c`, followed by arguments of the script.
+/// POSIX shells. They take the script from the argument after `-c`. Further arguments are the arguments of the script.
 const POSIX: &str =
     "sh ash bash brush dash hush ksh lksh loksh mksh oksh osh pdksh posh rbash rksh yash zsh";
-/// Shells of other languages that take a script in the same way.
+/// Shells with another language that take a script in the same way.
 const OTHERS: &str = "csh fish tcsh";
-/// Programs that make a shell run the value of `-c`, which can be anywhere among their arguments.
+/// Programs that let a shell run the value of their option `-c`. The option can be anywhere among their arguments.
 const BY_SHELL: &str = "flock runuser script su";
 
-/// Refuses a command in which a shell would run the key as code, because the key is the script of `sh -c`, `su -c` or a
-/// similar program, or a part of the script. Such a program may follow `env`, `timeout`, `sudo` or any other program
-/// that runs its arguments.
+/// Refuses a command in which a shell would run the key as code. In such a command, the script of `sh -c`, `su -c` or
+/// a similar program is the key or contains it. The program can follow `env`, `timeout`, `sudo` or any other program
+/// that runs its arguments as a command.
 pub(crate) fn refuse_code_from_keys(words: &[OsString], marks: Marks<'_>) -> Result<(), Refusal> {
-    // Without a placeholder, the key is the last argument.
+    // If no word contains a placeholder, the key becomes the last argument.
     let appended = !words.iter().any(|word| marks.is_in(word));
     let is_key = |code: &[OsString]| match code {
         [] => appended,
@@ -48,12 +48,12 @@ pub(crate) fn refuse_mark_in_script(script: &OsStr, marks: Marks<'_>) -> Result<
     if marks.is_in(script) { Err(script_refusal(marks, None)) } else { Ok(()) }
 }
 
-/// Returns true if `name` is one of these words.
+/// Returns true if `name` is one of the words in `names`.
 fn is_in(names: &str, name: &[u8]) -> bool {
     names.split(' ').any(|other| other.as_bytes() == name)
 }
 
-/// Returns the name of a program without its directory and version: `python` for `/usr/bin/python3.12`.
+/// Returns the name of a program without its directory and version, for example `python` for `/usr/bin/python3.12`.
 fn program_name(word: &OsStr) -> &[u8] {
     let name = word.as_bytes().rsplit(|&byte| byte == b'/').next().unwrap_or_default();
     let is_version = |byte: &u8| byte.is_ascii_digit() || matches!(byte, b'.' | b'-');
@@ -61,7 +61,8 @@ fn program_name(word: &OsStr) -> &[u8] {
     &name[..end]
 }
 
-/// Returns the script among the arguments of a shell. The script is empty if `-c` is the last argument.
+/// Returns the script among the arguments of a shell. Returns `None` if the arguments contain no script. The script is
+/// empty if `-c` is the last argument.
 fn script_argument<'a>(args: &'a [OsString], marks: Marks<'_>) -> Option<&'a [OsString]> {
     let mut has_script = false;
     let mut at = 0;
@@ -73,7 +74,7 @@ fn script_argument<'a>(args: &'a [OsString], marks: Marks<'_>) -> Option<&'a [Os
             }
             b"--rcfile" | b"--init-file" => at += 1,
             [b'-', b'-', ..] => {}
-            // fish accepts `-cSCRIPT`.
+            // fish accepts the script in the same word as the option, as `-cSCRIPT`.
             [b'-', letters @ ..]
                 if letters.contains(&b'c') && marks.find_first(letters).is_some() =>
             {
@@ -81,7 +82,7 @@ fn script_argument<'a>(args: &'a [OsString], marks: Marks<'_>) -> Option<&'a [Os
             }
             [sign @ (b'-' | b'+'), letters @ ..] => {
                 has_script |= *sign == b'-' && letters.contains(&b'c');
-                // In `-o pipefail`, the name of the option is the next word.
+                // `-o` takes the name of a shell option, such as `pipefail`, from the next word. That word is skipped.
                 at += letters.iter().filter(|letter| matches!(letter, b'o' | b'O')).count();
             }
             _ => break,
@@ -91,12 +92,12 @@ fn script_argument<'a>(args: &'a [OsString], marks: Marks<'_>) -> Option<&'a [Os
     has_script.then(|| word_at(args, at))
 }
 
-/// Returns the word at `at` as a slice, which is empty after the last word.
+/// Returns the word at `at` as a slice. The slice is empty if there is no such word.
 fn word_at(words: &[OsString], at: usize) -> &[OsString] {
     words.get(at).map_or(&[], std::slice::from_ref)
 }
 
-/// Returns true for `-c`, even in a group of letters, and for `--command`.
+/// Returns true for `--command`, and for `-c` alone or among other letters.
 fn takes_script(arg: &OsStr) -> bool {
     match arg.as_bytes() {
         b"--command" => true,
@@ -106,13 +107,14 @@ fn takes_script(arg: &OsStr) -> bool {
     }
 }
 
-/// Returns the value of the option at `at`: the word itself if it contains the key, or the next word.
+/// Returns the script of the option at `at`. The script is in the word itself if that word contains the key.
+/// Otherwise, it is the next word.
 fn option_value<'a>(args: &'a [OsString], at: usize, marks: Marks<'_>) -> &'a [OsString] {
     word_at(args, if marks.is_in(&args[at]) { at } else { at + 1 })
 }
 
-/// Returns the number of leading arguments in which flock searches for `-c`. `-c` follows the file. Later options
-/// belong to a command.
+/// Returns the number of arguments that can contain flock's own `-c`. flock accepts `-c` after the file. Options after
+/// the second operand belong to the command that flock runs.
 fn options_of_flock(args: &[OsString]) -> usize {
     let is_operand = |arg: &OsString| !matches!(arg.as_bytes(), [b'-' | b'0'..=b'9', ..]);
     let operands = args.iter().enumerate().filter(|(_, arg)| is_operand(arg));

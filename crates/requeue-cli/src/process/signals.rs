@@ -1,8 +1,8 @@
-//! The signals that a run acts on.
+//! The signals to which the program responds while it runs commands.
 //!
-//! After the first SIGINT, SIGTERM or SIGHUP, no keys are read and no commands are started. The second terminates the
-//! commands, and the third kills them. SIGTSTP and SIGCONT also stop and continue the commands. SIGUSR1 asks for the
-//! progress.
+//! After the first SIGINT, SIGTERM or SIGHUP, the program reads no more keys and starts no more commands. After the
+//! second one, it terminates the commands, and after the third one, it kills them. SIGTSTP and SIGCONT also suspend
+//! and continue the commands. After SIGUSR1, the program prints its progress.
 
 use std::io;
 use std::process::ExitCode;
@@ -15,16 +15,16 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use crate::exit::Exit;
 
-/// The stage that the stop of a run has reached.
+/// The stage of the program's shutdown.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
 pub(crate) enum Level {
     #[default]
     Running,
-    /// No keys are read and no commands are started. Commands in flight complete.
+    /// The program reads no more keys and starts no more commands. It waits for the commands in flight.
     Stopping,
-    /// The process groups of commands receive SIGTERM.
+    /// The program sends SIGTERM to the process groups of the commands.
     Terminating,
-    /// The process groups of commands receive SIGKILL.
+    /// The program sends SIGKILL to the process groups of the commands.
     Killing,
 }
 
@@ -38,7 +38,7 @@ impl Level {
     }
 }
 
-/// The signals that a run acts on.
+/// The signals to which the program responds while it runs commands.
 pub(crate) struct Signals {
     ends: [Option<Signal>; 3],
     stop: Option<Signal>,
@@ -48,28 +48,28 @@ pub(crate) struct Signals {
     last: Option<(i32, Instant)>,
 }
 
-/// The request that a signal makes.
+/// The action that a signal requests.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Request {
-    /// Stop, because of this signal.
+    /// Go to the next stage of the shutdown. Contains the number of the signal.
     End(i32),
-    /// Suspend the program until it is continued.
+    /// Suspend the program and its commands until the program is continued.
     Suspend,
-    /// Continue.
+    /// Continue the commands.
     Continue,
-    /// Report the progress.
+    /// Print the progress.
     Report,
-    /// Check the commands, because one of them has exited or stopped.
+    /// Check the commands, because at least one of them has exited or was stopped.
     Children,
 }
 
-/// The time in which a repeated signal does not count as another signal. `timeout` sends its signal to the process and
-/// then to its group.
+/// A signal that is repeated within this time is treated as one signal. The `timeout` program, for example, sends its
+/// signal to the process and then to the process group.
 const TWIN: Duration = Duration::from_millis(100);
 
 impl Signals {
-    /// Catches the signals, except signals that were ignored at the start, such as SIGHUP under `nohup`. The caller
-    /// must be in a runtime.
+    /// Catches the signals. Signals that were ignored when the program started stay ignored, such as SIGHUP under
+    /// `nohup`. The caller must be inside a Tokio runtime.
     pub(crate) fn new() -> io::Result<Self> {
         let ignored = ignored_mask();
         let taken = |number| catch_unless_ignored(number, ignored);
@@ -78,7 +78,7 @@ impl Signals {
             stop: taken(SIGTSTP)?,
             go_on: Some(signal(SignalKind::from_raw(SIGCONT))?),
             report: taken(SIGUSR1)?,
-            // SIGCHLD is caught even if it was ignored, because otherwise the program could not wait for commands.
+            // SIGCHLD is caught even if it was ignored. Otherwise, the program could not wait for its commands.
             children: Some(signal(SignalKind::child())?),
             last: None,
         })
@@ -105,8 +105,8 @@ impl Signals {
     }
 }
 
-/// Waits for SIGINT or SIGTERM, and returns its number. A signal that was ignored at the start stays ignored. The
-/// caller must be in a runtime.
+/// Waits for SIGINT or SIGTERM, and returns its number. A signal that was ignored when the program started stays
+/// ignored. The caller must be inside a Tokio runtime.
 pub(crate) async fn wait_for_interrupt() -> i32 {
     let ignored = ignored_mask();
     let [mut int, mut term] =
@@ -117,7 +117,7 @@ pub(crate) async fn wait_for_interrupt() -> i32 {
     }
 }
 
-/// Catches a signal, unless it is in the mask of signals that were ignored at the start.
+/// Catches a signal, unless the mask of ignored signals contains it.
 fn catch_unless_ignored(number: i32, ignored: u64) -> io::Result<Option<Signal>> {
     let is_ignored = ignored & (1 << (number - 1)) != 0;
     (!is_ignored).then(|| signal(SignalKind::from_raw(number))).transpose()
@@ -130,15 +130,15 @@ async fn wait_for_signal(signal: &mut Option<Signal>) {
     }
 }
 
-/// Returns the mask of ignored signals. The mask is 0 on systems other than Linux, which reveal the mask only to unsafe
-/// code.
+/// Returns the mask of the signals that this process ignores. Returns 0 on systems other than Linux, where only unsafe
+/// code can read the mask.
 fn ignored_mask() -> u64 {
     let Ok(status) = std::fs::read_to_string("/proc/self/status") else { return 0 };
     let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
     mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0)
 }
 
-/// Parses the number of a signal, or its name with or without `SIG`.
+/// Parses the number of a signal, or its name with or without the prefix `SIG`.
 pub(crate) fn parse_signal(text: &str) -> Result<rustix::process::Signal, &'static str> {
     let name = text.to_ascii_uppercase();
     let is_it = |number: i32| {
@@ -152,30 +152,30 @@ pub(crate) fn parse_signal(text: &str) -> Result<rustix::process::Signal, &'stat
         .ok_or("expected the name or number of a signal, like TERM, SIGINT or 9")
 }
 
-/// Returns true if a shell may continue the program after a stop.
+/// Returns true if a shell may be able to continue the program after it is suspended.
 ///
-/// A shell gives each job a process group. The group of the session's leader is not a job, and SIGTSTP has no effect
-/// there by default. Both numbers are 0 if they belong to another PID namespace. An example is an additional process
-/// that a container runtime starts in a container. The function uses nix, because rustix does not accept 0.
+/// A shell puts each job into its own process group. The process group of the session leader is not a job, and SIGTSTP
+/// does not stop it by default. Both IDs are 0 if they belong to another PID namespace, for example in a process that
+/// a container runtime adds to a container. The function uses nix, because rustix does not accept 0.
 pub(crate) fn can_be_continued() -> bool {
     getsid(None) != Ok(getpgrp())
 }
 
-/// Stops the process as SIGTSTP does, until it is continued.
+/// Suspends this process, as SIGTSTP does, until it is continued.
 pub(crate) fn stop_process() {
-    // This call sends SIGSTOP, which does not fail.
+    // This call sends SIGSTOP to this process, which does not fail.
     let _ = signal_hook::low_level::emulate_default_handler(SIGTSTP);
 }
 
-/// Kills the process with the signal.
+/// Kills this process with the signal.
 pub(crate) fn die_of(signal: i32) -> ExitCode {
-    // The kernel discards a signal that the first process of a PID namespace sends itself. The process then exits with
-    // the code with which shells report the signal.
+    // The kernel discards a signal that the first process of a PID namespace sends to itself. In this case, the
+    // process exits with the code that a shell would report for the signal.
     if rustix::process::getpid().is_init() {
         return u8::try_from(128 + signal).map_or_else(|_| Exit::Failure.into(), ExitCode::from);
     }
     let _ = signal_hook::low_level::emulate_default_handler(signal);
-    // This line is not reached, because the default action of these signals kills the process.
+    // The default action of these signals kills the process, so this line is not reached.
     Exit::Failure.into()
 }
 

@@ -1,4 +1,4 @@
-//! Builds the process of a run: its arguments, environment and streams.
+//! Builds the command for a run: its arguments, environment and standard streams.
 
 use std::ffi::OsStr;
 use std::io;
@@ -15,11 +15,11 @@ use crate::process::guardian;
 use crate::process::run_input::{Past, RunInput};
 use crate::process::template::Template;
 
-/// The variable with the token of the dashboard's actions. It is hidden from commands, because a command could change
-/// other keys.
+/// The environment variable with the token for actions on the dashboard. It is removed from the environment of
+/// commands, because a command could use the token to change other keys.
 pub(crate) const TOKEN_VARIABLE: &str = "REQUEUE_TOKEN";
 
-/// The properties of a run that are passed to its command.
+/// The properties of a run that the command receives.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Run<'a> {
     pub(crate) key: &'a Key,
@@ -30,15 +30,15 @@ pub(crate) struct Run<'a> {
     pub(crate) input: &'a RunInput,
 }
 
-/// Creates the standard output or error of a command.
+/// A function that creates standard output or standard error for a command.
 pub(crate) type NewStdio = fn() -> Stdio;
 
-/// Returns the command for a key, in a separate process group.
+/// Returns the command for a key. The command gets its own process group.
 pub(crate) fn build_command(template: &Template, stdio: NewStdio, run: Run<'_>) -> Command {
     prepare_command(Command::new(template.program_for(run.key)), template, stdio, run)
 }
 
-/// Returns the command for a key, run by `sh`. This is how execvp runs a script without a `#!` line.
+/// Returns the command for a key, run by `sh`. execvp runs a script without a `#!` line in the same way.
 pub(crate) fn command_by_shell(template: &Template, stdio: NewStdio, run: Run<'_>) -> Command {
     let program = template.program_for(run.key);
     let mut shell = Command::new("/bin/sh");
@@ -53,8 +53,8 @@ fn prepare_command(
     run: Run<'_>,
 ) -> Command {
     let stdin = if run.input.stdin.is_some() { Stdio::piped() } else { Stdio::null() };
-    // The command has neither a working directory nor a hook before exec, so that the standard library need not fork.
-    // With a large heap, a fork takes ten times as long.
+    // The command has no working directory and no function that runs before exec. The standard library can then start
+    // it without a fork, which takes ten times as long in a process with a large heap.
     command
         .args(template.args_for(run.key))
         .env("REQUEUE_ATTEMPT", run.past.attempt.to_string())
@@ -67,7 +67,7 @@ fn prepare_command(
         .stdout(stdio())
         .stderr(stdio())
         .process_group(0);
-    // Hidden variables are removed last, because the other variables could restore a password.
+    // The hidden variables are removed last. Another variable that is set before could otherwise restore a password.
     for name in template.hidden.iter().chain(&[TOKEN_VARIABLE]) {
         command.env_remove(name);
     }
@@ -76,10 +76,10 @@ fn prepare_command(
     }
     match run.past.last_exit {
         Some(exit) => command.env("REQUEUE_LAST_EXIT", exit.to_string()),
-        // The variable may be that of another requeue, whose command this process is.
+        // Another requeue may have started this process as its command, and set the variable.
         None => command.env_remove("REQUEUE_LAST_EXIT"),
     };
-    // The limit on arguments also applies to variables, including their names.
+    // The system limits the length of each variable, including its name, in the same way as the length of an argument.
     match "REQUEUE_KEY=".len() + run.key.len() <= LONGEST {
         true => command.env("REQUEUE_KEY", OsStr::from_bytes(run.key)),
         false => command.env_remove("REQUEUE_KEY"),
@@ -87,7 +87,7 @@ fn prepare_command(
     command
 }
 
-/// Formats the command line for a key on one line, quoted for a shell.
+/// Returns the command for a key as one line, quoted for a shell.
 pub(crate) fn command_line(template: &Template, key: &[u8]) -> String {
     let mut line = quote_word(&template.program_for(key));
     for arg in template.args_for(key) {
@@ -97,17 +97,17 @@ pub(crate) fn command_line(template: &Template, key: &[u8]) -> String {
     line
 }
 
-/// Formats a word on one line, quoted for a shell if it needs quotes.
+/// Returns a word without line breaks, quoted for a shell if it needs quotes.
 pub(crate) fn quote_word(word: &OsStr) -> String {
     Quoted::native_raw(word).force(false).to_string()
 }
 
-/// Returns true if the file has no known executable format.
+/// Returns true if the system does not know the format of the executable file.
 pub(crate) fn is_of_no_kind(error: &io::Error) -> bool {
     Errno::from_io_error(error) == Some(Errno::NOEXEC)
 }
 
-/// Returns true if a command could not be started because of a temporary lack of resources.
+/// Returns true if a command could not be started because the system temporarily lacks a resource.
 pub(crate) fn is_shortage(error: &io::Error) -> bool {
     matches!(
         Errno::from_io_error(error),
@@ -115,7 +115,7 @@ pub(crate) fn is_shortage(error: &io::Error) -> bool {
     )
 }
 
-/// Returns true if a command can never be started with its key.
+/// Returns true if the command can never be started with this key.
 pub(crate) fn is_hopeless(error: &io::Error) -> bool {
     error.kind() == io::ErrorKind::InvalidInput
         || Errno::from_io_error(error) == Some(Errno::TOOBIG)

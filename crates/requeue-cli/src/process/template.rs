@@ -1,4 +1,4 @@
-//! The command template. A key replaces its placeholders, and is never parsed again.
+//! The template of the command. The key replaces the placeholders, and is never parsed itself.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -11,15 +11,17 @@ use crate::process::shells;
 /// A command line with placeholders for the key.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Template {
-    /// The name of the program with its placeholders.
+    /// The name of the program, with its placeholders, as the user wrote it.
     given: OsString,
     program: Word,
     args: Vec<Word>,
-    /// Variables that hold a password of this process. These variables are removed from the environment of commands.
+    /// The environment variables that contain a password of this process. They are removed from the environment of
+    /// commands.
     pub(crate) hidden: Vec<&'static str>,
 }
 
-/// One argument: its text up to the first placeholder, and each placeholder with the text after it.
+/// One word of the command line. It consists of the text before the first placeholder, and of each placeholder with
+/// the text after it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 struct Word {
     start: Vec<u8>,
@@ -48,7 +50,7 @@ impl Word {
         Self { start: word.into().into_vec(), rest: Vec::new() }
     }
 
-    /// Returns a word that is only the key.
+    /// Returns a word that consists of only the key.
     fn only_key() -> Self {
         Self { start: Vec::new(), rest: vec![(Part::Key, Vec::new())] }
     }
@@ -57,7 +59,8 @@ impl Word {
         !self.rest.is_empty()
     }
 
-    /// Inserts the parts of the key, which `write` may change. A placeholder inside the key is not replaced.
+    /// Returns the word with the parts of the key in place of its placeholders. `write` converts each part. A
+    /// placeholder that the key itself contains is not replaced.
     fn fill_with<T: AsRef<[u8]>>(&self, key: &[u8], write: impl Fn(&[u8]) -> T) -> Vec<u8> {
         let mut word = self.start.clone();
         for (part, text) in &self.rest {
@@ -67,14 +70,14 @@ impl Word {
         word
     }
 
-    /// Returns the argument for a key.
+    /// Returns the word for a key as an argument.
     fn fill_arg(&self, key: &[u8]) -> OsString {
         OsString::from_vec(self.fill_with(key, <[u8]>::to_vec))
     }
 }
 
 impl Template {
-    /// Parses `COMMAND ARG...`. Without a placeholder, the key becomes the last argument.
+    /// Parses `COMMAND ARG...`. If no word contains a placeholder, the key becomes the last argument.
     pub(crate) fn from_words(words: Vec<OsString>, mark: Option<&OsStr>) -> Result<Self, Refusal> {
         let marks = Marks::from_flag(mark)?;
         let Some(given) = words.first().cloned() else {
@@ -85,14 +88,14 @@ impl Template {
         let mut words = words.iter().map(|word| Word::parse_word(word, marks));
         let program = words.next().unwrap_or_else(Word::only_key);
         let mut args: Vec<Word> = words.collect();
-        // A command without a placeholder receives the key as its last argument, as with xargs.
+        // As with xargs, a command without a placeholder receives the key as its last argument.
         if !program.has_mark() && !args.iter().any(Word::has_mark) {
             args.push(Word::only_key());
         }
         Ok(Self { given, program, args, hidden: Vec::new() })
     }
 
-    /// Returns the template `sh -c SCRIPT _ KEY`. The script is not modified.
+    /// Returns the template `sh -c SCRIPT _ KEY`. The script itself is not changed.
     pub(crate) fn from_script(script: OsString, mark: Option<&OsStr>) -> Result<Self, Refusal> {
         shells::refuse_mark_in_script(&script, Marks::from_flag(mark)?)?;
         let args =
@@ -101,7 +104,7 @@ impl Template {
         Ok(Self { given: "sh".into(), program, args, hidden: Vec::new() })
     }
 
-    /// Refuses a command with a placeholder, if no key replaces it.
+    /// Refuses a command that contains a placeholder. The caller uses this if no key would replace the placeholder.
     pub(crate) fn refuse_mark(words: &[OsString], mark: Option<&OsStr>) -> Result<(), Refusal> {
         let marks = Marks::from_flag(mark)?;
         match words.iter().find(|word| marks.is_in(word)) {
@@ -114,18 +117,18 @@ impl Template {
         }
     }
 
-    /// Removes the key from the end of the arguments.
+    /// If the last argument is only the key, removes it.
     pub(crate) fn without_key(mut self) -> Self {
         self.args.pop_if(|word| *word == Word::only_key());
         self
     }
 
-    /// Returns the name of the command, or `None` if it depends on the key.
+    /// Returns the name of the program. Returns `None` if it depends on the key.
     pub(crate) fn fixed_program(&self) -> Option<OsString> {
         (!self.program.has_mark()).then(|| self.given.clone())
     }
 
-    /// Returns the name of the command with its placeholders.
+    /// Returns the name of the program, with its placeholders.
     pub(crate) fn given_program(&self) -> &OsStr {
         &self.given
     }
@@ -139,7 +142,7 @@ impl Template {
     }
 }
 
-/// The text at the beginning of each line of a command's output.
+/// The text at the start of each line of a command's output.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Tag(Word);
 
@@ -154,7 +157,7 @@ impl Tag {
         Ok(Self(Word::parse_word(text, marks)))
     }
 
-    /// Returns the text for a key, which is made printable.
+    /// Returns the text for a key. Characters of the key that are not printable are escaped.
     pub(crate) fn text_for(&self, key: &[u8]) -> Vec<u8> {
         let mut tag = self.0.fill_with(key, shown);
         tag.push(b'\t');
@@ -185,7 +188,7 @@ mod tests {
         let key = "d/{}.c";
         assert_eq!(filled(&["a", "{.}.o"], None, key), ["a", "d/{}.o"]);
         assert_eq!(filled(&["a", "{/}{//}{/.}"], None, key), ["a", "{}.cd{}"]);
-        // `-I` replaces all placeholders.
+        // With `-I`, only its value is a placeholder.
         assert_eq!(filled(&["a", "{.}"], Some("@"), key), ["a", "{.}", key]);
         let tag = Tag::from_text(OsStr::new("{/.}"), None).unwrap();
         assert_eq!(tag.text_for(b"\xff/a\n.c"), b"a\\n\t");

@@ -1,4 +1,5 @@
-//! Ends a command at its time limit, when its key is lost, when its run is cancelled, or when the program stops.
+//! Terminates a command at its time limit, when its lease is lost, when its run is cancelled, or when the program
+//! stops.
 
 use std::convert::Infallible;
 use std::future::pending;
@@ -15,7 +16,7 @@ use crate::process::signals::Level;
 /// The time limits of a command.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Limits {
-    /// The time limit, or `None` for no limit.
+    /// The time limit of the command. `None` means no limit.
     pub(crate) timeout: Option<Duration>,
     /// The signal that is sent to the process group at the time limit.
     pub(crate) signal: Signal,
@@ -25,23 +26,23 @@ pub(crate) struct Limits {
 
 pub(crate) type Timer<'a> = Pin<Box<dyn Future<Output = ()> + Send + 'a>>;
 
-/// Watches over the command of a slot.
+/// Sends signals to the command of one slot.
 pub(crate) struct Watchdog<'a> {
     limits: Limits,
     clock: &'a PausableClock,
     groups: &'a Groups,
     slot: usize,
     level: watch::Receiver<Level>,
-    /// Completes when the command must stop because its key is lost or its run is cancelled.
+    /// Completes when the lease is lost or the run is cancelled. The command must then stop.
     cancelled: Timer<'a>,
     phase: Phase,
-    /// Completes when the next phase is due.
+    /// Completes when the next signal is due.
     timer: Timer<'a>,
     /// True if the command has exceeded its time limit.
     pub(crate) timed_out: bool,
-    /// True if the command was terminated because its key was lost or added again.
+    /// True if the command was terminated because its lease was lost or its run was cancelled.
     pub(crate) was_cancelled: bool,
-    /// The ID of the group after the exit of its leader.
+    /// The ID of the process group, set after its leader has exited.
     left: Option<Pid>,
 }
 
@@ -85,7 +86,7 @@ impl<'a> Watchdog<'a> {
         while self.phase != Phase::Killed {
             tokio::select! {
                 () = &mut self.timer => match self.phase {
-                    // The command has exited in time, but this program was delayed.
+                    // The command exited within its time limit, but this program was too busy to notice.
                     Phase::Running if self.groups.has_ended(self.slot) => {
                         self.timer = Box::pin(pending());
                     }
@@ -96,7 +97,7 @@ impl<'a> Watchdog<'a> {
                     Phase::Ending | Phase::Killed => self.kill_command(),
                 },
                 () = &mut self.cancelled => {
-                    // A future that is ready must not be polled again.
+                    // A completed future must not be polled again.
                     self.cancelled = Box::pin(pending());
                     if self.phase == Phase::Running && !self.groups.has_ended(self.slot) {
                         self.was_cancelled = true;
@@ -122,7 +123,7 @@ impl<'a> Watchdog<'a> {
 
     fn end_command(&mut self, signal: Signal) {
         self.send_signal(signal);
-        // Only the first signal starts the time until SIGKILL. A later signal must not extend this time.
+        // The time until SIGKILL begins at the first signal. A later signal must not extend it.
         if self.phase == Phase::Running {
             self.phase = Phase::Ending;
             self.timer = Box::pin(self.clock.sleep(self.limits.kill_after));
@@ -141,8 +142,8 @@ impl<'a> Watchdog<'a> {
         }
     }
 
-    /// Ends the remaining processes of a group after the exit of its leader. If the leader received a signal, these
-    /// processes are killed when the time until SIGKILL has passed.
+    /// Terminates the remaining processes of a group whose leader has exited. If the leader was sent a signal, these
+    /// processes are killed when the time until SIGKILL has passed. Otherwise, does nothing.
     pub(crate) async fn end_rest(&mut self, group: Pid) {
         if self.phase == Phase::Running {
             return;
@@ -150,7 +151,7 @@ impl<'a> Watchdog<'a> {
         self.left = Some(group);
         let killed = async {
             self.send_due_signals().await;
-            // The system needs time to remove killed processes.
+            // The system needs some time to remove the killed processes.
             tokio::time::sleep(Duration::from_secs(1)).await;
         };
         tokio::select! {

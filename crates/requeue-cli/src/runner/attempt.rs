@@ -1,4 +1,4 @@
-//! A run of a key: its command, and the hooks around it.
+//! One run of a key: its command, and the hooks before and after the command.
 
 use std::io;
 use std::os::unix::ffi::OsStrExt;
@@ -34,35 +34,38 @@ use crate::runner::outcome::Outcome;
 use crate::runner::remote::Job;
 use crate::serve;
 
-/// Moves the cursor to the first line, and clears the terminal. The user can still scroll to earlier lines.
+/// The terminal codes that move the cursor to the first line and clear the screen. The user can still scroll to
+/// earlier lines.
 const CLEAR: &[u8] = b"\x1b[H\x1b[2J";
 
 /// The result of a command that has exited.
 struct Finished {
     status: io::Result<ExitStatus>,
-    /// The signal that stopped the command, if it was killed because it tried to use the terminal.
+    /// The signal that the terminal driver stopped the command with. Set if requeue killed the command because it
+    /// tried to use the terminal.
     starved: Option<Signal>,
     timed_out: bool,
-    /// True if the lease of the key was lost during the run.
+    /// True if this process lost the lease of the key while the command ran.
     lost: bool,
-    /// The reason, if the command was terminated because its run was cancelled.
+    /// The reason of the cancellation. Set if requeue terminated the command because its run was cancelled.
     cancelled: Option<CancelReason>,
-    /// The number of bytes written to the command's standard input.
+    /// The number of bytes that requeue wrote to the command's standard input.
     sent: u64,
     /// The number of bytes of the command's output that passed through this process.
     received: u64,
-    /// The last part of the command's standard error, if the run has a dashboard.
+    /// The last part of the command's standard error. Empty if neither a dashboard nor a remote queue shows it.
     stderr: String,
 }
 
 impl Finished {
-    /// Returns the entry of the joblog.
+    /// Returns the values of the joblog line for this run.
     fn joblog_entry(&self) -> Log {
         let (exit, signal) = match &self.status {
             Ok(status) => (status.code().unwrap_or(0), status.signal().unwrap_or(0)),
             Err(_) => (125, 0),
         };
-        // The code is -1, as in GNU parallel, because a terminated command may have exited with 0.
+        // The exit code is -1, as in GNU parallel. A command that requeue terminated may still exit with 0, which
+        // would look like a success.
         let was_ended = self.timed_out || self.lost || self.cancelled.is_some();
         let exit = if was_ended { -1 } else { exit };
         Log { exit, signal, sent: self.sent, received: self.received }
@@ -70,13 +73,13 @@ impl Finished {
 }
 
 impl Runner {
-    /// Runs the command of a delivered key, and completes the run.
+    /// Runs the command of a delivered key, and completes the delivery.
     pub(super) async fn run_attempt(&self, mut job: Job, slot: usize) {
         let item = &job.item;
         let record = serve::Run::new(self.attempt_of(&job));
         let mut input = match self.unless_cut_off(self.prepare_input(&job)).await {
             Some(Ok(Some(input))) => input,
-            // The run is no longer needed.
+            // `prepare_input` found that the run is no longer needed.
             Some(Ok(None)) => return self.keys.succeed(job.item),
             Some(Err(why)) => {
                 let outcome = self.report_failure(item, why).await;
@@ -91,7 +94,8 @@ impl Runner {
         let run = Run { key: item, past, adds, slot, seq, input: &input };
         if input.clears {
             self.output.write(Stream::Stdout, 0, CLEAR.to_vec()).await;
-            // All output is written first, because the command may write directly to the terminal.
+            // The code that clears the screen is flushed before the command starts, because the command may write
+            // directly to the terminal.
             self.output.flush().await;
         }
         let (mut outcome, record, output) = if self.config.commands.dry_run {
@@ -105,7 +109,8 @@ impl Runner {
         }
         outcome.note_output(&output);
         let record = record.output(output);
-        // The hook is called before the completion, because no other run of the key can start until the completion.
+        // The hook is called before the completion. Until the completion, no other run of the key can start, so the
+        // hooks of one key never overlap.
         let outcome = match (outcome, &self.hooks) {
             (Outcome::Succeeded, Some(hooks)) => {
                 match self.unless_cut_off(hooks.on_success(item)).await {
@@ -123,7 +128,7 @@ impl Runner {
         self.end_run(job, outcome, record).await;
     }
 
-    /// Prints the command, with `--dry-run`.
+    /// Prints the command instead of running it, for `--dry-run`.
     async fn print_command(&self, run: Run<'_>) {
         let line = spawn::command_line(&self.config.commands.template, run.key) + "\n";
         match &self.keys.order {
@@ -135,7 +140,7 @@ impl Runner {
         }
     }
 
-    /// Writes the output of a run that was kept until its end.
+    /// Writes the whole output of a run that `--output group` has collected.
     async fn write_kept(&self, run: Run<'_>, output: [SpooledTempFile; 2]) {
         let written = match &self.keys.order {
             Some(order) => order.write_or_hold(&self.output, run.key, run.seq, output).await,
@@ -160,13 +165,13 @@ impl Runner {
         }
     }
 
-    /// Returns the input of a run; `None` if a run is no longer needed.
+    /// Returns the input of the command. Returns `None` if the run is no longer needed.
     async fn prepare_input(&self, Job { item, lease }: &Job) -> Result<Option<RunInput>, String> {
         if let Some(hooks) = &self.hooks {
             return hooks.prepare_run(item).await;
         }
         let env = match lease {
-            // The drop of the lease completes the delivery.
+            // When the caller drops the lease, the delivery is completed.
             Some(lease) if lease.is_lost() || lease.is_cancelled() => return Ok(None),
             Some(lease) => {
                 vec![("REQUEUE_FENCING_TOKEN", lease.fencing_token().to_string().into())]
@@ -180,17 +185,19 @@ impl Runner {
         Ok(Some(RunInput { env, stdin, ..RunInput::default() }))
     }
 
-    /// Returns the result of `future`, or `None` if the stop of the run interrupts it, as it interrupts commands.
+    /// Returns the result of `future`. Returns `None` if the program begins to terminate commands before `future`
+    /// completes.
     async fn unless_cut_off<T>(&self, future: impl Future<Output = T>) -> Option<T> {
         tokio::select! {
-            // The stop is checked first, because a terminated command may exit with 0 although it did not complete.
+            // The stop is polled first. A command that requeue has terminated may exit with 0 although it did not
+            // finish its work.
             biased;
             () = self.stop.wait_for_level(Level::Terminating) => None,
             it = future => Some(it),
         }
     }
 
-    /// Reports a run that failed in this program, before or after its command.
+    /// Reports a run that failed inside requeue, before or after its command ran.
     async fn report_failure(&self, key: &Key, why: String) -> Outcome {
         self.output.say(&format!("{}: {why}", escaped(key))).await;
         self.failed_outcome(125, why)
@@ -201,7 +208,8 @@ impl Runner {
         Outcome::Failed { exit: Some(exit), why, said: String::new(), is_final }
     }
 
-    /// Runs the command. Returns the outcome of the run, its record for the dashboard, and its last output.
+    /// Runs the command. Returns the outcome of the run, its record for the dashboard, and the last part of the
+    /// command's standard error.
     async fn run_command(
         &self,
         run: Run<'_>,
@@ -245,8 +253,9 @@ impl Runner {
         (outcome, record, output)
     }
 
-    /// Ends a run whose program does not exist or cannot be executed. The command is not retried. If the program does
-    /// not depend on the key, all other keys would also fail. The whole run then stops without giving up keys.
+    /// Returns the outcome of a run whose program does not exist or cannot be executed. The command is not retried. If
+    /// the program path does not depend on the key, all other keys would fail in the same way. In that case, requeue
+    /// stops without giving up any key.
     async fn without_program(&self, key: &Key, exit: Exit) -> Outcome {
         let template = &self.config.commands.template;
         let program = template.program_for(key);
@@ -259,7 +268,8 @@ impl Runner {
             }
             _ => command::why_not(&program, exit),
         };
-        // With `files`, a build may replace the program, and the next change of a file starts it again.
+        // With `requeue files`, a build may replace the program. The next change of a file then starts the program
+        // again, so requeue keeps running.
         if template.fixed_program().is_none() || self.config.name == "files" {
             let exit = Some(exit as i32);
             return Outcome::Failed { exit, why, said: String::new(), is_final: true };
@@ -271,8 +281,8 @@ impl Runner {
         Outcome::Interrupted
     }
 
-    /// Starts the command. Waits while the system lacks a process or a file descriptor for the command. Returns `None`
-    /// if the run stops.
+    /// Starts the command. If the system has no free process or file descriptor, tries again until it has one. Returns
+    /// `None` if the program begins to stop.
     async fn spawn_child(
         &self,
         run: Run<'_>,
@@ -288,15 +298,17 @@ impl Runner {
         if *verbose {
             let line = spawn::command_line(template, run.key) + "\n";
             self.output.write(Stream::Stderr, 0, line.into_bytes()).await;
-            // The output is flushed, because the line must precede the output of the command.
+            // The command line is flushed before the command starts, so that it precedes the output of the command.
             self.output.flush().await;
         }
-        // The guardian starts before the command, because a later guardian would not know the command.
+        // The guardian starts before the command. A guardian that starts later would not know the command's process
+        // group.
         self.ensure_guardian(Guardian::start_once).await;
         let mut pause = Duration::from_millis(10);
         let mut by_shell = false;
         loop {
-            // The level is marked as seen, so that `changed` waits for the next level.
+            // `borrow_and_update` marks the level as seen. The later `changed` then waits for the next change of the
+            // level.
             if *level.borrow_and_update() != Level::Running {
                 return None;
             }
@@ -307,10 +319,10 @@ impl Runner {
                         self.output.say(&format!("{why}: {error}")).await;
                     }
                     let _ = tokio::time::timeout(pause, level.changed()).await;
-                    // A shortage lasts until other commands exit, so frequent attempts do not help.
+                    // A shortage usually lasts until other commands exit. More frequent attempts would not help.
                     pause = (pause * 2).min(Duration::from_secs(1));
                 }
-                // execvp also makes the shell run a script without a `#!` line.
+                // execvp also runs a script without a `#!` line through the shell.
                 Err(error) if spawn::is_of_no_kind(&error) && !by_shell => {
                     by_shell = true;
                     command = spawn::command_by_shell(template, stdio, run);
@@ -323,9 +335,9 @@ impl Runner {
         }
     }
 
-    /// Waits for the process, passes on its output, and ends the process at its time limit.
+    /// Waits until the process exits, copies its output, and terminates the process at its time limit.
     ///
-    /// The run is over when the process has exited, even if its child keeps the pipes open.
+    /// The run is over when the process itself has exited, even if a child of the process still holds the pipes open.
     async fn wait_for_child(
         &self,
         mut child: Child,
@@ -358,7 +370,7 @@ impl Runner {
             if let Some(group) = group {
                 watchdog.end_rest(group).await;
             }
-            // After this, the guardian does not kill processes that the command has left behind on purpose.
+            // From this point, the guardian does not kill the processes that the command deliberately left running.
             groups.mark_over(run.slot);
             exit.send_replace(true);
             reaped
@@ -370,7 +382,7 @@ impl Runner {
                 err.copy_stream(stderr, exited.clone()),
             )
         };
-        // A paused reader of the output must not delay the end of the run.
+        // A reader of the output that has stopped reading must not delay the end of the run after the kill.
         let pipes = async {
             tokio::select! {
                 ended = pipes => Some(ended),
@@ -429,14 +441,14 @@ impl Runner {
             return Outcome::Interrupted;
         }
         let level = self.stop.level();
-        // This program has terminated the command, so the exit code is irrelevant.
+        // Requeue itself has terminated the command, so the exit code says nothing about the command's work.
         if level >= Level::Terminating {
             return Outcome::Interrupted;
         }
         if let Some(reason) = cancelled {
             return Outcome::Cancelled(reason);
         }
-        // Another worker may already have the key, and only its outcome counts.
+        // Another worker may already run the key. The remote queue accepts only that worker's outcome.
         if lost {
             return self
                 .failed_outcome(exit, "lease lost: another worker may have the key".to_owned());
@@ -450,11 +462,12 @@ impl Runner {
         if timed_out {
             self.tally.runs.timed_out.one_more();
             let limit = self.config.commands.limits.timeout.unwrap_or_default();
-            // 124 is the exit code of `timeout`.
+            // 124 is the exit code of the `timeout` program at a time limit.
             return self.failed_outcome(124, format!("timed out after {}", format_exact(limit)));
         }
         let of_our_signal = self.stop.signal.get().is_some_and(|signal| exit == 128 + signal);
-        // The signal of Ctrl-C may have killed the command, because a terminal also sends it to the command.
+        // On Ctrl-C, a terminal also sends the signal to the command. The command may therefore have died of the
+        // signal that stops requeue.
         if level == Level::Stopping && of_our_signal {
             return Outcome::Interrupted;
         }

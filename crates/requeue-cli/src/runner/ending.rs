@@ -1,4 +1,5 @@
-//! Completes each run, and ends the program. Outcomes are recorded in the queue, the summary and the files.
+//! Completes each run of a key, and ends the program. The outcomes are recorded in the queue, the summary and the
+//! files.
 
 use std::io;
 use std::os::fd::AsFd;
@@ -23,7 +24,7 @@ use crate::runner::retry_reports::Again;
 use crate::serve::{History, Run};
 
 impl Runner {
-    /// Completes a run.
+    /// Completes the delivery of `job` with the outcome of its run.
     pub(super) async fn end_run(&self, job: Job, outcome: Outcome, record: Run) {
         let Job { item, lease } = job;
         let record = match outcome.error() {
@@ -49,7 +50,7 @@ impl Runner {
             Outcome::Failed { exit: Some(exit), why, is_final: false, .. } => {
                 self.tally.runs.failed.one_more();
                 if self.hooks.as_ref().is_some_and(|hooks| hooks.is_new(&item)) {
-                    // The queue contains a newer request, which must not wait for the retry of this run.
+                    // The queue contains a newer request for the key, which must not wait for the backoff of this run.
                     let (key, attempt) =
                         (item.key().clone(), self.keys.failing.past_of(&item).attempt);
                     self.keys.give_up(item);
@@ -75,7 +76,7 @@ impl Runner {
         }
     }
 
-    /// Counts a cancelled run. A run that was restarted needs no message.
+    /// Counts a cancelled run, and reports it to the user. A restarted run is not reported.
     async fn report_cancelled(&self, key: &[u8], reason: CancelReason) {
         if reason == CancelReason::Restarted {
             self.tally.runs.restarted.one_more();
@@ -96,13 +97,14 @@ impl Runner {
     ) {
         let (attempts, priority) = (lease.attempt(), lease.priority());
         let recorded = tokio::select! {
-            // The completion is polled first, because a recorded outcome counts even if the program is being killed.
+            // The completion is polled first. If the remote queue has already recorded the outcome, that result is
+            // used, even if the second after a kill has passed.
             biased;
             recorded = lease.complete(&outcome) => recorded,
             () = self.wait_after_kill() => Err("outcome not recorded in time; the key runs again".to_owned()),
         };
         let key = item.key().clone();
-        // The local queue is only a buffer, from which keys are not retried.
+        // A key leaves the local queue after its run in any case, because only the remote queue retries it.
         item.succeed();
         let (is_recorded, is_parked) = (recorded.is_ok(), recorded == Ok(true));
         if let Err(why) = recorded {
@@ -116,7 +118,7 @@ impl Runner {
                 self.tally.runs.succeeded.one_more();
                 self.halt_if_reached().await;
             }
-            // The store has not recorded the success, and will run the key again.
+            // The remote queue has not recorded the success, so it will run the key again.
             Outcome::Succeeded => _ = self.tally.runs.failed.one_more(),
             Outcome::Failed { exit, why, is_final, .. } => {
                 self.tally.runs.failed.one_more();
@@ -137,7 +139,8 @@ impl Runner {
         }
     }
 
-    /// Reports each key that a claim parks, until `done`. Then reports the keys that were parked before.
+    /// Reports each key that a claim parks, until `done` is notified. Keys that were parked before that notification
+    /// are still reported.
     pub(super) async fn report_expired(
         self: Arc<Self>,
         mut expired: ExpiredKeys,
@@ -145,7 +148,7 @@ impl Runner {
     ) {
         loop {
             let found = tokio::select! {
-                // Keys that wait in the channel are reported before `done` is checked.
+                // The channel is polled before `done`, so that all keys in the channel are reported first.
                 biased;
                 found = expired.recv() => found,
                 _ = &mut done => None,
@@ -165,7 +168,7 @@ impl Runner {
         self.report_given_up(key, fate, letter, written).await;
     }
 
-    /// Records a run for the dashboard, after its key has left the flight.
+    /// Records a run for the dashboard. The caller must complete the delivery of the key first.
     fn record_run(&self, record: impl FnOnce(&History)) {
         if let Some(history) = &self.history {
             record(history);
@@ -182,11 +185,11 @@ impl Runner {
     ) {
         self.tally.given_up.one_more();
         let remedy = self.hooks.as_ref().map_or("", |hooks| hooks.on_give_up(&item));
-        // A run that stops does not run the key again.
+        // If the program is stopping, it does not run the key again, so the hint is left out.
         let remedy = if self.must_halt() || self.is_stopping() { "" } else { remedy };
         let letter = DeadLetter { attempts, exit, why, priority: item.priority() };
-        // The dead letter is written before the key leaves the queue, so that the key is not lost if the program is
-        // killed between the two steps.
+        // The dead letter is written before the key leaves the queue. If the program is killed between the two steps,
+        // the key is not lost.
         let written = self.files.dead_letters.write_letter(&item, letter);
         let key = item.key().clone();
         self.keys.give_up(item);
@@ -194,7 +197,7 @@ impl Runner {
         self.report_given_up(&key, ("given up after", remedy), letter, written).await;
     }
 
-    /// Reports a key that was given up, with a hint about the next step.
+    /// Reports a key that was given up, and tells the user the next step.
     async fn report_given_up(
         &self,
         key: &Key,
@@ -212,7 +215,7 @@ impl Runner {
         self.halt_if_reached().await;
     }
 
-    /// Returns true if `--halt` stops the run.
+    /// Returns true if the limit of `--halt` is reached.
     fn must_halt(&self) -> bool {
         let (done, given_up) = (self.tally.runs.succeeded.get(), self.tally.given_up.get());
         self.config.failures.halt.is_some_and(|halt| halt.is_reached(done, given_up))
@@ -221,7 +224,7 @@ impl Runner {
     async fn halt_if_reached(&self) {
         let Some(halt) = self.config.failures.halt else { return };
         let (done, given_up) = (self.tally.runs.succeeded.get(), self.tally.given_up.get());
-        // Several slots can reach the limit at the same time. Only one of them reports it.
+        // Several slots can reach the limit at the same time. Only the first one reports it.
         if self.must_halt() && !self.tally.halted.swap(true, Ordering::Relaxed) {
             self.stop(halt.level);
             self.output
@@ -230,14 +233,14 @@ impl Runner {
         }
     }
 
-    /// Counts the keys that have not run. The caller must ensure that no command is in flight.
+    /// Adds the keys that have not completed to the summary. The caller must ensure that no command is in flight.
     pub(super) async fn count_unfinished(&self, reader_end: ReaderEnd) {
         let Some(leases) = &self.keys.leases else {
-            // The call may block, because it takes a second for a million keys.
+            // The shutdown takes about a second for a million keys, so it runs as a blocking call.
             let keys = tokio::task::block_in_place(|| self.keys.queue.shut_down().len());
             return self.tally.unfinished.add(keys);
         };
-        // The reader may still be adding keys to the store, but it will stop.
+        // The reader thread may still be adding keys to the store. It will stop, because the program is ending.
         let _ = reader_end.await;
         leases.release_all().await;
         if leases.remote.has_failed() {
@@ -246,8 +249,8 @@ impl Runner {
         self.keys.queue.shut_down();
     }
 
-    /// Returns true if standard output is closed. A closed output explains why SIGPIPE has killed a command. If the
-    /// output is closed, the run stops.
+    /// Returns true if standard output is closed, and then also stops the program. A closed output explains why
+    /// SIGPIPE killed a command.
     pub(super) fn finds_stdout_closed(&self) -> bool {
         let inherits = self.config.commands.output == args::Output::Inherit;
         let closed = self.output.is_closed().is_some() || (inherits && is_broken(&io::stdout()));
@@ -257,13 +260,13 @@ impl Runner {
         closed
     }
 
-    /// Stops the run because standard output is closed.
+    /// Stops the program because standard output is closed.
     pub(super) fn stop_without_stdout(&self) {
         self.stop.cut_off();
         self.stop(Level::Stopping);
     }
 
-    /// Returns true if the reader of standard output has closed it, and runs were still needed.
+    /// Returns true if standard output was closed while keys still had to run.
     pub(super) fn is_cut_off(&self) -> bool {
         let is_from_input = self.keys.leases.is_none() && self.hooks.is_none();
         let all_done =
@@ -271,7 +274,7 @@ impl Runner {
         self.stop.is_cut_off() && !all_done
     }
 
-    /// Reports keys that the run has not completed and that no store keeps.
+    /// Reports the keys that have not completed and that no store contains.
     pub(super) async fn report_unfinished(&self) {
         let unfinished = self.tally.unfinished.get();
         if unfinished == 0 || self.keys.leases.is_some() {
@@ -285,7 +288,7 @@ impl Runner {
         self.output.say(&format!("{keys}: {next_step}")).await;
     }
 
-    /// Reports that the reader of standard output has stopped the run.
+    /// Reports that the program stopped because standard output was closed.
     pub(super) async fn report_cut_off(&self) {
         let next_step = match (&self.keys.leases, &self.hooks) {
             (Some(leases), _) => match leases.remote {
@@ -301,7 +304,7 @@ impl Runner {
     }
 }
 
-/// Returns true for a pipe without a reader.
+/// Returns true if `fd` is a pipe without a reader.
 fn is_broken(fd: &impl AsFd) -> bool {
     let mut fds = [PollFd::new(fd, PollFlags::OUT)];
     poll(&mut fds, Some(&Timespec::default())).is_ok() && fds[0].revents().contains(PollFlags::ERR)

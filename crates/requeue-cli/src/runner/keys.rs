@@ -1,8 +1,8 @@
-//! The keys of a run: the queue, and the additional state of each key.
+//! The keys that the program works on: the queue, and the data about each key that the queue does not contain.
 //!
-//! The queue decides which key starts next, and when each key may start. The rate limits the starts of all keys
-//! together. The keys of a queue in a store are leased one by one, and are in the local queue from their lease to the
-//! end of their run. If a lease is lost and its key is leased again, the key therefore waits until its command in this
+//! The queue decides which key starts next, and the earliest time of each start. `rate` limits the starts of all keys
+//! together. A key of a remote queue is leased by itself, and is in the local queue from its lease to the end of its
+//! run. If this process loses a lease and leases the same key again, the key waits until its earlier command in this
 //! process has exited.
 
 use std::hash::{BuildHasher, Hasher, RandomState};
@@ -24,35 +24,35 @@ use crate::runner::retries::FailingKeys;
 use crate::runner::room::Room;
 use crate::serve::Metrics;
 
-/// The keys of a run.
+/// The keys that the program works on.
 #[derive(Debug)]
 pub(super) struct Keys {
     pub(super) queue: KeyQueue,
     pub(super) failing: FailingKeys,
     times: Times,
-    /// True after the end of the input. After that, no key waits for `times`.
+    /// True after the end of the input. After that, no key waits for the delays in `times`.
     input_ended: AtomicBool,
     rate: Option<Rate>,
     /// The leases, if the keys come from a queue in a store or at a server.
     pub(super) leases: Option<Leases>,
     room: Room,
     pub(super) max_keys: usize,
-    /// The order of the output, with `--keep-order`.
+    /// The order of the output, if `--keep-order` is set.
     pub(super) order: Option<OutputOrder>,
 }
 
 impl Keys {
-    /// The caller must be in a runtime.
+    /// Creates the queue. The caller must be inside a Tokio runtime.
     pub(super) fn new(
         config: &Config,
         metrics: Option<&Metrics>,
         remote: Option<Remote>,
     ) -> Result<Self, Refusal> {
         let (failures, pacing) = (&config.failures, &config.pacing);
-        // The hash of an empty input is a random seed.
+        // Each `RandomState` has random keys, so the hash of an empty input is a random seed.
         let seed = RandomState::new().build_hasher().finish();
-        // The metrics of a queue in a store are separate, and its dashboard does not show the events of the local
-        // queue.
+        // A queue in a store has its own metrics, and its dashboard does not show the events of the local queue. The
+        // local queue therefore has neither metrics nor a recording.
         let metrics = metrics.filter(|_| remote.is_none());
         let recording = if remote.is_none() { config.recording } else { None };
         let queue = pacing.build_queue(config.name, failures.re_add, metrics, recording);
@@ -87,15 +87,16 @@ impl Keys {
         let add = add.merge(options.merge).priority(options.priority);
         let add = options.reason.map_or(add, |reason| add.reason(reason));
         let added = self.queue.add_ref_with(key, add, |key| key.into());
-        // The input may have ended after the window was computed, so that the flush has missed this add.
+        // The input may have ended after `wait_window` was called. In that case, `end_of_input` has not flushed this
+        // add, so it is flushed here.
         if window.is_some() && options.debounce.is_none() && self.has_input_ended() {
             self.queue.flush_debounced();
         }
         added
     }
 
-    /// Returns the quiet time and the bound of an add of `key` under `--delay` and `--debounce`. Returns `None` if the
-    /// key need not wait.
+    /// Returns the quiet time and the bound of an add of `key`, under `--delay` and `--debounce`. Returns `None` if
+    /// the key does not have to wait.
     fn wait_window(&self, key: &[u8]) -> Option<Debounce> {
         if self.has_input_ended() {
             return None;
@@ -110,19 +111,19 @@ impl Keys {
         self.input_ended.load(Ordering::SeqCst)
     }
 
-    /// Cancels the pending run of a key, and forgets its failures. Returns true if there was a run.
+    /// Cancels the pending run of a key, and forgets its failures. Returns true if a run was pending.
     pub(super) fn cancel_key(&self, key: &[u8]) -> bool {
         let cancelled = self.queue.cancel(key).any();
         self.failing.forget_key(key);
-        // A key in flight keeps its place in the output.
+        // The output of a key in flight keeps its place until the run ends.
         if self.queue.look_up(key).is_none() {
             self.end_place(key);
         }
         cancelled
     }
 
-    /// Waits until there is space for `key`, the key is already held, or the run stops. Calls `on_wait` before the first
-    /// wait. Returns the number of held keys.
+    /// Waits until there is space for `key`, the queue already contains `key`, or the program stops. Calls `on_wait`
+    /// before the first wait of the program. Returns the number of held keys.
     pub(super) fn make_room(
         &self,
         key: &[u8],
@@ -130,7 +131,7 @@ impl Keys {
         on_wait: impl FnOnce(usize),
     ) -> usize {
         let held = || self.queue.states().total();
-        // The key is looked up last, because most calls need no lookup.
+        // The lookup is the last condition, because most calls find space and need no lookup.
         let is_full =
             || held() >= self.max_keys && !is_stopping() && self.queue.look_up(key).is_none();
         if is_full() && self.room.is_first_wait() {
@@ -140,21 +141,21 @@ impl Keys {
         held()
     }
 
-    /// At the end of the input, ends the waits of `--delay` and `--debounce`, even for later adds, and of the
-    /// `debounce` of JSON records.
+    /// Ends the waits of `--delay`, of `--debounce` and of the `debounce` field of JSON records, at the end of the
+    /// input. Adds after this call do not wait for `--delay` or `--debounce` either.
     pub(super) fn end_of_input(&self) {
-        // The flag is set before the flush, so that no later add waits.
+        // The flag is set before the flush. An add that the flush misses then sees the flag, and does not wait.
         self.input_ended.store(true, Ordering::SeqCst);
         self.queue.flush_debounced();
     }
 
-    /// Closes the queue, to which no more keys can be added.
+    /// Closes the queue. After this call, no key can be added.
     pub(super) fn close_queue(&self) {
         match &self.leases {
             None => self.queue.close(),
             Some(leases) => leases.remote.shut_down_when_idle(),
         }
-        // A slot that waits for its turn must notice that no key is left.
+        // A slot that waits for the rate must notice that no key is left.
         self.rate.iter().for_each(Rate::notify_changed);
     }
 
@@ -162,13 +163,13 @@ impl Keys {
 
     /// Waits for the next key that may start. Returns `None` when no more keys will come.
     pub(super) async fn next_job(&self) -> Option<Job> {
-        // The lock prevents two slots from exchanging the places of their keys.
+        // Without the lock, a slot could give its key a place after another slot took a later key and gave it a place.
         let _turn = match &self.order {
             Some(order) => Some(order.wait_for_turn().await),
             None => None,
         };
-        // The slot takes a turn before it takes a key. A key that waits for a turn is thus still in the queue,
-        // where adds of it are coalesced.
+        // The slot waits for the rate before it takes a key. During the wait, the key is still in the queue, where
+        // adds of it coalesce.
         let turn = match &self.rate {
             Some(rate) => Some(rate.wait_for_turn(&self.queue).await?),
             None => None,
@@ -178,9 +179,10 @@ impl Keys {
         }
         let item = self.queue.get().await.map(Item::into_owned)?;
         self.order.iter().for_each(|order| order.give_place(&item));
-        // The start is counted later, because the run may not be needed.
+        // The queue has counted a start at the delivery. `record_start` counts it again when the command is about to
+        // run, because some deliveries need no run.
         item.uncount_start();
-        // The lease is present, because it was stored under the same lock as the key.
+        // `lease_into` stores the lease under the same lock as it adds the key, so the lease exists.
         let lease = self.leases.as_ref().and_then(|leases| leases.take_lease(&item));
         if let Some(turn) = turn {
             turn.use_up(self.queue.now());
@@ -188,7 +190,8 @@ impl Keys {
         Some(Job { item, lease })
     }
 
-    /// Records the start of a run. Returns the attempt of the run, and the number of adds that the run serves.
+    /// Records the start of a run. Returns the attempt number and last exit code of the key, and the number of adds
+    /// that the run serves.
     pub(super) fn record_start(&self, Job { item, lease }: &Job) -> (Past, u32) {
         item.count_start();
         match lease {
@@ -197,15 +200,17 @@ impl Keys {
         }
     }
 
-    /// Completes a key. The key runs again only if it was re-added.
+    /// Completes a key after a success. The key runs again only if it was re-added during the run.
     pub(super) fn succeed(&self, item: Item<'static, Key>) {
-        // The state of the key is removed before the completion, after which the key may start again as a new key.
+        // After the completion, the key may start again as a new key. Its place and its failures are therefore removed
+        // before the completion.
         self.end_place(&item);
         self.failing.forget_key(&item);
         item.succeed();
     }
 
-    /// Completes a key after its last failure. If the key was re-added, it runs again without failures.
+    /// Completes a key after its last failure. If the key was re-added during the run, it runs again, with no
+    /// failures.
     pub(super) fn give_up(&self, item: Item<'static, Key>) {
         self.end_place(&item);
         self.failing.forget_key(&item);
@@ -222,7 +227,8 @@ impl Keys {
         self.order.iter().for_each(|order| order.end_place(key));
     }
 
-    /// The caller must call this after a key has left the queue, and when the run stops.
+    /// Wakes the tasks that wait for space or for the rate. The caller must call this after a key has left the queue,
+    /// and when the program stops.
     pub(super) fn notify_changed(&self) {
         self.room.notify_changed();
         self.rate.iter().for_each(Rate::notify_changed);
@@ -230,9 +236,9 @@ impl Keys {
 
     // --- The end ---------------------------------------------------------------------------------
 
-    /// Stops deliveries and adds. The queue keeps its keys.
+    /// Stops deliveries and adds. The keys stay in the queue.
     pub(super) fn stop(&self) {
-        // The queue is paused first, so that no slot takes a key between the two calls.
+        // The queue is paused before it is closed. A slot can then take no key between the two calls.
         self.queue.pause();
         self.queue.close();
     }

@@ -1,4 +1,4 @@
-//! Starts a run, and waits for its end.
+//! Starts the work loop of the program, and waits for its end.
 
 use std::io::{self, PipeWriter};
 use std::sync::Arc;
@@ -32,7 +32,7 @@ use crate::traces::Export;
 
 /// `requeue run`: runs a command for each key of the input.
 pub(crate) fn run(source: &Source, config: Config) -> Result<Ended, Refusal> {
-    // The input is opened first, so that `open_files` can refuse an output file that is the input.
+    // The input is opened first, so that `open_files` can refuse an output file that is also the input.
     let (input, stopper) = Input::open(source)?;
     let files = Files::open_files(&config, identity(&input.metadata))?;
     block_on(async {
@@ -42,20 +42,21 @@ pub(crate) fn run(source: &Source, config: Config) -> Result<Ended, Refusal> {
     })
 }
 
-/// Runs `future` on a separate runtime.
+/// Runs `future` on a new runtime.
 pub(crate) fn block_on<T>(future: impl Future<Output = Result<T, Refusal>>) -> Result<T, Refusal> {
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .build()
         .map_err(|error| Refusal::failure(format!("the runtime cannot be started: {error}")))?;
     let ended = runtime.block_on(future);
-    // The runtime does not wait for its threads, because a reader may wait forever for input.
+    // The runtime does not wait for its threads, because a reader thread may wait for input forever.
     runtime.shutdown_background();
     ended
 }
 
 impl Files {
-    /// Opens the files before any input is read. No output file may be the input.
+    /// Opens the output files before any input is read. `input` identifies the input, and a file with this identity is
+    /// refused.
     pub(crate) fn open_files(config: &Config, input: Option<Identity>) -> Result<Self, Refusal> {
         let dead_letter = config.dead_letter.as_deref();
         let dead_letters = DeadLetters::open(config.input.format, dead_letter, input)?;
@@ -65,33 +66,33 @@ impl Files {
     }
 }
 
-/// The parts of a run.
+/// All that a program needs to run commands, apart from the tasks that add keys.
 pub(crate) struct Parts {
     pub(crate) config: Config,
     pub(crate) files: Files,
-    /// The socket of the dashboard.
+    /// The socket on which the dashboard is served.
     pub(crate) listener: Option<Listener>,
-    /// Stops the reading of the input when it is dropped.
+    /// The write end of a pipe. When it is dropped, the reader thread stops reading the input.
     pub(crate) stopper: Option<PipeWriter>,
     pub(crate) hooks: Option<Arc<dyn Hooks>>,
-    /// The queue from which keys are taken, unless it is in this process.
+    /// The queue in a store or at a server from which keys are leased. `None` for a queue in memory.
     pub(crate) remote: Option<Remote>,
-    /// The keys that claims park.
+    /// The channel of the keys that claims park.
     pub(crate) expired: Option<ExpiredKeys>,
 }
 
 impl Parts {
-    /// Returns the parts of a run on a queue in memory.
+    /// Returns the parts for a queue in memory.
     pub(crate) const fn new(config: Config, files: Files, listener: Option<Listener>) -> Self {
         let (stopper, hooks, remote, expired) = (None, None, None, None);
         Self { config, files, listener, stopper, hooks, remote, expired }
     }
 }
 
-/// A channel that is ready when the reader has stopped.
+/// A channel that is notified when the reader thread has stopped.
 pub(crate) type ReaderEnd = oneshot::Receiver<()>;
 
-/// Runs to the end. `feed` starts the tasks or threads that add keys.
+/// Runs commands until no key is left or the program is stopped. `feed` starts the tasks or threads that add keys.
 pub(crate) async fn run_parts(
     mut parts: Parts,
     feed: impl FnOnce(&Arc<Runner>) -> Result<ReaderEnd, Refusal>,
@@ -101,7 +102,7 @@ pub(crate) async fn run_parts(
     let expired = parts.expired.take();
     let metrics = listener.as_ref().map(|listener| &listener.metrics);
     let runner = Arc::new(Runner::new(parts, metrics)?);
-    // Signals are caught before any key is read, because an uncaught signal would kill this process but not its
+    // Signals are caught before any key is read. A signal that is not caught would kill this process but not its
     // commands.
     let signals = Signals::new()
         .map_err(|error| Refusal::failure(format!("signals cannot be caught: {error}")))?;
@@ -122,7 +123,7 @@ impl Runner {
     fn new(parts: Parts, metrics: Option<&Metrics>) -> Result<Self, Refusal> {
         let Parts { config, files, stopper, hooks, remote, .. } = parts;
         let keys = Keys::new(&config, metrics, remote)?;
-        // A dry run starts no processes that the guardian would have to kill.
+        // A dry run starts no commands, so it needs no guardian.
         let guardian = (!config.commands.dry_run).then(Guardian::new).transpose();
         let guardian = guardian.map_err(|error| Refusal::failure(error.to_string()))?;
         let commands = Commands { groups: Groups::with_guardian(guardian), ..Commands::default() };
@@ -159,26 +160,26 @@ impl Runner {
         if Arc::clone(&self).start_slot(1).await.is_err() {
             self.tally.mark_failed();
         }
-        // From this point, a closed standard output does not interrupt the run.
+        // From this point, a closed standard output no longer interrupts the work.
         self.stop.mark_over();
         for task in [progress, omitted] {
             task.abort();
-            // The task is awaited, because it may still write until it has stopped.
+            // An aborted task may still write until it has stopped, so the program waits for it.
             let _ = task.await;
         }
-        // No command is left, so the guardian can stop before this process.
+        // No command is left, so the guardian can exit before this process does.
         self.commands.groups.guardian.iter().for_each(|guardian| guardian.end_if_idle());
         let reported = async {
-            // The drop of the sender ends the reports.
+            // The drop of the sender ends `report_expired`.
             drop(done);
             if let Some(reports) = reports {
-                // At this point, every key that a claim has parked is reported.
+                // When this task has ended, it has reported every key that a claim has parked.
                 let _ = reports.await;
             }
         };
         self.finish_output(reader_end, reported).await;
         let exit = match self.tally.exit_code() {
-            // A failure of this program is more serious than a missing command.
+            // A failure of requeue itself is more serious than a command that does not exist.
             Exit::Failure => Exit::Failure,
             exit => self.stop.no_program.get().copied().unwrap_or(exit),
         };
@@ -187,20 +188,21 @@ impl Runner {
         match self.stop.signal.get() {
             Some(&signal) => Ended::Signal(signal),
             None if is_serious => Ended::Exit(exit),
-            // SIGPIPE kills the program, as it kills other programs in a pipe.
+            // The program kills itself with SIGPIPE, which also kills other programs in a pipe.
             None if self.is_cut_off() => Ended::Signal(Signal::PIPE.as_raw()),
             None => Ended::Exit(exit),
         }
     }
 
-    /// Starts the guardian after the first record of the input, and before the first delivery. During the start, the
-    /// reader adds the records that it has read together with the first one, so that their keys coalesce. Keys of a
-    /// store or of events do not wait for this start.
+    /// Starts the guardian after the first record of the input and before the first delivery. The start takes time, in
+    /// which the reader thread adds the other records that it has read with the first one, so that their keys
+    /// coalesce. Keys of a store or of events do not wait for the guardian.
     async fn start_guardian(&self) {
         if self.hooks.is_some() || self.keys.leases.is_some() {
             return;
         }
-        // With a dashboard, the start does not wait for a record, because clients can add keys before the first one.
+        // With a dashboard, clients can add keys before the first record. The guardian then starts without waiting for
+        // a record.
         if self.config.serve.is_none() {
             let has_record = tokio::select! {
                 has_record = self.has_record.wait() => *has_record,
@@ -224,7 +226,8 @@ impl Runner {
             reported.await;
             self.output.clear_progress().await;
             self.output.flush().await;
-            // The check follows the flush, because only after the flush is all output written.
+            // The check for a closed output follows the flush, because the flush writes the rest of the output and may
+            // find it closed.
             if let Some(Closed::Failed(error)) = self.output.is_closed() {
                 self.report_failed(&format!("standard output: {error}")).await;
             } else if self.is_cut_off() {
@@ -247,7 +250,7 @@ impl Runner {
             self.output.flush().await;
         };
         tokio::select! {
-            // If the reader of the output does not read, the killed program must still exit.
+            // If no process reads the output, a killed program must still exit.
             () = last_words => {}
             () = self.wait_after_kill() => {}
         }
@@ -259,10 +262,11 @@ impl Runner {
         }
     }
 
-    /// Writes the output that waited for the end of a run, and wakes those that wait for the place of its key.
+    /// After a run has completed, writes the held output that no longer has to wait for it. Then wakes the tasks that
+    /// wait for space or for the rate.
     pub(super) async fn note_run_end(&self) {
         if let Some(order) = &self.keys.order {
-            // A paused reader of the output must not delay the end of the run.
+            // A reader of the output that has stopped reading must not delay the end of the run after the kill.
             tokio::select! {
                 released = order.release_due(&self.output) => self.report_unwritten(released).await,
                 () = self.stop.wait_for_level(Level::Killing) => {}
@@ -271,21 +275,21 @@ impl Runner {
         self.keys.notify_changed();
     }
 
-    /// Starts the slot with this number. The first number is 1. A slot starts the next slot when it takes its first
-    /// key, and waits for the end of the next slot before it stops.
+    /// Starts the slot with this number. The first slot has number 1. A slot starts the next slot when it takes its
+    /// first key, and waits for the end of the next slot before it stops.
     fn start_slot(self: Arc<Self>, slot: usize) -> JoinHandle<()> {
         tokio::spawn(async move {
             let mut next = None;
             let mut level = self.stop.subscribe();
             loop {
                 let job = tokio::select! {
-                    // A slot takes no key after the run has begun to stop.
+                    // The level is polled first, so that a slot takes no key after the program has begun to stop.
                     biased;
                     _ = level.wait_for(|&level| level != Level::Running) => break,
                     job = self.keys.next_job() => job,
                 };
                 let Some(job) = job else { break };
-                // Slots start one by one, so a run of few keys creates few tasks.
+                // Each slot is started by the slot before it, so a program with few keys creates few tasks.
                 if next.is_none() && slot < self.config.commands.jobs {
                     next = Some(Arc::clone(&self).start_slot(slot + 1));
                 }

@@ -1,8 +1,9 @@
-//! A run: takes keys, runs their commands, and reports the outcomes to the queue.
+//! The work loop of the program. It takes keys from a queue, runs a command for each key, and reports each outcome to
+//! the queue.
 //!
-//! [`launch`] starts a run. `signal_loop`, `page`, `progress`, `reader`, `attempt` and `ending` each add one task to
-//! [`Runner`], the shared state: [`keys`], [`stop`], the commands in flight, and the output. Imports follow this
-//! order.
+//! [`launch`] starts the loop. `signal_loop`, `page`, `progress`, `reader`, `attempt` and `ending` each add the
+//! methods of one task to [`Runner`]. [`Runner`] is the shared state: [`keys`], [`stop`], the commands in flight, and
+//! the output. A module imports only modules before it in this list.
 
 mod attempt;
 mod ending;
@@ -44,7 +45,7 @@ use crate::runner::retry_reports::RetryReports;
 use crate::runner::stop::Stop;
 use crate::serve::History;
 
-/// The state that the slots, the reader and the signal loop share.
+/// The state that the slots, the reader thread and the signal loop share.
 #[derive(Debug)]
 pub(crate) struct Runner {
     started: Instant,
@@ -57,9 +58,9 @@ pub(crate) struct Runner {
     reports: RetryReports,
     pub(crate) tally: Tally,
     files: Files,
-    /// The runs that the dashboard shows, or `None` without a dashboard.
+    /// The runs that the dashboard lists. `None` if the program serves no dashboard.
     history: Option<History>,
-    /// Set to true at the first record of the input, or to false at the end of an input without records.
+    /// True from the first record of the input. False if the input has ended without a record. Unset before that.
     has_record: SetOnce<bool>,
 }
 
@@ -67,15 +68,15 @@ pub(crate) struct Runner {
 #[derive(Debug, Default)]
 struct Commands {
     groups: Groups,
-    /// The clock of the commands' time limits.
+    /// The clock of the commands' time limits. It stands still while the commands are suspended.
     clock: PausableClock,
-    /// The number of the last run that was about to start.
+    /// The sequence number of the latest run. Each run takes the next number before its command starts.
     seq: Count,
-    /// True if a command has waited for a process or a file descriptor.
+    /// True if the start of a command was ever delayed because the system had no free process or file descriptor.
     was_short: AtomicBool,
 }
 
-/// The files that are written during a run.
+/// The files that the program writes while it runs commands.
 #[derive(Debug)]
 pub(crate) struct Files {
     dead_letters: DeadLetters,
@@ -98,23 +99,24 @@ impl Runner {
         self.stop.level() != Level::Running
     }
 
-    /// Stops reading keys and starting commands. At `Terminating` and higher levels, also stops the commands in flight.
-    /// The queue keeps its keys.
+    /// Stops the program from reading keys and starting commands. At `Terminating` and higher levels, also stops the
+    /// commands in flight. Keys that have not started stay in the queue.
     pub(crate) fn stop(&self, level: Level) {
-        // The queue is stopped first, so that a slot that notices the new level takes no key.
+        // The queue is stopped before the level is raised. A slot that sees the new level can then take no key.
         self.keys.stop();
         self.stop.raise_level(level);
-        // The reader may be waiting for space, and must notice the new level.
+        // The reader thread may be waiting for space. The notification wakes it, and it then sees the new level.
         self.keys.notify_changed();
     }
 
-    /// Reports a failure of the program, which will exit with 125.
+    /// Reports a failure of requeue itself. The program will then exit with code 125.
     async fn report_failed(&self, why: &str) {
         self.tally.mark_failed();
         self.output.say(why).await;
     }
 
-    /// Starts or restarts the guardian.
+    /// Starts or restarts the guardian with `start`. If that fails, warns the user that a killed program leaves its
+    /// commands running.
     async fn ensure_guardian(&self, start: fn(&Guardian) -> io::Result<()>) {
         if let Some(Err(error)) = self.commands.groups.guardian.as_ref().map(start) {
             let why = "if this process is killed, its commands keep running: the process that would \
@@ -123,8 +125,8 @@ impl Runner {
         }
     }
 
-    /// Waits until the commands have been killed, and then for one more second. After that second, the program exits,
-    /// even if a reader of the output or a store does not respond.
+    /// Waits until the commands have been killed, and then for one more second. The caller stops waiting for its own
+    /// work after that second, so that the program exits even if a reader of the output or a store does not respond.
     async fn wait_after_kill(&self) {
         self.stop.wait_for_level(Level::Killing).await;
         tokio::time::sleep(Duration::from_secs(1)).await;

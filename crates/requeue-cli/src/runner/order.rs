@@ -1,8 +1,8 @@
-//! `--keep-order`: the output of commands in the order in which their keys start.
+//! `--keep-order`: writes the output of commands in the order in which their keys first started.
 //!
-//! A key receives a place when it first starts, and keeps the place through all its retries until it completes. The
-//! output of later places is held until all earlier places are over. One temporary file contains all held output,
-//! whereas GNU parallel needs a file for each key.
+//! A key receives a place when it first starts. It keeps the place through all its retries, until it completes. Output
+//! of a later place is held until all earlier places are over. All held output is in one temporary file, whereas GNU
+//! parallel needs a file per key.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::hash::RandomState;
@@ -14,13 +14,13 @@ use tempfile::SpooledTempFile;
 use crate::key::Key;
 use crate::output::Output;
 
-/// The maximum number of bytes that are held in memory. More output is held in a file.
+/// The maximum number of held bytes in memory. If more bytes are held, all of them move to a temporary file.
 const IN_MEMORY: usize = 8 << 20;
 
-/// The places of keys, and the output that is held.
+/// The places of the keys, and the held output.
 #[derive(Debug, Default)]
 pub(super) struct OutputOrder {
-    /// Locked while a key is taken from the queue and receives its place.
+    /// A slot holds this lock while it takes a key from the queue and gives the key its place.
     turn: tokio::sync::Mutex<()>,
     places: Mutex<Places>,
     held: tokio::sync::Mutex<Held>,
@@ -31,20 +31,20 @@ struct Places {
     /// The places of keys that have started and have not completed.
     of_keys: HashMap<Key, u64, RandomState>,
     next: u64,
-    /// The places that are over, except those that are already printed.
+    /// The places whose keys have completed, and whose output is not yet written.
     over: BTreeSet<u64>,
 }
 
 #[derive(Debug, Default)]
 struct Held {
-    /// The first place that is not over.
+    /// The lowest place that is not over.
     first: u64,
-    /// The output of each place, by its position in the file.
+    /// The held output of each place, as positions in `file`.
     outputs: BTreeMap<u64, Vec<Piece>>,
     file: Option<SpooledTempFile>,
 }
 
-/// The output of a run.
+/// The held output of one run: its position in the file, and the lengths of its two streams in bytes.
 #[derive(Debug)]
 struct Piece {
     run: u64,
@@ -54,12 +54,12 @@ struct Piece {
 }
 
 impl OutputOrder {
-    /// Waits for the turn to take a key from the queue. Cancel safe.
+    /// Waits until this slot alone may take a key from the queue. Cancel safe.
     pub(super) async fn wait_for_turn(&self) -> tokio::sync::MutexGuard<'_, ()> {
         self.turn.lock().await
     }
 
-    /// Gives a key a place, unless it has a place from an earlier attempt.
+    /// Gives `key` the next place, unless the key has a place from an earlier attempt.
     pub(super) fn give_place(&self, key: &Key) {
         let mut places = self.places.lock();
         if !places.of_keys.contains_key(key) {
@@ -69,7 +69,8 @@ impl OutputOrder {
         }
     }
 
-    /// The caller must call this when a key completes, before the key can start again.
+    /// Marks the place of `key` as over. The caller must call this when a key completes, before the key can start
+    /// again.
     pub(super) fn end_place(&self, key: &[u8]) {
         let mut places = self.places.lock();
         if let Some(place) = places.of_keys.remove(key) {
@@ -77,7 +78,7 @@ impl OutputOrder {
         }
     }
 
-    /// Writes the output of a run, or holds it.
+    /// Writes the output of a run if all earlier places are over. Otherwise, holds it.
     pub(super) async fn write_or_hold(
         &self,
         output: &Output,
@@ -85,7 +86,7 @@ impl OutputOrder {
         run: u64,
         kept: [SpooledTempFile; 2],
     ) -> io::Result<()> {
-        // The key is in flight, so its place stays the same while this call waits for `held`.
+        // The key is in flight, so no other task changes its place while this call waits for the lock of `held`.
         let place = self.places.lock().of_keys.get(key).copied();
         let mut held = self.held.lock().await;
         self.release_into(output, &mut held).await?;
@@ -100,7 +101,7 @@ impl OutputOrder {
         }
     }
 
-    /// Writes the output that no earlier place holds back.
+    /// Writes all held output whose earlier places are over.
     pub(super) async fn release_due(&self, output: &Output) -> io::Result<()> {
         let mut held = self.held.lock().await;
         self.release_into(output, &mut held).await
@@ -108,7 +109,8 @@ impl OutputOrder {
 
     async fn release_into(&self, output: &Output, held: &mut Held) -> io::Result<()> {
         loop {
-            // The held output of the first place is written before the check, because that place may already be over.
+            // The held output of the first place is written before the check for `over`. If the place is over, the
+            // loop moves to the next place and never returns to this one.
             held.write_place(output, held.first).await?;
             if !self.places.lock().over.remove(&held.first) {
                 return Ok(());
@@ -117,7 +119,8 @@ impl OutputOrder {
         }
     }
 
-    /// Writes all held output at the end of the run, when keys may be left.
+    /// Writes all held output when the program ends. Some earlier places may still be open, because a stopped program
+    /// leaves keys in the queue.
     pub(super) async fn release_all(&self, output: &Output) -> io::Result<()> {
         let mut held = self.held.lock().await;
         while let Some((&place, _)) = held.outputs.first_key_value() {
@@ -135,7 +138,7 @@ impl Held {
         output: [SpooledTempFile; 2],
     ) -> io::Result<()> {
         let file = self.file.get_or_insert_with(|| SpooledTempFile::new(IN_MEMORY));
-        // The position is set, because reads of other pieces have moved it.
+        // Reads of other pieces have moved the position of the file, so it is set to the end.
         let start = file.seek(SeekFrom::End(0))?;
         let mut lengths = [0; 2];
         for (mut stream, length) in output.into_iter().zip(&mut lengths) {
@@ -149,13 +152,13 @@ impl Held {
         Ok(())
     }
 
-    /// Writes the output of a place. When no output is held any longer, frees the space of the file.
+    /// Writes the held output of a place. When the last held output is written, drops the file to free its space.
     async fn write_place(&mut self, output: &Output, place: u64) -> io::Result<()> {
         for piece in self.outputs.remove(&place).unwrap_or_default() {
             let kept = tokio::task::block_in_place(|| self.read_piece(&piece))?;
             output.write_kept(piece.run, kept).await;
         }
-        // Without this step, the file would grow until the end of the run.
+        // Without this drop, the file would grow until the program ends.
         if self.outputs.is_empty() {
             self.file = None;
         }
@@ -174,7 +177,7 @@ impl Held {
     }
 }
 
-/// Returns the line as the output of a command that is printed and not run.
+/// Returns `line` as the output of a command that `--dry-run` prints instead of running it.
 pub(super) fn printed_output(line: &str) -> io::Result<[SpooledTempFile; 2]> {
     let [mut stdout, stderr] = [(); 2].map(|()| SpooledTempFile::new(IN_MEMORY));
     stdout.write_all(line.as_bytes())?;

@@ -1,29 +1,30 @@
-//! The outcome of a run, for queues in memory and in a store.
+//! The outcome of a run of a key. It is the same for a queue in memory and a queue in a store.
 
 use requeue::{CancelReason, Completion};
 
-/// The outcome of a run.
+/// The outcome of a run of a key.
 #[derive(Clone, Debug)]
 pub(crate) enum Outcome {
     Succeeded,
     Failed {
-        /// The exit code, or `None` if the command cannot be started with this key.
+        /// The exit code. `None` if the system can never start the command with this key, for example because the key
+        /// is too long.
         exit: Option<i32>,
         why: String,
-        /// The last line of the command's standard error, or an empty text.
+        /// The last non-empty line of the command's standard error. Empty if there is none.
         said: String,
-        /// True if the run is not retried.
+        /// True if the key must not be retried.
         is_final: bool,
     },
-    /// The run was cancelled, and its command was terminated. The run counts neither as a success nor as a failure.
+    /// The run was cancelled, and its command was terminated. The run is neither a success nor a failure.
     Cancelled(CancelReason),
-    /// The end of the program has interrupted the run, which counts neither as a success nor as a failure.
+    /// The program began to stop before the run completed. The run is neither a success nor a failure.
     Interrupted,
 }
 
 impl Outcome {
-    /// Returns the error of a failed run for the store and the dashboard, which group failures by it. Most commands fail
-    /// with one of few codes, so the error also contains what the command said last.
+    /// Returns the error text of a failed run, by which the store and the dashboard group failures. Most commands use
+    /// few exit codes, so the text also contains the last line of the command's standard error.
     pub(crate) fn error(&self) -> Option<String> {
         match self {
             Self::Failed { why, said, .. } if said.is_empty() => Some(why.clone()),
@@ -32,7 +33,7 @@ impl Outcome {
         }
     }
 
-    /// Keeps the last line of the output of a failed run.
+    /// Stores the last non-empty line of `output` in a failed outcome.
     pub(crate) fn note_output(&mut self, output: &str) {
         if let Self::Failed { said, .. } = self {
             let lines = output.lines().rev().map(str::trim);
@@ -40,7 +41,7 @@ impl Outcome {
         }
     }
 
-    /// Returns the completion that the outcome asks for. A queue in memory also counts the retries.
+    /// Returns the completion for a remote queue. For a queue in memory, the caller also limits the retries.
     pub(crate) const fn completion(&self) -> Completion {
         match self {
             Self::Succeeded => Completion::Succeed,

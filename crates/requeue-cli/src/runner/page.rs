@@ -1,4 +1,4 @@
-//! The dashboard of a run.
+//! The dashboard of a program that runs commands.
 
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
@@ -23,7 +23,8 @@ impl Runner {
         let of = Arc::clone(self);
         let (title, output) = (self.page_title(), &self.output);
         if listener.has_tokens() && self.keys.leases.is_none() {
-            // Subcommands with a store already show events.
+            // For a queue in memory, nothing shows log events until this point. The subcommands that use a store have
+            // set this up before.
             log::show_on(output);
         }
         match self.keys.leases.as_ref().map(|leases| &leases.remote) {
@@ -31,7 +32,7 @@ impl Runner {
                 let site = store_site(queue).detail(move |key| of.slot_detail(key));
                 listener.serve(title, self.dress_site(site), output).await
             }
-            // With the server of another process, clap refuses a dashboard of this process.
+            // For a queue on the server of another process, clap refuses the option that serves a dashboard.
             Some(Remote::Server(_)) | None => {
                 let site =
                     Site::builder(self.keys.queue.clone()).detail(move |key| of.key_detail(key));
@@ -41,14 +42,14 @@ impl Runner {
         }
     }
 
-    /// Sets the parts of the dashboard that do not depend on the kind of the queue.
+    /// Sets the parts of the dashboard that are the same for a queue in memory and in a store.
     fn dress_site<K>(self: &Arc<Self>, site: Builder<K>) -> Builder<K> {
         let of = Arc::clone(self);
         let site = site.jobs(self.config.commands.jobs, move || of.commands.groups.running_count());
         let site = match self.config.name {
             "run" => site.hint("Write keys to the input of this process, one per line."),
             "watch" => site.hint("Create or change an object that is watched."),
-            // The site of a store has a separate hint.
+            // The site of a store sets its own hint.
             _ => site,
         };
         match &self.history {
@@ -57,7 +58,8 @@ impl Runner {
         }
     }
 
-    /// Returns the title: the name of the program, without arguments and scripts, which may contain secrets.
+    /// Returns the title of the dashboard, with the name of the command's program. Arguments and scripts are left out,
+    /// because they may contain secrets.
     fn page_title(&self) -> String {
         let program = self.config.commands.template.fixed_program();
         let name = program.as_deref().and_then(|program| Path::new(program).file_name());
@@ -74,7 +76,7 @@ impl Runner {
         }
     }
 
-    /// Returns the properties of a key that the queue does not contain.
+    /// Returns the properties of a key that this program tracks outside the queue.
     fn key_detail(&self, key: &[u8]) -> Detail {
         let past = self.keys.failing.past_of(key);
         let mut detail = self.slot_detail(key).attempt(past.attempt);
@@ -85,7 +87,7 @@ impl Runner {
     }
 }
 
-/// Changes the keys of a run in memory for clients of the dashboard, as records of the input do.
+/// Lets clients of the dashboard change the keys of a queue in memory, in the same way as records of the input do.
 struct RunControl(Arc<Runner>);
 
 #[async_trait]
@@ -94,7 +96,7 @@ impl Control<Key> for RunControl {
         let Self(runner) = self;
         check_key(&key).map_err(|why| why.to_string())?;
         runner.hooks.iter().try_for_each(|hooks| hooks.check_key(&key))?;
-        // The add is refused, because a client cannot wait for space as the reader does.
+        // A client's request cannot wait for space as the reader thread does, so the add is refused.
         if runner.keys.queue.states().total() >= runner.keys.max_keys {
             return Err("the run has as many keys as it may hold (--max-keys)".to_owned());
         }
@@ -112,7 +114,7 @@ impl Control<Key> for RunControl {
         if cancelled {
             runner.tally.cancelled.one_more();
         }
-        // The reader may be waiting for the space of this key.
+        // The reader thread may be waiting for the space that this key occupied.
         runner.keys.notify_changed();
         cancelled
     }
@@ -122,7 +124,7 @@ impl Control<Key> for RunControl {
     }
 
     fn run_now(&self, key: &Key, priority: i32) -> bool {
-        // The key's failures still count, because the queue of a run does not count them.
+        // The failures of the key stay, because `failing` counts them and not the queue.
         Control::run_now(&self.0.keys.queue, key, priority)
     }
 
@@ -158,9 +160,9 @@ impl Control<Key> for RunControl {
         runner.note_run_end().await;
     }
 
-    /// Stops or resumes the starts of commands. A run that stops starts no commands.
+    /// Pauses or resumes the starts of commands. Returns false without an effect if the program is stopping.
     fn set_paused(&self, paused: bool) -> bool {
-        // A resume must not undo the stop of the run.
+        // A resume would restart the deliveries that the stop has paused.
         let runs = !self.0.is_stopping();
         match paused {
             true if runs => self.0.keys.queue.pause(),

@@ -1,4 +1,4 @@
-//! The progress line.
+//! The progress line on standard error.
 
 use std::collections::VecDeque;
 use std::io::{self, IsTerminal};
@@ -13,25 +13,25 @@ use crate::duration::{format_exact, shown};
 use crate::key::escaped;
 use crate::runner::Runner;
 
-/// The form of the progress.
+/// How the progress is shown.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Progress {
     Not,
-    /// A line that stays below all other lines of the terminal.
+    /// One line, which stays below all other lines of the terminal and is updated in place.
     Bar,
-    /// A line every 10 seconds, for files and pipes.
+    /// A new line every 10 seconds, for files and pipes.
     Lines,
 }
 
 impl Progress {
-    /// Chooses the form. `is_terminal` is true if standard error is a terminal.
+    /// Chooses how the progress is shown. `is_terminal` is true if standard error is a terminal.
     pub(crate) fn choose_form(
         when: args::Progress,
         output: args::Output,
         is_terminal: bool,
     ) -> Self {
         match when {
-            // Output that commands write directly would break the line.
+            // With `--output inherit`, commands write directly to the terminal, and would break the progress line.
             args::Progress::Auto if is_terminal && output != args::Output::Inherit => Self::Bar,
             args::Progress::Auto | args::Progress::Never => Self::Not,
             args::Progress::Always if is_terminal => Self::Bar,
@@ -40,16 +40,16 @@ impl Progress {
     }
 }
 
-/// Measures the runs per second over the last few seconds.
+/// Measures the number of completed runs per second, over the last [`WINDOW`].
 #[derive(Debug, Default)]
 pub(crate) struct Meter(VecDeque<(Instant, u64)>);
 
-/// The time that the rate covers, and the time between two lines of progress.
+/// The period over which the rate is measured. Also the time between two lines of [`Progress::Lines`].
 const WINDOW: Duration = Duration::from_secs(10);
 
 impl Meter {
-    /// Records that `runs` runs had completed at `now`, and returns the rate. The newest record from before the window
-    /// also counts, so that the rate covers at least the window.
+    /// Records that `runs` runs had completed at `now`, and returns the rate in runs per second. The newest record
+    /// from before the window is kept as the first point, so that the rate covers at least a whole window.
     fn runs_per_second(&mut self, start: Instant, now: Instant, runs: u64) -> f64 {
         while self.0.get(1).is_some_and(|&(at, _)| now.saturating_duration_since(at) >= WINDOW) {
             self.0.pop_front();
@@ -57,19 +57,18 @@ impl Meter {
         let &(from, before) = self.0.front().unwrap_or(&(start, 0));
         self.0.push_back((now, runs));
         let seconds = now.saturating_duration_since(from).as_secs_f64();
-        // The first call may happen at the instant of the start.
+        // The first call may happen at the same instant as `start`.
         if seconds > 0.0 { runs.saturating_sub(before) as f64 / seconds } else { 0.0 }
     }
 }
 
 impl Runner {
-    /// Returns the progress on one line.
+    /// Returns the whole progress on one line.
     pub(crate) fn progress_line(&self, meter: &mut Meter) -> String {
         self.progress_parts(meter).join(", ")
     }
 
-    /// Returns the parts of the progress. The most important parts come first, because a narrow terminal shows only
-    /// these.
+    /// Returns the parts of the progress, the most important part first. A narrow terminal shows only the first parts.
     fn progress_parts(&self, meter: &mut Meter) -> Vec<String> {
         let (queue, tally) = (&self.keys.queue, &self.tally);
         let done = tally.runs.succeeded.get();
@@ -79,14 +78,15 @@ impl Runner {
         let states = queue.states();
         let mut parts = Vec::new();
         if self.keys.leases.is_some() || self.hooks.is_some() {
-            // The total is unknown, because other keys are in the store or the number of changes is unknown.
+            // The total is unknown. Other keys may be in the store, or later changes may add keys.
             parts.push(format!("{done} done"));
         } else {
             let (finished, left) = (done + given_up, states.total() as u64);
             let is_total = self.keys.has_input_ended();
             let more = if is_total { "" } else { "+" };
             parts.push(format!("{finished}/{}{more} done", finished + left));
-            // Without the total, no time is estimated, because the estimate would be too low.
+            // Until the input ends, the number of keys is unknown, and an estimate from the keys so far would be too
+            // low.
             let left = if is_total { left } else { 0 };
             parts.extend(
                 time_left(self.started.elapsed(), finished, left)
@@ -103,7 +103,7 @@ impl Runner {
             parts.push(format!("{given_up} given up"));
         }
         if self.keys.leases.is_none() {
-            // Some of the dirty keys are in flight, and run once more afterwards.
+            // Dirty keys are in flight, and also run once more afterwards. The number of waiting keys leaves them out.
             let waiting = queue.waiting();
             let retries = Some(states.backing_off).filter(|&retries| retries > 0);
             let retries = retries.map(|retries| format!("{retries} for a retry"));
@@ -123,7 +123,7 @@ impl Runner {
         parts
     }
 
-    /// Shows the progress until it is aborted.
+    /// Shows the progress. The task runs until it is aborted.
     pub(crate) async fn show_progress(self: Arc<Self>) {
         let mut meter = Meter::default();
         let (progress, output) = (self.config.progress, self.config.commands.output);
@@ -131,7 +131,7 @@ impl Runner {
             Progress::Not => {}
             Progress::Bar => {
                 loop {
-                    // The delay prevents a progress line in a run that completes immediately.
+                    // The first progress line comes after a delay, so that a program with little work shows none.
                     tokio::time::sleep(Duration::from_millis(250)).await;
                     if in_foreground() {
                         let parts = self.progress_parts(&mut meter);
@@ -147,8 +147,8 @@ impl Runner {
     }
 }
 
-/// Estimates the time until no key is left, in whole seconds, from the time that the completed keys took. Returns
-/// `None` if the estimate has no meaning.
+/// Estimates the time until no key is left, in whole seconds. It assumes that the remaining keys take as long as the
+/// completed ones. Returns `None` if no key has completed or none is left.
 fn time_left(elapsed: Duration, finished: u64, left: u64) -> Option<Duration> {
     if finished == 0 || left == 0 {
         return None;
@@ -157,7 +157,8 @@ fn time_left(elapsed: Duration, finished: u64, left: u64) -> Option<Duration> {
     Some(Duration::from_secs(seconds.ceil() as u64))
 }
 
-/// Joins the first parts that fit in a terminal of this width. A character of double width may be cut.
+/// Joins as many of the first parts as fit in `columns` columns. Each character counts as one column, so text with
+/// characters of double width may be cut.
 fn join_fitting(parts: &[String], columns: usize) -> String {
     let mut line = String::new();
     let mut width = 0;
@@ -173,13 +174,13 @@ fn join_fitting(parts: &[String], columns: usize) -> String {
     line
 }
 
-/// Returns the current width of the terminal.
+/// Returns the current width of the terminal, in columns.
 fn terminal_columns() -> usize {
     let size = tcgetwinsize(io::stderr()).ok().filter(|size| size.ws_col > 0);
     size.map_or(usize::MAX, |size| size.ws_col.into())
 }
 
-/// Returns true if this process is in the foreground. Otherwise a shell uses the terminal.
+/// Returns true if this process is in the foreground of its terminal. In the background, the shell uses the terminal.
 fn in_foreground() -> bool {
     tcgetpgrp(io::stderr()).is_ok_and(|group| group == getpgrp())
 }
@@ -226,7 +227,7 @@ mod tests {
             (37, "5/11 done, 1 running"),
             (20, "5/11 done, 1 running"),
             (19, "5/11 done"),
-            // The other parts are cut.
+            // The parts after the first one do not fit.
             (3, "5/11 done"),
         ] {
             assert_eq!(join_fitting(&parts, columns), line, "{columns}");

@@ -1,4 +1,4 @@
-//! `--rate`: the rate at which commands start, for all keys together.
+//! `--rate`: limits how often commands start, for all keys together.
 
 use std::time::Duration;
 
@@ -7,18 +7,20 @@ use tokio::sync::{Mutex, MutexGuard, Notify};
 
 use crate::key::KeyQueue;
 
-/// Grants turns to start a command, one at a time. Keys that wait for a turn stay in the queue.
+/// Grants slots the right to start a command, one slot at a time. While a slot waits, the key that it will take is
+/// still in the queue.
 #[derive(Debug)]
 pub(crate) struct Rate {
     every: Duration,
     burst: u32,
-    /// The time until which the starts so far use up the rate.
+    /// The sum of the starts so far, as a time: each start moves this time forward by `every`. A start is permitted
+    /// while this time is at most `burst - 1` intervals ahead of now.
     paid_until: Mutex<Time>,
     /// Notified when the queue may be empty and closed.
     look: Notify,
 }
 
-/// The right to start a command now.
+/// The right of a slot to start one command now.
 #[derive(Debug)]
 pub(crate) struct Turn<'a> {
     every: Duration,
@@ -30,10 +32,10 @@ impl Rate {
         Self { every, burst, paid_until: Mutex::new(Time::ZERO), look: Notify::new() }
     }
 
-    /// Waits until a command may start. The next turn is granted after this one is used or dropped. Returns `None` when
-    /// no key is left that could use a turn.
+    /// Waits until a command may start. The next caller gets a turn after this turn is used or dropped. Returns `None`
+    /// when no key is left that could use a turn.
     pub(crate) async fn wait_for_turn(&self, queue: &KeyQueue) -> Option<Turn<'_>> {
-        // The lock is the turn. The lock is fair, so slots receive turns in the order of their requests.
+        // The holder of the lock has the turn. The lock is fair, so slots get turns in the order of their requests.
         let paid_until = self.paid_until.lock().await;
         loop {
             let now = queue.now();
@@ -44,21 +46,24 @@ impl Rate {
             if queue.is_closed() && queue.records() == 0 {
                 return None;
             }
-            // A change between the check and this line has stored a notification.
+            // If the queue changed after the check above, the notification is stored, and this wait returns
+            // immediately.
             let _ = tokio::time::timeout(wait, self.look.notified()).await;
         }
     }
 
-    /// The caller must call this after a key has left the queue, and when the queue is closed.
+    /// Wakes the slot that waits for a turn. The caller must call this after a key has left the queue, and when the
+    /// queue is closed.
     pub(crate) fn notify_changed(&self) {
         self.look.notify_one();
     }
 }
 
 impl Turn<'_> {
-    /// Uses the turn: a command starts.
+    /// Records that a command starts at `now`.
     pub(crate) fn use_up(mut self, now: Time) {
-        // Time without starts does not permit more starts than the burst.
+        // A time in the past is raised to `now`. Otherwise, a long period without starts would permit more starts than
+        // the burst.
         *self.paid_until = (*self.paid_until).max(now) + self.every;
     }
 }
@@ -72,8 +77,8 @@ fn time_to_turn(paid_until: Time, now: Time, every: Duration, burst: u32) -> Dur
 mod tests {
     use super::*;
 
-    /// Returns the times of starts that are requested at the times `wanted`, in seconds, at a rate of one start per ten
-    /// seconds.
+    /// Returns the times of the permitted starts, in seconds, at a rate of one start per ten seconds. `wanted`
+    /// contains the times at which the starts are requested, in seconds.
     fn starts(burst: u32, wanted: &[u64]) -> Vec<u64> {
         let second = Duration::from_secs(1);
         let (mut paid_until, mut now) = (Time::ZERO, Time::ZERO);

@@ -1,4 +1,4 @@
-//! The thread that reads keys and adds them.
+//! The thread that reads records from the input and applies them to the queue.
 
 use std::sync::Arc;
 
@@ -11,10 +11,11 @@ use crate::input::{Bad, Change, ChangeSink, Why, read_changes};
 use crate::output::summary::counted;
 use crate::runner::Runner;
 
-/// The sink that adds keys to the queue in memory.
+/// Applies the changes that the reader thread reads to the queue in memory.
 pub(crate) struct LocalSink {
     runner: Arc<Runner>,
-    /// An upper bound of the held keys. Only the reader thread adds keys.
+    /// An upper bound of the number of held keys. Keys that clients of the dashboard have added since the last call of
+    /// `make_room` are left out.
     held: usize,
 }
 
@@ -26,7 +27,7 @@ impl LocalSink {
 
 impl ChangeSink for LocalSink {
     fn take_change(&mut self, change: Change<'_>) -> Result<bool, Why> {
-        // Only the first record has an effect.
+        // `set` has an effect only at the first record.
         let _ = self.runner.has_record.set(true);
         Ok(self.runner.take_change(change, &mut self.held))
     }
@@ -40,7 +41,7 @@ impl ChangeSink for LocalSink {
     }
 }
 
-/// Starts the thread. The receiver is notified when the thread stops.
+/// Starts the reader thread. The returned receiver is notified when the thread stops.
 pub(crate) fn spawn_reader(
     runner: &Arc<Runner>,
     input: Input,
@@ -52,14 +53,14 @@ pub(crate) fn spawn_reader(
         .name("reader".to_owned())
         .spawn(move || {
             read_input(&runner, input, &mut sink);
-            // The result is ignored, because without a receiver no task waits.
+            // If the receiver was dropped, no task waits for the thread, so the result is ignored.
             let _ = stopped.send(());
         })
         .map_err(|error| Refusal::failure(error.to_string()))?;
     Ok(has_stopped)
 }
 
-/// Reads until the end of the input or the stop of the run, and closes the queue.
+/// Reads the input until it ends or the program stops, and then closes the queue.
 fn read_input(runner: &Runner, input: Input, sink: &mut dyn ChangeSink) {
     let _close = Close(runner);
     if input.is_terminal {
@@ -73,13 +74,13 @@ fn read_input(runner: &Runner, input: Input, sink: &mut dyn ChangeSink) {
             runner.output.say_blocking(&format!("the input cannot be read: {error}"));
         }
     }
-    // All records so far are applied before the queue is closed, even after a read error.
+    // All records that were read are applied before the queue is closed, even after a read error.
     sink.apply_pending();
     sink.end_input();
 }
 
 impl Runner {
-    /// Applies the change that a record asks for. Returns false if the run stops.
+    /// Applies one change of the input to the queue. Returns false if the program is stopping.
     pub(crate) fn take_change(&self, change: Change<'_>, held: &mut usize) -> bool {
         match change {
             Change::Add(key, options) => {
@@ -92,11 +93,12 @@ impl Runner {
                         self.output.say_blocking(&why);
                     });
                 }
-                // The stop may have interrupted the wait for space.
+                // `make_room` also returns when the program stops.
                 if self.is_stopping() {
                     return false;
                 }
-                // An add at an exact time replaces the backoff.
+                // An add with `Merge::Exactly` sets the due time, even of a key that backs off, so the earlier
+                // failures are forgotten.
                 if options.merge == Merge::Exactly {
                     self.keys.failing.forget_key(&key);
                 }
@@ -118,7 +120,7 @@ impl Runner {
         true
     }
 
-    /// Forgets the failures and the backoff of a key.
+    /// Forgets the failures of a key, so that its next backoff is the shortest one.
     #[cfg(feature = "kube")]
     pub(crate) fn end_backoff(&self, key: &[u8]) {
         self.keys.queue.forget(&key.into());
@@ -131,13 +133,14 @@ impl Runner {
     }
 }
 
-/// Closes the queue when the thread stops, even after a panic. Otherwise, the run would never end.
+/// Closes the queue when the reader thread stops, even after a panic. Without this, the program would wait for more
+/// keys forever.
 struct Close<'a>(&'a Runner);
 
 impl Drop for Close<'_> {
     fn drop(&mut self) {
         self.0.keys.close_queue();
-        // This has no effect after a record.
+        // `set` has no effect if a record was read before.
         let _ = self.0.has_record.set(false);
     }
 }

@@ -1,9 +1,9 @@
-//! The leases of keys of a queue in a store or at a server, which other processes also work on. The queue there decides
-//! whether and when a failed key runs again.
+//! The leases of keys in a remote queue: a queue in a store or at a server, which other processes also work on. The
+//! remote queue decides whether and when a failed key runs again.
 //!
-//! `requeue::workers::WorkQueue` cannot represent these queues and one in memory. The summary, `--halt` and the dead
-//! letters need to know whether the queue recorded the outcome and parked the key, but `WorkItem::complete` does not
-//! return this.
+//! `requeue::workers::WorkQueue` cannot be used as the common interface of remote queues and a queue in memory. The
+//! summary, `--halt` and the dead letters need to know whether the queue recorded the outcome and parked the key.
+//! `WorkItem::complete` does not return this.
 
 use std::collections::HashMap;
 
@@ -34,16 +34,16 @@ impl Remote {
         }
     }
 
-    /// Stops when no process has keys left.
+    /// Closes the queue for this process when no process has keys left.
     pub(super) fn shut_down_when_idle(&self) {
         match self {
             Self::Store(queue) => queue.shut_down_when_idle(),
-            // A server decides this for each claim.
+            // The server answers each claim by this rule, so the client does nothing.
             Self::Server(_) => {}
         }
     }
 
-    /// Stops the claims, and waits until the queue has recorded all outcomes.
+    /// Stops the claims of keys, and waits until the remote queue has recorded all outcomes.
     async fn shut_down(&self) {
         match self {
             Self::Store(queue) => {
@@ -57,7 +57,7 @@ impl Remote {
         }
     }
 
-    /// Returns true if the queue was dropped, or the server has refused to deliver keys.
+    /// Returns true if the queue was dropped from the store, or if the server has refused to deliver keys.
     pub(super) fn has_failed(&self) -> bool {
         match self {
             Self::Store(queue) => queue.is_dropped(),
@@ -66,7 +66,7 @@ impl Remote {
     }
 }
 
-/// A key that is leased for one run.
+/// A key that this process has leased for one run.
 #[derive(Debug)]
 pub(crate) enum Lease {
     Store(Box<requeue_store::Item>),
@@ -123,7 +123,7 @@ impl Lease {
         }
     }
 
-    /// Waits until the lease is lost, or the run is cancelled.
+    /// Waits until the lease is lost or the run is cancelled.
     pub(super) async fn stopped(&self) {
         match self {
             Self::Store(item) => tokio::select! {
@@ -134,7 +134,7 @@ impl Lease {
         }
     }
 
-    /// Sets the output, which the remote queue keeps if the run fails.
+    /// Sets the command's output. The remote queue stores it if the run fails.
     pub(super) fn set_output(&mut self, output: &str) {
         match self {
             Self::Store(item) => item.set_output(output),
@@ -142,8 +142,8 @@ impl Lease {
         }
     }
 
-    /// Completes the delivery. Returns true if this completion parked the key. The lease ends even if the future is
-    /// dropped after its first poll.
+    /// Completes the delivery. Returns true if this completion parked the key. If the future is dropped after its
+    /// first poll, the lease still ends.
     pub(super) async fn complete(self, outcome: &Outcome) -> Result<bool, String> {
         let (error, exit_status) = match outcome {
             Outcome::Failed { exit, .. } => (outcome.error(), *exit),
@@ -160,7 +160,7 @@ impl Lease {
                 let (action, gives_up) = match outcome {
                     Outcome::Succeeded => (WorkAction::Complete, false),
                     Outcome::Failed { is_final, .. } => (WorkAction::Fail, *is_final),
-                    // The server knows that the run was cancelled.
+                    // The server already knows that the run was cancelled, so a release is enough.
                     Outcome::Cancelled(_) | Outcome::Interrupted => (WorkAction::Release, false),
                 };
                 lease.end(action, End { error, exit_status, gives_up }).await
@@ -168,16 +168,17 @@ impl Lease {
         }
     }
 
-    /// Returns a key whose run has not begun.
+    /// Gives the key back to the remote queue. The caller must not have started its run.
     async fn release(self) {
-        // The result is ignored, because a lost lease needs no release.
+        // The result is ignored. If the lease was lost, the key no longer needs a release.
         match self {
             Self::Store(item) => _ = item.complete(Completion::Release).await,
             Self::Server(lease) => _ = lease.end(WorkAction::Release, End::default()).await,
         }
     }
 
-    /// Begins the span of the run. A server does not return the trace context of an add.
+    /// Begins the span of the run. A key of a server has no span, because the server does not send the trace context
+    /// of an add.
     #[cfg(feature = "opentelemetry")]
     fn start_span(&self) -> Option<requeue::trace::RunSpan> {
         match self {
@@ -187,15 +188,15 @@ impl Lease {
     }
 }
 
-/// The keys that this process has parked without a run, because the lease of their last run expired. Each entry
-/// contains the number of attempts and the reason.
+/// The keys that this process has parked without a run, because the lease of their last allowed run expired. Each
+/// entry contains the key, the number of attempts and the reason.
 pub(crate) type ExpiredKeys = mpsc::UnboundedReceiver<(Key, u32, String)>;
 
-/// A key in flight.
+/// A key in flight in this process.
 #[derive(Debug)]
 pub(crate) struct Job {
     pub(crate) item: Item<'static, Key>,
-    /// `None` for a key of the queue in memory.
+    /// The lease of the key. `None` for a key of the queue in memory.
     pub(crate) lease: Option<Lease>,
 }
 
@@ -214,7 +215,8 @@ impl Job {
     }
 }
 
-/// The leases of the keys in the local queue. Each slot leases a key into that queue, and takes a key from it.
+/// The leases of the keys in the local queue. Each slot first leases a key from the remote queue, puts the key into
+/// the local queue, and then takes a key from the local queue.
 #[derive(Debug)]
 pub(crate) struct Leases {
     pub(super) remote: Remote,
@@ -226,20 +228,22 @@ impl Leases {
         Self { remote, waiting: Mutex::default() }
     }
 
-    /// Leases a key into the local queue. Returns `None` when no more keys will come.
+    /// Leases one key and adds it to the local queue. Returns `None` when the remote queue delivers no more keys.
     pub(super) async fn lease_into(&self, queue: &KeyQueue) -> Option<()> {
         loop {
             let lease = self.remote.get().await?;
             let key = lease.key();
-            // The lock is held until the key is added, so that the slot that takes the key finds its lease.
+            // The lock is held until the key is in the local queue. The slot that takes the key then always finds its
+            // lease.
             let mut waiting = self.waiting.lock();
-            // This may replace an earlier lease of the key, which was lost.
+            // If this replaces an earlier lease of the same key, that lease was lost.
             waiting.insert(key.clone(), lease);
             match queue.add(key) {
-                // A key whose command still runs here waits for the end of that command.
+                // A key whose earlier command still runs in this process becomes dirty. It runs when that command has
+                // exited.
                 Added::New | Added::Dirty => return Some(()),
                 added if !added.is_accepted() => return None,
-                // The key is already in the queue.
+                // The key is already in the local queue, so the loop leases another one.
                 _ => {}
             }
         }
@@ -249,9 +253,10 @@ impl Leases {
         self.waiting.lock().remove(key)
     }
 
-    /// Releases all keys whose commands have not started, and waits until the remote queue has received them.
+    /// Releases all leased keys whose commands have not started. Waits until the remote queue has recorded the
+    /// releases.
     pub(super) async fn release_all(&self) {
-        // The lock is not held during the releases, because each of them waits for the remote queue.
+        // Each release waits for the remote queue, so the lock is not held during the releases.
         let waiting: Vec<_> = self.waiting.lock().drain().collect();
         for (_, lease) in waiting {
             lease.release().await;

@@ -12,11 +12,11 @@ use requeue::{Completion, Item, Time};
 use crate::key::Key;
 use crate::process::run_input::Past;
 
-/// The keys with failures. An entry is removed when its key succeeds or is given up, so that there are never more
-/// entries than held keys.
+/// The keys with failures. An entry is removed when its key succeeds or is given up, so there are never more entries
+/// than held keys.
 #[derive(Debug)]
 pub(crate) struct FailingKeys {
-    /// The number of retries, or `None` for no limit.
+    /// The maximum number of retries of a key. `None` means no limit.
     retries: Option<u32>,
     inner: Mutex<Inner>,
 }
@@ -29,25 +29,26 @@ struct Inner {
 
 #[derive(Clone, Copy, Debug, Default)]
 struct State {
-    /// The number of failures that count.
+    /// The number of counted failures.
     failures: u32,
-    /// The end of the backoff. A failure before that time does not count, because an add has made the run start early.
+    /// The end of the backoff. If an add makes the key run before this time, a failure of that run is not counted.
     until: Time,
     last_exit: i32,
 }
 
-/// The consequence of a failure.
+/// The result of a failure for its key.
 #[derive(Debug)]
 #[must_use]
 pub(crate) enum Verdict {
-    /// The key waits in the queue for its retry.
+    /// The key is in the queue, and waits for its retry.
     Retried { attempt: u32, delay: Duration },
-    /// The key has no retries left.
+    /// The key has used all its retries. The caller must complete the item.
     GivenUp { item: Item<'static, Key>, attempts: u32 },
 }
 
 impl FailingKeys {
-    /// Backoffs grow from `base` to `longest`. `seed` determines the jitter of the backoffs.
+    /// Creates an empty collection. Backoffs grow from `base` to `longest`. `seed` determines the jitter of the
+    /// backoffs.
     pub(crate) fn new(retries: Option<u32>, base: Duration, longest: Duration, seed: u64) -> Self {
         let limiter = BackoffLimiter::with_hasher(base, longest, RandomState::new()).seed(seed);
         Self { retries, inner: Mutex::new(Inner { keys: HashMap::new(), limiter }) }
@@ -69,7 +70,8 @@ impl FailingKeys {
         }
     }
 
-    /// Counts a failure at `now`. Retries the key after its backoff, unless it has no retries left.
+    /// Counts a failure at `now`. If the key has retries left, completes the item, so that the key runs again after
+    /// its backoff.
     pub(crate) fn count_failure(
         &self,
         item: Item<'static, Key>,
@@ -78,18 +80,19 @@ impl FailingKeys {
     ) -> Verdict {
         let mut inner = self.inner.lock();
         let before = inner.keys.get(item.key()).copied().unwrap_or_default();
-        // An add may start the key before its backoff is over. A failure of such an early run is not counted.
+        // An add can start the key before its backoff is over. A failure of this early run is not counted.
         let counts = now >= before.until;
         let failures = before.failures.saturating_add(counts.into());
         if self.retries.is_some_and(|retries| failures > retries) {
-            // The entry is removed, so that the next add begins without failures.
+            // The entry is removed, so that the key has no failures when it is added again.
             inner.keys.remove(item.key());
             inner.limiter.forget(item.key());
             return Verdict::GivenUp { item, attempts: failures };
         }
         let until = if counts { now + inner.limiter.delay(item.key(), now) } else { before.until };
         inner.keys.insert(item.key().clone(), State { failures, until, last_exit });
-        // The lock is still held, so the next run, which may start immediately, finds this failure counted.
+        // The item is completed under the lock. The next run may start immediately, and it then waits for the lock and
+        // sees this failure.
         let delay = until.since(now);
         item.complete(Completion::RetryAfter(delay));
         Verdict::Retried { attempt: before.failures.saturating_add(1), delay }

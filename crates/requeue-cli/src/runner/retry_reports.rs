@@ -1,4 +1,4 @@
-//! Messages about failed attempts of keys that run again, limited to a few per second.
+//! The messages about failed attempts whose keys run again. At most [`MOST`] of them are written per second.
 
 use std::time::{Duration, Instant};
 
@@ -11,15 +11,16 @@ use crate::key::{Key, escaped};
 use crate::output::summary::counted;
 use crate::runner::Runner;
 
-/// The maximum number of messages in a window. Further failures are counted, and reported together.
+/// The maximum number of messages in one window. Further failures in the window are counted, and reported as one
+/// number.
 const MOST: u32 = 10;
 const WINDOW: Duration = Duration::from_secs(1);
 
-/// The messages of the current window.
+/// The state that limits the messages of the current window.
 #[derive(Debug, Default)]
 pub(super) struct RetryReports {
     window: Mutex<Window>,
-    /// Notified when a message is omitted.
+    /// Notified each time a message is omitted.
     omitted: Notify,
 }
 
@@ -31,12 +32,12 @@ struct Window {
 }
 
 impl Window {
-    /// Returns true if a message may be written at `now`. Otherwise, counts the message as omitted.
+    /// Returns true if a message may be written at `now`. Otherwise, adds one to the number of omitted messages.
     fn admits(&mut self, now: Instant) -> bool {
         if self.start.is_none_or(|start| now.saturating_duration_since(start) >= WINDOW) {
             (self.start, self.said) = (Some(now), 0);
         }
-        // Omitted messages are counted, so that their number can be reported.
+        // `say_omitted` later reports the number of omitted messages.
         let admits = self.said < MOST;
         if admits {
             self.said += 1;
@@ -47,18 +48,18 @@ impl Window {
     }
 }
 
-/// The time of the next run after a failed attempt.
+/// The time at which a key runs next after a failed attempt.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Again {
     After(Duration),
-    /// The store has computed the backoff.
+    /// After a backoff that the store has computed. This process does not know its length.
     Backoff,
-    /// The key was added during the attempt.
+    /// Immediately, because the key was added during the attempt.
     Added,
 }
 
 impl Runner {
-    /// Reports a failed attempt of a key that runs again.
+    /// Reports a failed attempt of a key that will run again.
     pub(super) async fn report_retry(&self, key: &Key, attempt: u32, why: &str, again: Again) {
         if self.config.progress == Progress::Never {
             return;
@@ -79,7 +80,7 @@ impl Runner {
         self.output.say(&format!("{key}: attempt {attempts} failed ({why}), {again}")).await;
     }
 
-    /// Reports the number of omitted messages at the end of each window, until the task is aborted.
+    /// Reports the number of omitted messages at the end of each window. The task runs until it is aborted.
     pub(super) async fn report_omitted(self: std::sync::Arc<Self>) {
         loop {
             self.reports.omitted.notified().await;
@@ -88,7 +89,7 @@ impl Runner {
         }
     }
 
-    /// Reports the number of messages that were omitted since the last report.
+    /// Reports the number of messages that were omitted since the last call.
     pub(super) async fn say_omitted(&self) {
         let omitted = std::mem::take(&mut self.reports.window.lock().omitted);
         if omitted > 0 {

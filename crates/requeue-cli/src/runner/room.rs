@@ -1,10 +1,10 @@
-//! Space for another key: the reader waits here while the program holds `--max-keys` keys.
+//! Lets the reader thread wait for space while the program already holds `--max-keys` keys.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use parking_lot::{Condvar, Mutex};
 
-/// A condition variable that costs little while no thread waits.
+/// A condition variable that is cheap to notify while no thread waits.
 #[derive(Debug, Default)]
 pub(super) struct Room {
     is_waiting: AtomicBool,
@@ -16,23 +16,24 @@ pub(super) struct Room {
 impl Room {
     pub(super) fn wait_while(&self, mut is_full: impl FnMut() -> bool) {
         let mut guard = self.lock.lock();
-        // The flag is set before `is_full` is evaluated. A thread that changes the result afterwards finds the flag
-        // set, because the queue is locked and unlocked in between.
+        // The flag is set before `is_full` is evaluated. Both that evaluation and each change lock the queue. A thread
+        // that makes space after the evaluation therefore sees the flag.
         self.is_waiting.store(true, Ordering::SeqCst);
         self.changed.wait_while(&mut guard, |()| is_full());
         self.is_waiting.store(false, Ordering::SeqCst);
     }
 
-    /// Records that there is no space. Returns true the first time.
+    /// Records that there was no space. Returns true at the first call.
     pub(super) fn is_first_wait(&self) -> bool {
         !self.was_full.swap(true, Ordering::Relaxed)
     }
 
-    /// The caller must call this after a key has completed, and when the run stops.
+    /// Wakes the waiting thread. The caller must call this after a key has completed, and when the program stops.
     pub(super) fn notify_changed(&self) {
-        // The accesses have a single order, so either this load finds the flag set, or the waiter finds the change.
+        // All these accesses have one total order. Either this load sees the flag, or the waiting thread sees the
+        // change.
         if self.is_waiting.load(Ordering::SeqCst) {
-            // The waiter holds the lock from its check to its sleep, so the notification is not lost.
+            // The waiting thread holds the lock from its check until it sleeps, so it does not miss the notification.
             let _guard = self.lock.lock();
             self.changed.notify_all();
         }

@@ -1,4 +1,4 @@
-//! The signal loop: acts on signals, and on the closing of standard output, during a run.
+//! The task that responds to signals and to the closing of standard output while the program runs commands.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,12 +13,12 @@ use crate::process::signals::{self, Level, Request, Signals};
 use crate::runner::Runner;
 use crate::runner::progress::Meter;
 
-/// The time from SIGCHLD to the search for stopped commands. The delay lets one search cover many commands that exit at
-/// the same time.
+/// The time from a SIGCHLD to the search for commands that the terminal has stopped. One search then serves many
+/// commands that exit at about the same time.
 const LOOK: Duration = Duration::from_millis(50);
 
 impl Runner {
-    /// Acts on signals, and on the closing of standard output, until the program ends.
+    /// Responds to signals and to the closing of standard output, until the program ends.
     pub(super) async fn signal_loop(self: Arc<Self>, mut signals: Signals) {
         let mut level = Level::Running;
         let mut is_open = true;
@@ -36,7 +36,8 @@ impl Runner {
                             }
                             _ => level.next(),
                         };
-                        // The message contains the number of commands that receive the signal.
+                        // The number is read before the stop, so that the message says how many commands receive the
+                        // signal.
                         let running = self.keys.queue.states().in_flight;
                         self.stop(level);
                         if level > before && running > 0 {
@@ -48,7 +49,8 @@ impl Runner {
                     Request::Continue => self.commands.groups.signal_all(Signal::CONT),
                     Request::Report => self.output.hint(&self.progress_line(&mut meter)),
                     Request::Children => {
-                        // The first exit sets the time, so that a series of exits cannot postpone it.
+                        // The first exit sets the time of the search. Later exits do not move it, so a series of exits
+                        // cannot postpone it.
                         look_at.get_or_insert_with(|| Instant::now() + LOOK);
                     }
                 },
@@ -65,7 +67,7 @@ impl Runner {
         }
     }
 
-    /// Reports the effect of a signal on the commands in flight.
+    /// Tells the user how a signal affects the commands in flight.
     fn report_signal(&self, signal: i32, level: Level, running: usize) {
         let name = signal_name(signal).unwrap_or("SIGTERM");
         let commands = counted(running as u64, "command");
@@ -81,17 +83,17 @@ impl Runner {
         });
     }
 
-    /// Stops all commands and then the program. Continues the commands when the program is continued.
+    /// Suspends all commands and then the program itself. When the program is continued, continues the commands.
     async fn suspend_all(&self) {
         // The progress line is removed, because the shell will write to the terminal.
         let cleared = async {
             self.output.clear_progress().await;
             self.output.flush().await;
         };
-        // A paused reader of standard error must not prevent the stop.
+        // A reader of standard error that has stopped reading must not prevent the suspension.
         let _ = tokio::time::timeout(Duration::from_millis(100), cleared).await;
-        // The first process of a container ignores a stop signal from inside the container. In this case, the commands
-        // are continued immediately.
+        // The kernel ignores a stop signal that the first process of a container sends to itself. In this case, the
+        // commands continue immediately.
         self.commands.groups.stop_while(|| self.commands.clock.pause_during(signals::stop_process));
     }
 }

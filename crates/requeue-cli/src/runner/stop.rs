@@ -1,4 +1,5 @@
-//! Shutdown of a run: its level, the signal that caused it, and the end of the reading.
+//! The shutdown of the program: its level, the signal that caused it, and the handle that stops the reading of the
+//! input.
 
 use std::io::PipeWriter;
 use std::sync::OnceLock;
@@ -10,19 +11,20 @@ use tokio::sync::watch;
 use crate::exit::Exit;
 use crate::process::signals::Level;
 
-/// The state of the stop. The level only rises.
+/// The state of the shutdown. Its level only rises.
 #[derive(Debug, Default)]
 pub(super) struct Stop {
     level: watch::Sender<Level>,
-    /// The first signal. At the end, the program kills itself with this signal.
+    /// The first signal that requeue received. At its end, the program kills itself with this signal, so that its
+    /// parent sees the cause.
     pub(super) signal: OnceLock<i32>,
-    /// The reason why the command cannot be run, as the exit code of the program.
+    /// The exit code of the program. Set if the command's program does not exist or cannot be executed.
     pub(super) no_program: OnceLock<Exit>,
-    /// Stops the reading of the input when it is dropped.
+    /// The write end of a pipe. When it is dropped, the reader thread stops reading the input.
     input: Mutex<Option<PipeWriter>>,
     /// True if the last command has completed.
     is_over: AtomicBool,
-    /// True if standard output was closed before the run was over.
+    /// True if standard output was closed before the last command completed.
     is_cut_off: AtomicBool,
 }
 
@@ -39,36 +41,36 @@ impl Stop {
         self.level.subscribe()
     }
 
-    /// Raises the level, and stops the reading.
+    /// Raises the level to at least `level`, and stops the reading of the input.
     pub(super) fn raise_level(&self, level: Level) {
         self.level.send_if_modified(|now| {
             let rises = level > *now;
             *now = level.max(*now);
             rises
         });
-        // The level is raised first, so that a woken reader finds that the run stops.
+        // The level is raised before the reader thread is woken, so that the thread sees the new level.
         drop(self.input.lock().take());
     }
 
     /// Waits until the level is at least `level`.
     pub(super) async fn wait_for_level(&self, level: Level) {
-        // The sender lives as long as `self`, so the wait cannot fail.
+        // The sender is a field of `self`, so it is not dropped during the wait and the wait cannot fail.
         let _ = self.subscribe().wait_for(|&now| now >= level).await;
     }
 
-    /// The caller must call this after the last command has completed.
+    /// Records that the last command has completed. The caller must call this after that.
     pub(super) fn mark_over(&self) {
-        // The flags guard no other data.
+        // No other data depends on the flags, so relaxed ordering is enough.
         self.is_over.store(true, Ordering::Relaxed);
     }
 
-    /// The caller must call this when it finds standard output closed.
+    /// Records that standard output is closed. The caller must call this when it finds that.
     pub(super) fn cut_off(&self) {
-        // If the output is closed after the last command, no output is lost.
+        // If the output is closed after the last command, no output is lost, so the flag stays unset.
         self.is_cut_off.fetch_or(!self.is_over.load(Ordering::Relaxed), Ordering::Relaxed);
     }
 
-    /// Returns true if standard output was closed before the run was over.
+    /// Returns true if standard output was closed before the last command completed.
     pub(super) fn is_cut_off(&self) -> bool {
         self.is_cut_off.load(Ordering::Relaxed)
     }

@@ -1,4 +1,4 @@
-//! The adds of `requeue add` and `requeue run --store`. Each request adds many keys.
+//! Adds the keys of `requeue add` and `requeue run --store` to a queue. Each request contains many keys.
 
 use std::ffi::OsString;
 use std::io::Write;
@@ -31,23 +31,24 @@ use crate::process::signals::Level;
 use crate::runner::Runner;
 use crate::traces::{attach_own_context, trace_store};
 
-/// The maximum number of keys that are added in one request.
+/// The maximum number of keys in one request.
 const PART: usize = 256;
 
-/// Adds keys in parts. `apply_pending` waits until all keys of the current part are added or refused.
+/// Adds keys in parts: groups of adds that one request contains. `apply_pending` sends the current part, and waits
+/// until all its keys are added or refused.
 struct Adder {
     target: Target,
-    /// The values for records that lack them.
+    /// The values for the fields that a record does not contain.
     unsaid: AddOptions,
     part: Vec<PendingAdd>,
-    /// The keys of the part as the API names them, if a server adds them.
+    /// The keys of the part in the format of the API. Used only if a server adds the keys.
     named: ServerPart<AddedKey>,
     counts: Counts,
-    /// The pattern of `--group-by`, until a key matches it.
+    /// The pattern of `--group-by`. `None` after a key has matched it.
     unmatched: Option<Regex>,
 }
 
-/// An add that is sent together with the other adds of its part.
+/// An add that waits until its part is sent.
 #[derive(PartialEq)]
 struct PendingAdd {
     key: Key,
@@ -58,25 +59,26 @@ struct PendingAdd {
 /// The queue to which the keys are added.
 enum Target {
     Store(Queue),
-    /// A queue that the first valid add creates. If that add has a group, the adds of the queue name their groups.
+    /// A queue that does not exist yet. The first valid add creates it. If that add has a group, the queue takes
+    /// groups from its adds.
     Missing(Place, QueueSettings),
     Server(Server),
 }
 
-/// The outcomes of adds and cancels. The JSON summary has the same names.
+/// The number of adds and cancels by result. The JSON summary uses the field names.
 #[derive(Clone, Copy, Debug, Default, Serialize)]
 struct Counts {
-    /// The sum of the six counts below, one for each result of an add.
+    /// The sum of the next six fields, which contain one number for each result of an add.
     adds: usize,
     new: usize,
     /// Adds of keys that were already pending.
     coalesced: usize,
-    /// Adds of keys in flight, which run once more.
+    /// Adds of keys in flight, which will run once more.
     dirty: usize,
-    /// Adds of keys that back off, and that the queue does not run early.
+    /// Adds of keys that back off. The queue does not run them before the end of the backoff.
     backing_off: usize,
     revived: usize,
-    /// Adds of keys that stay parked because of the queue's settings.
+    /// Adds of parked keys that stay parked, because the queue's settings do not revive them.
     parked: usize,
     cancelled: usize,
     bad_input: usize,
@@ -88,7 +90,8 @@ impl Adder {
         Self { target, unsaid, part, named, counts: Counts::default(), unmatched: pattern }
     }
 
-    /// Returns the warning about a pattern that has matched no key.
+    /// Returns the warning that no key has matched the pattern of `--group-by`. Returns `None` if a key has matched
+    /// it.
     fn unmatched_pattern(&self) -> Option<String> {
         let pattern = escaped(self.unmatched.as_ref()?.as_str().as_bytes());
         Some(format!(
@@ -97,7 +100,7 @@ impl Adder {
         ))
     }
 
-    /// Creates the queue if it is missing. `named` is true if the add has a group.
+    /// Creates the queue if it does not exist. `named` is true if the add has a group.
     async fn create_missing(&mut self, named: bool) -> Result<(), String> {
         if let Target::Missing(place, settings) = &mut self.target {
             settings.groups.set_named(named);
@@ -108,7 +111,7 @@ impl Adder {
         Ok(())
     }
 
-    /// Returns the reason why the queue cannot have the key of a change, or its group.
+    /// Checks that the queue accepts the key and the group of a change. Returns the reason if it does not.
     fn check_change(&self, change: &Change<'_>) -> Result<(), Why> {
         let (Change::Add(key, _) | Change::Cancel(key)) = change;
         let (bytes, most) = (key.len() as u64, Key::MAX_LENGTH);
@@ -126,7 +129,8 @@ impl Adder {
         }
     }
 
-    /// Takes a change whose key was checked. The change is applied now or by [`apply_pending`](Self::apply_pending).
+    /// Takes a change that [`check_change`](Self::check_change) has accepted. A cancel is applied immediately. An add
+    /// is applied by [`apply_pending`](Self::apply_pending).
     async fn take_change(&mut self, change: Change<'_>) -> Result<(), String> {
         match change {
             Change::Add(key, options) => {
@@ -136,7 +140,8 @@ impl Adder {
                     return self.take_for_server(&key, options).await;
                 }
                 let pending = self.pending_add(&key, options);
-                // The adds of a part are sent in any order, so different adds of one key must be in different parts.
+                // The order of the adds within a part is not defined. Two different adds of one key must therefore be
+                // in different parts.
                 let differs = |other: &PendingAdd| other.key == pending.key && *other != pending;
                 if self.part.len() == PART || self.part.iter().any(differs) {
                     self.apply_pending().await?;
@@ -144,7 +149,7 @@ impl Adder {
                 self.part.push(pending);
             }
             Change::Cancel(key) => {
-                // The part may contain an add of the same key.
+                // The current part may contain an earlier add of the key, so it is sent before the cancel.
                 self.apply_pending().await?;
                 let cancelled = match &self.target {
                     Target::Store(queue) => {
@@ -188,7 +193,8 @@ impl Adder {
         }
     }
 
-    /// Fills in the values that a record lacks. The due time of a record replaces both `--after` and `--debounce`.
+    /// Fills in the fields that a record does not contain. If a record has a due time, neither `--after` nor
+    /// `--debounce` applies to it.
     fn with_defaults(&self, options: AddOptions) -> AddOptions {
         let unsaid = &self.unsaid;
         AddOptions {
@@ -202,7 +208,7 @@ impl Adder {
     }
 
     fn pending_add(&self, key: &[u8], options: AddOptions) -> PendingAdd {
-        // Stores keep no reasons.
+        // A store does not record the reason of an add.
         let AddOptions { after, debounce, merge, priority, reason: _, revive, group } =
             self.with_defaults(options);
         let merge = match merge {
@@ -219,12 +225,12 @@ impl Adder {
         PendingAdd { key: Key::from(key), group, add }
     }
 
-    /// Waits until all taken keys are added.
+    /// Sends the adds of the current part, and waits until the queue has added or refused all of them.
     async fn apply_pending(&mut self) -> Result<(), String> {
         let part = std::mem::take(&mut self.part);
         let queue = match &self.target {
             Target::Store(queue) => queue,
-            // A queue that is missing has no pending adds.
+            // The first valid add has created the queue, so a missing queue has no pending adds.
             Target::Missing(..) => return Ok(()),
             Target::Server(_) => {
                 let keys = self.named.take_keys();
@@ -236,7 +242,7 @@ impl Adder {
             None => queue.add_with(key, add).await,
         });
         let mut failed = None;
-        // The adds run concurrently, so that the store sends them in one request.
+        // The adds run concurrently, so that the store combines them into one request.
         for added in join_all(adds).await {
             match added {
                 Ok(added) => self.counts.count_added(added),
@@ -273,7 +279,7 @@ impl Adder {
     }
 }
 
-/// Adds the keys that `requeue run` reads to a store.
+/// Adds the keys that `requeue run` reads to a queue in a store.
 pub(crate) struct Reading {
     runner: Arc<Runner>,
     adder: Adder,
@@ -281,15 +287,16 @@ pub(crate) struct Reading {
 }
 
 impl Reading {
-    /// The caller must be in a runtime.
+    /// The caller must be inside a Tokio runtime.
     pub(crate) fn new(runner: &Arc<Runner>, queue: Queue, pattern: Option<Regex>) -> Self {
-        // As in a queue in memory, an add of a key that was given up runs the key again.
+        // An add revives a parked key. A queue in memory also runs a key again that was given up and is then added.
         let unsaid = AddOptions { revive: Some(true), ..AddOptions::default() };
         let adder = Adder::new(Target::Store(queue), unsaid, pattern);
         Self { runner: Arc::clone(runner), adder, runtime: Handle::current() }
     }
 
-    /// Counts the results, and stops the run if the store fails. Returns false if the run stops.
+    /// Moves the numbers of results to the summary, and stops the program if the store has failed. Returns false if
+    /// the program is stopping.
     fn count_results(&mut self, done: Result<(), String>) -> bool {
         let tally = &self.runner.tally;
         let counts = std::mem::take(&mut self.adder.counts);
@@ -334,7 +341,7 @@ impl ChangeSink for Reading {
     }
 }
 
-/// `requeue add`.
+/// `requeue add`: adds keys from the arguments or the input to a queue.
 pub(crate) fn add(flags: AddFlags) -> Result<Ended, Refusal> {
     let AddFlags { keys, place, after, debounce, priority, revive, re_add: when_early, .. } = flags;
     let AddFlags { parked_add, group, groups, read, summary, server, .. } = flags;
@@ -374,7 +381,7 @@ pub(crate) fn add(flags: AddFlags) -> Result<Ended, Refusal> {
         log::show_events(complain);
         let adder = Adder::new(target, unsaid, settings.groups.pattern());
         let mut adding = Adding { adder, runtime: Handle::current(), failed: None };
-        // This call blocks until the input arrives. Only a signal that kills the process interrupts it.
+        // This call blocks until the input ends. Only a signal that kills the process can interrupt it.
         let added = tokio::task::block_in_place(|| {
             let _context = attach_own_context();
             match keys.is_empty() {
@@ -388,7 +395,7 @@ pub(crate) fn add(flags: AddFlags) -> Result<Ended, Refusal> {
         }
         counts.print_summary(summary, started.elapsed());
         if let Target::Store(queue) = &adding.adder.target {
-            // The shutdown makes this process write its numbers of adds to the store.
+            // At the shutdown, this process writes the number of its adds to the store.
             queue.shut_down();
             queue.settled().await;
         }
@@ -400,11 +407,11 @@ pub(crate) fn add(flags: AddFlags) -> Result<Ended, Refusal> {
     })
 }
 
-/// Adds the keys of `requeue add`.
+/// The state of `requeue add` while it adds keys.
 struct Adding {
     adder: Adder,
     runtime: Handle,
-    /// The reason why no more keys are added.
+    /// The error after which no more keys are added.
     failed: Option<String>,
 }
 
@@ -421,7 +428,7 @@ impl Adding {
     }
 
     fn add_read(&mut self, source: &Source, format: Format) -> Result<(), String> {
-        // Only a signal that kills the process stops the reading.
+        // Only a signal that kills the process stops the reading, so the handle that could stop it is not used.
         let (input, _stopper) = Input::open(source).map_err(|refusal| refusal.message)?;
         if input.is_terminal {
             complain(FROM_TERMINAL);
@@ -432,10 +439,10 @@ impl Adding {
     }
 
     fn finish_adds(&mut self) -> Result<(), String> {
-        // All records so far are added, even after an invalid record or a failed read.
+        // All records that were read are added, even after an invalid record or a read error.
         let applied = self.runtime.block_on(async {
             if self.failed.is_none() && self.adder.counts.bad_input == 0 {
-                // Empty input also creates the queue.
+                // The queue is also created if the input contains no key.
                 self.adder.create_missing(false).await?;
             }
             self.adder.apply_pending().await
@@ -477,7 +484,7 @@ impl Counts {
             Added::BackingOff => &mut self.backing_off,
             Added::Revived => &mut self.revived,
             Added::Parked => &mut self.parked,
-            // Results that later versions may add count as coalesced.
+            // A later version of the library may add results. They are counted as coalesced.
             _ => &mut self.coalesced,
         } += 1;
     }
@@ -508,7 +515,8 @@ impl Counts {
                 complain(&format!("{text} in {}", shown(elapsed)));
             }
             Summary::Json => {
-                // Serializing numbers does not fail, and errors of standard error cannot be reported elsewhere.
+                // Numbers can always be serialized. If standard error cannot be written, the error cannot be reported
+                // anywhere.
                 let json = serde_json::to_string(self).unwrap_or_default();
                 let _ = writeln!(std::io::stderr(), "{json}");
             }

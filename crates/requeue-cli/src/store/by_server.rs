@@ -1,4 +1,4 @@
-//! The subcommands with `--server`, whose output is the same as with a store.
+//! The subcommands with `--server`. Their output has the same format as with a store.
 
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;
@@ -22,10 +22,11 @@ use crate::exit::{Ended, Exit, Refusal, complain, print_output};
 use crate::input::json::Written;
 use crate::key::printable;
 
-/// The age in seconds above which `status` prints the age of the numbers. A store counts its keys each second.
+/// The minimum age in seconds at which `status` warns that the numbers of keys are old. A store normally counts its
+/// keys each second.
 const OLD: f64 = 3.0;
 
-/// Returns the name of a state in the output of the program.
+/// Returns the name that the output of this program uses for a state of the API.
 pub(super) fn own_name(state: api::State) -> &'static str {
     match state {
         api::State::Ready => state_name(State::Ready),
@@ -81,7 +82,7 @@ pub(super) async fn status(server: &Server, flags: &StatusFlags) -> Result<Ended
     Ok(Ended::Exit(Exit::Done))
 }
 
-/// Returns a warning if the numbers of keys are old or their age is unknown.
+/// Returns a warning if the numbers of keys are old, or if their age is unknown.
 fn age_warning(age: Option<f64>) -> Option<String> {
     match age {
         Some(age) => (age >= OLD).then(|| format!("the store counted these keys {age:.0} s ago")),
@@ -96,7 +97,8 @@ pub(super) async fn keys(server: &Server, flags: &KeysFlags) -> Result<Ended, Re
     let is_store = server.get::<Summary>("summary", &[]).await?.now.backing_off.is_none();
     let states = match flags.state {
         None => vec![""],
-        // A queue in memory counts keys in backoff separately from other waiting keys.
+        // A queue in memory has separate states for keys that back off and for other waiting keys. A store counts both
+        // as waiting.
         Some(State::Waiting) if !is_store => vec!["waiting", "backing_off"],
         Some(state) => vec![api::State::stored(state).name()],
     };
@@ -123,10 +125,10 @@ pub(super) async fn keys(server: &Server, flags: &KeysFlags) -> Result<Ended, Re
     Ok(Ended::Exit(Exit::Done))
 }
 
-/// The maximum number of pages that are read. Full pages contain 256 million keys.
+/// The maximum number of pages that are read. This many full pages contain 256 million keys.
 const MOST_PAGES: u32 = 1_000_000;
 
-/// Returns an error if the list of a server seems to have no end.
+/// Returns an error if the list of a server repeats a page or exceeds [`MOST_PAGES`].
 fn check_next(cursor: &str, next: &str, pages: u32) -> Result<(), &'static str> {
     if next == cursor {
         Err("the server sends the same page again and again; check the URL")
@@ -148,13 +150,13 @@ fn row_line(row: &Row, is_json: bool) -> Vec<u8> {
     record.state = Some(own_name(row.state));
     record.at = at.map(|at| at.to_string());
     record.why = row.error.as_deref();
-    // The key is made printable again, because the server may be malicious.
+    // The server makes the key printable, but the server may be malicious. The key is therefore made printable again.
     let mut line = key_line(&printable(&row.key), &record, is_json);
     line.push(b'\n');
     line
 }
 
-/// Pauses or resumes the queue of the server. Returns its name.
+/// Pauses or resumes the queue of the server. Returns the name of the queue.
 pub(super) async fn set_paused(server: &Server, paused: bool) -> Result<String, Refusal> {
     let path = if paused { "pause" } else { "resume" };
     let NewStatus { .. } = server.post(path, &serde_json::json!({})).await?;

@@ -1,4 +1,4 @@
-//! `requeue why --export`: saves the recorded events of a process.
+//! `requeue why --export`: writes the recorded events of a process to a file.
 
 use std::io::Write;
 use std::path::Path;
@@ -10,11 +10,11 @@ use crate::exit::{Ended, Exit, Refusal, complain, print_output};
 use crate::output::files::{open_failure, open_file, open_to_overwrite};
 use crate::output::summary::counted;
 
-/// The refusal without `--server`.
+/// The error message if `--server` is missing.
 const NO_SERVER: &str = "--export requires --server URL, with the address of a `run`, `files`, `watch` or controller: a \
                          store has no recording; `requeue why KEY` shows the past that the store keeps";
 
-/// Writes the recording to the file, and says what it contains.
+/// Writes the recording to `file`, and tells the user what the recording contains.
 pub(super) async fn export(
     server: Option<Server>,
     file: &Path,

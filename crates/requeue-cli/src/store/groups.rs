@@ -18,13 +18,14 @@ use crate::duration;
 use crate::exit::{Ended, Exit, Refusal, complain, error_chain, print_output};
 use crate::key::{escaped, shown};
 
-/// The number of groups that are read in one request. Some stores read all keys of the queue for each.
+/// The number of groups that one request reads. It is large, because some stores read all keys of the queue for each
+/// request.
 const PAGE: usize = 10_000;
 
-/// A change of a group, or of the limit of all groups.
+/// A change of one group, or of the common limit of all groups without their own limit.
 struct Change {
     action: GroupAction,
-    /// The group, or `None` for all groups without a separate limit.
+    /// The name of the group. `None` for all groups without a separate limit.
     group: Option<String>,
     limit: Option<u32>,
     weight: Option<u32>,
@@ -38,7 +39,7 @@ impl Change {
     }
 }
 
-/// `requeue groups`.
+/// `requeue groups`: lists or changes the groups of a queue.
 pub(crate) fn run(command: GroupsCommand) -> Result<Ended, Refusal> {
     let named =
         |action, NamedGroup { name, queue, note }| (Change::new(action, Some(name)), queue, note);
@@ -126,7 +127,8 @@ async fn change_in_store(
         GroupAction::Rate => group.set_rate(change.rate).await,
         GroupAction::Weight => group.set_weight(change.weight.unwrap_or(1)).await,
         GroupAction::Cancel => {
-            // This check ensures the right exit code for an invalid name.
+            // The read of the group checks its name. An invalid name then gives the exit code for a wrong command
+            // line.
             group.info().await.map_err(read_refusal)?;
             let record = Recorded { operator, action, queue: queue.clone(), of: &name };
             return change_all(group.cancel_all(change.state), "cancelled", record).await;
@@ -164,10 +166,10 @@ fn read_refusal(error: ReadError) -> Refusal {
     }
 }
 
-/// `requeue groups list`.
+/// `requeue groups list`: lists the groups of a queue.
 fn list(queue: &GroupQueue, is_json: bool) -> Result<Ended, Refusal> {
     block_on(async {
-        // The header is printed only after the first answer, because an error needs no header.
+        // The header is printed with the first answer. If the first request fails, only the error is printed.
         let mut header = if is_json { "" } else { HEADER };
         if let Some(server) = queue.server.open_server(queue.place.queue.as_deref())? {
             let query = [("limit", &b"10000"[..])];
@@ -195,7 +197,7 @@ fn list(queue: &GroupQueue, is_json: bool) -> Result<Ended, Refusal> {
 const HEADER: &str =
     "   READY  WAITING  IN FLIGHT    LIMIT   WEIGHT     RATE  BURST     OLDEST  STATE   GROUP\n";
 
-/// A group, with the fields of the JSON object.
+/// The data of one group. The JSON object has the same fields.
 #[derive(Serialize)]
 struct Line<'a> {
     group: &'a str,
@@ -254,10 +256,10 @@ impl<'a> Line<'a> {
         let burst = or_dash(rate.map(|rate| rate.burst_size().to_string()));
         let rate = or_dash(rate.map(|rate| format!("{rate:#}")));
         let oldest = self.oldest_ready.and_then(|age| Duration::try_from_secs_f64(age).ok());
-        // Spaces are removed, because they separate the columns.
+        // Spaces separate the columns, so they are removed from the duration.
         let oldest = or_dash(oldest.map(|age| duration::shown(age).replace(' ', "")));
         let state = if self.is_paused { "paused" } else { "-" };
-        // The name is escaped, because another process has written it.
+        // Another process has written the name, so it is escaped.
         let name = match self.group {
             "" => "\"\"".to_owned(),
             name => shown(name.as_bytes()),
@@ -269,7 +271,7 @@ impl<'a> Line<'a> {
     }
 }
 
-/// Prints a line for each group, after `header`. Returns false if the reader of standard output has closed the pipe.
+/// Prints `header`, and a line for each group. Returns false if the reader of standard output has closed it.
 fn print_groups<'a>(
     header: &str,
     lines: impl Iterator<Item = Line<'a>>,
@@ -277,7 +279,7 @@ fn print_groups<'a>(
 ) -> Result<bool, Refusal> {
     let mut text = header.to_owned();
     for line in lines {
-        // Serializing texts and numbers does not fail.
+        // Texts and numbers can always be serialized.
         text += &if is_json {
             serde_json::to_string(&line).unwrap_or_default()
         } else {

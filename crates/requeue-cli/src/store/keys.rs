@@ -1,4 +1,4 @@
-//! The subcommands that show keys of a queue in a store: `keys` and `parked`.
+//! The subcommands that list the keys of a queue in a store: `keys` and `parked`.
 
 use jiff::Timestamp;
 use requeue_store::{Entry, Key, Queue, State};
@@ -10,10 +10,10 @@ use crate::exit::{Ended, Exit, Refusal, print_output};
 use crate::input::json::Written;
 use crate::key::shown;
 
-/// The number of keys that are read in one request.
+/// The number of keys that one request reads.
 const PAGE: usize = 256;
 
-/// `requeue keys`.
+/// `requeue keys`: lists the keys of a queue.
 pub(crate) fn keys(flags: &KeysFlags) -> Result<Ended, Refusal> {
     block_on(async {
         if let Some(server) = flags.server.open_server(flags.place.queue.as_deref())? {
@@ -32,7 +32,7 @@ pub(crate) fn keys(flags: &KeysFlags) -> Result<Ended, Refusal> {
     })
 }
 
-/// `requeue parked`.
+/// `requeue parked`: lists the parked keys of a queue, with their errors.
 pub(crate) fn parked(flags: &ListFlags) -> Result<Ended, Refusal> {
     block_on(async {
         let queue = flags.place.to_look_at().await?;
@@ -52,7 +52,7 @@ pub(crate) fn parked(flags: &ListFlags) -> Result<Ended, Refusal> {
     })
 }
 
-/// Prints a line for each key, in pages.
+/// Prints a line for each key. Reads and prints the keys in pages.
 async fn list_keys(
     queue: &Queue,
     state: Option<State>,
@@ -72,7 +72,7 @@ async fn list_keys(
     Ok(Ended::Exit(Exit::Done))
 }
 
-/// Returns the next page of keys, or `None` at the end.
+/// Returns the next page of keys. Returns `None` after the last page.
 pub(super) async fn next_page(
     queue: &Queue,
     state: Option<State>,

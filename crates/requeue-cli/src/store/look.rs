@@ -1,4 +1,4 @@
-//! The subcommands that show or change queues in a store: `queues`, `drop`, `pause`, `resume`, `status`, `revive`,
+//! The subcommands that show or change queues in a store: `queues`, `drop`, `pause`, `resume`, `status`, `revive` and
 //! `cancel`.
 
 use std::ffi::OsString;
@@ -33,12 +33,12 @@ use crate::process::signals;
 
 /// The maximum number of damaged keys that `requeue status` lists.
 const MOST_DAMAGED: usize = 100;
-/// The time between two progress messages of `--all`.
+/// The time between two progress messages of a change of all keys.
 const PROGRESS: Duration = Duration::from_secs(2);
-/// The time in which the current step may complete after a signal.
+/// The time limit after a signal for the step that is in progress.
 const LAST_STEP: Duration = Duration::from_secs(5);
 
-/// `requeue queues`.
+/// `requeue queues`: lists the queues of a store, or changes the rate of a queue.
 pub(crate) fn queues(flags: QueuesFlags) -> Result<Ended, Refusal> {
     match flags.command {
         Some(QueuesCommand::Rate { queue, rate, store, server, note }) => set_rate(
@@ -51,7 +51,7 @@ pub(crate) fn queues(flags: QueuesFlags) -> Result<Ended, Refusal> {
     }
 }
 
-/// `requeue queues rate`.
+/// `requeue queues rate`: sets or removes the rate of a queue.
 fn set_rate(
     place: Place,
     rate: Option<Rate>,
@@ -92,8 +92,9 @@ fn list_queues(store: &StoreUrl, is_json: bool) -> Result<Ended, Refusal> {
     })
 }
 
-/// Returns the pause of a paused queue. If the actions cannot be read, the list is still printed: the queue may just
-/// have been dropped, or an older role in PostgreSQL may have no right to read them.
+/// Returns the pause of a paused queue. If the actions cannot be read, returns the pause without its action, so that
+/// the list is still printed. The queue may have been dropped meanwhile, or an older PostgreSQL role may have no right
+/// to read the actions.
 async fn find_pause(store: &Store, queue: &str) -> Pause {
     let actions = match store.queue(queue).must_exist().open().await {
         Ok(queue) => last_actions(&queue).await.unwrap_or_default(),
@@ -128,7 +129,7 @@ fn queue_json(info: &QueueInfo, pause: &Pause) -> String {
         }),
         group_limit: info.group_limit,
     };
-    // Serializing texts and numbers does not fail.
+    // Texts and numbers can always be serialized.
     serde_json::to_string(&listed).unwrap_or_default()
 }
 
@@ -143,11 +144,11 @@ fn queue_text(info: &QueueInfo, pause: &Pause) -> String {
     format!("{}\t{what}{paused}{rate}{groups}", shown(info.name.as_bytes()))
 }
 
-/// Returns the last column of a queue that has groups.
+/// Returns the last column of a line about a queue: its groups. Returns an empty text if the queue has no groups.
 fn groups_text(by: Option<&GroupBy>, limit: Option<u32>) -> String {
     let by = match by {
         None => return String::new(),
-        // The pattern is escaped, because another process has written it.
+        // Another process has written the pattern, so it is escaped.
         Some(GroupBy::Pattern(pattern)) => format!("by {}", shown(pattern.as_bytes())),
         Some(_) => "named by adds".to_owned(),
     };
@@ -155,7 +156,7 @@ fn groups_text(by: Option<&GroupBy>, limit: Option<u32>) -> String {
     format!("\tgroups {by}{limit}")
 }
 
-/// `requeue drop`.
+/// `requeue drop`: deletes a queue with all its keys.
 pub(crate) fn drop_queue(flags: &DropFlags) -> Result<Ended, Refusal> {
     let DropFlags { queue, store, force } = flags;
     block_on(async {
@@ -183,7 +184,7 @@ pub(crate) fn drop_queue(flags: &DropFlags) -> Result<Ended, Refusal> {
     })
 }
 
-/// `requeue pause` and `requeue resume`.
+/// `requeue pause` and `requeue resume`: stop or restart the deliveries of a queue.
 pub(crate) fn set_paused(flags: PauseFlags, paused: bool) -> Result<Ended, Refusal> {
     let PauseFlags { queue, store, server, note } = flags;
     let operator = note.to_operator();
@@ -195,7 +196,7 @@ pub(crate) fn set_paused(flags: PauseFlags, paused: bool) -> Result<Ended, Refus
                 by_server::set_paused(&server, paused).await?
             }
             None => {
-                // clap requires a queue or a server.
+                // clap requires a queue if `--server` is missing.
                 let place = Place { store, queue };
                 let queue = place.to_look_at().await?;
                 let set = if paused { queue.pause().await } else { queue.resume().await };
@@ -209,7 +210,7 @@ pub(crate) fn set_paused(flags: PauseFlags, paused: bool) -> Result<Ended, Refus
     })
 }
 
-/// `requeue status`.
+/// `requeue status`: shows the number of keys in each state.
 pub(crate) fn status(flags: &StatusFlags) -> Result<Ended, Refusal> {
     block_on(async {
         if let Some(server) = flags.server.open_server(flags.place.queue.as_deref())? {
@@ -221,7 +222,7 @@ pub(crate) fn status(flags: &StatusFlags) -> Result<Ended, Refusal> {
             true => Some(in_flight(&queue).await?),
             false => None,
         };
-        // The keys are read only if there are any, because a scan of a large queue takes long.
+        // A search for damaged keys takes long in a large queue, so it is done only if the counts contain some.
         let damaged = match counts.damaged {
             0 => Vec::new(),
             _ => {
@@ -282,7 +283,8 @@ fn in_flight_text(entries: Option<&[Entry]>) -> String {
     entries.into_iter().flatten().map(line).collect()
 }
 
-/// Lists the damaged keys, one per line. Damaged keys are rare, and each must be added again or cancelled.
+/// Returns the damaged keys, one per line. They are listed because they are rare, and the user must add or cancel each
+/// of them.
 fn damaged_text(counts: &StateCounts, listed: &[Entry]) -> String {
     if counts.damaged == 0 {
         return String::new();
@@ -299,7 +301,7 @@ fn damaged_text(counts: &StateCounts, listed: &[Entry]) -> String {
     text
 }
 
-/// `requeue revive`.
+/// `requeue revive`: makes parked keys ready again.
 pub(crate) fn revive(flags: &ReviveFlags) -> Result<Ended, Refusal> {
     let operator = flags.note.to_operator();
     block_on(async {
@@ -318,7 +320,7 @@ pub(crate) fn revive(flags: &ReviveFlags) -> Result<Ended, Refusal> {
     })
 }
 
-/// `requeue cancel`.
+/// `requeue cancel`: removes the pending runs of keys.
 pub(crate) fn cancel(flags: &CancelFlags) -> Result<Ended, Refusal> {
     let operator = flags.note.to_operator();
     block_on(async {
@@ -349,16 +351,17 @@ fn store_keys(keys: &[OsString]) -> impl Iterator<Item = Key> {
     keys.iter().map(|key| Key::from(key.as_bytes()))
 }
 
-/// The action on many keys that is recorded, without the number of keys.
+/// The data for the record of an action on many keys, without the number of changed keys.
 pub(super) struct Recorded<'a> {
     pub(super) operator: Operator,
     pub(super) action: &'static str,
     pub(super) queue: Queue,
-    /// The group, or an empty text for all keys.
+    /// The name of the group. An empty text for all keys of the queue.
     pub(super) of: &'a str,
 }
 
-/// Changes all keys, and records the action with the number of changed keys, even if it fails or is interrupted.
+/// Changes all keys, and records the action with the number of changed keys. The action is also recorded if the change
+/// fails or a signal interrupts it.
 pub(super) async fn change_all(
     mut bulk: Bulk,
     done: &str,
@@ -374,7 +377,7 @@ pub(super) async fn change_all(
     ended
 }
 
-/// Changes all keys, and reports the progress. Stops after the current step when a signal arrives.
+/// Changes all keys in steps, and reports the progress. When a signal arrives, stops after the current step.
 async fn run_steps(bulk: &mut Bulk, done: &str) -> Result<Ended, Refusal> {
     let mut signalled = pin!(signals::wait_for_interrupt());
     let mut reported = Instant::now();
@@ -398,7 +401,7 @@ async fn run_steps(bulk: &mut Bulk, done: &str) -> Result<Ended, Refusal> {
                 complain(&format!("{changed} {done}"));
                 return Ok(Ended::Exit(Exit::Done));
             }
-            // The other keys are unchanged, so the user can run the same command again.
+            // The keys after the current step are unchanged. The user can run the same command again for them.
             (true, Some(signal)) => {
                 complain(&format!("{changed} {done}; interrupted, the other keys are unchanged"));
                 return Ok(Ended::Signal(signal));

@@ -1,4 +1,4 @@
-//! The subcommands on queues in a store, which are durable and shared with other machines.
+//! The subcommands on queues in a store. These queues are durable, and several machines can share them.
 
 pub(crate) mod adder;
 mod by_server;
@@ -43,21 +43,21 @@ use crate::token::read_own_token;
 use crate::traces::trace_store;
 
 tokio::task_local! {
-    /// The store of this subcommand, once it is open.
+    /// The store that this subcommand has opened. `None` until it is open.
     static OPENED: RefCell<Option<Store>>;
 }
 
-/// The time in which the store may close at the end. If another process has locked the file, the close may take longer.
-/// Then the log remains next to the file.
+/// The time limit for closing the store at the end of a subcommand. If another process has locked the SQLite file, the
+/// close can take longer. The log file then stays beside the SQLite file.
 const CLOSING: Duration = Duration::from_secs(5);
 
-/// Runs `future` on a separate runtime, and then closes the store that `future` opened. After the close, a SQLite file
-/// is complete without its log.
+/// Runs `future` on a new runtime, and then closes the store that `future` opened. After the close, a SQLite file is
+/// complete without its log file.
 fn block_on<T>(future: impl Future<Output = Result<T, Refusal>>) -> Result<T, Refusal> {
     launch::block_on(OPENED.scope(RefCell::default(), async {
         let done = future.await;
         if let Some(store) = OPENED.with(RefCell::take) {
-            // The result is ignored, because the outcome of the subcommand is already known.
+            // The close cannot change the result of the subcommand, so its own result is ignored.
             let _ = tokio::time::timeout(CLOSING, store.close()).await;
         }
         done
@@ -65,7 +65,8 @@ fn block_on<T>(future: impl Future<Output = Result<T, Refusal>>) -> Result<T, Re
 }
 
 impl ServerFlags {
-    /// Returns the server of `--server`, if any. `queue` is the name that its queue must have.
+    /// Returns the server of `--server`. Returns `None` if the flag is missing. `queue` is the name that the server's
+    /// queue must have.
     fn open_server(&self, queue: Option<&str>) -> Result<Option<Server>, Refusal> {
         let Some(url) = &self.server else { return Ok(None) };
         let token = match &self.token_file {
@@ -84,7 +85,7 @@ impl ServerFlags {
         Ok(Some(Server::new(url.clone(), token, queue, tls)))
     }
 
-    /// Returns the server of `--server`, which clap requires.
+    /// Returns the server of `--server`. clap has already refused a command line without the flag.
     fn required_server(&self, queue: Option<&str>) -> Result<Server, Refusal> {
         let server = self.open_server(queue)?;
         let server = server.ok_or_else(|| Refusal::usage("no server; pass --server URL"))?;
@@ -94,7 +95,7 @@ impl ServerFlags {
 }
 
 impl StoreUrl {
-    /// Opens the store without creating its file.
+    /// Opens the store. Never creates a SQLite file.
     async fn to_look_at(&self) -> Result<Store, Refusal> {
         let url = self.required_url()?;
         open_patiently(self.wait, async || connect_to_look(url, "").await).await
@@ -102,7 +103,7 @@ impl StoreUrl {
 }
 
 impl Place {
-    /// Opens the queue for a worker with these settings. With `creates`, creates a missing queue.
+    /// Opens the queue for a worker with these settings. Creates a missing queue only if `creates` is true.
     async fn to_work_on(
         &self,
         creates: bool,
@@ -117,14 +118,15 @@ impl Place {
         let how = |opening: OpenOptions| {
             let report = report.clone();
             let opening = opening.on_parked(move |parked| {
-                // If a run has completed the delivery, that run reports the key.
+                // If a run has completed the delivery, the code that ends this run reports the key.
                 if parked.lease_expired {
                     let key = Key::from(&*parked.key);
-                    // At the end, the receiver may have been dropped.
+                    // When the program ends, the receiver may already have been dropped.
                     let _ = report.send((key, parked.failures, parked.error.clone()));
                 }
             });
-            // A command takes longer than a claim, so claiming ahead would only withhold keys from other workers.
+            // A command usually takes longer than a claim. A key that is claimed ahead of its run would only be
+            // withheld from other workers.
             let mut opening = trace_store(settings.apply_to(opening))
                 .lease(lease)
                 .backoff(failures.base_delay, failures.max_delay)
@@ -148,18 +150,18 @@ impl Place {
         Ok((self.to_find(how, &hint).await?, expired))
     }
 
-    /// Opens the queue. Creates the queue, and its file, if the queue does not exist.
+    /// Opens the queue. Creates the SQLite file and the queue if they do not exist.
     async fn to_change(&self, how: impl Fn(OpenOptions) -> OpenOptions) -> Result<Queue, Refusal> {
         let url = self.store.required_url()?;
         open_patiently(self.store.wait, async || {
-            // Each attempt connects again, because the connection itself may fail.
+            // The connection may be the step that fails, so each attempt connects again.
             let store = connect_to_change(url).await?;
             Ok(how(store.queue(self.queue())).open().await?)
         })
         .await
     }
 
-    /// Opens the queue, if it exists. Creates its file.
+    /// Opens the queue. Returns `None` if it does not exist. Creates a missing SQLite file.
     async fn to_change_existing(
         &self,
         how: impl Fn(OpenOptions) -> OpenOptions,
@@ -175,12 +177,13 @@ impl Place {
         .await
     }
 
-    /// Opens a queue that exists.
+    /// Opens a queue that must exist.
     async fn to_look_at(&self) -> Result<Queue, Refusal> {
         self.to_find(|opening| opening, "").await
     }
 
-    /// Opens a queue that exists. `hint` ends the error message, and says how to create the queue.
+    /// Opens a queue that must exist. If it does not, `hint` is the end of the error message, and says how to create
+    /// the queue.
     async fn to_find(
         &self,
         how: impl Fn(OpenOptions) -> OpenOptions,
@@ -203,7 +206,7 @@ impl Place {
     }
 }
 
-/// The settings of a new queue. An existing queue must have the same settings.
+/// The settings of a queue that this subcommand creates. If the queue exists, its settings must be equal.
 #[derive(Clone, Debug, Default)]
 struct QueueSettings {
     re_add: Option<ReaddPolicy>,
@@ -227,10 +230,10 @@ impl QueueSettings {
     }
 }
 
-/// The name of a SQLite file in memory.
+/// The file name with which SQLite opens a database in memory.
 const MEMORY: &str = ":memory:";
 
-/// Connects to a store. Refuses a store in memory, which would disappear with this process.
+/// Connects to a store. Refuses a store in memory, because its keys would be lost when this process exits.
 async fn connect_store(url: &str) -> Result<Store, Unopened> {
     if sqlite_file(url) == Some(Path::new(MEMORY)) {
         return Err(Refusal::usage(format!(
@@ -239,12 +242,12 @@ async fn connect_store(url: &str) -> Result<Store, Unopened> {
         .into());
     }
     let store = Store::connect(url).await?;
-    // This drops the store of an earlier attempt. Each subcommand has one store.
+    // If an earlier attempt opened a store, this replaces and drops it. Each subcommand uses one store.
     OPENED.with(|opened| opened.replace(Some(store.clone())));
     Ok(store)
 }
 
-/// Connects to a store. Creates or upgrades its file.
+/// Connects to a store. For SQLite, also creates or upgrades the database.
 async fn connect_to_change(url: &str) -> Result<Store, Unopened> {
     let store = connect_store(url).await?;
     if sqlite_file(url).is_some() {
@@ -253,9 +256,10 @@ async fn connect_to_change(url: &str) -> Result<Store, Unopened> {
     Ok(store)
 }
 
-/// Connects to a store without creating a file. `hint` ends the error message, and says how to create the queue.
+/// Connects to a store without creating a file. If the file does not exist, `hint` is the end of the error message,
+/// and says how to create the queue.
 async fn connect_to_look(url: &str, hint: &str) -> Result<Store, Unopened> {
-    // An address with a wrong option must be reported first, because its file name would also be wrong.
+    // The URL is checked before the file. A URL with a wrong option would otherwise be reported as a missing file.
     Store::check(url)?;
     if sqlite_file(url).is_some_and(|path| !path.exists() && path != Path::new(MEMORY)) {
         return Err(Refusal::failure(format!("{url}: no such file{hint}")).into());
@@ -263,18 +267,18 @@ async fn connect_to_look(url: &str, hint: &str) -> Result<Store, Unopened> {
     connect_store(url).await
 }
 
-/// Returns the file of a SQLite store.
+/// Returns the path of the SQLite file in `url`. Returns `None` for other stores.
 fn sqlite_file(url: &str) -> Option<&Path> {
     let rest = url.strip_prefix("sqlite:")?;
     Some(Path::new(rest.split_once('?').map_or(rest, |(path, _)| path)))
 }
 
-/// Returns the refusal for an error of the store.
+/// Returns the message to the user for an error of the store.
 fn store_refusal(error: impl Error + 'static) -> Refusal {
     Refusal::failure(error_chain(&error))
 }
 
-/// Returns the refusal for an error of an update. An invalid value is a mistake in the command line.
+/// Returns the message to the user for an error of an update. An invalid value is a mistake in the command line.
 fn update_refusal(error: UpdateError) -> Refusal {
     match error.kind() {
         ErrorKind::Invalid => Refusal::usage(error_chain(&error)),
@@ -282,7 +286,8 @@ fn update_refusal(error: UpdateError) -> Refusal {
     }
 }
 
-/// Takes the rate from the flags, because the store applies the rate of the queue. This process must not also apply it.
+/// Removes the rate from the flags, and returns it for the store. The store applies the rate to all workers of the
+/// queue, so this process must not apply it a second time.
 fn take_rate(flags: &mut Common) -> Result<Option<Rate>, Refusal> {
     let Some(rate) = flags.rate.take() else { return Ok(None) };
     let rate = rate.of_store.map_err(|error| Refusal::usage(format!("--rate: {error}")))?;

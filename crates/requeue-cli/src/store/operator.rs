@@ -11,10 +11,11 @@ use crate::exit::{Refusal, complain, error_chain};
 use crate::key::shown;
 use crate::output::summary::counted;
 
-/// The maximum length in bytes of the names of a user and of a host. A store accepts both together.
+/// The maximum length of the name of a user or of a host, in bytes. A store accepts the combination of two names of
+/// this length.
 const MAX_NAME: usize = 90;
 
-/// The user who acts, and the reason.
+/// The user who performs an action, and the reason that the user gives.
 #[derive(Clone, Debug)]
 pub(super) struct Operator {
     pub(super) by: String,
@@ -22,7 +23,7 @@ pub(super) struct Operator {
 }
 
 impl NoteFlags {
-    /// Returns the user of this process with the note.
+    /// Returns the user of this process, with the note of the flags.
     pub(super) fn to_operator(&self) -> Operator {
         let named = |name| env::var(name).ok().map(|user| cleaned(&user));
         let user = ["USER", "LOGNAME"].into_iter().filter_map(named).find(|user| !user.is_empty());
@@ -35,7 +36,8 @@ impl NoteFlags {
 }
 
 impl Operator {
-    /// Records an action after it was done. A failure to record it does not undo the action.
+    /// Records an action that has been done. If the record fails, the action is not undone, and the user gets a
+    /// warning.
     pub(super) async fn record(&self, queue: &Queue, action: &str, target: impl Into<String>) {
         let record = ActionRecord::new(action, &*self.by).target(target).note(&*self.note);
         if let Err(error) = queue.record_action(record).await {
@@ -43,8 +45,8 @@ impl Operator {
         }
     }
 
-    /// Changes one key after another, and records the action on the changed keys, even if the action fails for a later
-    /// key.
+    /// Changes one key after another. Then records the action with the changed keys, even if the change of a later key
+    /// failed.
     pub(super) async fn change_each(
         &self,
         queue: &Queue,
@@ -66,7 +68,8 @@ impl Operator {
         failed.map_or(Ok(changed), Err)
     }
 
-    /// Records an action on the changed keys. The record contains the key if there is only one, or their number.
+    /// Records an action on the changed keys. For one key, the record contains the key. For several keys, it contains
+    /// their number.
     pub(super) async fn record_keys(
         &self,
         queue: &Queue,
@@ -84,7 +87,7 @@ impl Operator {
     }
 }
 
-/// Returns the start of a name without control characters.
+/// Returns the first part of a name, without control characters.
 fn cleaned(name: &str) -> String {
     let mut bytes = 0;
     name.chars()

@@ -1,4 +1,4 @@
-//! `--wait`: opens a store that may not be reachable yet.
+//! `--wait`: retries to open a store that cannot be reached yet.
 
 use std::error::Error;
 use std::time::{Duration, Instant};
@@ -16,11 +16,11 @@ const EVERY: Duration = Duration::from_secs(60);
 /// The longest time between two attempts.
 const MOST: Duration = Duration::from_secs(2);
 
-/// The reason why a store or a queue was not opened.
+/// The error of an attempt to open a store or a queue.
 #[derive(Debug)]
 pub(super) struct Unopened {
     pub(super) refusal: Refusal,
-    /// Another attempt may succeed.
+    /// True if a later attempt may succeed.
     is_temporary: bool,
 }
 
@@ -63,15 +63,15 @@ impl From<OpenError> for Unopened {
     }
 }
 
-/// Calls `open` once, or with `--wait` until the store is ready.
+/// Calls `open` once. With `--wait`, calls it until it succeeds, fails permanently, or the time limit is reached.
 pub(super) async fn open_patiently<T>(
     wait: Option<Option<Duration>>,
     open: impl AsyncFn() -> Result<T, Unopened>,
 ) -> Result<T, Refusal> {
-    // Events can be printed directly, because nothing else writes to standard error before the run.
+    // Nothing else writes to standard error at this time, so log events can be printed directly.
     let _shown = log::show_here();
     let began = Instant::now();
-    // The jitter separates the attempts of many processes that wait for the same store.
+    // The jitter spreads the attempts of many processes that wait for the same store.
     let duration = Duration::from_millis(25);
     let mut backoff =
         Backoff { duration, factor: 2.0, jitter: 1.0, steps: i32::MAX, cap: MOST / 2 };
@@ -95,7 +95,7 @@ pub(super) async fn open_patiently<T>(
             return Err(refusal);
         };
         let pause = backoff.step(&mut source);
-        // An attempt after the limit would be too late, so the pause would be useless.
+        // The next attempt would come after the time limit, so the program does not wait for it.
         if limit.is_some_and(|limit| began.elapsed() + pause > limit) {
             refusal.message += &format!("; gave up after {}", shown(began.elapsed()));
             return Err(refusal);

@@ -1,4 +1,4 @@
-//! `requeue schedule`: keys that are added again at certain times.
+//! `requeue schedule`: adds keys again at set times.
 
 use std::os::unix::ffi::OsStrExt;
 
@@ -20,7 +20,7 @@ use crate::exit::{Ended, Exit, Refusal, complain, print_output};
 use crate::input::json::Written;
 use crate::key::{escaped, shown};
 
-/// The number of schedules that are read in one request.
+/// The number of schedules that one request reads.
 const PAGE: usize = 256;
 
 pub(crate) fn schedule(command: ScheduleCommand) -> Result<Ended, Refusal> {
@@ -37,7 +37,7 @@ fn add(flags: AddFlags) -> Result<Ended, Refusal> {
     let AddFlags { key, place, server, cron, zone, every, priority, group, note } = flags;
     let operator = note.to_operator();
     let invalid = |error: UpdateError| Refusal::usage(error.to_string());
-    // clap requires one of the two flags.
+    // clap requires `--cron` or `--every`.
     let every = every.unwrap_or_default();
     let schedule = match &cron {
         Some(expression) => Schedule::cron(expression, &zone).map_err(invalid)?,
@@ -54,7 +54,8 @@ fn add(flags: AddFlags) -> Result<Ended, Refusal> {
             change_by_server(&server, ScheduleAction::Add, &change).await?;
         } else {
             let schedule = schedule.priority(priority);
-            // If the schedule has a group, a queue that this command creates must have groups.
+            // If the schedule has a group and this command creates the queue, the queue must take groups from its
+            // adds.
             let groups = GroupSettings::of_adds(group.is_some());
             let schedule = if let Some(group) = group { schedule.group(group) } else { schedule };
             let queue = place.to_change(|opening| groups.apply_to(opening)).await?;
@@ -96,7 +97,7 @@ fn list(flags: &ListFlags) -> Result<Ended, Refusal> {
     })
 }
 
-/// Prints a line for each schedule. Returns false if the reader of standard output has closed the pipe.
+/// Prints a line for each schedule. Returns false if the reader of standard output has closed it.
 fn print_schedules(lines: impl Iterator<Item = Line>, is_json: bool) -> Result<bool, Refusal> {
     let mut text = Vec::new();
     for line in lines {
@@ -106,7 +107,7 @@ fn print_schedules(lines: impl Iterator<Item = Line>, is_json: bool) -> Result<b
     print_output(&text)
 }
 
-/// A schedule in the list.
+/// The data of a schedule that one line shows.
 struct Line {
     key: Vec<u8>,
     spec: String,
@@ -166,7 +167,7 @@ impl Line {
             // Texts can always be serialized.
             return serde_json::to_vec(&listed).unwrap_or_default();
         }
-        // The texts are escaped, because SQL statements may have written any text.
+        // A user can write any text to these columns with SQL, so the texts are escaped.
         let [spec, zone, state] = [
             spec,
             zone.unwrap_or_default(),
@@ -178,7 +179,7 @@ impl Line {
     }
 }
 
-/// Changes the schedules of keys, and reports the keys without a schedule.
+/// Changes the schedules of the keys, and reports each key that has no schedule.
 fn change(flags: &KeysFlags, action: ScheduleAction, done: &str) -> Result<Ended, Refusal> {
     let operator = flags.note.to_operator();
     block_on(async {
@@ -206,7 +207,7 @@ fn change(flags: &KeysFlags, action: ScheduleAction, done: &str) -> Result<Ended
     })
 }
 
-/// Returns a change that names the key.
+/// Returns an empty change that names the key.
 fn named(key: &[u8]) -> ScheduleChange {
     let NamedKey { key, key_base64 } = named_key(key);
     ScheduleChange { key, key_base64, ..ScheduleChange::default() }

@@ -1,4 +1,4 @@
-//! `requeue serve`: the dashboards and the metrics of the queues in a store, without a worker.
+//! `requeue serve`: serves the dashboards and the metrics of the queues in a store. This process runs no commands.
 
 use requeue_http::Builder;
 use requeue_store::{Key, OpenOptions};
@@ -20,14 +20,15 @@ pub(crate) fn serve(flags: &ServeFlags) -> Result<Ended, Refusal> {
         log::show_on(&output);
         let page = listener.serve(title, site, &output).await?;
         let signal = signals::wait_for_interrupt().await;
-        // Viewers are notified of the end before the process exits.
+        // The shutdown tells the connected browsers that the process exits.
         page.shutdown().await;
         output.flush().await;
         Ok(Ended::Signal(signal))
     })
 }
 
-/// Returns the title and the site of the queue that the flags name, or else of all queues.
+/// Returns the title and the site of the dashboard. The site shows the queue that the flags name, or all queues of the
+/// store if they name none.
 async fn open_site(
     flags: &ServeFlags,
     metrics: &Metrics,
@@ -45,7 +46,8 @@ async fn open_site(
         return Ok((format!("requeue: {queue}"), store_site(&opened)));
     }
     let store = store.to_look_at().await?;
-    // A store without tables must be reported immediately, not only to the first client.
+    // The request for the queues fails if the store has no tables. The program then exits with this error, before a
+    // client sees it.
     store.queues().await.map_err(store_refusal)?;
     Ok(("requeue: all queues".to_owned(), all_queues_site(store, metrics.clone(), limit_failures)))
 }

@@ -1,4 +1,4 @@
-//! The output of subcommands that is the same with and without `--server`.
+//! The output of subcommands. The same functions format the data of a store and of a server.
 
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;
@@ -16,15 +16,15 @@ use crate::exit::{Ended, Exit, complain};
 use crate::input::json::Written;
 use crate::key::{escaped, printable, shown, without_controls};
 
-/// Returns the age of an action, the operator and the note.
+/// Returns the operator, the age and the note of an action.
 fn by_text(PastAction { ago, by, note, .. }: &PastAction) -> String {
     let ago = duration::shown(Duration::try_from_secs_f64(*ago).unwrap_or_default());
-    // The name and the note are escaped, because another process has written them.
+    // Another process has written the name and the note, so they are escaped.
     let note = note.as_ref().map(|note| format!(", note: {}", shown(note.as_bytes())));
     format!("by {}, {ago} ago{}", shown(by.as_bytes()), note.unwrap_or_default())
 }
 
-/// Returns the lines that `requeue status --actions` adds.
+/// Returns the lines that `--actions` adds to the output of `requeue status`.
 pub(super) fn actions_text(actions: &[PastAction]) -> String {
     let mut text = "\nlast actions\n".to_owned();
     for done in actions {
@@ -35,10 +35,10 @@ pub(super) fn actions_text(actions: &[PastAction]) -> String {
     text
 }
 
-/// The pause of a queue.
+/// A queue's pause: whether the queue is paused, and who paused it.
 pub(super) enum Pause {
     None,
-    /// The queue is paused. The value is the action, if it was recorded.
+    /// The queue is paused. Contains the recorded action, if there is one.
     By(Option<PastAction>),
 }
 
@@ -71,14 +71,14 @@ impl Pause {
         }
     }
 
-    /// Returns the pause with its operator, or an empty text if the queue is not paused.
+    /// Returns the text for a paused queue, with its operator. Returns an empty text if the queue is not paused.
     pub(super) fn to_text(&self) -> String {
         let Self::By(action) = self else { return String::new() };
         let by = action.as_ref().map(|pause| format!(" {}", by_text(pause)));
         format!("paused{}", by.unwrap_or_default())
     }
 
-    /// Returns the pause for an object in JSON.
+    /// Returns the fields about the pause for a JSON object.
     pub(super) fn to_json(&self) -> PauseJson<'_> {
         let action = self.action();
         PauseJson {
@@ -90,13 +90,13 @@ impl Pause {
     }
 }
 
-/// A pause in JSON.
+/// The fields about a queue's pause in a JSON object.
 #[derive(Serialize)]
 pub(super) struct PauseJson<'a> {
     is_paused: bool,
     paused_by: Option<&'a str>,
     paused_note: Option<&'a str>,
-    /// The time since the pause, in seconds.
+    /// The time since the queue was paused, in seconds.
     paused_for: Option<f64>,
 }
 
@@ -120,7 +120,8 @@ pub(super) fn status_text(counts: &StateCounts, pause: &Pause) -> String {
     text + &format!("\n{}{parked}\n", name(State::Parked))
 }
 
-/// Returns the lines that `requeue status --since` adds: the work of all processes, and the workers that are alive.
+/// Returns the lines that `--since` adds to the output of `requeue status`: the work of all processes in the period,
+/// and the workers that are alive.
 pub(super) fn activity_text(activity: &Activity) -> String {
     let Activity { period, total, workers, .. } = activity;
     let time = |seconds: Option<f64>| {
@@ -138,7 +139,7 @@ pub(super) fn activity_text(activity: &Activity) -> String {
         ("failures", total.failures),
         ("given up", total.given_up),
     ] {
-        // The period is zero if a minute has just begun.
+        // The period is zero if its first minute has just begun.
         let rate = if *period > 0.0 { count as f64 / period } else { 0.0 };
         // A key that was given up is parked, unless it was added during its last run.
         let see = if name == "given up" && count > 0 { "; see `requeue parked`" } else { "" };
@@ -179,7 +180,7 @@ pub(super) fn status_json(
         dirty: u64,
         parked: u64,
         damaged: u64,
-        /// The first damaged keys.
+        /// The first damaged keys, up to a fixed number.
         #[serde(skip_serializing_if = "Vec::is_empty")]
         damaged_keys: Vec<Value>,
         /// The time for which the oldest ready key has been ready, in seconds.
@@ -196,11 +197,11 @@ pub(super) fn status_json(
         #[serde(flatten)]
         key: Written<'a>,
         worker: Option<&'a str>,
-        /// The token is a text, because some JSON parsers lose digits of large numbers.
+        /// The fencing token as a string, because some JSON parsers lose digits of large numbers.
         fencing_token: Option<String>,
-        /// The time since the delivery, in seconds.
+        /// The time since the delivery of the key, in seconds.
         age: Option<f64>,
-        /// The time until the lease expires if it is not renewed, in seconds.
+        /// The time until the lease expires if the worker does not renew it, in seconds.
         lease: Option<f64>,
         #[serde(skip_serializing_if = "Option::is_none")]
         group: Option<&'a str>,
@@ -238,11 +239,11 @@ pub(super) fn status_json(
         activity,
         actions,
     };
-    // Serializing numbers and texts does not fail.
+    // Numbers and texts can always be serialized.
     serde_json::to_string(&status).unwrap_or_default() + "\n"
 }
 
-/// Returns the output of `requeue keys` for a key, without the newline. `key` is its printable form.
+/// Returns the output of `requeue keys` for one key, without the newline. `key` is the printable form of the key.
 pub(super) fn key_line(key: &str, record: &Written<'_>, is_json: bool) -> Vec<u8> {
     if is_json {
         return record.to_bytes();
@@ -254,14 +255,15 @@ pub(super) fn key_line(key: &str, record: &Written<'_>, is_json: bool) -> Vec<u8
     format!("{key}\t{state}\t{at}\t{failures}\t{why}{group}").into_bytes()
 }
 
-/// Returns the text for a new rate in a message.
+/// Returns the text that describes a new rate in a message.
 pub(super) fn rate_text(rate: Option<Rate>) -> String {
     rate.map_or_else(|| "no rate".to_owned(), |rate| format!("rate {rate}"))
 }
 
-/// Returns the last column of a line about a key: its group, if the queue has groups.
+/// Returns the last column of a line about a key: the name of its group. Returns an empty text if the queue has no
+/// groups.
 pub(super) fn group_column(group: Option<&str>) -> String {
-    // The name is escaped, because another process has written it.
+    // Another process has written the name, so it is escaped.
     group.map(|group| format!("\t{}", shown(group.as_bytes()))).unwrap_or_default()
 }
 
@@ -274,8 +276,8 @@ pub(super) struct Times {
 }
 
 impl Times {
-    /// Appends the times to an explanation, in the form of RFC 3339. The age of a waiting key is not shown, because it
-    /// is not informative.
+    /// Appends the times to `why`, in the format of RFC 3339. The age of a waiting key is left out, because the user
+    /// needs only its due time.
     pub(super) fn append_to(self, why: &str, now: Timestamp) -> String {
         let at = |time: Option<Timestamp>, what: &str| {
             let time = time.and_then(|time| time.round(Unit::Second).ok());
@@ -290,7 +292,7 @@ impl Times {
     }
 }
 
-/// Returns the lines about the last runs of a key: one for each run, followed by the indented lines of its output.
+/// Returns the lines about the last runs of a key. Each run has one line, and indented lines for its output.
 pub(super) fn runs_text(runs: &[PastRun]) -> String {
     let mut text = String::new();
     for run in runs {
@@ -304,7 +306,7 @@ pub(super) fn runs_text(runs: &[PastRun]) -> String {
             took.and_then(api_duration)
                 .map(|took| format!("took {}", duration::format_length(took))),
             worker.as_ref().map(|worker| format!("worker {worker}")),
-            // The exit status is omitted if the error already states it, as most errors of commands do.
+            // Most errors of commands already contain the exit status. In this case, the exit status is left out.
             exit_status
                 .filter(|_| !is_status(error.as_deref()))
                 .map(|status| format!("exit status: {status}")),
@@ -313,7 +315,7 @@ pub(super) fn runs_text(runs: &[PastRun]) -> String {
         let parts: Vec<String> = parts.into_iter().flatten().collect();
         text += &printable(&parts.join("; "));
         text.push('\n');
-        // The texts are escaped, because they may come from another program.
+        // The output of a run may contain control characters from another program, so they are removed.
         for line in output.iter().flat_map(|output| output.lines()) {
             text +=
                 &format!("    {}\n", String::from_utf8_lossy(&without_controls(line.as_bytes())));
@@ -326,12 +328,12 @@ fn is_status(error: Option<&str>) -> bool {
     error.is_some_and(|error| error.starts_with("exit status: "))
 }
 
-/// Converts a duration of the API.
+/// Converts a number of seconds in an API answer. Returns `None` if the number is not a valid duration.
 pub(super) fn api_duration(seconds: f64) -> Option<Duration> {
     Duration::try_from_secs_f64(seconds).ok()
 }
 
-/// Reports the number of changed keys, and each key that was not changed.
+/// Reports how many keys were changed, and names each key that was not changed.
 pub(super) fn report_each(keys: &[OsString], changed: &[bool], done: &str, not: &str) -> Ended {
     for (key, _) in keys.iter().zip(changed).filter(|(_, changed)| !**changed) {
         complain(&format!("{}: {not}", escaped(key.as_bytes())));

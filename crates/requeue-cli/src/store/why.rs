@@ -1,4 +1,4 @@
-//! `requeue why`: the state of a key, and its past.
+//! `requeue why`: explains the state of a key, and shows its past.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -22,25 +22,25 @@ use crate::key::{printable, shown};
 use crate::output::summary::counted;
 use crate::process::spawn::quote_word;
 
-/// The text for a key that the queue does not have.
+/// The text for a key that is not in the queue.
 const MISSING: &str = "not in the queue: it was never added, was cancelled, or its last run succeeded; \
                        `requeue keys` lists the keys";
 
-/// The number of lines of the past without `--since`.
+/// The maximum number of lines of the past if `--since` is missing.
 const MOST_LINES: usize = 20;
 
-/// The answer of `requeue why`.
+/// The data that `requeue why` prints.
 struct Answer {
-    /// The name of the state, or `None` for a key that is not in the queue.
+    /// The name of the key's state. `None` if the key is not in the queue.
     state: Option<&'static str>,
-    /// The state and its cause, in one sentence.
+    /// One sentence that states the state and its cause.
     why: String,
     timeline: Timeline,
-    /// The last runs, the newest first.
+    /// The last runs of the key, the newest first.
     runs: Vec<PastRun>,
 }
 
-/// `requeue why`.
+/// `requeue why`: explains the state of a key, or exports the recorded events.
 pub(crate) fn why(flags: &WhyFlags) -> Result<Ended, Refusal> {
     block_on(async {
         let server = flags.server.open_server(flags.place.queue.as_deref())?;
@@ -48,7 +48,7 @@ pub(crate) fn why(flags: &WhyFlags) -> Result<Ended, Refusal> {
         if let Some(file) = &flags.export {
             return export(server, file, key, flags.hash_keys).await;
         }
-        // The key is required without --export.
+        // clap requires the key if `--export` is missing.
         let key = key.unwrap_or_default();
         let mut answer = match server {
             Some(server) => ask_server(&server, key, flags.since).await?,
@@ -57,7 +57,7 @@ pub(crate) fn why(flags: &WhyFlags) -> Result<Ended, Refusal> {
         if answer.state == Some(state_name(State::Parked)) {
             answer.why += &format!("; to run it again: {}", revival(flags, key));
         }
-        // A caller that names a period gets all lines of this period.
+        // With `--since`, all lines of the period are printed.
         let most = flags.since.map_or(MOST_LINES, |_| usize::MAX);
         let text = if flags.json { answer.to_json(key) } else { answer.to_text(key, most) };
         print_output(text.as_bytes())?;
@@ -65,7 +65,7 @@ pub(crate) fn why(flags: &WhyFlags) -> Result<Ended, Refusal> {
     })
 }
 
-/// Returns the command that revives a parked key.
+/// Returns the command line that revives a parked key.
 fn revival(flags: &WhyFlags, key: &[u8]) -> String {
     let from = if flags.server.server.is_some() { "--server" } else { "--store" };
     let queue = flags.place.queue.as_deref();
@@ -80,7 +80,7 @@ async fn ask_server(
     since: Option<Duration>,
 ) -> Result<Answer, Refusal> {
     let page = server.find_key(key).await?;
-    // The API accepts whole seconds.
+    // The API accepts only whole seconds.
     let since = since.map_or_else(String::new, |since| since.as_secs_f64().ceil().to_string());
     let query = [("key", key), ("since", since.as_bytes())];
     let mut timeline: Timeline = server.get("timeline", &query).await?;
@@ -98,7 +98,7 @@ async fn ask_server(
         due: row.due_in.and_then(api_duration),
         lease: row.lease_in.and_then(api_duration),
     };
-    // The row of a page has the worker as a separate detail.
+    // In a row of the dashboard, the worker is a detail beside the reason.
     let worker = row.detail.iter().find(|(name, _)| name == "worker");
     let worker = worker.map(|(_, worker)| format!("; worker {worker}")).unwrap_or_default();
     let why = times.append_to(&format!("{}{worker}{error}", row.why), Timestamp::now());
@@ -106,7 +106,8 @@ async fn ask_server(
     Ok(Answer { state, why, timeline, runs })
 }
 
-/// Puts the sentence about the missing part of a key's page before the note of its timeline, which may contain it.
+/// The page of a key can contain a sentence about data that the server does not have. Puts this sentence before the
+/// note of the timeline, unless the note already contains it.
 fn note_missing(note: &mut String, missing: Option<String>) {
     if let Some(missing) = missing.filter(|missing| !note.contains(missing)) {
         *note = format!("{missing}; {note}");
@@ -141,10 +142,10 @@ async fn read_store(queue: &Queue, key: &[u8], since: Option<Duration>) -> Resul
 }
 
 impl Answer {
-    /// Returns the answer with the newest `most` lines of the past.
+    /// Returns the answer as text, with the newest `most` lines of the past.
     fn to_text(&self, key: &[u8], most: usize) -> String {
         let Self { why, timeline, runs, .. } = self;
-        // The text is made printable, because the error of a command may contain control characters.
+        // The error of a command may contain control characters, so they are escaped.
         let mut text = format!("{}: {}\n\n", shown(key), printable(why));
         let lines = lines_of(&timeline.events, timeline.now);
         let omitted = lines.len().saturating_sub(most);
@@ -178,19 +179,21 @@ impl Answer {
         written.state = Some(self.state.unwrap_or("unknown"));
         written.why = Some(&self.why);
         let answer = Whole { key: written, timeline: &self.timeline, runs: &self.runs };
-        // Serializing numbers and texts does not fail.
+        // Numbers and texts can always be serialized.
         serde_json::to_string(&answer).unwrap_or_default() + "\n"
     }
 }
 
 // --- Lines of the past ---------------------------------------------------------------------------
 
-/// The maximum number of events in a part that is recognized as repeated.
+/// The maximum number of events in a sequence for which repetitions are detected.
 const LONGEST_PART: usize = 6;
-/// The minimum number of repetitions for which all but the last become one line.
+/// The minimum number of repetitions of a sequence that are combined into one line. The last repetition is always
+/// printed in full.
 const REPEATS: usize = 3;
 
-/// Returns the lines of the past, the newest last. If a part repeats, one line represents all repetitions but the last.
+/// Returns the lines of the past, the newest last. If a sequence of events repeats, one line replaces all its
+/// repetitions except the last.
 fn lines_of(events: &[PastEvent], now: f64) -> Vec<String> {
     let mut lines = Vec::new();
     let mut rest = events;
@@ -218,7 +221,8 @@ fn lines_of(events: &[PastEvent], now: f64) -> Vec<String> {
     lines
 }
 
-/// Returns the length and the number of repetitions of the first part whose repetitions cover the most events.
+/// Returns the length and the number of repetitions of the sequence at the start of `events` that covers the most
+/// events.
 fn longest_repeat(events: &[PastEvent]) -> (usize, usize) {
     let repeats = |length: usize| {
         let part = events.get(..length)?;
@@ -227,11 +231,11 @@ fn longest_repeat(events: &[PastEvent]) -> (usize, usize) {
         Some((length, events.chunks_exact(length).take_while(is_same).count()))
     };
     let all = (1..=LONGEST_PART).filter_map(repeats).filter(|(_, times)| *times >= REPEATS);
-    // If two parts are equally good, the shorter part is chosen.
+    // If two sequences cover equally many events, the shorter one is used.
     all.rev().max_by_key(|(length, times)| length * times).unwrap_or((1, 1))
 }
 
-/// Returns the text of an event without its numbers, for comparisons.
+/// Returns the text of an event without its times. Two events with equal results are treated as repetitions.
 fn words_of(event: &PastEvent) -> String {
     match (event.kind, event.outcome) {
         (EventKind::Wait, _) => {
@@ -242,7 +246,7 @@ fn words_of(event: &PastEvent) -> String {
         (EventKind::Run, Some(Outcome::Failed | Outcome::GivenUp)) => "run failed".to_owned(),
         (EventKind::Run, Some(Outcome::Stopped)) => "run stopped".to_owned(),
         (EventKind::Run, None) => "running".to_owned(),
-        // The times to wait differ between repetitions, so they are removed.
+        // The waiting times differ between repetitions, so they are removed.
         _ => match event.text.rsplit_once(", ") {
             Some((words, time)) if time.contains(|char: char| char.is_ascii_digit()) => {
                 words.to_owned()
@@ -270,7 +274,7 @@ fn line_of(event: &PastEvent, now: f64) -> String {
     format!("{}  {words}", times_of(event, now))
 }
 
-/// Returns the time of an event, and the time since then.
+/// Returns the time of an event, and how long ago it was.
 fn times_of(event: &PastEvent, now: f64) -> String {
     let ago = api_duration((now - event.at).max(0.0)).map(duration::shown).unwrap_or_default();
     format!("{}  {ago:>10} ago", time_text(event.at))
@@ -279,7 +283,7 @@ fn times_of(event: &PastEvent, now: f64) -> String {
 fn time_text(at: f64) -> String {
     let since = SignedDuration::try_from_secs_f64(at).ok();
     let time = since.and_then(|since| Timestamp::UNIX_EPOCH.checked_add(since).ok());
-    // The milliseconds show the order of events in quick succession.
+    // Milliseconds are printed, because several events can occur within a second.
     time.map(|time| time.strftime("%Y-%m-%dT%H:%M:%S%.3fZ").to_string()).unwrap_or_default()
 }
 

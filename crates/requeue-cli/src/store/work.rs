@@ -1,4 +1,4 @@
-//! The subcommands that work on a queue in a store, or create a queue: `run --store`, `work`, `store init`.
+//! The subcommands that work on a queue in a store, or create one: `run --store`, `work` and `store init`.
 
 use std::time::Duration;
 
@@ -23,7 +23,7 @@ use crate::runner::reader;
 use crate::runner::remote::Remote;
 use crate::serve::Listener;
 
-/// `requeue run --store`: adds the keys of the input to a store, and works on its queue.
+/// `requeue run --store`: adds the keys of the input to a store, and works on the queue in that store.
 pub(crate) fn run(mut flags: Flags) -> Result<Ended, Refusal> {
     let Through { store, queue, lease, wait, passwords } = flags.through.clone();
     let place = Place { store: StoreUrl { store, wait }, queue: Some(queue) };
@@ -31,15 +31,15 @@ pub(crate) fn run(mut flags: Flags) -> Result<Ended, Refusal> {
     let (re_add, rate) = (re_add(flags.common.re_add)?, take_rate(&mut flags.common)?);
     let settings = QueueSettings { re_add, groups, rate, ..QueueSettings::default() };
     let (source, mut config) = Config::from_run_flags(flags)?;
-    // The password of this process is hidden from commands.
+    // The password of this process is removed from the environment of its commands.
     config.commands.template.hidden = passwords.hidden_variables(place.store.required_url()?);
-    // The input is opened first, so that `open_files` can refuse an output file that is the input.
+    // The input is opened first, so that `open_files` can refuse an output file that is also the input.
     let (input, stopper) = Input::open(&source)?;
     let files = Files::open_files(&config, identity(&input.metadata))?;
     block_on(async {
         let listener = Listener::bind_if_asked(config.serve.as_ref()).await?;
         let metrics = listener.as_ref().map(|listener| &listener.metrics);
-        // This subcommand also adds keys, and therefore creates the queue.
+        // This subcommand also adds keys, so it creates a missing queue.
         let (queue, expired) =
             place.to_work_on(true, lease, &settings, None, &config, metrics).await?;
         let (remote, expired) = (Some(Remote::Store(queue.clone())), Some(expired));
@@ -54,7 +54,7 @@ pub(crate) fn run(mut flags: Flags) -> Result<Ended, Refusal> {
     })
 }
 
-/// `requeue work`.
+/// `requeue work`: runs a command for each key of a queue in a store or at a server.
 pub(crate) fn work(mut flags: WorkFlags) -> Result<Ended, Refusal> {
     if let Some(url) = flags.server.take() {
         return work_over_http(url, flags);
@@ -66,7 +66,7 @@ pub(crate) fn work(mut flags: WorkFlags) -> Result<Ended, Refusal> {
     let settings = QueueSettings { re_add, parked_add, groups, rate };
     let own = Subcommand { stdin, ..Subcommand::without_input("work") };
     let mut config = Config::from_flags(common, Alone { dashboard, ..Alone::default() }, own)?;
-    // The password of this process is hidden from commands.
+    // The password of this process is removed from the environment of its commands.
     config.commands.template.hidden = passwords.hidden_variables(place.store.required_url()?);
     let files = Files::open_files(&config, None)?;
     block_on(async {
@@ -83,7 +83,7 @@ pub(crate) fn work(mut flags: WorkFlags) -> Result<Ended, Refusal> {
     })
 }
 
-/// `requeue work --server`.
+/// `requeue work --server`: runs a command for each key that a server delivers.
 fn work_over_http(url: ServerUrl, flags: WorkFlags) -> Result<Ended, Refusal> {
     refuse_settings_of_server(&flags)?;
     let WorkFlags { place, lease, worker, common, stdin, dashboard, until_empty, .. } = flags;
@@ -95,7 +95,7 @@ fn work_over_http(url: ServerUrl, flags: WorkFlags) -> Result<Ended, Refusal> {
     let server = ServerFlags { server, token_file, server_ca };
     let own = Subcommand { stdin, ..Subcommand::without_input("work") };
     let mut config = Config::from_flags(common, Alone::default(), own)?;
-    // The server limits the failures of a key.
+    // The server limits the failures of a key, so this process does not.
     config.failures.retries = None;
     config.commands.template.hidden = flags.passwords.hidden_variables("");
     let files = Files::open_files(&config, None)?;
@@ -103,7 +103,7 @@ fn work_over_http(url: ServerUrl, flags: WorkFlags) -> Result<Ended, Refusal> {
     let settings = WorkerSettings { name, lease, until_empty };
     block_on(async {
         let queue = open_patiently(place.store.wait, async || {
-            // Each attempt finds the queue again.
+            // Another process may listen at the address now, so each attempt looks up the queue again.
             let server = server.required_server(place.queue.as_deref())?;
             Ok(ServerQueue::open(server, settings.clone()).await?)
         });
@@ -112,17 +112,17 @@ fn work_over_http(url: ServerUrl, flags: WorkFlags) -> Result<Ended, Refusal> {
     })
 }
 
-/// Runs the commands of a worker.
+/// Runs commands for the keys of the queue in `parts`, until no key is left or the program is stopped.
 async fn work_on(parts: Parts) -> Result<Ended, Refusal> {
     launch::run_parts(parts, |runner| {
         log::show_on(&runner.output);
-        // The run has no reader.
+        // A worker reads no input, so the sender is dropped, and the receiver is ready immediately.
         Ok(oneshot::channel().1)
     })
     .await
 }
 
-/// Refuses the flags whose values a server decides.
+/// Refuses the flags whose values the server decides.
 fn refuse_settings_of_server(flags: &WorkFlags) -> Result<(), Refusal> {
     let WorkFlags { common, groups, .. } = flags;
     let at_serve = "the server limits the failures of a key; pass --retries to `requeue serve`";
@@ -152,7 +152,7 @@ fn refuse_settings_of_server(flags: &WorkFlags) -> Result<(), Refusal> {
     }
 }
 
-/// `requeue store init`.
+/// `requeue store init`: creates the tables of a store, and the queues that the flags name.
 pub(crate) fn init_store(command: StoreCommand) -> Result<Ended, Refusal> {
     let StoreCommand::Init { store, queue: queues, groups } = command;
     let url = store.required_url()?;

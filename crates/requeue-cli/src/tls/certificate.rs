@@ -1,4 +1,4 @@
-//! The certificate of `--serve`, which is read again after its renewal.
+//! The certificate of `--serve`. It is read again after its files were replaced.
 
 use std::fs;
 use std::os::unix::ffi::OsStrExt;
@@ -19,7 +19,7 @@ use tokio::net::TcpListener;
 use crate::exit::Refusal;
 use crate::key::escaped;
 
-/// The shortest time between two looks at the files.
+/// The shortest time between two checks of the files.
 const LOOK: Duration = Duration::from_secs(1);
 
 /// The encryption of a dashboard.
@@ -27,7 +27,7 @@ const LOOK: Duration = Duration::from_secs(1);
 pub(crate) struct ServerTls(Arc<ServerConfig>);
 
 impl ServerTls {
-    /// Reads the certificate, with those of its authorities, and its key.
+    /// Reads the certificate, the certificates of its authorities, and its private key.
     pub(crate) fn new(chain: &Path, key: &Path) -> Result<Self, Refusal> {
         let files = [chain, key].map(Path::to_owned);
         let stamp = stamp_of(&files);
@@ -47,7 +47,7 @@ impl ServerTls {
     }
 }
 
-/// The certificate in two files.
+/// The certificate and its private key, in two files.
 #[derive(Debug)]
 struct Certificate {
     files: [PathBuf; 2],
@@ -57,12 +57,12 @@ struct Certificate {
 #[derive(Debug)]
 struct State {
     current: Arc<CertifiedKey>,
-    /// The files as last read.
+    /// The state of the files when they were last read.
     stamp: Stamp,
     looked: Instant,
 }
 
-/// The time and the size of each file, which change when the file is replaced.
+/// The time and the size of each file. At least one of them changes when a file is replaced.
 type Stamp = [Option<(SystemTime, u64)>; 2];
 
 fn stamp_of(files: &[PathBuf; 2]) -> Stamp {
@@ -82,7 +82,7 @@ impl ResolvesServerCert for Certificate {
                 state.stamp = stamp;
                 match read_files(&self.files) {
                     Ok(renewed) => state.current = Arc::new(renewed),
-                    // A renewal replaces one file after the other.
+                    // A renewal replaces one file after the other, so the files may not match yet.
                     Err(why) => tracing::warn!("{why}; the previous certificate is used"),
                 }
             }

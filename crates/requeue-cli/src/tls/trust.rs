@@ -1,4 +1,4 @@
-//! The authorities that the program trusts as a client: those of the system, or of a file.
+//! The certificate authorities that the program trusts as a client. They come from the system or from a file.
 
 use std::error::Error;
 use std::fmt;
@@ -43,7 +43,7 @@ pub(crate) fn trust_file(file: &Path) -> Result<ClientConfig, Box<dyn Error>> {
     Ok(config.with_no_client_auth())
 }
 
-/// Makes encrypted connections to `--server`.
+/// Makes encrypted connections to the server of `--server`.
 #[derive(Clone)]
 pub(crate) struct Connector(TlsConnector);
 
@@ -54,7 +54,7 @@ impl fmt::Debug for Connector {
 }
 
 impl Connector {
-    /// Trusts the authorities in a file, or else those of the system.
+    /// Trusts the authorities in `file`, or those of the system if there is no file.
     pub(crate) fn new(file: Option<&Path>) -> Result<Self, Refusal> {
         let config = match file {
             Some(file) => trust_file(file).map_err(|error| {
@@ -71,7 +71,7 @@ impl Connector {
         Ok(Self(Arc::new(config).into()))
     }
 
-    /// Encrypts a connection to the host of this name or address, and verifies the certificate of the host.
+    /// Encrypts a connection to the host with this name or address, and verifies the certificate of the host.
     pub(crate) async fn connect(
         &self,
         host: &str,
@@ -83,11 +83,11 @@ impl Connector {
     }
 }
 
-/// Returns the next step after a failed handshake, or `None` if the connection itself has failed.
+/// Returns the next step for the user after a failed handshake. Returns `None` if the connection itself has failed.
 pub(crate) fn hint_for(error: &io::Error) -> Option<&'static str> {
     let error = error.get_ref()?.downcast_ref::<rustls::Error>()?;
     Some(match error {
-        // Another authority of the same name causes a wrong signature.
+        // If another authority has the same name, the signature of the certificate is wrong.
         rustls::Error::InvalidCertificate(
             CertificateError::UnknownIssuer | CertificateError::BadSignature,
         ) => "; pass the certificate of its authority as --server-ca FILE",

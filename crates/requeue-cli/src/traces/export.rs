@@ -1,4 +1,4 @@
-//! Exports spans by OTLP over HTTP, with this program's HTTP client.
+//! Sends spans by OTLP over HTTP, with the HTTP client of this program.
 
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -27,24 +27,25 @@ use tokio_rustls::TlsConnector;
 use crate::exit::complain;
 use crate::tls::{trust_file, trust_system};
 
-/// The variables with the address of the collector. The first variable that is set is used.
+/// The environment variables with the address of the collector. The first one that is set is used.
 const ENDPOINTS: [&str; 2] = ["OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT"];
-/// The variables with a file of certificates that the program trusts instead of those of the system.
+/// The environment variables with a file of certificates. The program trusts these certificates in place of those of
+/// the system.
 const CERTIFICATES: [&str; 2] =
     ["OTEL_EXPORTER_OTLP_TRACES_CERTIFICATE", "OTEL_EXPORTER_OTLP_CERTIFICATE"];
 /// The time limit of a request.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// The size limit of an answer.
+/// The maximum size of an answer, in bytes.
 const ANSWER: usize = 64 << 10;
 
 static IS_ON: OnceLock<()> = OnceLock::new();
 
-/// The export of spans, if the environment asks for it.
+/// The export of spans. `None` if the environment does not configure one.
 pub(crate) struct Export(Option<SdkTracerProvider>);
 
 impl Export {
-    /// Starts the export if the variables name a collector. Platforms set the variables for all programs, so an
-    /// unusable collector must not stop the program.
+    /// Starts the export if the environment names a collector. A platform may set the variables for all its programs.
+    /// A collector that cannot be used therefore causes a warning and does not stop the program.
     pub(crate) fn start() -> Self {
         Self(Self::try_start().unwrap_or_else(|why| {
             complain(&format!("no spans are sent: {why}"));
@@ -52,8 +53,8 @@ impl Export {
         }))
     }
 
-    /// Returns the reason if the variables name a collector that cannot be used. No message contains the whole URL,
-    /// because it may contain a password.
+    /// Starts the export. Returns the reason if the environment names a collector that cannot be used. No message
+    /// contains the whole URL, because the URL may contain a password.
     fn try_start() -> Result<Option<SdkTracerProvider>, String> {
         let set = |name: &str| env::var(name).ok().filter(|value| !value.is_empty());
         let is_off = set("OTEL_SDK_DISABLED")
@@ -103,27 +104,27 @@ impl Export {
         IS_ON.get().is_some()
     }
 
-    /// Sends the last spans.
+    /// Sends the remaining spans.
     pub(crate) async fn finish(self) {
         let Some(provider) = self.0 else { return };
-        // The call runs on a separate thread, because it blocks and the client needs the runtime. The client reports
-        // its failures.
+        // `shutdown` blocks until the client has used the runtime, so it runs on a thread for blocking calls. The
+        // client itself reports its failures.
         let _ = tokio::task::spawn_blocking(move || provider.shutdown()).await;
     }
 }
 
-/// Sends the requests of the exporter, whose thread has no runtime.
+/// The HTTP client of the exporter. It holds a handle of the runtime, because the exporter's thread has none.
 struct Client {
     runtime: Handle,
-    /// `None` for a collector that is reached by http.
+    /// The encryption. `None` for a collector at an http address.
     tls: Option<TlsConnector>,
-    /// True if a failure was reported.
+    /// True after a failure was reported.
     has_failed: AtomicBool,
 }
 
 impl fmt::Debug for Client {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // A connector of TLS has no text.
+        // A TLS connector does not implement `Debug`, so it is left out.
         f.debug_struct("Client").finish_non_exhaustive()
     }
 }
@@ -155,7 +156,7 @@ impl HttpClient for Client {
     }
 }
 
-/// Returns the host and the port of a URL, without its password.
+/// Returns the host and the port of a URL, without its user name and password.
 fn host_and_port(url: &Uri) -> String {
     let host = url.host().unwrap_or_default();
     url.port().map_or_else(|| host.to_owned(), |port| format!("{host}:{port}"))
@@ -193,7 +194,7 @@ async fn exchange(
     tokio::pin!(answered);
     tokio::select! {
         answer = &mut answered => answer,
-        // The connection was closed, possibly after the answer.
+        // The connection was closed. The answer may have arrived before that.
         _ = connection => answered.await,
     }
 }

@@ -1,4 +1,4 @@
-//! Access to the API server: its client, and requests that may be refused.
+//! The client of the API server, and the checks before the first watch.
 
 use std::fmt;
 
@@ -29,15 +29,15 @@ pub(crate) trait Dynamic:
 
 impl<K: Object<DynamicType = ApiResource, Scope = DynamicResourceScope>> Dynamic for K {}
 
-/// A client of the API server, with the resources of the server and the selected namespace.
+/// A client of the API server, with the server's resources and the selected namespace.
 pub(crate) struct Access {
     pub(crate) client: Client,
     config: Config,
     pub(crate) server: Server,
-    /// The user of `--as`.
+    /// The user that `--as` names.
     pub(crate) impersonated: Option<String>,
     resources: Resources,
-    /// The selected namespace, or `None` for all namespaces.
+    /// The selected namespace. `None` for all namespaces.
     namespace: Option<String>,
 }
 
@@ -57,7 +57,7 @@ impl Access {
         let client = ClientBuilder::try_from(config.clone());
         let client =
             client.map_err(|error| request_failure(&format!("a client of {server}"), &error))?;
-        // Without this layer, one invalid byte would make a whole list fail.
+        // Without this layer, a single invalid byte would make a whole list fail.
         let client = client.with_layer(&MapResponseLayer::new(replace_invalid_utf8)).build();
         let core = client.list_core_api_versions_aggregated().await;
         let core = core.map_err(|error| server.refusal("get", "/api", &error))?;
@@ -67,18 +67,18 @@ impl Access {
         Ok(Self { client, config, server, impersonated, resources, namespace })
     }
 
-    /// Returns the namespace of objects that are named without one on the command line.
+    /// Returns the namespace of an object that the command line names without a namespace.
     pub(crate) fn default_namespace(&self) -> &str {
         self.namespace.as_deref().unwrap_or(&self.config.default_namespace)
     }
 
-    /// Returns a separate client for the leader election.
+    /// Returns a client for the leader election alone. It has its own connections, and the timeouts of the election.
     pub(crate) fn election_client(&self, config: &leader::Config) -> Result<Client, Refusal> {
         let client = config.client(self.config.clone());
         client.map_err(|error| request_failure(&format!("a client of {}", self.server), &error))
     }
 
-    /// Checks the right to hold this Lease. An elector without that right would retry forever without a message.
+    /// Checks the right to hold this Lease. Without the right, an elector would retry forever and print nothing.
     pub(crate) async fn try_lease(&self, namespace: &str, name: &str) -> Result<(), Refusal> {
         let leases: Api<Lease> = Api::namespaced(self.client.clone(), namespace);
         let what = format!("leases.coordination.k8s.io in namespace {namespace}");
@@ -86,7 +86,7 @@ impl Access {
             .get_opt(name)
             .await
             .map_err(|error| self.server.refusal("get", &what, &error))?;
-        // A dry run checks the right without writing.
+        // With a dry run, the server checks the right and writes nothing.
         let dry_run = PostParams { dry_run: true, ..PostParams::default() };
         let (verb, tried) = match lease {
             Some(lease) => ("update", leases.replace(name, &dry_run, &lease).await),
@@ -96,13 +96,14 @@ impl Access {
             }
         };
         match tried {
-            // A conflict means that another process has written the Lease since the read. The right exists.
+            // A conflict means that another process has written the Lease after the read. The server has thus accepted
+            // the right.
             Err(kube::Error::Api(status)) if status.code == 409 => Ok(()),
             tried => tried.map(|_| ()).map_err(|error| self.server.refusal(verb, &what, &error)),
         }
     }
 
-    /// Returns the resource with the name `text`, after a check that its objects can be listed and watched.
+    /// Returns the resource that `text` names. Checks that its objects can be listed and watched.
     pub(crate) async fn find_listable(
         &self,
         text: &str,
@@ -115,7 +116,7 @@ impl Access {
         Ok(resource)
     }
 
-    /// Returns the selected objects of a resource as a source of events.
+    /// Returns a watch of the selected objects of a resource.
     pub(crate) fn event_source<K: Dynamic>(
         &self,
         resource: &Resource,
@@ -138,7 +139,7 @@ impl Access {
         }
     }
 
-    /// Returns the API for the objects of a resource in this namespace. An empty namespace means cluster scope.
+    /// Returns the API for the objects of a resource in this namespace. An empty namespace stands for cluster scope.
     pub(crate) fn api_in<K: Dynamic>(&self, resource: &Resource, namespace: &str) -> Api<K> {
         match namespace {
             "" => Api::all_with(self.client.clone(), &resource.api),
@@ -150,10 +151,11 @@ impl Access {
         self.namespace.as_deref().filter(|_| resource.scope == Scope::Namespaced)
     }
 
-    /// Checks the right to list these objects. kube's watcher would retry forever without a message.
+    /// Checks the right to list these objects. Without the right, kube's watcher would retry forever and print
+    /// nothing.
     async fn try_list(&self, resource: &Resource, params: &ListParams) -> Result<(), Refusal> {
         let api: Api<Decoded<PartialObjectMeta<DynamicObject>>> = self.selected_api(resource);
-        // One object suffices to check the right.
+        // A list of one object is enough to check the right.
         let listed = api.list(&params.clone().limit(1)).await;
         let namespace = self.namespace_of(resource).unwrap_or_default();
         listed.map(|_| ()).map_err(|error| {
@@ -166,7 +168,8 @@ impl Access {
     }
 }
 
-/// Returns the address and the credentials of the server, and the context of the kubeconfig that they come from.
+/// Returns the address of the server and the credentials. Also returns the context of the kubeconfig from which they
+/// come.
 async fn client_config(flags: &AccessFlags) -> Result<(Config, Option<String>), Refusal> {
     let options = KubeConfigOptions { context: flags.context.clone(), ..Default::default() };
     let mut context = flags.context.clone();
@@ -182,7 +185,7 @@ async fn client_config(flags: &AccessFlags) -> Result<(Config, Option<String>), 
             let config = Config::from_kubeconfig(&options).await;
             config.map_err(|error| request_failure("--context", &error))
         }
-        // Without a kubeconfig, this uses the account of the pod.
+        // If there is no kubeconfig, `infer` uses the service account of the pod.
         (None, None) => {
             context = Kubeconfig::read().ok().and_then(|kubeconfig| kubeconfig.current_context);
             Config::infer()

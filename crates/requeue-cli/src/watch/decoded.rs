@@ -1,6 +1,6 @@
-//! Objects that are decoded one by one, so that an invalid object does not make the whole list fail.
+//! Decodes each object of a list separately, so that an invalid object does not make the whole list fail.
 //!
-//! kube's `DeserializeGuard` does the same, but with an object that is nested too deeply, the list still fails.
+//! kube's `DeserializeGuard` has the same purpose. With it, the list still fails if an object is nested too deeply.
 
 use std::borrow::Cow;
 
@@ -19,7 +19,7 @@ pub(crate) struct Decoded<K>(pub(crate) Result<K, Box<InvalidObject>>);
 
 impl<'de, K: DeserializeOwned + Resource> Deserialize<'de> for Decoded<K> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        // A raw value can be nested to any depth, because serde_json skips it without recursion.
+        // serde_json skips a raw value without recursion, so the value may be nested to any depth.
         let raw = Box::<RawValue>::deserialize(deserializer)?;
         let object = match serde_json::from_str::<K>(raw.get()) {
             Ok(object) if object.meta().name.as_deref().is_none_or(str::is_empty) => {
@@ -34,8 +34,8 @@ impl<'de, K: DeserializeOwned + Resource> Deserialize<'de> for Decoded<K> {
     }
 }
 
-/// The fields that name an object, and its version, without which kube's watcher would list all objects again. Other
-/// metadata is not decoded, because it may also be nested too deeply.
+/// The fields that name an object, and its resource version. Without the version, kube's watcher would list all
+/// objects again. Other metadata is not decoded, because it may be nested too deeply.
 #[derive(Deserialize)]
 struct Named {
     metadata: Names,
@@ -57,8 +57,8 @@ impl Named {
     }
 }
 
-/// Replaces bytes that are not UTF-8 with U+FFFD, as kubectl does. kube's client would fail the list or the watch that
-/// contains them.
+/// Replaces bytes that are not UTF-8 with U+FFFD, as kubectl does. kube's client would otherwise fail a list or a
+/// watch that contains such bytes.
 pub(crate) fn replace_invalid_utf8<B>(
     response: Response<B>,
 ) -> Response<impl BodyExt<Data = B::Data, Error = B::Error>>
@@ -71,7 +71,7 @@ where
     })
 }
 
-/// Converts `cut` and `data` to text. A character that is cut off at the end is left in `cut`.
+/// Converts the bytes in `cut` and then `data` to text. If the last character is incomplete, moves its bytes to `cut`.
 fn valid_text<D: AsRef<[u8]> + From<Vec<u8>>>(cut: &mut Vec<u8>, data: D) -> D {
     if cut.is_empty() && str::from_utf8(data.as_ref()).is_ok() {
         return data;
@@ -158,7 +158,7 @@ mod tests {
                 assert!(invalid.error.starts_with("recursion limit exceeded"), "{invalid}");
                 assert_eq!(invalid.metadata.namespace.as_deref(), Some("ns"));
                 assert_eq!(invalid.metadata.resource_version.as_deref(), Some("5"));
-                // The list fails with and without kube's guard.
+                // The list fails both with kube's guard and without it.
                 assert!(
                     serde_json::from_str::<ObjectList<DynamicObject>>(&items(hostile)).is_err()
                 );

@@ -1,4 +1,4 @@
-//! Adds the keys of objects that changed to the queue.
+//! Adds the keys of changed objects to the queue.
 
 use std::borrow::Cow;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -23,9 +23,9 @@ pub(crate) struct Enqueuer {
     pub(crate) runner: Arc<Runner>,
     objects: Arc<Objects>,
     initial: Initial,
-    /// True while another process may lead. During this time, no key is added.
+    /// True while another replica may lead. In this state, no key is added.
     stands_by: Mutex<bool>,
-    /// Set after the first list.
+    /// Set after the first list of the objects.
     pub(crate) is_listed: SetOnce<()>,
 }
 
@@ -45,7 +45,7 @@ impl Enqueuer {
     pub(crate) fn start_leading(&self) {
         let mut stands_by = self.stands_by.lock();
         *stands_by = false;
-        // The lock is held, so that later changes are added after the existing objects.
+        // The lock is still held, so a later change is added after the existing objects.
         for key in self.objects.existing_keys(|_| true) {
             if self.objects.next_wish(&key).is_some_and(|wish| self.is_initial(wish)) {
                 self.add_key(&key, LOW_PRIORITY, "leadership");
@@ -53,7 +53,7 @@ impl Enqueuer {
         }
     }
 
-    /// Handles an observation of an object. Only a change starts a run, because a list after an outage contains every
+    /// Handles an observation of an object. Only a change adds the key, because a list after an outage contains every
     /// object again.
     pub(crate) fn object_changed(&self, change: &Change) {
         if change.kind == ChangeKind::Unchanged {
@@ -61,8 +61,8 @@ impl Enqueuer {
         }
         let (runner, objects) = (&self.runner, &self.objects);
         let key = change.key.to_string().into_bytes();
-        // The lock is held until the end of the function, because the term must not begin between this check and the
-        // add.
+        // The lock is held until the function returns. Otherwise, the term could begin between the check of the
+        // standby and the add.
         let stands_by = self.stands_by.lock();
         match change.kind {
             ChangeKind::Deleted if *stands_by => objects.forget_object(&key),
@@ -95,7 +95,7 @@ impl Enqueuer {
         self.add_key(&key, change.kind.priority(), &format!("object {}", change.kind));
     }
 
-    /// Adds these objects, because a related object has changed.
+    /// Adds the keys of these objects, because a related object has changed.
     pub(crate) fn add_concerned(&self, keys: impl IntoIterator<Item = ObjectKey>, reason: &str) {
         let stands_by = self.stands_by.lock();
         if *stands_by {
@@ -103,18 +103,18 @@ impl Enqueuer {
         }
         for key in keys {
             let key = key.to_string().into_bytes();
-            // An object that was not listed yet is added when it is listed.
+            // An object that is not in the table yet is added when the watch lists it.
             if self.objects.next_wish(&key).is_some() {
                 self.add_key(&key, 0, reason);
             }
         }
     }
 
-    /// Adds each object once per period, with a lower priority than changes.
+    /// Adds each object once per period, with a lower priority than changes. Never returns.
     pub(crate) async fn resync(self: Arc<Self>, period: Duration) {
         let slice = (period / SLICES).max(Duration::from_millis(1));
         let mut ticks = tokio::time::interval(slice);
-        // Each tick adds different objects, so no tick may be skipped.
+        // Each tick adds a different part of the objects, so a late tick is delayed and not skipped.
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         for slice in (0..SLICES).cycle() {
             ticks.tick().await;
@@ -122,7 +122,7 @@ impl Enqueuer {
         }
     }
 
-    /// Adds many objects, with a lower priority than changes.
+    /// Adds the objects for which `wanted` is true, with a lower priority than changes.
     pub(crate) fn add_all(&self, wanted: impl Fn(&Key) -> bool, reason: &str) {
         let stands_by = self.stands_by.lock();
         if *stands_by {
@@ -133,7 +133,7 @@ impl Enqueuer {
         }
     }
 
-    /// Returns true if this run is for an object that exists at the start.
+    /// Returns true if an object that exists at the start needs a run for this step.
     fn is_initial(&self, wish: Wish) -> bool {
         self.initial == Initial::Run || wish == Wish::Run(On::Delete)
     }
@@ -145,12 +145,12 @@ impl Enqueuer {
     }
 }
 
-/// The number of parts of a resync period. Each part adds its share of the objects.
+/// The number of parts of a resync period. In each part, the program adds a different set of objects.
 const SLICES: u32 = 100;
 
 fn slice_of(key: &Key) -> u32 {
     let mut hasher = DefaultHasher::new();
     key.hash(&mut hasher);
-    // The value is below `SLICES`, so it fits.
+    // The remainder is below `SLICES`, so the conversion loses nothing.
     (hasher.finish() % u64::from(SLICES)) as u32
 }

@@ -1,4 +1,4 @@
-//! Errors of requests to the API server, as messages.
+//! The messages about failed requests to the API server.
 
 use std::collections::HashMap;
 use std::error::Error;
@@ -13,13 +13,13 @@ use requeue_kube::ObjectKey;
 
 use crate::exit::{Exit, Refusal, error_chain};
 
-/// The API server, and the source of the credentials.
+/// The API server, and the source of the credentials for it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Server {
     pub(crate) url: String,
-    /// The context of the kubeconfig, or `None` in a pod.
+    /// The name of the context in the kubeconfig. `None` in a pod without a kubeconfig.
     pub(crate) context: Option<String>,
-    /// The exec plugin of the kubeconfig that fetches credentials.
+    /// The program that fetches credentials, if the kubeconfig names one as an exec plugin.
     pub(crate) plugin: Option<String>,
 }
 
@@ -38,12 +38,13 @@ impl fmt::Display for Server {
 }
 
 impl Server {
-    /// Returns the refusal for a failed request: the response of the server, or the reason why there is no response.
+    /// Returns the message to the user for a failed request. The message contains the answer of the server, or the
+    /// reason why no answer came.
     pub(crate) fn refusal(&self, verb: &str, what: &str, error: &kube::Error) -> Refusal {
         let exit = match error {
             kube::Error::Api(status) => match status.code {
                 401 | 403 | 404 => Exit::Denied,
-                // An example is an invalid selector.
+                // The user's selector may be invalid, for example.
                 400 => Exit::Usage,
                 _ => Exit::Failure,
             },
@@ -82,7 +83,7 @@ pub(crate) fn request_failure(what: &str, error: &(dyn Error + 'static)) -> Refu
     Refusal::failure(format!("{what}: {}", explain_error(error)))
 }
 
-/// Formats an error. Two errors of kube print a whole struct, of which only the content is shown.
+/// Formats an error. Two errors of kube would print a whole struct, so only its content is used.
 pub(crate) fn explain_error(error: &(dyn Error + 'static)) -> String {
     let mut source = Some(error);
     while let Some(error) = source {
@@ -98,8 +99,8 @@ pub(crate) fn explain_error(error: &(dyn Error + 'static)) -> String {
     error_chain(error)
 }
 
-/// Limits the reports of a request that is retried forever: one report when the reason changes, and one per minute
-/// while it stays the same.
+/// Limits the messages about a request that is retried forever. A message is due when the reason changes, and once per
+/// minute while it stays the same.
 #[derive(Debug, Default)]
 pub(crate) struct Reports(Option<(String, Time)>);
 
@@ -118,8 +119,8 @@ impl Reports {
     }
 }
 
-/// Limits the reports of objects that cannot be decoded: one per minute for each object, and 20 per minute for all,
-/// because a user who can write one such object can write many.
+/// Limits the messages about objects that cannot be decoded. One message per minute is due for each object, and 20 per
+/// minute for all objects. A user who can create one such object can create many.
 #[derive(Debug, Default)]
 pub(crate) struct Unreadable(HashMap<ObjectKey, Time>);
 
@@ -127,7 +128,7 @@ const REPORTED: usize = 20;
 
 impl Unreadable {
     pub(crate) fn is_due(&mut self, key: &ObjectKey, now: Time) -> bool {
-        // Deleted objects must not use memory.
+        // Old entries are removed, so that deleted objects do not use memory forever.
         self.0.retain(|_, at| now.since(*at) < AGAIN);
         let is_due = self.0.len() < REPORTED && !self.0.contains_key(key);
         if is_due {
@@ -182,13 +183,13 @@ mod tests {
         Server { url: "https://[::1]:6443/".to_owned(), context, plugin }
     }
 
-    /// Returns all kinds of errors of a watch.
+    /// Returns one error of each kind that a watch can return.
     fn errors() -> Vec<watcher::Error> {
         let api = || kube::Error::Api(Box::new(Status::failure("no", "Forbidden").with_code(403)));
         let (status, stderr) = (ExitStatus::from_raw(0x100), b"token expired\n".to_vec());
         let out = Output { status, stdout: b"{".to_vec(), stderr };
         let plugin = AuthError::AuthExecRun { cmd: "aws".to_owned(), out: Box::new(out) };
-        // This is the error of a token renewal.
+        // A failed renewal of a token has this form.
         let service = kube::Error::Service(Box::new(kube::Error::Auth(plugin)));
         let io = kube::Error::ReadEvents(std::io::Error::other("connection reset"));
         let gone = Status::failure("too old", "Expired").with_code(410);

@@ -1,4 +1,4 @@
-//! The events of watches, and the changes that result from them.
+//! The events of watches, and the changes of objects that result from them.
 
 use std::fmt::Debug;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -24,18 +24,18 @@ use super::resource::Resource;
 use crate::key::escaped;
 use crate::runner::Runner;
 
-/// The objects that are watched.
+/// A watch of the objects of one resource.
 pub(crate) struct Source<K> {
     pub(crate) api: Api<Decoded<K>>,
     pub(crate) config: watcher::Config,
-    /// The resource, and its namespace.
+    /// The name of the resource, with its namespace.
     pub(crate) what: String,
     pub(crate) server: Server,
 }
 
 impl<K: Object + Clone + DeserializeOwned + Debug + Send + 'static> Source<K> {
-    /// Passes each step to `take`, forever. Reports errors at the rate of [`Reports`], and objects that cannot be
-    /// decoded at the rate of [`Unreadable`].
+    /// Passes each step to `take`. Never returns. Prints errors as often as [`Reports`] permits, and objects that
+    /// cannot be decoded as often as [`Unreadable`] permits.
     pub(crate) async fn for_each_step(self, runner: &Runner, mut take: impl FnMut(Step<K>)) {
         let mut events = pin!(watcher(self.api, self.config).default_backoff());
         let (mut reports, mut unreadable) = (Reports::default(), Unreadable::default());
@@ -53,7 +53,7 @@ impl<K: Object + Clone + DeserializeOwned + Debug + Send + 'static> Source<K> {
                         take(Step::Kept(key));
                     }
                 },
-                // The resource version has expired, and the watcher lists again.
+                // The resource version has expired. The watcher then lists the objects again, so nothing is printed.
                 Err(Error::WatchError(status)) if status.code == 410 => {}
                 Err(error) => {
                     let why = self.server.why_not_watched(&self.what, &error);
@@ -62,7 +62,7 @@ impl<K: Object + Clone + DeserializeOwned + Debug + Send + 'static> Source<K> {
                     }
                 }
             }
-            // A stream that is always ready must not starve other tasks.
+            // A stream that always has an event must not prevent other tasks from running.
             tokio::task::consume_budget().await;
         }
     }
@@ -71,14 +71,14 @@ impl<K: Object + Clone + DeserializeOwned + Debug + Send + 'static> Source<K> {
 /// A step of a watch.
 pub(crate) enum Step<K> {
     Event(Event<K>),
-    /// An object exists that cannot be decoded. The last decoded state of the object is kept.
+    /// An object exists that cannot be decoded. Its last decoded state stays valid.
     Kept(ObjectKey),
-    /// An object that cannot be decoded was deleted.
+    /// An object that could not be decoded was deleted.
     Gone(Box<ObjectMeta>),
 }
 
 impl<K> Step<K> {
-    /// Converts an event. Returns the object as an error if it cannot be decoded.
+    /// Converts an event. If the object of the event cannot be decoded, returns the object as an error.
     fn from_event(event: Event<Decoded<K>>) -> Result<Self, Box<InvalidObject>> {
         Ok(Self::Event(match event {
             Event::Init => Event::Init,
@@ -92,7 +92,7 @@ impl<K> Step<K> {
         }))
     }
 
-    /// Returns the changes that a step reveals.
+    /// Returns the changes that result from a step.
     pub(crate) fn shown_changes(
         self,
         watch: &mut Watch,
@@ -111,7 +111,7 @@ impl<K> Step<K> {
     }
 }
 
-/// Follows the objects of the watched resource.
+/// Follows the objects of the resource for which commands run.
 pub(crate) async fn follow_objects(
     source: Source<DynamicObject>,
     enqueuer: Arc<Enqueuer>,
@@ -124,30 +124,30 @@ pub(crate) async fn follow_objects(
             enqueuer.object_changed(&change);
         }
         if is_listed {
-            // Only the first list sets the value.
+            // Later lists call `set` again, which then has no effect.
             let _ = enqueuer.is_listed.set(());
         }
     };
     source.for_each_step(&enqueuer.runner, changed).await;
 }
 
-/// Extracts the properties of objects that reveal a change.
+/// Extracts from each object the properties whose differences are changes.
 pub(crate) struct Sights {
     pub(crate) objects: Arc<Objects>,
     pub(crate) types: TypeMeta,
-    /// JSON pointers to the values that are compared. If the list is empty, all values are compared.
+    /// JSON pointers to the values that are compared. If the list is empty, the whole object is compared.
     pub(crate) pointers: Vec<String>,
     pub(crate) finalizer: Option<String>,
 }
 
 impl Sights {
-    /// Keeps an object, and returns its observation.
+    /// Records an object in the table, and returns its observation.
     fn observe_object(&self, mut object: DynamicObject) -> Observation {
         complete_object(&mut object, &self.types);
         let mut sight = Observation::from_meta(&object.metadata);
         let key = ObjectKey::from_object(&object).to_string();
         let state = State::of_object(&object.metadata, self.finalizer.as_deref());
-        // Serializing a value that was parsed from JSON does not fail.
+        // The value was parsed from JSON, so it can be serialized.
         let json = if self.pointers.is_empty() {
             serde_json::to_vec(&object).unwrap_or_default()
         } else {
@@ -160,8 +160,8 @@ impl Sights {
     }
 }
 
-/// Completes an object for commands: adds its type, which objects in a list lack, and removes the managed
-/// fields, which only the server needs.
+/// Prepares an object for commands. Adds the type, which objects in a list lack. Removes the managed fields, because
+/// only the server uses them.
 pub(crate) fn complete_object(object: &mut DynamicObject, types: &TypeMeta) {
     object.metadata.managed_fields = None;
     object.types.get_or_insert_with(|| types.clone());
@@ -172,8 +172,8 @@ pub(crate) fn type_meta(resource: &Resource) -> TypeMeta {
     TypeMeta { api_version: resource.api.api_version.clone(), kind: resource.api.kind.clone() }
 }
 
-/// Returns a hash that changes when the state changes, or when a value at one of the pointers changes, appears or
-/// disappears.
+/// Returns a hash of the state and of the values at the pointers. A value that appears or disappears also changes the
+/// hash.
 fn property_hash(pointers: &[String], state: State, object: &Value) -> u64 {
     let mut hasher = DefaultHasher::new();
     state.hash(&mut hasher);

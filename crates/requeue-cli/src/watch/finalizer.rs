@@ -1,4 +1,4 @@
-//! `--finalizer`: keeps a deleted object until a run for its deletion has succeeded.
+//! `--finalizer`: makes the server keep a deleted object until a run for its deletion has succeeded.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,7 +14,7 @@ use crate::duration::format_exact;
 
 /// The time limit of a request.
 const LIMIT: Duration = Duration::from_secs(30);
-/// The number of consecutive conflicts after which a write fails.
+/// A write fails after this many conflicts in a row.
 const MOST_RACES: usize = 10;
 
 /// Adds a finalizer to objects of a resource, and removes it.
@@ -30,8 +30,8 @@ impl Finalizer {
         Self { name, access: Arc::clone(access), resource: resource.clone() }
     }
 
-    /// Takes the next step for an object in this state: adds the finalizer, or removes it if the object is being deleted
-    /// and its run has succeeded.
+    /// Adds the finalizer to an object. If the object is being deleted, removes the finalizer instead. The caller must
+    /// then have run the command for the deletion.
     pub(crate) async fn write_next(&self, object: &[u8]) -> Result<(), String> {
         let object: DynamicObject = serde_json::from_slice(object).map_err(|e| e.to_string())?;
         let namespace = object.metadata.namespace.clone().unwrap_or_default();
@@ -40,15 +40,15 @@ impl Finalizer {
         self.write_finalizer(&namespace, &name, wanted, Some(object.metadata)).await
     }
 
-    /// Removes the finalizer from an object that is no longer watched, if it still exists.
+    /// Removes the finalizer from an object that the selector no longer matches, if the object still exists.
     pub(crate) async fn let_go(&self, key: &[u8]) -> Result<(), String> {
         let key = String::from_utf8_lossy(key);
         let (namespace, name) = key.split_once('/').unwrap_or(("", &key));
         self.write_finalizer(namespace, name, false, None).await
     }
 
-    /// Adds or removes the finalizer, and retries if other writers change the object at the same time. An object whose
-    /// uid differs from that of `seen` is another object, and is not changed.
+    /// Adds or removes the finalizer. If another writer changes the object at the same time, tries again. If the
+    /// object has another uid than `seen`, it is another object, and is not changed.
     async fn write_finalizer(
         &self,
         namespace: &str,
@@ -62,8 +62,8 @@ impl Finalizer {
             let metadata = match seen.take() {
                 Some(seen) => seen,
                 None => {
-                    // The object is listed by name, because `watch` requires the right to list, but not the right to
-                    // get.
+                    // The object is read through a list with its name. `requeue watch` requires the right to list, but
+                    // not the right to get.
                     let by_name = ListParams::default().fields(&format!("metadata.name={name}"));
                     let list =
                         self.answer_of("list", namespace, api.list_metadata(&by_name)).await?;
@@ -76,16 +76,17 @@ impl Finalizer {
             let is_deleted = metadata.deletion_timestamp.is_some();
             let mut finalizers = metadata.finalizers.unwrap_or_default();
             let has_it = finalizers.contains(&self.name);
-            // A finalizer cannot be added to an object that is being deleted.
+            // The server does not permit a new finalizer on an object that is being deleted.
             if is_another || has_it == wanted || wanted && is_deleted {
                 return Ok(());
             }
-            // A merge patch replaces the whole list, including the finalizers of other programs.
+            // A merge patch replaces the whole list. The patch therefore also contains the finalizers of other
+            // programs.
             finalizers.retain(|finalizer| *finalizer != self.name);
             if wanted {
                 finalizers.push(self.name.clone());
             }
-            // The resource version makes the server refuse the patch if the object has changed.
+            // With the resource version, the server refuses the patch if the object has changed meanwhile.
             let patch = json!({ "metadata": {
                 "resourceVersion": metadata.resource_version,
                 "finalizers": finalizers,
@@ -125,6 +126,6 @@ enum Answer<T> {
     Done(T),
     /// The object does not exist.
     Gone,
-    /// The object has changed since it was seen.
+    /// Another writer has changed the object since it was read.
     Raced,
 }

@@ -1,4 +1,5 @@
-//! The hooks around the run for an object: its input, its finalizer, and the leader election.
+//! The hooks before and after the run for an object. They supply the input, write the finalizer, and check the
+//! leadership.
 
 use std::sync::Arc;
 
@@ -10,13 +11,13 @@ use super::snapshots::Snapshots;
 use crate::process::run_input::RunInput;
 use crate::runner::hooks::{BoxFuture, Hooks};
 
-/// The hooks for objects that are named by keys.
+/// The hooks for keys that name objects.
 #[derive(Debug)]
 pub(crate) struct ObjectHooks {
     pub(crate) objects: Arc<Objects>,
     pub(crate) finalizer: Option<Finalizer>,
     pub(crate) snapshots: Option<Arc<Snapshots>>,
-    /// With `--leader-election`, the state of the election.
+    /// The state of the leader election. `None` if `--leader-election` is missing.
     pub(crate) leading: Option<Status>,
 }
 
@@ -24,7 +25,7 @@ impl Hooks for ObjectHooks {
     fn prepare_run<'a>(&'a self, key: &'a [u8]) -> BoxFuture<'a, Result<Option<RunInput>, String>> {
         Box::pin(async {
             if self.leading.as_ref().is_some_and(|status| !status.is_leading()) {
-                // The term is over, and the program is about to terminate all runs.
+                // The term is over, and the program is about to terminate all runs. The run therefore never begins.
                 std::future::pending::<()>().await;
             }
             match (self.objects.begin_run(key), &self.finalizer) {
@@ -36,7 +37,7 @@ impl Hooks for ObjectHooks {
                     }
                     Ok(Some(given))
                 }
-                // The run is skipped, because the patch is a change, which adds the object again.
+                // The run is skipped. The patch changes the object, and this change adds the key again.
                 (Some(Begin::Keep(object)), Some(finalizer)) => {
                     finalizer.write_next(&object).await.map(|()| None)
                 }

@@ -39,7 +39,7 @@ use crate::runner::Files;
 use crate::runner::launch::{self, Parts};
 use crate::serve::Listener;
 
-/// `requeue watch`.
+/// Runs `requeue watch`.
 pub(crate) fn run(flags: Flags) -> Result<Ended, Refusal> {
     check_flags(&flags)?;
     let Flags { resource, selector, field_selector, access, on, initial, changed, .. } = flags;
@@ -59,7 +59,8 @@ pub(crate) fn run(flags: Flags) -> Result<Ended, Refusal> {
         }
         let related = Related::find_resources(&access, &owns, &all_on).await?;
         let snapshots = Snapshots::find(&access, snapshot).await?;
-        // With --dry-run, this process must not prevent another process from leading.
+        // With --dry-run, this process takes no part in the election. It must not prevent another replica from
+        // leading.
         let candidate = Candidate::new(&access, leader).await?.filter(|_| !config.commands.dry_run);
 
         let objects = Arc::new(Objects::new(&on, !config.commands.dry_run));
@@ -76,7 +77,7 @@ pub(crate) fn run(flags: Flags) -> Result<Ended, Refusal> {
         };
         let (is_over, over) = oneshot::channel();
         let mut leading = None;
-        // The socket is opened after the checks, so that a refused start opens no socket.
+        // The socket is opened after the checks. If a check fails, no socket is opened.
         let listener = Listener::bind_if_asked(config.serve.as_ref()).await?;
         let hooks = Some(Arc::new(hooks) as _);
         let parts = Parts { hooks, ..Parts::new(config, files, listener) };
@@ -99,22 +100,22 @@ pub(crate) fn run(flags: Flags) -> Result<Ended, Refusal> {
                 Sights { objects, types: type_meta(&resource), pointers: changed, finalizer };
             let snapshots = snapshots.clone();
             tokio::spawn(async move {
-                // The snapshots must be complete before the first run.
+                // The snapshots must be complete before the first command runs.
                 if let Some(snapshots) = snapshots {
                     snapshots.listed().await;
                 }
                 events::follow_objects(source, enqueuer, sights).await;
             });
-            // This run reads no input, so no unread input can remain.
+            // `requeue watch` reads no input, so the sender is dropped, and the receiver is ready immediately.
             Ok(oneshot::channel().1)
         })
         .await;
-        // The snapshots can be removed, because no command is left that could read them.
+        // No command is left that could read the snapshots.
         snapshots.iter().for_each(|snapshots| snapshots.clear());
-        // The last command has exited, so another replica may lead from now on.
+        // The last command has exited. The drop ends the term, so that another replica can lead.
         drop(is_over);
         if let Some(leading) = leading {
-            // The result is ignored, because a panic in that task has already been reported.
+            // If the task panicked, the panic was already printed, so its result is ignored.
             let _ = leading.await;
         }
         ended
@@ -144,13 +145,14 @@ fn check_flags(flags: &Flags) -> Result<(), Refusal> {
         return Err(Refusal::usage(format!("--snapshot {name}=...: the name is used twice")));
     }
     if flags.finalizer.is_some() && !wants(On::Delete) {
-        // Without runs for deletions, objects with the finalizer could never be deleted.
+        // Only the run for the deletion removes the finalizer. Without such runs, no object with the finalizer could
+        // ever be deleted.
         return Err(Refusal::usage("--finalizer requires --on delete"));
     }
     Ok(())
 }
 
-/// Returns the configuration with the defaults of a controller.
+/// Returns the configuration. Flags that are missing get the defaults of a controller.
 fn run_config(mut common: Common, mut alone: Alone) -> Result<Config, Refusal> {
     if !common.fail_fast {
         common.retries.get_or_insert(Retries(None));
@@ -159,7 +161,7 @@ fn run_config(mut common: Common, mut alone: Alone) -> Result<Config, Refusal> {
         alone.min_interval.get_or_insert(Duration::from_secs(1));
     }
     if alone.order == Some(args::Order::Fair) || alone.group_limit.is_some() {
-        // The namespace. Objects with cluster scope have no namespace, and form one group.
+        // The pattern matches the namespace. Objects of cluster scope have no namespace, and form one group.
         alone.group_by.get_or_insert_with(|| "^([^/]*)/".to_owned());
     }
     let own = Subcommand { has_priorities: true, ..Subcommand::without_input("watch") };

@@ -1,5 +1,5 @@
-//! The last seen state of each object. A deleted object is kept until the run for its deletion has succeeded or is
-//! given up.
+//! The last seen state of each object. A deleted object is kept in this table until the run for its deletion has
+//! succeeded or is given up.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -15,45 +15,46 @@ use crate::process::run_input::RunInput;
 #[derive(Debug)]
 pub(crate) struct Objects {
     on: [bool; 2],
-    /// True if missing finalizers are added. False with `--dry-run`.
+    /// True if the program adds missing finalizers. False with `--dry-run`.
     keeps: bool,
     known: Mutex<HashMap<Key, Known>>,
 }
 
 #[derive(Debug)]
 struct Known {
-    /// The object as JSON, which takes less memory than its parts. Commands receive the same bytes.
+    /// The object as JSON, which takes less memory than a parsed object. Commands receive the same bytes.
     json: Arc<[u8]>,
     state: State,
-    /// The state at the start of the last run. It is `There` if that run was for an earlier object of this name.
+    /// The state at the start of the last run. `There` if that run was for an earlier object of the same name.
     ran: State,
-    /// True if the state was `Ending`, and the finalizer was then removed.
+    /// True if this program has removed its finalizer from an object in the state `Ending`.
     is_released: bool,
-    /// True if a newer request has arrived since the last run began.
+    /// True if a newer request for a run has arrived since the last run began.
     is_new: bool,
 }
 
 /// The state of an object.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
 pub(crate) enum State {
-    /// The object exists.
+    /// The object exists. No finalizer is used.
     There,
-    /// The object exists, but the finalizer must be added before its first run.
+    /// The object exists without the finalizer. The finalizer must be added before the first run.
     Bare,
     /// The object exists, and has the finalizer.
     Kept,
     /// The object is being deleted, and still has the finalizer of this program.
     Ending,
-    /// The object is being deleted, and has only finalizers of other programs.
+    /// The object is being deleted. It has finalizers, but not that of this program.
     Leaving,
     /// The object was deleted.
     Gone,
-    /// The object was deleted, or is no longer selected. In the second case, the object may still have the finalizer.
+    /// The object was deleted, or the selector no longer matches it. In the second case, it may still have the
+    /// finalizer.
     Strayed,
 }
 
 impl State {
-    /// Returns the state of an object that exists and needs this finalizer, if any.
+    /// Returns the state of an existing object. `finalizer` is the name of this program's finalizer, if it uses one.
     pub(crate) fn of_object(object: &ObjectMeta, finalizer: Option<&str>) -> Self {
         let Some(finalizer) = finalizer else { return Self::There };
         let has_it = object.finalizers.iter().flatten().any(|it| it == finalizer);
@@ -65,7 +66,7 @@ impl State {
         }
     }
 
-    /// Returns true if the object is no longer watched.
+    /// Returns true if the watch no longer contains the object.
     const fn is_gone(self) -> bool {
         matches!(self, Self::Gone | Self::Strayed)
     }
@@ -79,15 +80,16 @@ pub(crate) enum Wish {
     Run(On),
 }
 
-/// The start of a run.
+/// The result of [`Objects::begin_run`].
 pub(crate) enum Begin {
-    /// The run does not start, because the finalizer must be added to this object first.
+    /// No run starts, because the finalizer must first be added to this object.
     Keep(Arc<[u8]>),
     Run(RunInput),
 }
 
 impl Objects {
-    /// Creates the table. `on` lists the events that cause runs. An empty list means all events.
+    /// Creates the table. `on` lists the events for which commands run. If it is empty, commands run for all events.
+    /// If `keeps` is false, no finalizer is added.
     pub(crate) fn new(on: &[On], keeps: bool) -> Self {
         let wants = |event| on.is_empty() || on.contains(&event);
         Self { on: [On::Apply, On::Delete].map(wants), keeps, known: Mutex::default() }
@@ -106,7 +108,7 @@ impl Objects {
         if let Some(before) = known.get(key) {
             let begins_to_end = state == State::Ending && before.state != State::Ending;
             now.is_new = before.is_new || begins_to_end;
-            // The run for the deletion has begun, and is not repeated.
+            // The run for the deletion has already begun. Its state is kept, so that this run is not repeated.
             if matches!(state, State::Ending | State::Leaving) && before.ran == State::Ending {
                 (now.ran, now.is_released) = (before.ran, before.is_released);
             }
@@ -118,8 +120,8 @@ impl Objects {
     pub(crate) fn record_gone(&self, key: &[u8]) {
         let mut known = self.known.lock();
         let Some(it) = known.get_mut(key) else { return };
-        // The object can be forgotten: it had no finalizer of this program and no run, or the run for its deletion has
-        // succeeded.
+        // The object is removed from the table if no run for its deletion is needed. The reason is one of these: such
+        // runs are not wanted, the run has succeeded, or the object had no finalizer of this program.
         if !self.wants_event(On::Delete) || it.is_released || it.state == State::Leaving {
             known.remove(key);
             return;
@@ -133,36 +135,37 @@ impl Objects {
         }
     }
 
-    /// Forgets a deleted object, because the leader runs the command for its deletion.
+    /// Removes a deleted object from the table. The caller is on standby, and the leader runs the command for the
+    /// deletion.
     pub(crate) fn forget_object(&self, key: &[u8]) {
         self.known.lock().remove(key);
     }
 
-    /// Returns the next step for an object.
+    /// Returns the next step for an object. Returns `None` if no step is needed.
     pub(crate) fn next_wish(&self, key: &[u8]) -> Option<Wish> {
         self.wish_for(self.known.lock().get(key)?)
     }
 
-    /// Records a newer request for an object.
+    /// Records a newer request for a run of an object.
     pub(crate) fn is_wanted_anew(&self, key: &[u8]) {
         if let Some(known) = self.known.lock().get_mut(key) {
             known.is_new = true;
         }
     }
 
-    /// Records that a new object has the same name.
+    /// Records that another object with the same name has replaced the object.
     pub(crate) fn is_another(&self, key: &[u8]) {
         if let Some(known) = self.known.lock().get_mut(key) {
             (known.ran, known.is_released) = (State::There, false);
         }
     }
 
-    /// Returns true if a newer request has arrived since the last run of an object began.
+    /// Returns true if a newer request has arrived since the last run of the object began.
     pub(crate) fn is_new(&self, key: &[u8]) -> bool {
         self.known.lock().get(key).is_some_and(|known| known.is_new)
     }
 
-    /// Returns the sorted keys of objects that exist and are `wanted`.
+    /// Returns the keys of the objects that exist and for which `wanted` is true, in sorted order.
     pub(crate) fn existing_keys(&self, wanted: impl Fn(&Key) -> bool) -> Vec<Key> {
         let known = self.known.lock();
         let there = known.iter().filter(|(key, known)| !known.state.is_gone() && wanted(key));
@@ -171,12 +174,12 @@ impl Objects {
         keys
     }
 
-    /// Begins a run, if one is needed.
+    /// Begins a run. Returns `None` if no run is needed.
     pub(crate) fn begin_run(&self, key: &[u8]) -> Option<Begin> {
         let mut known = self.known.lock();
         let known = known.get_mut(key)?;
         let wish = self.wish_for(known)?;
-        // Later requests belong to the next run.
+        // A request after this point belongs to the next run.
         known.is_new = false;
         let event = match wish {
             Wish::Keep => return Some(Begin::Keep(Arc::clone(&known.json))),
@@ -184,7 +187,7 @@ impl Objects {
             Wish::Run(On::Delete) => "delete",
         };
         known.ran = known.state;
-        // Names of objects are UTF-8.
+        // Names of objects are UTF-8, so the conversion loses nothing.
         let key = String::from_utf8_lossy(key);
         let (namespace, name) = key.split_once('/').unwrap_or(("", &key));
         Some(Begin::Run(RunInput {
@@ -212,7 +215,7 @@ impl Objects {
         }
     }
 
-    /// Forgets a deleted object after its run.
+    /// Removes a deleted object from the table after its run.
     pub(crate) fn forget_gone(&self, key: &[u8]) {
         let mut known = self.known.lock();
         if known.get(key).is_some_and(|it| it.state.is_gone() && it.ran != State::There) {
@@ -231,7 +234,7 @@ impl Objects {
         self.wants_event(event).then_some(Wish::Run(event))
     }
 
-    /// Returns true if this event causes runs.
+    /// Returns true if commands run for this event.
     const fn wants_event(&self, on: On) -> bool {
         self.on[on as usize]
     }
@@ -277,7 +280,7 @@ mod tests {
     fn an_object_that_is_let_go_is_not_run_for_again_before_that_is_seen() {
         let objects = objects(&[State::Kept, State::Ending]);
         assert!(objects.is_new(KEY) && runs(&objects));
-        // The command has changed the object.
+        // The object changes while its command runs.
         objects.record_seen(KEY, Vec::new(), State::Ending);
         assert!(matches!(objects.last_run(KEY), Some((State::Ending, _))));
         objects.record_success(KEY);

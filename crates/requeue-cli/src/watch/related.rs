@@ -1,4 +1,4 @@
-//! `--owns` and `--all-on`: changes of other objects that cause runs.
+//! `--owns` and `--all-on`: runs commands when other objects change.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -17,10 +17,10 @@ use super::resource::Resource;
 use crate::args::names::Selected;
 use crate::exit::Refusal;
 
-/// Only the metadata of related objects is read.
+/// Only the metadata of related objects is fetched.
 type Metadata = PartialObjectMeta<DynamicObject>;
 
-/// The other resources that are watched.
+/// The resources of `--owns` and `--all-on`.
 pub(crate) struct Related {
     owned: Vec<Resource>,
     for_all: Vec<(Resource, ListParams)>,
@@ -44,7 +44,7 @@ impl Related {
         Ok(Self { owned, for_all })
     }
 
-    /// Follows these resources, for objects of the resource `owners`.
+    /// Starts a task for each of these resources. `owners` is the resource for whose objects commands run.
     pub(crate) fn follow_all(self, access: &Access, enqueuer: &Arc<Enqueuer>, owners: &Resource) {
         for resource in self.owned {
             let source = access.event_source(&resource, &ListParams::default());
@@ -59,7 +59,7 @@ impl Related {
     }
 }
 
-/// Adds the owners of objects that change.
+/// Adds the keys of the owners of each object that changes.
 async fn follow_owned(
     source: Source<Metadata>,
     enqueuer: Arc<Enqueuer>,
@@ -67,7 +67,7 @@ async fn follow_owned(
     reason: String,
 ) {
     let sight = |object: Metadata| {
-        // An owner is in the same namespace, or has cluster scope.
+        // An owner is in the same namespace as the object, or has cluster scope.
         let namespace = object.metadata.namespace.as_deref();
         let references = object.metadata.owner_references.iter().flatten();
         let keys: Vec<_> = references.filter_map(|it| owner_key(it, namespace, &owners)).collect();
@@ -76,15 +76,15 @@ async fn follow_owned(
     each_change(source, &enqueuer, sight, |owners| enqueuer.add_concerned(owners, &reason)).await;
 }
 
-/// Adds all objects when an object of this source changes.
+/// Adds the keys of all objects when an object of this source changes.
 async fn follow_for_all(source: Source<Metadata>, enqueuer: Arc<Enqueuer>, reason: String) {
     let sight = |object: Metadata| Observation::from_meta(&object.metadata);
     each_change(source, &enqueuer, sight, |_| enqueuer.add_all(|_| true, &reason)).await;
 }
 
-/// Calls `changed` for each event that shows changes, with the keys that the changes concern. Each key is passed once
-/// per event, because commands may start while the keys of a long list are still being added. Objects of the first
-/// list, and unchanged objects of later lists, are not changes.
+/// Calls `changed` once for each event with changes. Passes the keys of the affected objects, each key once. Commands
+/// may start while the keys of a long list are still being added, so a key that comes twice would run twice. Objects
+/// of the first list, and unchanged objects of later lists, are not changes.
 async fn each_change(
     source: Source<Metadata>,
     enqueuer: &Enqueuer,
@@ -95,7 +95,7 @@ async fn each_change(
     let take = |step: Step<_>| {
         let mut changes = step.shown_changes(&mut watch, &sight);
         changes.retain(|change| !matches!(change.kind, ChangeKind::Listed | ChangeKind::Unchanged));
-        // An event without changes must not start a run for all objects.
+        // An event without changes must not add all objects.
         if !changes.is_empty() {
             let keys: BTreeSet<_> = changes.into_iter().flat_map(|change| change.targets).collect();
             changed(keys);
@@ -104,7 +104,8 @@ async fn each_change(
     source.for_each_step(&enqueuer.runner, take).await;
 }
 
-/// Returns the key of the owner of an object in this namespace, if the owner has the kind `owners` in any version.
+/// Returns the key of the owner that `reference` names, for an object in this namespace. Returns `None` if the owner
+/// does not have the kind `owners`. The version may differ.
 fn owner_key(
     reference: &OwnerReference,
     namespace: Option<&str>,
@@ -112,7 +113,7 @@ fn owner_key(
 ) -> Option<ObjectKey> {
     let group = reference.api_version.split_once('/').map_or("", |(group, _)| group);
     let is_one = reference.kind == owners.api.kind && group == owners.api.group;
-    // An owner with cluster scope has no namespace, even if the object has a namespace.
+    // An owner of cluster scope has no namespace, even if its object has one.
     let namespace = namespace.filter(|_| owners.scope == Scope::Namespaced);
     is_one.then(|| ObjectKey::new(namespace, &reference.name))
 }

@@ -1,4 +1,4 @@
-//! Finds a resource of the server by its name, as kubectl spells it.
+//! Finds a resource of the server by its name. The syntax of names is that of kubectl.
 
 use kube::core::discovery::v2::{APIGroupDiscoveryList, APIResourceDiscovery};
 use kube::core::{ApiResource, GroupVersionKind};
@@ -6,12 +6,12 @@ use kube::discovery::Scope;
 
 use crate::key::escaped;
 
-/// The resources of a server in its order of preference: the core group first, and the best version of each group
-/// first.
+/// The resources of a server, in the server's order of preference. The core group comes first, and the preferred
+/// version of each group comes before its other versions.
 #[derive(Debug)]
 pub(crate) struct Resources(Vec<Resource>);
 
-/// A resource in one of its versions.
+/// A resource in one version.
 #[derive(Clone, Debug)]
 pub(crate) struct Resource {
     pub(crate) api: ApiResource,
@@ -24,8 +24,8 @@ pub(crate) struct Resource {
 impl Resource {
     fn new(group: &str, version: &str, resource: APIResourceDiscovery) -> Option<Self> {
         let plural = resource.resource?;
-        // The kind of the response may belong to another group, such as the scale of a Deployment. The path is that of
-        // this group.
+        // The kind of the response may belong to another group, as for the scale of a Deployment. The path of the
+        // resource always contains the group of the list.
         let kind = resource.response_kind?.kind?;
         let gvk = GroupVersionKind::gvk(group, version, &kind);
         let can = |verb: &str| resource.verbs.iter().any(|it| it == verb);
@@ -60,7 +60,7 @@ impl Resource {
         format!("{}{dot}{}", self.api.plural, self.api.group)
     }
 
-    /// Returns the name with the namespace, if the namespace is not empty.
+    /// Returns the name for messages, with the namespace unless it is empty.
     pub(crate) fn name_in(&self, namespace: &str) -> String {
         match namespace {
             "" => self.name(),
@@ -94,8 +94,8 @@ impl Resources {
         Self(all)
     }
 
-    /// Finds the resource that `text` names: by a singular or plural name, a kind or a short name.
-    /// A group, or a version and a group, can follow after a dot.
+    /// Finds the resource that `text` names. `text` is a singular or plural name, a kind or a short name. A group, or
+    /// a version and a group, can follow after a dot.
     pub(crate) fn find_resource(&self, text: &str) -> Result<Resource, String> {
         let (name, rest) = text.split_once('.').unwrap_or((text, ""));
         let is_meant = |resource: &&Resource| {
@@ -132,7 +132,7 @@ impl Resources {
         }
     }
 
-    /// Returns at most three watchable resources with similar names.
+    /// Returns the names of at most three resources that can be watched and have similar names.
     fn nearest_names(&self, name: &str) -> Vec<String> {
         const SIMILAR: f64 = 0.8;
         let name = name.to_lowercase();
@@ -144,7 +144,7 @@ impl Resources {
         let watchable = self.0.iter().filter(|resource| resource.is_watchable);
         let mut all: Vec<_> = watchable.map(|it| (alike(it), it.name())).collect();
         all.retain(|(alike, _)| *alike >= SIMILAR);
-        // The sort is stable, so that equal names stay in the server's order of preference.
+        // The sort is stable, so resources with equally similar names stay in the server's order of preference.
         all.sort_by(|a, b| b.0.total_cmp(&a.0));
         let mut names: Vec<_> = all.into_iter().map(|(_, name)| name).collect();
         names.dedup();
@@ -200,7 +200,7 @@ mod tests {
             group("apps", &[("v1", &deployments), ("v1beta1", &old)]),
             group("events.k8s.io", &[("v1", &[resource("events", "Event", &[], "Namespaced")])]),
             group("authentication.k8s.io", &[("v1", &[review])]),
-            // A short name of one resource is the name of another resource.
+            // The short name of one resource is the full name of another one.
             group("example.com", &[("v1", &[resource("dses", "Dse", &["cm", "event"], "Cluster")])]),
         ] });
         let list = |value| serde_json::from_value(value).unwrap();
@@ -242,7 +242,7 @@ mod tests {
             ("depoly", r#""depoly": the server has no such resource, but deployments.apps"#),
             ("configmps", r#""configmps": the server has no such resource, but configmaps"#),
             ("xyz", r#""xyz": the server has no such resource"#),
-            // The resource exists, but not in this group.
+            // The resource exists, but in another group.
             ("events.apps", r#""events.apps": the server has no such resource, but events, "#),
             ("cm.v2", r#""cm.v2": the server has no such resource, but "#),
             (

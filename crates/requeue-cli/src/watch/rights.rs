@@ -1,7 +1,7 @@
-//! Reviews rights at the API server before anything is watched.
+//! Asks the API server for the rights of this user before the first watch starts.
 //!
-//! Without the right to watch, a watch would be retried forever. Without the right to patch, the finalizer could not be
-//! added, and no command would run. Therefore, the program refuses to start without these rights.
+//! Without the right to watch, a watch would be retried forever. Without the right to patch, the finalizer could not
+//! be added, and no command would run. The program therefore refuses to start without these rights.
 
 use k8s_openapi::api::authentication::v1::SelfSubjectReview;
 use k8s_openapi::api::authorization::v1::{
@@ -16,8 +16,8 @@ use super::resource::Resource;
 use crate::exit::{Exit, Refusal};
 
 impl Access {
-    /// Checks the right to watch or patch the selected objects of a resource. If the server does not answer the review,
-    /// the requests themselves show whether the right exists.
+    /// Checks the right to apply `verb`, such as watch or patch, to the selected objects of a resource. If the server
+    /// does not answer, the program starts, and a missing right later makes a request fail.
     pub(crate) async fn review_right(
         &self,
         verb: &str,
@@ -27,7 +27,7 @@ impl Access {
         let namespace = self.namespace_of(resource);
         let attributes = ResourceAttributes {
             group: Some(resource.api.group.clone()),
-            // If the selector names one object, the right to that object is enough.
+            // If the selector names a single object, the right to this object is sufficient.
             name: params.field_selector.as_deref().and_then(required_name).map(str::to_owned),
             namespace: namespace.map(str::to_owned),
             resource: Some(resource.api.plural.clone()),
@@ -41,7 +41,7 @@ impl Access {
         let reviews: Api<SelfSubjectAccessReview> = Api::all(self.client.clone());
         let answer = reviews.create(&PostParams::default(), &review).await;
         match answer.ok().and_then(|review| review.status) {
-            // Without an answer, the requests themselves show whether the right exists.
+            // Without an answer, the program starts. A missing right then makes a later request fail.
             Some(status) if !status.allowed => {
                 let what = resource.name_in(namespace.unwrap_or_default());
                 let everywhere = if namespace.is_none() { " of the whole cluster" } else { "" };
@@ -56,7 +56,7 @@ impl Access {
         }
     }
 
-    /// Returns the next step for the user if a verb is refused.
+    /// Returns the next step for the user if the server refuses `verb`.
     pub(crate) fn next_step(&self, verb: &str, resource: &Resource) -> String {
         let namespace = self.namespace_of(resource);
         let (role, scope) = match namespace {
@@ -70,7 +70,8 @@ impl Access {
         )
     }
 
-    /// Returns the name of the user that the server reports, or the name that this process knows.
+    /// Returns the name of this user as the server knows it. If the server does not answer, returns the name that this
+    /// process knows.
     async fn user_name(&self) -> String {
         let reviews: Api<SelfSubjectReview> = Api::all(self.client.clone());
         let review = reviews.create(&PostParams::default(), &SelfSubjectReview::default()).await;
@@ -81,16 +82,16 @@ impl Access {
         }
     }
 
-    /// Returns the selected namespace of a resource if it does not exist.
+    /// Returns the namespace of the resource's objects if it does not exist.
     pub(crate) async fn missing_namespace(&self, resource: &Resource) -> Option<&str> {
         let namespace = self.namespace_of(resource)?;
         let namespaces: Api<Namespace> = Api::all(self.client.clone());
-        // Without the right to get namespaces, no warning is possible.
+        // Without the right to get namespaces, the result is unknown. No warning is then printed.
         matches!(namespaces.get_metadata_opt(namespace).await, Ok(None)).then_some(namespace)
     }
 }
 
-/// Returns the name that a field selector requires, if any.
+/// Returns the name that a field selector requires. Returns `None` if it requires none.
 fn required_name(selector: &str) -> Option<&str> {
     let value = selector.split(',').find_map(|part| part.strip_prefix("metadata.name="))?;
     Some(value.strip_prefix('=').unwrap_or(value))

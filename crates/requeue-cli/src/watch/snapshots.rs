@@ -1,4 +1,4 @@
-//! `--snapshot`: writes other objects to files. During a run, these files do not change.
+//! `--snapshot`: writes other objects to files for the commands. The files of a run do not change while the run lasts.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File, Permissions};
@@ -22,7 +22,7 @@ use crate::args::names::Named;
 use crate::exit::Refusal;
 use crate::runner::Runner;
 
-/// The snapshots, with a directory for each state that a run has used.
+/// The objects of all resources of `--snapshot`, and a directory for each of their states that a run uses.
 #[derive(Debug)]
 pub(crate) struct Snapshots {
     root: TempDir,
@@ -30,10 +30,10 @@ pub(crate) struct Snapshots {
     last: tokio::sync::Mutex<Option<Snapshot>>,
 }
 
-/// The objects of a resource.
+/// The objects of one resource.
 #[derive(Debug)]
 struct Store {
-    /// The name of the file, without its extension.
+    /// The name of the resource's file, without the extension.
     name: String,
     resource: Resource,
     types: TypeMeta,
@@ -43,17 +43,17 @@ struct Store {
 
 #[derive(Debug, Default)]
 struct Contents {
-    /// A number that increases with each change.
+    /// The version of the objects, which increases with each change.
     version: u64,
     objects: Arc<BTreeMap<ObjectKey, Arc<[u8]>>>,
-    /// The objects of a list that is not complete yet.
+    /// The objects of a list that has begun and is not yet complete.
     list: BTreeMap<ObjectKey, Arc<[u8]>>,
 }
 
-/// A state of the objects as files, which do not change.
+/// One state of all objects, as files that do not change.
 #[derive(Debug)]
 struct Snapshot {
-    /// The directory, which is removed when no run uses it.
+    /// The directory of the files. It is removed when no run uses it any longer.
     dir: Arc<TempDir>,
     versions: Vec<u64>,
 }
@@ -64,7 +64,7 @@ impl Store {
         Self { name, resource, types, contents, is_listed: SetOnce::new() }
     }
 
-    /// Follows the changes of the objects.
+    /// Applies the changes of the objects as they arrive. Never returns.
     async fn follow(self: Arc<Self>, source: Source<DynamicObject>, runner: Arc<Runner>) {
         source.for_each_step(&runner, |step| self.take(step)).await;
     }
@@ -89,26 +89,27 @@ impl Store {
             }
             Event::InitDone => {
                 let list = std::mem::take(list);
-                // A list after an outage often contains no change. Then the files are kept.
+                // A new list after an outage often contains the same objects. The existing files can then still be
+                // used.
                 if **objects == list && self.is_listed.get().is_some() {
                     return;
                 }
                 *objects = Arc::new(list);
             }
-            // The map is copied only while a run writes its files.
+            // The map is copied only if a run is writing its files at this moment.
             Event::Apply(object) => Arc::make_mut(objects).extend([self.entry(object)]),
             Event::Delete(object) => {
                 Arc::make_mut(objects).remove(&ObjectKey::from_object(&object));
             }
         }
         *version += 1;
-        // Runs wait only for the first list.
+        // Runs wait only for the first list, so a later `set` has no effect.
         let _ = self.is_listed.set(());
     }
 
     fn entry(&self, mut object: DynamicObject) -> (ObjectKey, Arc<[u8]>) {
         complete_object(&mut object, &self.types);
-        // Serializing a value that was parsed from JSON does not fail.
+        // The value was parsed from JSON, so it can be serialized.
         let json = serde_json::to_vec(&object).unwrap_or_default();
         (ObjectKey::from_object(&object), json.into())
     }
@@ -119,7 +120,7 @@ fn owned((key, json): (&ObjectKey, &Arc<[u8]>)) -> (ObjectKey, Arc<[u8]>) {
 }
 
 impl Snapshots {
-    /// Finds the resources. Returns `None` without `--snapshot`.
+    /// Finds the resources of `--snapshot`. Returns `None` if the flag is missing.
     pub(crate) async fn find(
         access: &Access,
         all: Vec<Named>,
@@ -137,7 +138,7 @@ impl Snapshots {
         Ok(Some(Arc::new(snapshots)))
     }
 
-    /// Creates the directory, which only this user can read.
+    /// Creates the root directory. Only this user can read it.
     fn new(stores: Vec<Arc<Store>>) -> io::Result<Self> {
         let root = tempfile::Builder::new().prefix("requeue-").tempdir()?;
         Ok(Self { root, stores, last: tokio::sync::Mutex::default() })
@@ -150,16 +151,16 @@ impl Snapshots {
         }
     }
 
-    /// Waits until all resources have been listed.
+    /// Waits until the objects of all resources have been listed once.
     pub(crate) async fn listed(&self) {
         for store in &self.stores {
             store.is_listed.wait().await;
         }
     }
 
-    /// Returns a directory with the current state. The directory is complete and does not change.
+    /// Returns a directory with the current objects. All its files are complete, and do not change.
     pub(crate) async fn now(&self) -> io::Result<Arc<TempDir>> {
-        // The lock is held while the files are written, so that runs that start together share one directory.
+        // The lock is held while the files are written. Runs that start at the same time then share one directory.
         let mut last = self.last.lock().await;
         let now: Vec<_> = self
             .stores
@@ -179,9 +180,9 @@ impl Snapshots {
                 let file = format!("{}.json", store.name);
                 let path = dir.path().join(&file);
                 let same = last.as_ref().filter(|last| last.versions[i] == *version);
-                // Unchanged files are shared by links, because lists can be large.
+                // An unchanged file is shared through a hard link, because lists can be large.
                 let linked = same.map(|last| fs::hard_link(last.dir.path().join(&file), &path));
-                // The file is written if the link fails, because not every file system supports links.
+                // Not every file system supports hard links. If the link fails, the file is written.
                 if !matches!(linked, Some(Ok(()))) {
                     write(&path, objects.values())?;
                 }
@@ -195,12 +196,12 @@ impl Snapshots {
 
     /// Removes all files.
     pub(crate) fn clear(&self) {
-        // A failure is ignored, although it leaves files in the system's temporary directory.
+        // If this fails, files stay in the system's temporary directory. No action of this program depends on that.
         let _ = fs::remove_dir_all(self.root.path());
     }
 }
 
-/// Writes a JSON list with one object per line.
+/// Writes a JSON array, with one object per line.
 fn write<'a>(path: &Path, objects: impl Iterator<Item = &'a Arc<[u8]>>) -> io::Result<()> {
     let mut file = BufWriter::new(File::create_new(path)?);
     let mut before: &[u8] = b"[\n";
@@ -211,7 +212,7 @@ fn write<'a>(path: &Path, objects: impl Iterator<Item = &'a Arc<[u8]>>) -> io::R
     }
     file.write_all(if before == b"[\n" { b"[]\n" } else { b"\n]\n" })?;
     let file = file.into_inner().map_err(io::IntoInnerError::into_error)?;
-    // The file is read-only, because other runs use the same file.
+    // The file is made read-only, because several runs share it.
     file.set_permissions(Permissions::from_mode(0o444))
 }
 
@@ -272,7 +273,7 @@ mod tests {
         assert_eq!(read(&first, "a.json")[0], x);
         assert_eq!(read(&empty, "a.json"), json!([]));
 
-        // The start of a new list changes nothing.
+        // The start of a new list does not change the objects.
         let begun = [Event::Init, Event::InitApply(object("z", 1)), Event::Init];
         begun.into_iter().for_each(|event| stores[0].take(Step::Event(event)));
         assert_eq!(snapshots.now().await.unwrap().path(), second.path());

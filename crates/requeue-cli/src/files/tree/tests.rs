@@ -1,4 +1,4 @@
-//! Tests with real directories, and events that the tests feed.
+//! Tests with real directories. The tests themselves create the events.
 
 use std::os::unix::fs::symlink;
 use std::process::Command;
@@ -14,19 +14,19 @@ use crate::args::{Cli, Subcommand};
 
 type OnWatch = Box<dyn FnMut(&Path) + Send>;
 
-/// The calls of a tree to its watcher, and the errors that the watcher returns.
+/// The calls that a tree has made to its watcher, and the errors that the watcher returns.
 #[derive(Default)]
 struct Calls {
-    /// The calls: `+` or `-` and a path in the root, or `reset`.
+    /// The calls. Each is `+` or `-` with a path in the root, or `reset`.
     all: Vec<String>,
     most: Option<usize>,
     denied: Option<PathBuf>,
-    /// Called when a directory is watched.
+    /// A function that the watcher calls when a directory is watched.
     on_watch: Option<OnWatch>,
 }
 
 impl Calls {
-    /// The directories that are watched now.
+    /// Returns the directories that are watched at this time.
     fn watched(&self) -> BTreeSet<String> {
         let mut watched = BTreeSet::new();
         for call in &self.all {
@@ -91,7 +91,7 @@ struct Fixture {
 }
 
 impl Fixture {
-    /// A repository with these files, which are watched with these flags.
+    /// Creates a repository with these files, and starts to watch it with these flags.
     fn new(flags: &[&str], files: &[&str]) -> Self {
         let mut it = Self::unstarted(&[""], flags, files);
         assert_eq!(it.start(), [""; 0]);
@@ -100,7 +100,7 @@ impl Fixture {
 
     fn unstarted(roots: &[&str], flags: &[&str], files: &[&str]) -> Self {
         let dir = tempfile::tempdir().unwrap();
-        // Because of `.git`, no rules of parent directories apply.
+        // `.git` makes the directory a repository, so no rules of parent directories apply.
         fs::create_dir(dir.path().join(".git")).unwrap();
         for file in files {
             write(&dir.path().join(file), file);
@@ -121,12 +121,13 @@ impl Fixture {
             Ok(Box::new(Fake { root: root.clone(), calls: Arc::clone(&new_calls) }))
         });
         let tree = Tree::new(roots, filter, new_watcher, RandomState::new()).ok().unwrap();
-        // The creation of the first watcher is not a reset.
+        // The creation of the first watcher is not a reset, so its call is removed.
         calls.lock().unwrap().all.clear();
         Self { dir, tree, calls }
     }
 
-    /// Runs the first scan. Returns the files that changed after a time that is later than all files.
+    /// Runs the first scan. The scan reports only files that changed after a time in the future, so it normally
+    /// returns none.
     fn start(&mut self) -> Vec<String> {
         let changes = self.tree.first_scan(SystemTime::now() + std::time::Duration::from_secs(60));
         self.named(changes.unwrap())
@@ -144,12 +145,12 @@ impl Fixture {
         fs::rename(self.path(from), self.path(to)).unwrap();
     }
 
-    /// Feeds events of modifications. Returns the changes; those of deleted files begin with `-`.
+    /// Reports modifications at these paths. Returns the changes. Those of deleted files begin with `-`.
     fn modified(&mut self, paths: &[&str]) -> Vec<String> {
         self.feed(paths, false)
     }
 
-    /// Feeds events of files or directories that appeared or disappeared.
+    /// Reports that a file or directory appeared or disappeared at each of these paths.
     fn replaced(&mut self, paths: &[&str]) -> Vec<String> {
         self.feed(paths, true)
     }
@@ -198,7 +199,7 @@ fn only_another_content_is_a_change() {
     it.write("a", "x");
     assert_eq!(it.modified(&["a", "b/c"]), ["a"]);
     assert_eq!(it.modified(&["a"]), NONE, "seen");
-    // The file is replaced, as editors do.
+    // The file is replaced in the same way as many editors do it.
     it.write(".a.swp", "y");
     it.rename(".a.swp", "a");
     assert_eq!(it.replaced(&[".a.swp", "a"]), ["a"]);
@@ -227,7 +228,7 @@ fn files_appear_and_disappear() {
     assert_eq!(it.replaced(&["m", "b/c", "b"]), ["-b/c", "-m"]);
     assert_eq!(it.replaced(&["m", "b/c", "b"]), NONE);
     assert_eq!(it.watched(), [""]);
-    // A directory takes the place of a file, and the other way round.
+    // A directory replaces a file, and a file replaces a directory.
     fs::remove_file(it.path("a")).unwrap();
     it.write("a/a", "");
     assert_eq!(it.replaced(&["a"]), ["-a", "a/a"]);
@@ -239,7 +240,7 @@ fn files_appear_and_disappear() {
 #[test]
 fn a_directory_is_read_after_it_is_watched() {
     let mut it = Fixture::new(&[], &[]);
-    // No event reports these files, because they appear before the watch was added or at the same moment.
+    // No event reports these files. They appear before the watch is added, or at the same moment.
     it.write("new/deep/before", "");
     it.calls.lock().unwrap().on_watch =
         Some(Box::new(|dir| fs::write(dir.join("late"), "").unwrap()));
@@ -272,7 +273,7 @@ fn another_directory_of_the_same_name_is_watched() {
     assert_eq!(it.modified(&["b/same"]), ["b/same"]);
     it.rename("a", "c");
     it.rename("b", "a");
-    // `a/same` has the same content as before.
+    // The content of `a/same` is the same as before.
     let changes = it.replaced(&["a", "b", "c"]);
     assert!(changes.contains(&"-a/other".to_owned()), "{changes:?}");
     assert!(changes.contains(&"c/other".to_owned()), "{changes:?}");
@@ -310,7 +311,7 @@ fn rules_decide_which_files_count() {
     }
     assert_eq!(it.modified(&files), ["a.rs", "z/t.tar.gz"]);
 
-    // One file is no longer excluded, and another is newly excluded.
+    // One file is no longer excluded, and another file is excluded from now on.
     it.write(".gitignore", "z\n");
     assert_eq!(it.modified(&[".gitignore"]), ["out/x.rs"]);
     assert_eq!(it.watched(), ["", "out", "x"]);
@@ -360,8 +361,8 @@ fn a_rule_that_cannot_be_parsed_is_reported_once() {
 fn a_link_that_takes_the_place_of_a_directory_leads_nowhere() {
     let outside = tempfile::tempdir().unwrap();
     write(&outside.path().join("secret"), "secret");
-    // In the first case, the directory itself is replaced when it is watched. In the second case, another directory is
-    // replaced, which has already been listed.
+    // In the first case, the directory is replaced at the moment at which it is watched. In the second case, another
+    // directory is replaced, which has already been listed.
     for swaps_itself in [true, false] {
         let mut it = Fixture::unstarted(&[""], &[], &["c/x", "d/x"]);
         let (root, target) = (it.dir.path().to_owned(), outside.path().to_owned());
@@ -402,7 +403,7 @@ fn a_link_that_takes_the_place_of_a_parent_directory_leads_nowhere() {
     let mut it = Fixture::new(&[], &["d/x", "d/e/x"]);
     it.rename("d", ".old");
     symlink(outside.path(), it.path("d")).unwrap();
-    // The events of the files come before that of the directory.
+    // The events of the files come before the event of the directory.
     assert_eq!(it.modified(&["d/e/x", "d/x"]), ["-d/e/x", "-d/x"]);
     assert_eq!(it.replaced(&["d/e"]), NONE);
     assert_eq!(it.overflow(), NONE);
@@ -434,7 +435,7 @@ fn links_count_only_if_they_are_followed() {
     }
     let mut it = Fixture::new(&["-L"], &["old/f", "new/f"]);
     symlink("old", it.path("link")).unwrap();
-    // The target of the link is already watched, at its own path.
+    // The target of the link is already watched at its own path.
     assert_eq!(it.replaced(&["link"]), NONE);
 }
 
@@ -462,7 +463,7 @@ fn a_directory_that_cannot_be_watched_is_reported_once() {
     assert_eq!(it.modified(&["a", "c"]), ["c"]);
     assert_eq!(it.overflow(), NONE);
     assert_eq!(it.tree.take_warnings(), NONE);
-    // The mode of the directory has changed.
+    // The directory has become readable.
     it.calls.lock().unwrap().denied = None;
     assert_eq!(it.modified(&["a"]), ["a/b"]);
 }
