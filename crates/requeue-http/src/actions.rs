@@ -208,7 +208,7 @@ pub(crate) async fn record(
             tracing::warn!(%remote, ?error, "{action} was not recorded");
         }
     };
-    // The result is ignored, because the panic handler has already reported a panic of the source.
+    // The result is ignored, because the panic hook has already reported a panic of the source.
     let _ = tokio::spawn(record).await;
 }
 
@@ -399,7 +399,7 @@ pub(crate) async fn add_keys(State(site): Site, request: Request) -> Result<Resp
 pub(crate) async fn run_to_end<T: Send + 'static>(
     action: impl Future<Output = Result<T, Problem>> + Send + 'static,
 ) -> Result<T, Problem> {
-    // The panic handler has already reported a panic of the source.
+    // The panic hook has already reported a panic of the source.
     let failed = |_| Err(Problem::new(StatusCode::INTERNAL_SERVER_ERROR, "the action failed"));
     tokio::spawn(action).await.unwrap_or_else(failed)
 }
