@@ -1,4 +1,4 @@
-// The last actions of operators: a table.
+// The table of the last actions of operators.
 
 import { duration } from "./format.js";
 import { List, Row } from "./list.js";

@@ -1,4 +1,4 @@
-// The actions, which change the queue and need a token.
+// The actions of an operator, who must enter a token first.
 
 import { get, naming, post } from "./api.js";
 import { amount, name } from "./format.js";
@@ -29,7 +29,8 @@ export class Admin {
   /** `where` returns the view, and `page` the key that is shown. */
   constructor(where, page) {
     Object.assign(this, { where, page });
-    // The token is not stored, because other programs may later serve pages at this address.
+    // The token is kept only in memory. Storage of the browser belongs to the address of the
+    // page, at which another program may later serve pages.
     this.token = null;
     this.by = "";
     this.actions = [];
@@ -54,7 +55,8 @@ export class Admin {
     for (const dialog of document.querySelectorAll("dialog")) {
       dialog.querySelector(".close").addEventListener("click", () => dialog.close());
       dialog.addEventListener("close", () => {
-        // The browser focuses the opener, which may have been removed or hidden in the meantime.
+        // When a dialog closes, the browser focuses the element that opened it. This element may
+        // have been removed or hidden in the meantime.
         const { activeElement: active, body } = document;
         if (!dialog.open && (active === body || !active.checkVisibility())) focusFirst(...this.places);
       });
@@ -188,7 +190,8 @@ export class Admin {
         $("#confirm").close();
         decide(noteOf("#confirm"));
       };
-      // The close event of the previous dialog may arrive late, when this dialog is open.
+      // The close event of the previous dialog may arrive only after this dialog was opened. It
+      // must not cancel this dialog.
       $("#confirm").onclose = () => $("#confirm").open || decide(null);
     });
   }

@@ -1,4 +1,4 @@
-// Requests to the API.
+// Sends requests to the API.
 
 /** Returns the response to a GET request, or null if the key does not exist. */
 export async function get(path, parameters, signal) {
@@ -15,7 +15,8 @@ export async function get(path, parameters, signal) {
 /** Returns the parameter that names the key of a row, or null for a too long key. */
 export function naming(row) {
   if (row.key_base64 === null) return null;
-  // Only keys with escapes have backslashes.
+  // A key without escapes is sent as text. Only a key with escapes contains
+  // backslashes.
   return row.key.includes("\\") ? { key_base64: row.key_base64 } : { key: row.key };
 }
 

@@ -1,4 +1,5 @@
-// The dashboard: shows the summary of each second, and the state of the connection.
+// The page of one queue. It shows the summary of each second, and the state of the connection to
+// the server.
 
 import { Actions } from "./actions.js";
 import { Admin } from "./admin.js";
@@ -122,7 +123,8 @@ function again() {
   pause = Math.min(pause * 2, 10_000);
 }
 
-// A page in the background closes its connection, because a browser permits only six connections per host.
+// A page in the background closes its connection, because browsers permit only six connections
+// to each host.
 document.addEventListener("visibilitychange", () => {
   if (document.hidden) {
     clearTimeout(retry);
@@ -161,7 +163,7 @@ function go(link) {
   history.pushState(null, "", link.href);
   view = read();
   show();
-  // The focus makes the browser scroll to the keys.
+  // The browser scrolls to the element that receives the focus.
   $(isKey(view) ? "#key" : "#keys").focus();
   if (isKey(view)) scrollTo(0, 0);
 }

@@ -1,4 +1,4 @@
-// Elements of the page.
+// Creates and changes elements of the page.
 
 /** Creates an element. */
 export function make(kind, properties = {}, ...children) {
@@ -55,6 +55,6 @@ export function setCell(cell, { text, href, title, reason }) {
   const shown = cell.firstChild;
   setText(shown, text);
   if (href && shown.getAttribute("href") !== href) shown.setAttribute("href", href);
-  // Long texts are cut to one line, so the title contains the whole text.
+  // A long text is cut to one line, so the tooltip contains the whole text.
   if (shown.title !== (title ?? text)) shown.title = title ?? text;
 }

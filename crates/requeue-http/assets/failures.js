@@ -1,4 +1,4 @@
-// The errors of failing keys, in groups.
+// The table of the errors of failing keys, in groups.
 
 import { naming } from "./api.js";
 import { setCell, setText } from "./dom.js";
@@ -22,7 +22,8 @@ export class Failures extends List {
     $("#all-failures").addEventListener("click", () => {
       this.section.classList.add("all");
       this.show(this.list);
-      // The button is now hidden, so the focus moves to the first added row.
+      // The button that had the focus is now hidden. The first of the rows that were added
+      // receives the focus.
       this.body.rows[FIRST]?.querySelector("a")?.focus();
     });
   }
@@ -65,7 +66,7 @@ const ago = (time) => (time === null ? { reason: NO_TIME } : { text: duration(Ma
 function since(first, oldest) {
   const known = first ?? oldest;
   if (known === null) return ago(null);
-  // The seconds are of no use beside a time.
+  // The seconds of the age are omitted, because the time follows it.
   const age = ago(known).text.replace(/ \d+ s$/, "");
   const text = `${age}, ${timeBefore(known)}`;
   return first === null ? { text: `> ${text}`, title: NO_FIRST } : { text };
@@ -74,7 +75,8 @@ function since(first, oldest) {
 class FailureRow extends Row {
   update(group) {
     const { error, keys, parked, failures, key, sample, first, last, oldest } = group;
-    // If all keys are parked, only parked keys are listed, because that list is quick to read.
+    // If all keys of the group are parked, the link lists only parked keys, because a store
+    // reads them faster.
     const state = keys === parked ? "parked" : "";
     setCell(this.tr.cells[0], { text: error, href: address({ state, error }), title: sample ?? error });
     const named = naming(group);

@@ -1,4 +1,4 @@
-// Formats numbers and durations for people.
+// Formats numbers and durations for readers.
 
 /** Formats a whole number. */
 export function amount(number) {

@@ -1,4 +1,4 @@
-// The groups of a queue in a store: a table, and the actions on a group.
+// The table of the groups of a queue in a store, and the actions on a group.
 
 import { noteOf } from "./admin.js";
 import { amount, duration, limit } from "./format.js";
@@ -35,7 +35,8 @@ export class Groups extends List {
     if (action === "limit") {
       this.changed = group.name;
       $("#group-limit-title").textContent = `Limit of the group ${label}`;
-      // The field is empty, because the limit may be that of the queue, which must not become the group's own limit.
+      // The field is empty at first. The shown limit may be that of all groups, and
+      // must not become a separate limit of this group by accident.
       Object.assign($("#group-limit [name=limit]"), { value: "", placeholder: group.limit ?? "none" });
       this.admin.open("#group-limit");
       return;

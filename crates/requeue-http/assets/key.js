@@ -1,4 +1,4 @@
-// The page of one key.
+// The page of one key: its state, its runs and its past.
 
 import { get } from "./api.js";
 import { amount, duration, name, printable } from "./format.js";
@@ -44,17 +44,19 @@ export class KeyPage {
     const { signal } = this.stop;
     const started = performance.now();
     try {
-      // The past is read in parallel, and its failure does not hide the state of the key.
+      // The past is requested at the same time. If this request fails, the state of the
+      // key is still shown.
       const reading = get("timeline", this.named, signal).catch(() => null);
       this.update(await get("key", this.named, signal));
       const past = await reading;
       if (signal.aborted) return;
       this.timeline.update(past);
     } catch {
-      // The error is not shown here, because the page shows the state of the connection.
+      // The error is ignored, because the page already shows the state of the connection.
       if (signal.aborted) return;
     }
-    // The next request waits in proportion, because a store may read all keys of a group to explain a throttled key.
+    // The time until the next request is ten times the duration of this one. A store may
+    // have to read all keys of a group to explain a throttled key.
     const took = performance.now() - started;
     if (this.live) this.timer = setTimeout(() => this.refresh(), Math.max(1000, took * 10));
   }
@@ -105,8 +107,8 @@ export class KeyPage {
   }
 
   updateRuns(runs) {
-    // Unchanged rows are kept, because a new row would close an output that the user has opened. The time of a stored
-    // run varies with each answer.
+    // If no run has changed, the rows are kept. New rows would close an output that the
+    // user has opened. The time of a run in a store differs slightly between answers.
     const { shown = [] } = this;
     const others = (run) => JSON.stringify({ ...run, at: 0 });
     const isShown = (run, index) => Math.abs(run.at - shown[index].at) < 1 && others(run) === others(shown[index]);

@@ -1,4 +1,4 @@
-// A table that is refreshed periodically.
+// A table that requests its rows again periodically.
 
 import { get } from "./api.js";
 import { amount } from "./format.js";

@@ -1,4 +1,4 @@
-// Line plots, as SVG, without a library.
+// Draws line plots as SVG, without a library.
 
 const SVG = "http://www.w3.org/2000/svg";
 
@@ -20,7 +20,7 @@ function path(points) {
       continue;
     }
     d += `${pen}${x.toFixed(1)} ${y.toFixed(1)}`;
-    // A single point is drawn as a short line, so that it is visible.
+    // A line with only one point is not visible, so a short horizontal line is added.
     if (pen === "M") d += "h.1";
     pen = "L";
   }
@@ -127,7 +127,7 @@ export class Plot {
       const anchor = minute === 1 ? "start" : minute === 0 ? "end" : "middle";
       parts.push(svg("text", { x: x(end - ago), y: height - 4, "text-anchor": anchor }, text));
     }
-    // The series are drawn in reverse order, so that the first is on top.
+    // The last series is drawn first, so that the first series covers the others.
     const isEmpty = !points.flat().some(([, value]) => value);
     if (isEmpty) {
       parts.push(svg("text", { class: "none", x: (left + right) / 2, y: (top + bottom) / 2, "text-anchor": "middle" }, this.none));

@@ -1,4 +1,5 @@
-// The page of all queues of a store: a table, which is read again every few seconds while the page is visible.
+// The page of all queues of a store. It requests the table again every few seconds
+// while the page is visible.
 
 import { amount, duration, rate } from "./format.js";
 import { List, Row } from "./list.js";
@@ -36,7 +37,8 @@ class Queues extends List {
     const { looked_at: all, queues, error, age } = answer;
     $("#queues table").hidden = queues.length === 0;
     $("#hint").hidden = all > 0;
-    // If the list could not be read, its old numbers must not look current.
+    // If the server could not read the list, the page must say that the numbers are
+    // old.
     if (error === null) say("live", "Live");
     else say("lost", `Store unreachable: ${error}; numbers from ${duration(Math.round(age))} ago`);
     const paused = queues.filter((queue) => queue.paused).length;
@@ -46,7 +48,7 @@ class Queues extends List {
   }
 
   fail(error) {
-    // A server that cannot read its store answers with the status 503.
+    // The status 503 means that the server cannot read its store.
     const text = error.message === "503" ? "Store unreachable" : "Connection lost";
     say("lost", `${text}; retrying`);
   }
@@ -56,7 +58,8 @@ class QueueRow extends Row {
   constructor(queue) {
     super(queue.name, queue.name, COLUMNS, []);
     const link = Object.assign(document.createElement("a"), { textContent: queue.name });
-    // The link is relative to this file, because the address of the page may lack the slash at its end.
+    // The link is relative to this script. It cannot be relative to the page, because
+    // the address of the page may lack the final slash.
     link.href = new URL(queue.path, import.meta.url);
     this.tr.firstElementChild.replaceChildren(link);
   }

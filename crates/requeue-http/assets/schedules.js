@@ -1,4 +1,4 @@
-// The schedules of a queue in a store: a table, and the actions on a schedule.
+// The table of the schedules of a queue in a store, and the actions on a schedule.
 
 import { noteOf } from "./admin.js";
 import { naming } from "./api.js";

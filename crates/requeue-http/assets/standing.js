@@ -1,4 +1,5 @@
-// The first lines of the page: whether the queue runs, and what is slow.
+// The first lines of the page: the status of the queue, the causes of waits, and the
+// longest runs.
 
 import { naming } from "./api.js";
 import { Lines, make, setText, unknown } from "./dom.js";
@@ -58,7 +59,8 @@ export class Standing {
   show() {
     const [health, text, since, why = ""] = this.state();
     document.body.dataset.health = health;
-    // The time is not part of the status, because screen readers announce each change of the status.
+    // The time has an element of its own, because screen readers announce each change
+    // of the status.
     setText($("#link"), text);
     setText($("#since"), since);
     $("#since").title = why;
@@ -87,7 +89,8 @@ export class Standing {
     if (workers) facts.push(alive(workers));
     if (jobs) {
       const { busy, total } = jobs;
-      // The total is omitted if it is so large that it means no limit.
+      // A very large total means that the number of jobs is not limited, so it is
+      // omitted.
       const place = workers ? " of this process" : "";
       facts.push([`${amount(busy)}${total < 1e6 ? ` of ${amount(total)}` : ""} jobs${place} busy`]);
     }
@@ -122,7 +125,7 @@ export class Standing {
         worker ? { text: worker } : slot ? { text: `slot ${slot}` } : { reason: noWorker }];
     };
     const lines = longest.slice(0, LONGEST).map(line);
-    // Without times, the order of the runs is not known.
+    // If the queue does not keep times, the longest runs are unknown.
     if (!times && now.running) lines.push([{ text: "runs" }, { reason: NO_TIMES }, { reason: NO_TIMES }]);
     this.longest.show(lines);
     $("#longest").classList.toggle("empty", lines.length === 0);
@@ -204,7 +207,7 @@ function waitsOf({ now, status, at_rate: atRate, rate, times, oldest_ready: olde
     }
     causes.push([atRate ? `rate ${limit(rate)}` : "worker", Math.max(0, rest), age(first), ready]);
   }
-  // A store counts keys that back off as waiting.
+  // In a queue in a store, the number of waiting keys includes the keys that back off.
   const backingOff = now.backing_off ?? (failures && !failures.cut ? failures.waiting : null);
   if (backingOff === null) {
     causes.push(["time or backoff", now.waiting, noTime, waiting]);

@@ -1,4 +1,4 @@
-// The table of keys, which is refreshed page by page.
+// The table of keys, which is read again one page after another.
 
 import { get, naming } from "./api.js";
 import { amount, duration, name } from "./format.js";
@@ -113,7 +113,8 @@ export class Table {
       this.show(look);
       if (asked) this.found.textContent = this.shown.textContent;
     } catch (error) {
-      // The error is not shown here, because the page shows the state of the connection.
+      // The error is ignored, because the page already shows the state of the
+      // connection.
       if (signal.aborted) return;
     }
     const took = performance.now() - started;
@@ -127,7 +128,8 @@ export class Table {
     if (sort !== "") {
       const limit = Math.min(wanted, MOST_SORTED);
       const page = await get("keys", { state, q, failed, error, sort, order: direction, limit }, signal);
-      // A store may return a key twice.
+      // A key can occur twice in the response of a store. `take` keeps one row for each
+      // key.
       page.keys.forEach(take);
       return { rows: [...rows.values()], more: page.more };
     }
@@ -141,15 +143,16 @@ export class Table {
       cursor = page.next;
       if (cursor === null) break;
       if (asked && rows.size < wanted) {
-        // During a long search, the keys found so far are shown.
+        // While a long search continues, the keys that were found so far are shown.
         this.show({ rows: [...rows.values()].sort(order), more: true });
         this.none.hidden = true;
         const of = this.total > looked ? ` of ${amount(this.total)}` : "";
         this.shown.textContent = `searched ${amount(looked)}${of} keys, found ${amount(rows.size)}; searching`;
       }
     }
-    // The keys that have run the longest are on top. They are read last, with one request, because keys that were
-    // running before may have completed.
+    // The keys that have run the longest are the first rows. They are requested last and
+    // all together. Running keys in earlier responses are removed, because their runs
+    // may have been completed.
     if (state === "") {
       const running = await get("keys", { state: "running", q, failed, error, limit: 50 }, signal);
       for (const [id, row] of rows) {
@@ -244,15 +247,18 @@ class Row {
     set(this.age, row.age === null ? "" : duration(row.age));
     set(this.attempt, amount(row.attempt));
     set(this.next, row.due_in === null ? "" : duration(row.due_in));
-    // Only the first line of an error is shown. The page of the key shows all lines.
+    // Only the first line of an error is shown here. The page of the key shows all
+    // lines.
     const error = row.error ? `${row.error.split("\n", 1)[0].slice(0, 200)} · ` : "";
     set(this.sentence, error + withoutTimes(row.why));
-    // Keeps a name and a short value on one line.
+    // In a short text, spaces are replaced with no-break spaces, so that a name and its
+    // value stay on one line.
     const whole = (text) => text.length < 30 ? text.replaceAll(" ", "\u00a0") : text;
     const detail = Object.entries(row.detail).filter(([name]) => name !== "fencing_token")
       .map(([name, value]) => whole(`${name} ${value}`));
     set(this.detail, detail.length ? ` · ${detail.join(" · ")}` : "");
-    // Each row has one line, so long texts are cut. The title contains them.
+    // Each row has one line, so long texts are cut. The tooltip contains the whole
+    // texts.
     const title = [row.why, row.error, ...detail].filter(Boolean).join("\n");
     if (this.why.title !== title) [this.why.title, this.key.title] = [title, row.key];
   }

@@ -1,4 +1,4 @@
-// The view in the address of the page: a search, or a key.
+// The view that the address of the page describes: a list of keys, or one key.
 
 const NAMES = ["state", "q", "failed", "error", "sort", "order", "key", "key_base64"];
 
