@@ -79,7 +79,7 @@ function showCounts(now) {
 
 // --- The connection ---------------------------------------------------------------------------
 
-/** Shows the state of the connection, and announces each change once. */
+/** Shows the state of the connection to the server. Screen readers announce each change once. */
 function say(link, text) {
   document.body.dataset.link = link;
   standing.connect(link, text);
@@ -115,7 +115,7 @@ function connect() {
   });
 }
 
-/** Reconnects after a delay that doubles, up to 10 s. */
+/** Connects again after a delay. Each delay is twice the previous one, up to 10 s. */
 function again() {
   source.close();
   clearTimeout(retry);
@@ -138,14 +138,14 @@ document.addEventListener("visibilitychange", () => {
 
 // --- The view ----------------------------------------------------------------------------
 
-/** Changes the view. A new page becomes an entry in the history of the browser; a search does not. */
+/** Changes the view. If `enters` is true, adds an entry to the history of the browser. */
 function change(changes, enters) {
   view = { ...view, ...changes };
   write(view, enters);
   show();
 }
 
-/** Shows the view that the address names. */
+/** Shows the view that the address of the page describes. */
 function show() {
   const shows = isKey(view);
   $("#overview").hidden = shows;
@@ -158,7 +158,7 @@ function show() {
   setLive(document.body.dataset.link === "live");
 }
 
-/** Goes to a page of this site without loading it. */
+/** Shows another view of this page without loading the page again. */
 function go(link) {
   history.pushState(null, "", link.href);
   view = read();

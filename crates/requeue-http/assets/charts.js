@@ -9,7 +9,7 @@ const $ = (selector) => document.querySelector(selector);
 const EVENTS = [["runs", "a"], ["adds", "b"], ["coalesced", "c"], ["failures", "d"]];
 const TIMES = ["mean", "p50", "p95", "p99"];
 const SHORTEST = "900";
-/** The number of points of a range from the store. */
+/** The number of points in a period that is read from a store. */
 const PARTS = 180;
 const PERIOD = 5000;
 
@@ -66,7 +66,7 @@ export class Charts {
     if (!live) this.stop.abort();
   }
 
-  /** Shows the samples of each second. */
+  /** Shows the samples that the events contain, one per second. */
   update(samples, times) {
     Object.assign(this, { samples, times });
     for (const of of ["worked", "queued"]) $(`#${of}`).hidden = !times;
@@ -97,7 +97,7 @@ export class Charts {
     }
   }
 
-  /** Reads a longer range, and schedules the next read. */
+  /** Reads the numbers of a longer period from the server, and schedules the next read. */
   async refresh() {
     clearTimeout(this.timer);
     this.stop.abort();
@@ -145,7 +145,7 @@ export class Charts {
   }
 }
 
-/** Shows the period that one value of the durations covers. */
+/** Shows the length of the period over which each duration is computed. */
 function sayOver(text) {
   for (const element of document.querySelectorAll("#plots .over")) element.textContent = text;
 }

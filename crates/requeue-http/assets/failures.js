@@ -8,13 +8,13 @@ import { address } from "./view.js";
 
 const $ = (selector) => document.querySelector(selector);
 const COLUMNS = [["keys", "amount"], ["failures", "amount"], ["key", "key"], ["first", "amount"], ["last", "amount"]];
-/** The number of errors that are shown first. */
+/** The number of errors that are shown before the user asks for all of them. */
 const FIRST = 5;
 const NO_FIRST = "earlier failures are not known";
 const NO_TIME = "the time is not recorded for each of these keys";
 
 export class Failures extends List {
-  /** @param admin Revives keys. */
+  /** @param admin The actions of the page, which revive keys. */
   constructor(admin) {
     super("failures", "error", "", "", []);
     this.admin = admin;
@@ -50,7 +50,7 @@ export class Failures extends List {
     $("#failures-shown").title = cut ? `Not all keys were read, only ${amount(list.looked_at)}.` : "";
   }
 
-  /** Revives the parked keys of a group. */
+  /** Revives the parked keys of a group after a confirmation. */
   act(action, { error }) {
     this.admin.run(async () => {
       await this.admin.actOnAll(action, { state: "parked", q: "", failed: "", error });
@@ -61,8 +61,8 @@ export class Failures extends List {
 
 const ago = (time) => (time === null ? { reason: NO_TIME } : { text: duration(Math.round(time)) });
 
-/** Returns the time since the first failure, and its local time. If it is not known, returns those of the oldest known
- * failure. */
+/** Returns the time since the first failure, and its local time. If the first failure is unknown, the oldest known
+ * failure is used instead. */
 function since(first, oldest) {
   const known = first ?? oldest;
   if (known === null) return ago(null);

@@ -8,7 +8,7 @@ const $ = (selector) => document.querySelector(selector);
 const COLUMNS = ["ready", "waiting", "running", "limit", "rate", "weight", "oldest"].map((column) => [column, "amount"]);
 
 export class Groups extends List {
-  /** @param admin Holds the token, and runs actions. */
+  /** @param admin The actions of the page. It stores the token, and sends the actions. */
   constructor(admin) {
     super("groups", "group", "oldest", "desc", ["name"]);
     this.admin = admin;
@@ -68,7 +68,7 @@ export class Groups extends List {
   }
 }
 
-/** Formats the name of a group. The empty name is the group of keys without a group. */
+/** Formats the name of a group. The empty name stands for the keys without a group. */
 export function namedGroup(name) {
   return name === "" ? "(no group)" : name;
 }

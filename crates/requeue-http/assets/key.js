@@ -7,19 +7,19 @@ import { Timeline } from "./timeline.js";
 const $ = (selector) => document.querySelector(selector);
 
 export class KeyPage {
-  /** @param offer Called with the state of the key. */
+  /** @param offer The function that is called with the row of the key after each read. */
   constructor(offer) {
     this.offer = offer;
     this.section = $("#key");
     this.timeline = new Timeline();
     this.named = null;
-    /** The name of the queue, or null before it is known. */
+    /** The name of the queue, or null before the first summary. */
     this.queue = null;
     this.live = false;
     this.stop = new AbortController();
   }
 
-  /** Shows the key that these parameters name; null hides the page. */
+  /** Shows the page of the key that these parameters identify. If they are null, hides the page. */
   show(named) {
     this.named = named;
     this.section.hidden = named === null;
@@ -120,7 +120,7 @@ export class KeyPage {
   }
 }
 
-/** Returns the way to revive a parked key: an action of the page, or a command for a key of a queue in a store. */
+/** Returns a sentence on how to revive a parked key: with an action of the page, or, in a store, with a command. */
 function revival(queue, { key, key_base64: base64 }) {
   const ways = "To run it again: Revive on this page";
   const isPlain = /^[\w./:@%+,=-]+$/;

@@ -10,7 +10,7 @@ function svg(name, attributes = {}, text = "") {
   return element;
 }
 
-/** Returns the `d` of a path through the points [x, y], with a gap where y is null. */
+/** Returns the attribute `d` of an SVG path through the points [x, y]. The path has a gap where y is null. */
 function path(points) {
   let d = "";
   let pen = "M";
@@ -27,7 +27,7 @@ function path(points) {
   return d;
 }
 
-/** A logarithmic scale with a zero, on which a burst does not flatten the smaller values. */
+/** A logarithmic scale that also contains zero. A burst therefore does not make smaller values invisible. */
 export const fromZero = {
   range(values) {
     const high = 10 ** Math.max(1, Math.ceil(Math.log10(Math.max(1, ...values)) - 1e-9));
@@ -60,7 +60,7 @@ export function span(samples) {
 
 export class Plot {
   /** @param series [{ name, class }]
-   *  @param none The text of a plot without values. */
+   *  @param none The text that is shown if the plot has no values. */
   constructor(figure, { series, format, scale, what, none }) {
     Object.assign(this, { series, format, what, none });
     this.scale = scale === "log" ? logarithmic : fromZero;
@@ -98,7 +98,7 @@ export class Plot {
     this.draw();
   }
 
-  /** Shows that the points are not read yet. */
+  /** Shows that the points are still being read. */
   wait() {
     this.points = null;
     this.values.forEach((element) => { element.textContent = "–"; });
@@ -169,7 +169,7 @@ function named(seconds) {
   return `${number} ${unit}`;
 }
 
-/** Draws a small line without axes. `of` returns null before the first number. */
+/** Draws a small line without axes. `of` returns the value of a sample, or null if it has none. */
 export function spark(element, samples, of) {
   const [width, height] = [100, 30];
   const back = span(samples);

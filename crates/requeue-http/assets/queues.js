@@ -10,7 +10,7 @@ const COLUMNS = [
   ...["oldest", "failed", "failures", "runs", "ready", "waiting", "running", "parked"].map((column) => [column, "amount"]),
 ];
 const MOST = 1000;
-/** The age in seconds above which a state mentions the age of the numbers. */
+/** If the numbers of a queue are older than this, in seconds, their age is shown. */
 const OLD = 15;
 
 class Queues extends List {
@@ -23,7 +23,7 @@ class Queues extends List {
     return queue.name;
   }
 
-  /** The delay is constant: the server reads the store once for all pages, so slow answers need no long delay. */
+  /** Returns a constant delay. The server reads the store once for all pages, so a slow response needs no longer delay. */
   delay() {
     return 2000;
   }
@@ -80,12 +80,12 @@ class QueueRow extends Row {
   }
 }
 
-/** Formats a rate. A rate below 0.1 per second is not shown as zero. */
+/** Formats a rate. A rate below 0.1 per second is shown with more digits, so that it does not look like zero. */
 function small(number) {
   return number > 0 && number < 0.095 ? number.toFixed(3) : rate(number);
 }
 
-/** Describes the state of a queue, and the reason why its numbers are missing or old. */
+/** Returns the state of a queue in words, and the reason why its numbers are missing or old. */
 function state(queue) {
   const { paused, workers, error, damaged, counts_age: age } = queue;
   const facts = [paused ? "paused" : "open"];
@@ -97,7 +97,7 @@ function state(queue) {
   return facts.join(" · ");
 }
 
-/** Shows the state of the connection, and announces each change once. */
+/** Shows the state of the connection to the server. Screen readers announce each change once. */
 function say(link, text) {
   document.body.dataset.link = link;
   if ($("#link").textContent !== text) $("#link").textContent = text;

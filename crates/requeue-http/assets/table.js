@@ -6,16 +6,16 @@ import { keepFocus } from "./list.js";
 import { address } from "./view.js";
 
 const PAGE = 100;
-/** The maximum number of requests per refresh. Each reads up to 100,000 keys, for about a second. */
+/** The maximum number of requests for one update of the table. Each reads up to 100,000 keys, for about a second. */
 const REQUESTS = 40;
-/** The longest list that the server sorts. */
+/** The maximum number of keys in a sorted list of the server. */
 const MOST_SORTED = 1000;
 const RANK = { running: 0, backing_off: 1, parked: 2, damaged: 2, waiting: 3, ready: 4, idle: 5 };
-/** The columns that are first sorted in descending order. */
+/** The columns for which the first click sorts in descending order. */
 const LARGEST_FIRST = ["age", "attempt"];
 
 export class Table {
-  /** @param change Called with changes of the view. */
+  /** @param change The function that is called with the changes of the view that the user requests. */
   constructor(change) {
     const section = document.querySelector("#keys");
     this.body = section.querySelector("tbody");
@@ -62,14 +62,14 @@ export class Table {
     });
   }
 
-  /** Returns the change of the view for a click on a column. Three clicks sort, reverse, and end the sorting. */
+  /** Returns the change of the view for a click on a column. The first click sorts, the second reverses, the third ends it. */
   sorted(column) {
     const orders = LARGEST_FIRST.includes(column) ? ["desc", "asc"] : ["asc", "desc"];
     const next = this.view.sort === column ? orders[orders.indexOf(this.view.order || "asc") + 1] : orders[0];
     return next ? { sort: column, order: next } : { sort: "", order: "" };
   }
 
-  /** Changes the keys to show. */
+  /** Changes the conditions on the shown keys. */
   setView(view) {
     const is = ({ state, q, failed, error, sort, order }) => [state, q, failed, error, sort, order].join("\0");
     const differs = is(view) !== is(this.view);
@@ -86,13 +86,13 @@ export class Table {
     if (differs) this.ask(PAGE);
   }
 
-  /** Changes the number of keys to show, and refreshes immediately. */
+  /** Changes the number of shown keys, and reads the keys immediately. */
   ask(wanted) {
     this.wanted = wanted;
     this.refresh(true);
   }
 
-  /** Sets whether the server is reachable. */
+  /** Starts to read the keys, or stops because the server cannot be reached. */
   setLive(live) {
     const starts = live && !this.live;
     this.live = live;
@@ -100,7 +100,7 @@ export class Table {
     if (!live) this.stop.abort();
   }
 
-  /** Refreshes, and schedules the next refresh after 10 times the duration of this one, and at least 1 s. */
+  /** Reads the keys. The next read begins after 10 times the duration of this one, but at least after 1 s. */
   async refresh(asked) {
     this.stop.abort();
     clearTimeout(this.timer);
@@ -196,7 +196,7 @@ export class Table {
   }
 }
 
-/** Orders rows by state: running, backing off, waiting, ready. Within a state, the oldest or the next due is first. */
+/** Compares two rows by state: running, backing off, waiting, ready. In a state, the oldest or next due is first. */
 function order(a, b) {
   const [first, second] = a.state === "backing_off" || a.state === "waiting"
     ? [a.due_in ?? Infinity, b.due_in ?? Infinity] : [b.age ?? 0, a.age ?? 0];
@@ -264,13 +264,13 @@ class Row {
   }
 }
 
-/** Removes the times that the columns already show: the age, and the time until the key is due. */
+/** Removes the age and the time until the key is due from an explanation, because two columns contain them. */
 function withoutTimes(why) {
   const time = String.raw`(?:\d+[dhm](?: \d+[hms])?|\d+(?:\.\d+)?(?:ns|µs|ms|s))\b`;
   return why.replace(new RegExp(`,? for ${time}|; ready in ${time}`, "g"), "");
 }
 
-/** Yields the text, with each occurrence of `part` marked. */
+/** Yields the parts of a text. Each occurrence of `part` is marked. */
 function* marked(text, part) {
   const [all, wanted] = [lower(text), lower(part)];
   let from = 0;
@@ -286,7 +286,7 @@ function* marked(text, part) {
   if (from < text.length) yield text.slice(from);
 }
 
-/** Lowers ASCII letters only, as the search does, so that the length of the text stays the same. */
+/** Converts only ASCII letters to lower case, as the server's search does. The length of the text does not change. */
 function lower(text) {
   return text.replace(/[A-Z]/g, (letter) => letter.toLowerCase());
 }

@@ -4,9 +4,9 @@ import { Lines, make, setText } from "./dom.js";
 import { duration, name, printable } from "./format.js";
 
 const $ = (selector) => document.querySelector(selector);
-/** The number of waits and runs on the line. */
+/** The maximum number of waits and runs that are drawn on the line. */
 const DRAWN = 30;
-/** The steps between two times of the axis, in seconds. */
+/** The possible distances between two marks of the axis, in seconds. */
 const STEPS = [0.1, 0.5, 1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 21_600, 43_200, 86_400, 604_800];
 const isLong = ({ kind }) => kind === "wait" || kind === "run";
 
@@ -22,7 +22,7 @@ export class Timeline {
     new ResizeObserver(() => this.draw()).observe(this.line);
   }
 
-  /** Shows the past of a key. With null, hides it. */
+  /** Shows the past of a key. If it is null, hides the line and the list. */
   update(past) {
     this.past = past;
     $("#key-time").hidden = past === null;
@@ -101,7 +101,7 @@ export class Timeline {
   }
 }
 
-/** Returns the end of an event, or `now` for a wait or run that is not over. */
+/** Returns the time at which an event ended. If a wait or a run has not ended, returns `now`. */
 function ended(event, now) {
   return event.until ?? (isLong(event) ? now : event.at);
 }
@@ -142,7 +142,7 @@ function time(t, step) {
   return date.toLocaleTimeString([], { hour: "2-digit", minute: "2-digit", second: "2-digit", ...digits });
 }
 
-/** Returns the words on a segment or at a mark. */
+/** Returns the text on a segment of the line, or at a mark. */
 function label({ kind, cause, outcome, text }) {
   if (kind === "wait") return name(cause);
   if (kind === "add") return text.split(/[,:]/)[0].split(" ")[0];
@@ -150,7 +150,7 @@ function label({ kind, cause, outcome, text }) {
   return { null: "running", succeeded: "run", given_up: "failed" }[outcome] ?? name(outcome);
 }
 
-/** Formats the duration of a wait or run. */
+/** Formats the duration of a wait or a run. */
 function length(event, now) {
   if (!isLong(event)) return "";
   const { at, until } = event;

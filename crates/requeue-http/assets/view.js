@@ -16,7 +16,7 @@ export function address(view) {
   return search === "" ? location.pathname : `?${search}`;
 }
 
-/** Shows a view in the address. `enters` adds an entry to the history of the browser. */
+/** Writes a view to the address of the page. If `enters` is true, adds an entry to the history of the browser. */
 export function write(view, enters) {
   if (address(view) === address(read())) return;
   if (enters) history.pushState(null, "", address(view));

@@ -311,7 +311,7 @@ pub struct Summary {
     pub workers: Option<Vec<Worker>>,
 }
 
-/// An action of an operator on a queue, as it was recorded.
+/// A recorded action of an operator on a queue.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct PastAction {
     /// The time since the action, in seconds.
@@ -813,8 +813,8 @@ pub struct Wait {
 pub enum GroupAction {
     Pause,
     Resume,
-    /// Sets the limit of a group. Without a group, sets the limit of all groups that have no limit
-    /// of their own.
+    /// Sets the limit of a group. Without a group, sets the limit of all groups that have no separate
+    /// limit.
     Limit,
     Rate,
     Weight,

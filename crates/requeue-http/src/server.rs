@@ -126,8 +126,8 @@ impl Places {
         self.connections.len() < self.most || self.find_replaceable().is_some()
     }
 
-    /// Returns true if so many connections are new that one of them may soon count as silent:
-    /// [`RESERVED`] connections, or all of them.
+    /// Returns true if at least [`RESERVED`] connections, or all of them, are new. One of them may then
+    /// soon count as silent.
     fn are_new(&self) -> bool {
         let new = |it: &&Arc<Connection>| !it.has_asked() && !self.is_silent(it);
         self.connections.iter().filter(new).count() >= self.most.min(RESERVED)

@@ -150,8 +150,8 @@ pub(super) fn draw_plan(seed: u64) -> Vec<Fault> {
     for _ in 0..most {
         faults.push(draw_server_fault(&mut random));
     }
-    // The second half has a generator of its own. Its faults therefore do not depend on the
-    // number of faults in the first half.
+    // The second half has a separate generator. Its faults therefore do not depend on the number of
+    // faults in the first half.
     let mut random = Rng::with_seed(seed ^ 0xd1b5_4a32_d192_ed03);
     for _ in 0..random.usize(0..=HALF) {
         faults.push(draw_step_fault(&mut random));
