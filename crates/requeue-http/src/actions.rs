@@ -276,7 +276,7 @@ impl Log {
         tracing::info!(remote = %self.remote, keys, "{} starts", self.action);
     }
 
-    /// Runs an action on `keys` keys. The start is not logged.
+    /// Runs an action that applies to `keys` keys. Its start is not logged.
     async fn run_all<T>(
         &mut self,
         keys: usize,

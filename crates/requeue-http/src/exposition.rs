@@ -46,7 +46,7 @@ fn accepts_open_metrics(range: &str) -> bool {
         && parts.filter_map(|part| part.split_once('=')).all(|(name, value)| {
             let value = value.trim().trim_matches('"');
             match name.trim().to_ascii_lowercase().as_str() {
-                // A client excludes a format with the quality 0.
+                // With the quality 0, a client says that it does not accept the format.
                 "q" => value.parse::<f32>().is_ok_and(|quality| quality > 0.0),
                 // A parser of another version may reject the text, so only this version is
                 // accepted.

@@ -105,7 +105,7 @@ impl Failures {
         }
     }
 
-    /// Notes that the first failure of one key [to read](Self::keys_to_read) is known.
+    /// Records that the first failure of one more key [to read](Self::keys_to_read) is now known.
     #[cfg_attr(not(feature = "store"), expect(dead_code, reason = "only stores know a part"))]
     pub(crate) fn note_first(&mut self, group: &str) {
         if let Some((_, unknown)) = self.groups.get_mut(group) {

@@ -262,8 +262,8 @@ impl History {
         self.0.lock().parked.values().cloned().collect()
     }
 
-    /// Marks a parked key as no longer parked. The runs of the key are kept. Returns true if the
-    /// key was parked.
+    /// Changes a parked key to a key that is not parked. The runs of the key are kept. Returns
+    /// true if the key was parked.
     pub(crate) fn unpark(&self, key: &[u8]) -> bool {
         let mut inner = self.0.lock();
         match inner.keys.get(key) {

@@ -11,9 +11,9 @@ use std::net::IpAddr;
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Hosts {
     names: BTreeSet<String>,
-    /// True if all names and addresses are allowed.
+    /// True if all names and IP addresses are allowed.
     pub(crate) any: bool,
-    /// True if all addresses are allowed.
+    /// True if all IP addresses are allowed.
     pub(crate) any_address: bool,
 }
 

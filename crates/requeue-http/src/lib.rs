@@ -113,9 +113,8 @@
 //! - **Read-only** without [`Builder::token`]: the site answers only `GET` and `HEAD`, and no
 //!   request changes the queue. If the site has tokens, a `POST` request that contains a token
 //!   can change the queue, as far as the roles of this token permit.
-//! - **Bounded cost**: a request reads at most 100,000 keys. It holds the queue's lock while it
-//!   reads 256 of them, and then releases the lock. The site keeps one sample per second for 15
-//!   minutes.
+//! - **Bounded cost**: a request reads at most 100,000 keys. It reads at most 256 of them at a
+//!   time while it holds the queue's lock. The site keeps one sample per second for 15 minutes.
 //! - **Self-contained**: the files of the dashboard are part of the program, and the dashboard
 //!   sends no request to other hosts.
 //! - **Protected from other sites**: the site refuses requests with an unknown host name, so that

@@ -139,8 +139,8 @@ impl<K: Key, S: BuildHasher + Send + Sync> Shown<K, S> {
         let slice = |at: u32, size: usize| match order {
             Order::LongestFirst => {
                 let running = self.queue.entries_in_flight(at as usize, size).unwrap_or_default();
-                // The cast is lossless, because each running key needs a slot, and
-                // there are fewer than 2^32 slots.
+                // The cast is lossless: each running key occupies a slot of the queue,
+                // and a queue has fewer than 2^32 slots.
                 let next = (running.len() == size).then(|| at.saturating_add(size as u32));
                 let looked_at = running.len();
                 (self.rows(running, &walk.selection), next, looked_at)

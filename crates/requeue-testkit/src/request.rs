@@ -447,8 +447,8 @@ fn patch_type(content_type: &str, group: &str) -> Result<PatchType, Failure> {
     }
 }
 
-/// Returns the error for a strategic merge patch of a custom resource, which does not
-/// support this type.
+/// Returns the error for a strategic merge patch of a custom resource. Custom resources do
+/// not support this type of patch.
 pub(crate) fn unsupported_custom_patch() -> Failure {
     Failure::unsupported_media(
         "the body of the request was in an unknown format - accepted media types include: \

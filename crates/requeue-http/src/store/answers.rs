@@ -12,7 +12,7 @@ use crate::params::{Problem, with_source};
 
 /// The time limit of most requests to the store.
 pub(super) const PATIENCE: Duration = Duration::from_secs(10);
-/// The time limit of the requests for the state of the queue, which read only a few
+/// The time limit of requests that read the state of the queue, which consists of a few
 /// rows. If the store needs longer, `/readyz` reports it as unreachable.
 pub(super) const PATIENCE_FOR_STATE: Duration = Duration::from_secs(5);
 

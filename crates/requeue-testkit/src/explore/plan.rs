@@ -79,7 +79,8 @@ pub enum Mishap {
     Late(Duration),
     /// Another client changes the object immediately before the server executes this write.
     Conflict,
-    /// A list that may be stale returns the objects as they were before this number of changes.
+    /// If the client permits a stale list, the list contains the objects as they were before this
+    /// number of changes.
     StaleList(u64),
     /// The process crashes before the server receives the request, or before the step.
     CrashBefore,

@@ -19,7 +19,8 @@ use super::plan::Mishap;
 use super::state::{Place, State};
 use crate::invariants::{Invariant, Writer};
 
-/// One start of a process. After a crash, the program receives another value of this type.
+/// A process of a world, from one start to its end or crash. After a crash, the program is
+/// called again with another value.
 ///
 /// A crash drops the future of the process, and breaks its connections. Tasks that the process
 /// has spawned may continue. However, they can reach neither the API server nor a store.

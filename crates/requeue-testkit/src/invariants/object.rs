@@ -10,7 +10,7 @@ use serde_json::Value;
 pub struct ObjectId {
     /// The API group of the object. It is empty for the core group.
     pub group: String,
-    /// The plural of the kind, as it is in paths.
+    /// The plural name of the kind, which is a part of the path of the object.
     pub plural: String,
     /// The namespace of the object. It is empty for a cluster-scoped object.
     pub namespace: String,

@@ -1,4 +1,4 @@
-//! The invariant that no wanted object is deleted.
+//! The invariant that no process deletes an object that its owner still needs.
 
 use std::collections::BTreeMap;
 

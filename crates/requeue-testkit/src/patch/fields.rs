@@ -174,8 +174,9 @@ impl FieldSet {
     pub(super) fn into_json(self) -> Value {
         let inner = self.inner.into_iter();
         let mut fields: Map<_, _> = inner.map(|(name, inner)| (name, inner.into_json())).collect();
-        // A field without fields inside it is an empty object. If there are fields inside
-        // it, a dot says that the field itself is also in the set.
+        // A field that contains no other fields of the set is represented by an empty
+        // object. If it contains some, the key `.` says that the field itself is also in
+        // the set.
         if self.is_member && !fields.is_empty() {
             fields.insert(".".into(), json!({}));
         }
@@ -236,7 +237,8 @@ fn canonical(element: &str) -> String {
     }
 }
 
-/// The fields that were added, modified and removed between two objects.
+/// The differences between an old and a new object: the added, the modified and the
+/// removed fields.
 #[derive(Debug, Default)]
 pub(super) struct Comparison {
     pub(super) added: FieldSet,
