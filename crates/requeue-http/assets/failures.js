@@ -66,7 +66,8 @@ const ago = (time) => (time === null ? { reason: NO_TIME } : { text: duration(Ma
 function since(first, oldest) {
   const known = first ?? oldest;
   if (known === null) return ago(null);
-  // The seconds of the age are omitted, because the time follows it.
+  // The seconds of the age are omitted, because the text also contains the time of the
+  // failure.
   const age = ago(known).text.replace(/ \d+ s$/, "");
   const text = `${age}, ${timeBefore(known)}`;
   return first === null ? { text: `> ${text}`, title: NO_FIRST } : { text };

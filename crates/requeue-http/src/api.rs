@@ -47,7 +47,7 @@ pub enum State {
     Idle,
 }
 
-/// Contains the states to which a list of keys can be restricted.
+/// Requests can restrict a list of keys to each of these states.
 impl Named for State {
     const NAMES: &'static [(&'static str, Self)] = &[
         ("ready", Self::Ready),

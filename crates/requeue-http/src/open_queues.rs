@@ -290,8 +290,9 @@ impl OpenQueues {
         if self.queues.lock().is_empty() || self.list().await.is_err() {
             return;
         }
-        // The list shows a queue that was dropped and then created again. The open handle of
-        // such a queue is invalid, so each handle is also checked.
+        // A queue may have been dropped and then created again with the same name. The list
+        // contains this name, but the open handle is invalid. Each handle is therefore also
+        // checked.
         let shown = |open: &&Arc<OpenQueue>| open.site.get().is_some();
         let shown: Vec<_> = self.queues.lock().values().filter(shown).cloned().collect();
         for open in shown {

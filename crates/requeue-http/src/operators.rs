@@ -1,4 +1,4 @@
-//! The operators who sent actions, and the last actions on a queue in memory.
+//! The operator of an action, and the last actions of operators on a queue in memory.
 
 use std::collections::VecDeque;
 use std::time::Instant;

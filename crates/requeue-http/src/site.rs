@@ -273,7 +273,8 @@ impl Site {
     ///
     /// # Errors
     ///
-    /// Currently returns no error: if `accept` fails, the server repeats it after a second.
+    /// The method currently returns no error. If `accept` fails, the server tries again after a
+    /// second.
     ///
     /// # Cancel safety
     ///

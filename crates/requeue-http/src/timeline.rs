@@ -557,8 +557,8 @@ impl Reading {
         (self.is_running, self.adds) = (false, 1);
     }
 
-    /// Removes the oldest events if there are many. More than [`MOST`] events remain, so that
-    /// [`Timeline::since`] adds a note about the removal.
+    /// If there are more than twice [`MOST`] events, removes the oldest until twice [`MOST`]
+    /// remain. [`Timeline::since`] then notes that not all events are listed.
     fn drop_oldest(&mut self) {
         let Some(drops) = self.events.len().checked_sub(2 * MOST) else { return };
         if let Some((place, _)) = &mut self.open {

@@ -102,8 +102,7 @@ impl Link {
     }
 }
 
-/// Returns a random time for the way of a message: usually up to 10 ms, and rarely up to 500
-/// ms.
+/// Returns a random delay of a message: usually up to 10 ms, and rarely up to 500 ms.
 pub(super) fn draw_delay(random: &mut Rng) -> Duration {
     let longest = if random.u8(0..16) == 0 { 500 } else { 10 };
     Duration::from_millis(random.u64(1..=longest))

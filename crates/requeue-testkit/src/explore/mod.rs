@@ -176,7 +176,7 @@ pub struct Failure {
     number: Number,
     violation: Violation,
     faults: Vec<Fault>,
-    /// The bits of the faults that have happened.
+    /// A mask with the bits of the faults that happened in the run.
     happened: u16,
     /// The number of faults that happened before the failure was shrunk.
     faults_before: usize,

@@ -26,8 +26,8 @@ pub(super) struct Manager {
     pub(super) name: String,
     /// The operation with which the manager writes: `Apply` or `Update`.
     pub(super) operation: String,
-    /// The version in which an updater writes. It is the same for all entries of an applier,
-    /// which is one manager in all versions.
+    /// The API version of the object in the writes of the manager. It is empty for an applier,
+    /// which is the same manager in all versions.
     pub(super) api_version: String,
     pub(super) subresource: Option<String>,
 }
