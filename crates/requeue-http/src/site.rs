@@ -112,8 +112,9 @@ impl Site {
 
     /// Returns a builder for the site of a queue in a store.
     ///
-    /// The list of keys and the numbers of keys include the work of all processes. The counters,
-    /// rates, latencies and the status describe this process.
+    /// The keys and their numbers are those of the whole queue. The counters, rates and latencies
+    /// are those of all processes after the site has read them from the store, and those of this
+    /// process before.
     ///
     /// A task reads the numbers of keys from the store each second. If these reads are slow, they
     /// are less frequent, so that they take at most about a fifth of the time. The dashboard and

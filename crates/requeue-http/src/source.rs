@@ -473,8 +473,8 @@ pub(crate) struct Gauges {
     /// The numbers of keys by state, and the age of these numbers. The other fields have their
     /// default values.
     pub(crate) counts: Sample,
-    /// The counters and times of this process. If the queue is in a store, the longest running
-    /// key can belong to another process.
+    /// The counters and times of this process. If the queue is in a store, the source replaces
+    /// most of them with those of all processes after it has read these.
     pub(crate) process: requeue::metrics::Sample,
     pub(crate) keeps_times: bool,
 }
