@@ -28,8 +28,9 @@ use crate::request::{Request, Verb};
 #[derive(Clone, Debug)]
 pub struct Access {
     user: String,
-    /// The rules. Each of them applies in one namespace, or in all namespaces if it is `None`.
-    /// If the list itself is `None`, the user may send any request.
+    /// The rules, each with the namespace in which it applies. A rule with the namespace
+    /// `None` applies in all namespaces. If the list itself is `None`, the user may send any
+    /// request.
     rules: Option<Vec<(Option<String>, PolicyRule)>>,
 }
 

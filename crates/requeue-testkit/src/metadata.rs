@@ -31,7 +31,7 @@ pub(crate) fn begin(object: &mut Value, kind: &Kind, uid: &str, now: Timestamp) 
     }
 }
 
-/// Replaces the metadata that only the server sets with the values of the stored
+/// Copies the metadata that only the server sets from the stored object to the new
 /// object.
 pub(crate) fn keep(new: &mut Value, old: &Value) {
     let old = &old["metadata"];

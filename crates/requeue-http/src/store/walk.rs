@@ -134,7 +134,8 @@ mod tests {
         };
         let quick = sizes(Duration::ZERO);
         assert_eq!((quick[..3].to_vec(), quick.iter().sum()), (vec![256, 4096, 4096], LOOKS));
-        // If an engine scans all keys for each page, four pages are enough for all keys.
+        // If an engine scans all keys for each page, four pages are enough to read [`LOOKS`]
+        // keys.
         assert_eq!(sizes(2 * SLOW), [256, 4096, 65_536, 30_112]);
         // The time of a page increases with its size, so the engine does not scan all keys.
         // Larger pages would only delay the response.

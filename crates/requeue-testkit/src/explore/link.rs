@@ -18,7 +18,7 @@ use crate::store::Key;
 
 pub(super) type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
-/// The state of one process that all of its clients share.
+/// The state of a process. All clients of the process share it.
 pub(super) struct Link {
     pub(super) state: Arc<State>,
     pub(super) writer: Writer,
