@@ -25,7 +25,7 @@ impl Cursors {
     /// and the position. The mask depends on the tag and on the secret. This is the
     /// synthetic-IV construction.
     pub(crate) fn encrypt(&self, order: Order, position: u32) -> String {
-        // The tag depends on the order, so that [`decrypt`](Self::decrypt) refuses a
+        // The tag depends on the order, so that `decrypt` refuses a
         // cursor of another list.
         let tag = self.0.hash_one((order, position));
         format!("{tag:016x}{:08x}", position ^ self.position_mask(tag))

@@ -15,7 +15,7 @@ use crate::rows::next_due;
 use crate::time::{seconds, unix_time};
 
 /// The maximum number of events in a timeline.
-const MOST: usize = 1_000; // The text of `note` and `openapi.json` contain this number too.
+const MOST: usize = 1_000; // `note` and `openapi.json` contain this number too.
 /// A timeline with more events than this number also has a summary.
 const FEW: usize = 20;
 /// The maximum number of reasons that a summary contains.
